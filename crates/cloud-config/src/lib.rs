@@ -1,0 +1,1 @@
+//! The kubeconfig for Harvester: find, parse, connect.

@@ -1,0 +1,1 @@
+//! Harvester's implementation of the cloud provider traits.

@@ -1,0 +1,1 @@
+//! How every long-running part lives: leases, caches, queues, Events, health endpoints.

@@ -1,0 +1,1 @@
+//! Go's encoding/gob and net/rpc over HTTP CONNECT.

@@ -1,0 +1,1 @@
+//! Vocabulary of Harvester: kinds, annotations, labels, finalizers and conditions.

@@ -1,0 +1,1 @@
+//! Addresses for load balancers: pools, ranges, selection, allocation.

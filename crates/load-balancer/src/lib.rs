@@ -1,0 +1,1 @@
+//! The Harvester-side load balancer: pools, LoadBalancer objects, health checks, admission webhook.

@@ -1,0 +1,1 @@
+//! Two simulated clusters with the real parts running against them.

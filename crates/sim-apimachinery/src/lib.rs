@@ -1,0 +1,1 @@
+//! Kubernetes API machinery as pure functions: schemas, patches, managed fields, selectors, tables, OpenAPI.

@@ -1,0 +1,1 @@
+//! What Harvester does around its API: VMs, announcer, data path, DHCP.

@@ -1,1 +1,34 @@
-//! The kubeconfig for Harvester: find, parse, connect.
+//! The kubeconfig for Harvester, which this project calls the cloud-config: find it, read it, connect with it, and
+//! follow the file when it is rotated.
+//!
+//! ```text
+//! find ──file──► CloudConfig::read ──► Connection::open ──► kube::Client
+//!                                           ▲                   (keeps its identity; what is behind it is swapped)
+//!                     Connection::follow ───┘ every RELOAD_PERIOD
+//! local ──► kube::Client for the cluster that a program runs in (flag, KUBECONFIG, service account)
+//! ```
+//!
+//! What this crate decides, and kube would decide otherwise:
+//! * Proxies ([`proxy`]): kube 5.0 compares `NO_PROXY` with the proxy's address instead of the server's, and fails on
+//!   entries that Go ignores.
+//! * Hidden repetition is off: kube would send a POST or PUT again up to 15 times behind the caller's back, also
+//!   after the caller lost its lease. The controllers' queues and watches repeat, and they know when to stop.
+//! * Every request but a watch has a time limit, and all share a request budget ([`RequestLimit`]).
+//!
+//! The file's period: nothing tells us that a file changed without inotify, which does not see a Secret's volume of
+//! another mount. So its size, time and inode are looked at every [`RELOAD_PERIOD`]; that costs one system call.
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod error;
+mod file;
+mod limit;
+mod local;
+pub mod proxy;
+
+pub use connection::{Connection, Options, RELOAD_PERIOD};
+pub use error::Error;
+pub use file::{CloudConfig, DEFAULT_PATHS, find};
+pub use limit::RequestLimit;
+pub use local::{Local, local};

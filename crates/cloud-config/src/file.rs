@@ -1,0 +1,315 @@
+//! Finding and reading the file. Content is judged here once; what leaves this module can be connected with.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use kube::{
+    Config,
+    config::{AuthInfo, Cluster, Kubeconfig},
+};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+
+use crate::{
+    error::{Error, one_line},
+    proxy::{self, Environment},
+};
+
+/// Where a cloud-config is looked for without a flag: the place of the old generators, and RKE2's.
+pub const DEFAULT_PATHS: [&str; 2] =
+    ["/etc/kubernetes/cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"];
+
+/// Names of the file where a directory was given.
+const FILE_NAMES: [&str; 3] = ["cloud-config", "cloud-provider-config", "kubeconfig"];
+
+/// The kubeconfig file that `given` means: the file itself, or the one inside a directory. Without `given`, and where
+/// `given` is one of [`DEFAULT_PATHS`] and not there, the default places are tried: generators and charts disagree
+/// about them.
+///
+/// # Errors
+/// [`Error::Missing`] with every path tried, or [`Error::EmptyDirectory`].
+pub fn find(given: Option<&Path>) -> Result<PathBuf, Error> {
+    find_among(given, &DEFAULT_PATHS.map(PathBuf::from))
+}
+
+fn find_among(given: Option<&Path>, defaults: &[PathBuf]) -> Result<PathBuf, Error> {
+    let mut tried: Vec<PathBuf> = given.into_iter().map(Path::to_owned).collect();
+    if given.is_none_or(|path| defaults.iter().any(|default| default == path)) {
+        tried.extend(defaults.iter().filter(|default| Some(default.as_path()) != given).cloned());
+    }
+    for path in &tried {
+        if path.is_dir() {
+            return inside(path);
+        }
+        if path.exists() {
+            return Ok(path.clone());
+        }
+    }
+    Err(Error::Missing { tried })
+}
+
+/// The kubeconfig in a directory: by its usual names, else the only file there (a mounted Secret keeps its files
+/// beside hidden folders).
+fn inside(directory: &Path) -> Result<PathBuf, Error> {
+    if let Some(found) = FILE_NAMES.iter().map(|name| directory.join(name)).find(|path| path.is_file()) {
+        return Ok(found);
+    }
+    let read = |source| Error::Read { file: directory.to_owned(), source };
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(read)? {
+        let path = entry.map_err(read)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if path.is_file() && !hidden {
+            files.push(path);
+        }
+    }
+    match <[PathBuf; 1]>::try_from(files) {
+        Ok([only]) => Ok(only),
+        Err(_) => Err(Error::EmptyDirectory { path: directory.to_owned() }),
+    }
+}
+
+/// A kubeconfig that can be connected with: context, cluster and credentials were found and read.
+#[derive(Clone, Debug)]
+pub struct CloudConfig {
+    /// Where it came from, for messages.
+    pub file: String,
+    /// Name of the context in use: the file's `current-context`.
+    pub context: String,
+    /// The context's namespace; `default` where it names none.
+    pub namespace: String,
+    pub(crate) config: Config,
+}
+
+impl CloudConfig {
+    /// Reads `file`. References to other files in it are relative to the working directory, as they were for the Go
+    /// program, which parsed the content without knowing the file's place.
+    ///
+    /// # Errors
+    /// One line that names the file, the context and what is wrong.
+    pub fn read(file: &Path) -> Result<Self, Error> {
+        let content =
+            fs::read_to_string(file).map_err(|source| Error::Read { file: file.to_owned(), source })?;
+        Self::parse(&content, &file.display().to_string(), &Environment::of_process())
+    }
+
+    /// Judges the content of a kubeconfig; `file` is only its name in messages.
+    ///
+    /// # Errors
+    /// As [`CloudConfig::read`].
+    pub fn parse(content: &str, file: &str, environment: &Environment) -> Result<Self, Error> {
+        let kubeconfig = Kubeconfig::from_yaml(content)
+            .map_err(|error| Error::Parse { file: file.to_owned(), reason: one_line(&error) })?;
+        Self::from_kubeconfig(kubeconfig, file, None, environment)
+    }
+
+    /// `server` replaces the address that the file gives.
+    pub(crate) fn from_kubeconfig(
+        kubeconfig: Kubeconfig,
+        file: &str,
+        server: Option<&str>,
+        environment: &Environment,
+    ) -> Result<Self, Error> {
+        let file = file.to_owned();
+        let Some(context) = kubeconfig.current_context.filter(|name| !name.is_empty()) else {
+            return Err(Error::NoCurrentContext { file });
+        };
+        let chosen = kubeconfig.contexts.into_iter().find(|named| named.name == context);
+        let Some(chosen) = chosen.and_then(|named| named.context) else {
+            return Err(Error::NoContext { file, context });
+        };
+        let cluster = kubeconfig.clusters.into_iter().find(|named| named.name == chosen.cluster);
+        let Some(cluster) = cluster.and_then(|named| named.cluster) else {
+            return Err(Error::NoCluster { file, context, cluster: chosen.cluster });
+        };
+        // client-go takes a missing user for an anonymous one
+        let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == chosen.user.as_ref());
+        let user = user.and_then(|named| named.auth_info).unwrap_or_default();
+
+        let namespace =
+            chosen.namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
+        let mut config = settings(&cluster, user, server, environment).map_err(|(what, reason)| {
+            Error::Field { file: file.clone(), context: context.clone(), what, reason }
+        })?;
+        config.default_namespace.clone_from(&namespace);
+        Ok(Self { file, context, namespace, config })
+    }
+
+    /// The server's address, for messages.
+    pub fn server(&self) -> String {
+        self.config.cluster_url.to_string()
+    }
+}
+
+type Fault = (&'static str, String);
+
+fn settings(
+    cluster: &Cluster,
+    user: AuthInfo,
+    server: Option<&str>,
+    environment: &Environment,
+) -> Result<Config, Fault> {
+    let server = server.or(cluster.server.as_deref()).unwrap_or_default();
+    let mut config = Config::new(address(server).map_err(|reason| ("server", reason))?);
+    config.root_cert = authority(cluster)?;
+    config.accept_invalid_certs = cluster.insecure_skip_tls_verify.unwrap_or(false);
+    config.disable_compression = cluster.disable_compression.unwrap_or(false);
+    config.tls_server_name = cluster.tls_server_name.clone();
+    config.proxy_url = proxy::decide(&config.cluster_url, cluster.proxy_url.as_deref(), environment)
+        .map_err(|reason| ("proxy", reason))?;
+    config.auth_info = user;
+    Ok(config)
+}
+
+/// A server's address; without a scheme it is https, as client-go has it.
+fn address(server: &str) -> Result<http::Uri, String> {
+    if server.is_empty() {
+        return Err("the cluster has no address".to_owned());
+    }
+    let full = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
+    let uri: http::Uri = full.parse().map_err(|error| format!("{server:?} is no address: {error}"))?;
+    match (uri.scheme_str(), uri.host()) {
+        (Some("https" | "http"), Some(_)) => Ok(uri),
+        _ => Err(format!("{server:?} is no http or https address")),
+    }
+}
+
+/// The certificates that the server's one must lead to. Content wins over a file.
+fn authority(cluster: &Cluster) -> Result<Option<Vec<Vec<u8>>>, Fault> {
+    let (what, pem) = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
+        (Some(data), _) if !data.is_empty() => {
+            let what = "certificate-authority-data";
+            (what, decode(data).map_err(|reason| (what, reason))?)
+        }
+        (_, Some(file)) if !file.is_empty() => {
+            let what = "certificate-authority";
+            (what, fs::read(file).map_err(|error| (what, format!("{file}: {error}")))?)
+        }
+        _ => return Ok(None),
+    };
+    let certificates: Vec<Vec<u8>> = CertificateDer::pem_slice_iter(&pem)
+        .map(|certificate| certificate.map(|der| der.to_vec()))
+        .collect::<Result<_, _>>()
+        .map_err(|error| (what, format!("is no PEM: {error}")))?;
+    if certificates.is_empty() {
+        return Err((what, "holds no certificate".to_owned()));
+    }
+    Ok(Some(certificates))
+}
+
+fn decode(data: &str) -> Result<Vec<u8>, String> {
+    use base64::Engine as _;
+    let compact: String = data.split_whitespace().collect();
+    base64::engine::general_purpose::STANDARD
+        .decode(compact)
+        .map_err(|error| format!("is no base64: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const GOOD: &str = "
+apiVersion: v1
+kind: Config
+current-context: default
+clusters: [{name: default, cluster: {server: 'https://198.51.100.10:6443'}}]
+users: [{name: default, user: {token: secret}}]
+contexts: [{name: default, context: {cluster: default, user: default, namespace: tenant-a}}]
+";
+
+    fn parse(content: &str) -> Result<CloudConfig, String> {
+        let parsed = CloudConfig::parse(content, "/etc/kubernetes/cloud-config", &Environment::default());
+        parsed.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_namespace_of_the_context_is_the_one_to_work_in() {
+        let config = parse(GOOD).unwrap();
+        assert_eq!((config.context.as_str(), config.namespace.as_str()), ("default", "tenant-a"));
+        assert_eq!(config.config.default_namespace, "tenant-a");
+        assert_eq!(config.server(), "https://198.51.100.10:6443/");
+    }
+
+    #[rstest]
+    #[case::absent(", namespace: tenant-a", "")]
+    #[case::empty("namespace: tenant-a", "namespace: ''")]
+    fn a_context_without_namespace_means_default(#[case] old: &str, #[case] new: &str) {
+        assert_eq!(parse(&GOOD.replace(old, new)).unwrap().namespace, "default");
+    }
+
+    #[test]
+    fn json_is_as_good_as_yaml() {
+        let json = r#"{"current-context":"a","clusters":[{"name":"c","cluster":{"server":"https://h:6443"}}],
+            "contexts":[{"name":"a","context":{"cluster":"c"}}]}"#;
+        assert_eq!(parse(json).unwrap().namespace, "default");
+    }
+
+    #[test]
+    fn a_server_without_scheme_is_reached_by_https() {
+        let config = parse(&GOOD.replace("https://198.51.100.10:6443", "host.example:6443")).unwrap();
+        assert_eq!(config.server(), "https://host.example:6443/");
+    }
+
+    #[rstest]
+    #[case::no_current("current-context: default", "", "names no current-context")]
+    #[case::wrong_current("current-context: default", "current-context: other", "has no context \"other\"")]
+    #[case::no_cluster(
+        "cluster: default,",
+        "cluster: none,",
+        "context \"default\": no cluster \"none\" in it"
+    )]
+    #[case::no_server("server: 'https://198.51.100.10:6443'", "", "server: the cluster has no address")]
+    #[case::bad_server(
+        "https://",
+        "ftp://",
+        "server: \"ftp://198.51.100.10:6443\" is no http or https address"
+    )]
+    #[case::bad_authority(
+        "server:",
+        "certificate-authority-data: '!', server:",
+        "certificate-authority-data: is no base64"
+    )]
+    #[case::empty_authority(
+        "server:",
+        "certificate-authority-data: aGVsbG8=, server:",
+        "certificate-authority-data: holds no certificate"
+    )]
+    #[case::no_yaml("current-context", "]", "cannot be parsed")]
+    fn a_fault_is_one_line_that_names_file_and_place(
+        #[case] old: &str,
+        #[case] new: &str,
+        #[case] part: &str,
+    ) {
+        let error = parse(&GOOD.replacen(old, new, 1)).unwrap_err();
+        assert!(error.contains("/etc/kubernetes/cloud-config"), "{error}");
+        assert!(error.contains(part), "{error}");
+        assert_eq!(error.lines().count(), 1, "{error}");
+    }
+
+    #[test]
+    fn the_file_is_found_by_itself_in_a_directory_and_in_both_default_places() {
+        let folder = tempfile::tempdir().unwrap();
+        let (legacy, rke2) = (folder.path().join("legacy"), folder.path().join("rke2"));
+        let defaults = [legacy.clone(), rke2.clone()];
+        let missing = find_among(None, &defaults).unwrap_err().to_string();
+        assert!(missing.contains("legacy") && missing.contains("rke2"), "{missing}");
+
+        fs::write(&rke2, GOOD).unwrap();
+        assert_eq!(find_among(None, &defaults).unwrap(), rke2);
+        assert_eq!(find_among(Some(&legacy), &defaults).unwrap(), rke2, "one default stands for the other");
+        let own = folder.path().join("own");
+        assert!(find_among(Some(&own), &defaults).is_err(), "a path of one's own is meant as it is");
+
+        // user-docs.md 17 f: the path is called a directory in places
+        fs::create_dir_all(legacy.join("..data")).unwrap();
+        assert!(matches!(find_among(Some(&legacy), &defaults), Err(Error::EmptyDirectory { .. })));
+        fs::write(legacy.join("value"), GOOD).unwrap();
+        assert_eq!(find_among(Some(&legacy), &defaults).unwrap(), legacy.join("value"));
+        fs::write(legacy.join("cloud-config"), GOOD).unwrap();
+        assert_eq!(find_among(Some(&legacy), &defaults).unwrap(), legacy.join("cloud-config"));
+    }
+}

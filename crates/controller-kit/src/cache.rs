@@ -1,0 +1,192 @@
+//! The newest version known of every object of a kind.
+//!
+//! A plain watch cache shows the world as it was some milliseconds ago, and a controller that has just written would
+//! decide from what it overwrote. Here the answer to our own write counts at once, until the watch has caught up.
+//! Whoever subscribed hears of a change once, from whichever side it came first.
+
+mod known;
+
+use std::{
+    fmt::Debug,
+    sync::{Arc, Mutex},
+};
+
+use futures::{StreamExt, TryStreamExt};
+use kube::{
+    Api, Resource,
+    core::DeserializeGuard,
+    runtime::{WatchStreamExt, watcher},
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+
+use crate::{Life, ObjectKey};
+use known::Known;
+
+/// What a [`Cache`] can hold.
+pub trait Watched:
+    Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
+{
+}
+
+impl<K> Watched for K where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
+{
+}
+
+/// One object before and after; at least one of the two is there.
+#[derive(Debug)]
+pub struct Change<K> {
+    pub key: ObjectKey,
+    pub old: Option<Arc<K>>,
+    pub new: Option<Arc<K>>,
+}
+
+impl<K> Clone for Change<K> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+    }
+}
+
+type Subscriber<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+
+struct Shared<K> {
+    known: Mutex<Known<K>>,
+    subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
+    ready: watch::Sender<bool>,
+}
+
+/// A watched kind, or a selection of it. Cheap to clone; all clones are one cache.
+pub struct Cache<K>(Arc<Shared<K>>);
+
+impl<K> Clone for Cache<K> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Watched> Cache<K> {
+    /// Lists and watches in the background until `life` ends. The guard in the type of `api` keeps an object that
+    /// cannot be read from hiding the others; callers pass `Api::all(client)` or `Api::namespaced(client, …)`.
+    pub fn start(life: &Life, api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Self {
+        Self::start_trimmed(life, api, config, |_| ())
+    }
+
+    /// Like [`Cache::start`]; `trim` removes what nobody reads before an object is kept. `managedFields` always go.
+    pub fn start_trimmed(
+        life: &Life,
+        api: Api<DeserializeGuard<K>>,
+        config: watcher::Config,
+        trim: impl Fn(&mut K) + Send + Sync + 'static,
+    ) -> Self {
+        let cache = Self::empty();
+        let into = cache.clone();
+        life.spawn_until_stop(async move {
+            let mut events = watcher(api, config).default_backoff().boxed();
+            loop {
+                match events.try_next().await {
+                    Ok(Some(event)) => into.on_event(event, &trim),
+                    Ok(None) => return,
+                    Err(error) => {
+                        let kind = K::kind(&());
+                        tracing::warn!(%kind, error = &error as &dyn std::error::Error, "watch broke; trying again");
+                    }
+                }
+            }
+        });
+        cache
+    }
+
+    /// A cache that hears only of our own writes; for tests of what reads caches.
+    pub fn empty() -> Self {
+        Self(Arc::new(Shared {
+            known: Mutex::new(Known::default()),
+            subscribers: Mutex::default(),
+            ready: watch::Sender::new(false),
+        }))
+    }
+
+    /// Waits until the first list is complete. Decisions about absence are wrong before that.
+    pub async fn ready(&self) {
+        self.0.ready.subscribe().wait_for(|ready| *ready).await.expect("the cache holds the sender");
+    }
+
+    /// The newest version known, or nothing when there is no such object.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.known().get(key)
+    }
+
+    /// All objects, in the order of their keys.
+    pub fn list(&self) -> Vec<Arc<K>> {
+        self.known().list()
+    }
+
+    /// Objects that are there but cannot be read as `K`, with the reason. Absence from [`Cache::get`] proves
+    /// nothing for these.
+    pub fn malformed(&self) -> Vec<(ObjectKey, String)> {
+        self.known().malformed()
+    }
+
+    /// The answer of the server to a write of ours: from now on this version is known.
+    pub fn wrote(&self, object: K) -> Arc<K> {
+        let object = Arc::new(object);
+        let change = self.known().wrote(object.clone());
+        self.tell(change);
+        object
+    }
+
+    /// The server said that the object with this key and UID is gone.
+    pub fn gone(&self, key: &ObjectKey, uid: &str) {
+        let change = self.known().gone(key, uid);
+        self.tell(change);
+    }
+
+    /// Calls `hear` for every change from now on, and for every object that is already there. It is called while
+    /// nothing is locked, must be quick, and should look the object up again rather than trust the order of calls.
+    pub fn on_change(&self, hear: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let subscriber: Arc<Subscriber<K>> = Arc::new(Box::new(hear));
+        self.0.subscribers.lock().expect("no panic while subscribing").push(subscriber.clone());
+        for object in self.list() {
+            subscriber(&Change { key: ObjectKey::of(&*object), old: None, new: Some(object) });
+        }
+    }
+
+    fn on_event(&self, event: watcher::Event<DeserializeGuard<K>>, trim: &impl Fn(&mut K)) {
+        let read = |guard: DeserializeGuard<K>| {
+            guard.0.map(|mut object| {
+                object.meta_mut().managed_fields = None;
+                trim(&mut object);
+                Arc::new(object)
+            })
+        };
+        let change = match event {
+            watcher::Event::Init => {
+                self.known().relist_begins();
+                None
+            }
+            watcher::Event::InitApply(object) => self.known().relisted(read(object)),
+            watcher::Event::Apply(object) => self.known().applied(read(object)),
+            watcher::Event::Delete(object) => self.known().deleted(read(object)),
+            watcher::Event::InitDone => {
+                let gone = self.known().relist_ends();
+                self.tell(gone);
+                self.0.ready.send_replace(true);
+                None
+            }
+        };
+        self.tell(change);
+    }
+
+    fn tell(&self, changes: impl IntoIterator<Item = Change<K>>) {
+        let subscribers = self.0.subscribers.lock().expect("no panic while subscribing").clone();
+        for change in changes {
+            for subscriber in &subscribers {
+                subscriber(&change);
+            }
+        }
+    }
+
+    fn known(&self) -> std::sync::MutexGuard<'_, Known<K>> {
+        self.0.known.lock().expect("no panic while the cache is locked")
+    }
+}

@@ -1,0 +1,210 @@
+//! What a cache knows, as plain state: events and answers in, changes out.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use kube::{ResourceExt, core::error_boundary::InvalidObject};
+
+use super::{Change, Watched};
+use crate::ObjectKey;
+
+/// An object as the watch gave it: read, or only its metadata and why it could not be read.
+type Read<K> = Result<Arc<K>, InvalidObject>;
+
+#[derive(Debug)]
+pub(super) struct Known<K> {
+    objects: BTreeMap<ObjectKey, Arc<K>>,
+    malformed: BTreeMap<ObjectKey, String>,
+    /// The newest version that the watch has passed. Versions of one server are comparable numbers.
+    watched: u64,
+    /// While a list is coming in: what it named, and what we wrote meanwhile.
+    relisting: Option<HashSet<ObjectKey>>,
+}
+
+impl<K> Default for Known<K> {
+    fn default() -> Self {
+        Self { objects: BTreeMap::new(), malformed: BTreeMap::new(), watched: 0, relisting: None }
+    }
+}
+
+impl<K: Watched> Known<K> {
+    pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
+        self.objects.get(key).cloned()
+    }
+
+    pub(super) fn list(&self) -> Vec<Arc<K>> {
+        self.objects.values().cloned().collect()
+    }
+
+    pub(super) fn malformed(&self) -> Vec<(ObjectKey, String)> {
+        self.malformed.iter().map(|(key, why)| (key.clone(), why.clone())).collect()
+    }
+
+    pub(super) fn relist_begins(&mut self) {
+        self.relisting = Some(HashSet::new());
+    }
+
+    pub(super) fn relisted(&mut self, read: Read<K>) -> Option<Change<K>> {
+        let key = key_of(&read);
+        if let Some(named) = &mut self.relisting {
+            named.insert(key);
+        }
+        self.applied(read)
+    }
+
+    /// What the list did not name is gone, unless we wrote it after the list had begun.
+    pub(super) fn relist_ends(&mut self) -> Vec<Change<K>> {
+        let Some(named) = self.relisting.take() else { return Vec::new() };
+        self.malformed.retain(|key, _| named.contains(key));
+        let gone: Vec<_> = self.objects.keys().filter(|key| !named.contains(*key)).cloned().collect();
+        gone.into_iter().filter_map(|key| self.remove(&key)).collect()
+    }
+
+    pub(super) fn applied(&mut self, read: Read<K>) -> Option<Change<K>> {
+        let key = key_of(&read);
+        match read {
+            Ok(object) => {
+                self.malformed.remove(&key);
+                let version = version_of(&*object);
+                self.watched = self.watched.max(version);
+                match self.objects.get(&key) {
+                    Some(known) if version_of(&**known) >= version => None,
+                    _ => Some(self.insert(key, object)),
+                }
+            }
+            Err(invalid) => {
+                tracing::warn!(kind = %K::kind(&()), object = %key, reason = %invalid.error, "object cannot be read");
+                self.malformed.insert(key.clone(), invalid.error);
+                self.remove(&key)
+            }
+        }
+    }
+
+    pub(super) fn deleted(&mut self, read: Read<K>) -> Option<Change<K>> {
+        let key = key_of(&read);
+        self.malformed.remove(&key);
+        let Ok(object) = read else { return self.remove(&key) };
+        self.watched = self.watched.max(version_of(&*object));
+        let known = self.objects.get(&key)?;
+        // a newer object of the same name, which we made ourselves, outlives the end of the old one
+        let successor = known.uid() != object.uid() && version_of(&**known) > version_of(&*object);
+        if successor { None } else { self.remove(&key) }
+    }
+
+    pub(super) fn wrote(&mut self, object: Arc<K>) -> Option<Change<K>> {
+        let (key, version) = (ObjectKey::of(&*object), version_of(&*object));
+        if let Some(named) = &mut self.relisting {
+            named.insert(key.clone());
+        }
+        match self.objects.get(&key) {
+            Some(known) if version_of(&**known) >= version => None,
+            // the watch has passed this version and the object is not there: it was deleted after our write
+            None if version <= self.watched && self.relisting.is_none() => None,
+            _ => Some(self.insert(key, object)),
+        }
+    }
+
+    pub(super) fn gone(&mut self, key: &ObjectKey, uid: &str) -> Option<Change<K>> {
+        let known = self.objects.get(key)?;
+        if known.uid().as_deref() == Some(uid) { self.remove(key) } else { None }
+    }
+
+    fn insert(&mut self, key: ObjectKey, object: Arc<K>) -> Change<K> {
+        let old = self.objects.insert(key.clone(), object.clone());
+        Change { key, old, new: Some(object) }
+    }
+
+    fn remove(&mut self, key: &ObjectKey) -> Option<Change<K>> {
+        let old = self.objects.remove(key)?;
+        Some(Change { key: key.clone(), old: Some(old), new: None })
+    }
+}
+
+fn key_of<K: Watched>(read: &Read<K>) -> ObjectKey {
+    match read {
+        Ok(object) => ObjectKey::of(&**object),
+        Err(invalid) => ObjectKey::new(
+            invalid.metadata.namespace.clone().unwrap_or_default(),
+            invalid.metadata.name.clone().unwrap_or_default(),
+        ),
+    }
+}
+
+fn version_of<K: Watched>(object: &K) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(uid: &str, version: u64) -> Arc<ConfigMap> {
+        let json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": uid,
+            "resourceVersion": version.to_string()}});
+        Arc::new(serde_json::from_value(json).unwrap())
+    }
+
+    fn version(known: &Known<ConfigMap>) -> Option<u64> {
+        known.get(&ObjectKey::new("shop", "web")).map(|object| version_of(&*object))
+    }
+
+    #[test]
+    fn our_own_write_counts_before_the_watch_has_seen_it_and_is_told_once() {
+        let mut known = Known::default();
+        assert!(known.applied(Ok(map("a", 5))).is_some());
+        assert!(known.wrote(map("a", 7)).is_some());
+        assert_eq!(version(&known), Some(7));
+        assert!(known.applied(Ok(map("a", 6))).is_none(), "the watch is behind");
+        assert!(known.applied(Ok(map("a", 7))).is_none(), "the watch has caught up");
+        assert_eq!(version(&known), Some(7));
+    }
+
+    #[test]
+    fn a_late_answer_does_not_bring_back_what_was_deleted() {
+        let mut known = Known::default();
+        known.applied(Ok(map("a", 5)));
+        known.deleted(Ok(map("a", 8)));
+        assert!(known.wrote(map("a", 7)).is_none());
+        assert_eq!(version(&known), None);
+    }
+
+    #[test]
+    fn the_end_of_an_old_object_does_not_take_its_successor() {
+        let mut known = Known::default();
+        known.applied(Ok(map("a", 5)));
+        known.wrote(map("b", 9));
+        assert!(known.deleted(Ok(map("a", 8))).is_none());
+        assert_eq!(version(&known), Some(9));
+    }
+
+    #[test]
+    fn a_new_list_removes_what_it_does_not_name_but_not_what_we_wrote_meanwhile() {
+        let mut known = Known::default();
+        known.applied(Ok(map("a", 5)));
+        known.relist_begins();
+        assert_eq!(known.relist_ends().len(), 1);
+        assert_eq!(version(&known), None);
+
+        known.relist_begins();
+        known.wrote(map("b", 9));
+        assert!(known.relist_ends().is_empty());
+        assert_eq!(version(&known), Some(9));
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_is_named_and_hides_no_other() {
+        let mut known = Known::<ConfigMap>::default();
+        let metadata = map("a", 5).metadata.clone();
+        known.applied(Ok(map("a", 4)));
+        known.applied(Err(InvalidObject { error: "data is a number".into(), metadata }));
+        assert_eq!(version(&known), None);
+        assert_eq!(known.malformed(), [(ObjectKey::new("shop", "web"), "data is a number".to_owned())]);
+        known.applied(Ok(map("a", 6)));
+        assert_eq!(known.malformed(), []);
+    }
+}

@@ -1,0 +1,82 @@
+//! Writes stop when the Lease is stale.
+
+use std::{
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::{FutureExt, TryFutureExt, future::BoxFuture};
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use tokio::time::Instant;
+use tower::BoxError;
+
+/// The right to write: it lasts for the renew deadline after the start of the last renewal that succeeded.
+#[derive(Clone, Debug)]
+pub struct Leadership {
+    renew_deadline: Duration,
+    until: Arc<Mutex<Option<Instant>>>,
+}
+
+/// What a write gets that came too late.
+#[derive(Debug, thiserror::Error)]
+#[error("not written: the Lease is not ours any more, or was not renewed in time")]
+pub struct NotLeading;
+
+impl Leadership {
+    pub(super) fn new(renew_deadline: Duration) -> Self {
+        Self { renew_deadline, until: Arc::default() }
+    }
+
+    /// Whether a write may start now.
+    pub fn is_current(&self) -> bool {
+        Instant::now() < self.deadline()
+    }
+
+    /// When the right ends unless it is renewed; the past when there is none.
+    pub fn deadline(&self) -> Instant {
+        let until = *self.until.lock().expect("no panic while the deadline is locked");
+        until.unwrap_or_else(Instant::now)
+    }
+
+    pub(super) fn renewed(&self, started: Instant) {
+        *self.until.lock().expect("no panic while the deadline is locked") =
+            Some(started + self.renew_deadline);
+    }
+
+    pub(super) fn end(&self) {
+        *self.until.lock().expect("no panic while the deadline is locked") = None;
+    }
+
+    /// `client`, but refusing every request that could change something while the right to write is not there.
+    pub fn client(&self, client: Client) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        Client::new(Fence { inner: client, leadership: self.clone() }, namespace)
+    }
+}
+
+#[derive(Clone)]
+struct Fence {
+    inner: Client,
+    leadership: Leadership,
+}
+
+impl tower::Service<Request<Body>> for Fence {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let reads = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+        if !reads && !self.leadership.is_current() {
+            return async { Err(NotLeading.into()) }.boxed();
+        }
+        let client = self.inner.clone();
+        async move { client.send(request).await }.map_err(Into::into).boxed()
+    }
+}

@@ -1,0 +1,212 @@
+//! Events, as core/v1 objects: the existing roles grant those and no others. They have a queue of their own that is
+//! bounded, joins what repeats itself, and is never waited for by anybody.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::core::v1::{Event, EventSource, ObjectReference},
+    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+use tokio::{sync::mpsc, time::Instant};
+
+use crate::{Clock, Life};
+
+/// What waits to be sent at most; what comes then is dropped and counted in the log.
+const QUEUE: usize = 1_000;
+/// An Event that says the same within this time is counted up instead of written anew.
+const JOIN: Duration = Duration::from_secs(600);
+/// Of one object, so many Events at once …
+const BURST: u32 = 25;
+/// … and one more in each such period.
+const REFILL: Duration = Duration::from_secs(300);
+/// The server refuses longer messages.
+const MESSAGE_MAX: usize = 1_024;
+
+/// How an Event is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    Normal,
+    Warning,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Said {
+    namespace: String,
+    object: (String, String, String),
+    kind: Kind,
+    reason: String,
+    message: String,
+}
+
+#[derive(Debug)]
+struct Note {
+    said: Said,
+    about: ObjectReference,
+}
+
+/// Sends Events in the background. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    queue: mpsc::Sender<Note>,
+}
+
+impl Recorder {
+    /// `component` is what people see as the source, for example `service-controller`.
+    pub fn start(life: &Life, client: Client, component: &str, clock: Clock) -> Self {
+        let (queue, notes) = mpsc::channel(QUEUE);
+        let desk =
+            Desk { client, component: component.into(), clock, sent: HashMap::new(), budget: HashMap::new() };
+        life.spawn_until_stop(desk.work(notes));
+        Self { queue }
+    }
+
+    /// Says something about an object. Never waits; when too much waits already, the Event is dropped.
+    pub fn publish(&self, about: &ObjectReference, kind: Kind, reason: &str, message: &str) {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let said = Said {
+            namespace: about
+                .namespace
+                .clone()
+                .filter(|ns| !ns.is_empty())
+                .unwrap_or_else(|| "default".into()),
+            object: (text(&about.kind), text(&about.name), text(&about.uid)),
+            kind,
+            reason: reason.into(),
+            message: shortened(message),
+        };
+        if self.queue.try_send(Note { said, about: about.clone() }).is_err() {
+            tracing::warn!(reason, message, "too many Events wait; this one is not sent");
+        }
+    }
+}
+
+struct Sent {
+    name: String,
+    count: i32,
+    at: Instant,
+}
+
+struct Desk {
+    client: Client,
+    component: Arc<str>,
+    clock: Clock,
+    sent: HashMap<Said, Sent>,
+    budget: HashMap<(String, String, String), (u32, Instant)>,
+}
+
+impl Desk {
+    async fn work(mut self, mut notes: mpsc::Receiver<Note>) {
+        while let Some(note) = notes.recv().await {
+            let now = Instant::now();
+            self.forget(now);
+            if !self.affordable(&note.said, now) {
+                continue;
+            }
+            match self.send(note, now).await {
+                Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                    tracing::warn!(why = status.message, "Events may not be written here: none will be sent");
+                    // publish() finds the queue closed and logs what would have been said
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written")
+                }
+                Ok(()) => {}
+            }
+        }
+    }
+
+    fn forget(&mut self, now: Instant) {
+        if self.sent.len() > QUEUE || self.budget.len() > QUEUE {
+            self.sent.retain(|_, sent| now < sent.at + JOIN);
+            self.budget.retain(|_, (_, since)| now < *since + REFILL * BURST);
+        }
+    }
+
+    /// One talkative object may not drown the others.
+    fn affordable(&mut self, said: &Said, now: Instant) -> bool {
+        let (left, since) = self.budget.entry(said.object.clone()).or_insert((BURST, now));
+        let refill = u32::try_from(now.duration_since(*since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
+        if refill > 0 {
+            *left = left.saturating_add(refill).min(BURST);
+            *since = now;
+        }
+        let affordable = *left > 0;
+        *left = left.saturating_sub(1);
+        affordable
+    }
+
+    async fn send(&mut self, note: Note, now: Instant) -> kube::Result<()> {
+        let api = Api::<Event>::namespaced(self.client.clone(), &note.said.namespace);
+        let time = self.clock.now();
+        if let Some(sent) = self.sent.get_mut(&note.said).filter(|sent| now < sent.at + JOIN) {
+            let patch = json!({"count": sent.count + 1, "lastTimestamp": Time(time)});
+            match api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(_) => {
+                    (sent.count, sent.at) = (sent.count + 1, now);
+                    return Ok(());
+                }
+                // Events expire: say it anew
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let event = self.event(&note, time);
+        let name = event.metadata.name.clone().unwrap_or_default();
+        api.create(&PostParams::default(), &event).await?;
+        self.sent.insert(note.said, Sent { name, count: 1, at: now });
+        Ok(())
+    }
+
+    fn event(&self, note: &Note, time: Timestamp) -> Event {
+        let said = &note.said;
+        let stamp = time.as_nanosecond().unsigned_abs() ^ u128::from(fastrand::u32(..));
+        let stem: String = said.object.1.chars().take(200).collect();
+        Event {
+            metadata: ObjectMeta {
+                name: Some(format!("{stem}.{stamp:x}")),
+                namespace: Some(said.namespace.clone()),
+                ..ObjectMeta::default()
+            },
+            involved_object: note.about.clone(),
+            type_: Some(if said.kind == Kind::Normal { "Normal" } else { "Warning" }.into()),
+            reason: Some(said.reason.clone()),
+            message: Some(said.message.clone()),
+            count: Some(1),
+            first_timestamp: Some(Time(time)),
+            last_timestamp: Some(Time(time)),
+            source: Some(EventSource { component: Some(self.component.to_string()), host: None }),
+            reporting_component: Some(self.component.to_string()),
+            ..Event::default()
+        }
+    }
+}
+
+fn shortened(message: &str) -> String {
+    if message.len() <= MESSAGE_MAX {
+        return message.into();
+    }
+    let end = (0..=MESSAGE_MAX - '…'.len_utf8())
+        .rev()
+        .find(|end| message.is_char_boundary(*end))
+        .unwrap_or_default();
+    format!("{}…", &message[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_message_is_cut_at_a_character_and_stays_within_the_servers_limit() {
+        let message = shortened(&"é".repeat(2_000));
+        assert!(message.len() <= MESSAGE_MAX && message.ends_with('…'));
+        assert_eq!(shortened("short"), "short");
+    }
+}

@@ -1,0 +1,383 @@
+//! A work queue: an item waits at most once, is worked on by one worker at a time, and comes back with a back-off
+//! of its own when its work failed.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
+    fmt::{Debug, Display},
+    future::Future,
+    hash::Hash,
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt;
+use prometheus_client::{metrics::counter::Counter, registry::Registry};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::Life;
+
+/// First delay after a failure; it doubles with each further one.
+const BACKOFF_MIN: Duration = Duration::from_millis(5);
+/// A longer wait would hide a recovery.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
+
+/// What should happen to an item whose work succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// Nothing until somebody adds it again: everything that it waits for is watched.
+    AwaitChange,
+    /// Look again then, unless somebody adds it earlier.
+    After(Duration),
+}
+
+/// Counters of one queue.
+#[derive(Clone, Debug, Default)]
+pub struct QueueMetrics {
+    reconciles: Counter<u64, AtomicU64>,
+    failures: Counter<u64, AtomicU64>,
+}
+
+impl QueueMetrics {
+    /// Registers `<name>_reconciles` and `<name>_failures`.
+    pub fn register(&self, registry: &mut Registry, name: &str) {
+        registry.register(format!("{name}_reconciles"), "Reconciles that ran", self.reconciles.clone());
+        registry.register(format!("{name}_failures"), "Reconciles that failed", self.failures.clone());
+    }
+}
+
+#[derive(Debug)]
+struct State<T> {
+    ready: VecDeque<T>,
+    /// Everything in `ready`.
+    waiting: HashSet<T>,
+    running: HashSet<T>,
+    /// Added while running: goes to `ready` when the worker is done with it.
+    again: HashSet<T>,
+    timers: BTreeMap<(Instant, u64), T>,
+    timer_of: HashMap<T, (Instant, u64)>,
+    failures: HashMap<T, u32>,
+}
+
+#[derive(Debug)]
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    wake: Notify,
+    tick: AtomicU64,
+    metrics: QueueMetrics,
+}
+
+/// A queue of items to reconcile. Cheap to clone; all clones are one queue.
+#[derive(Debug)]
+pub struct Queue<T>(Arc<Shared<T>>);
+
+impl<T> Clone for Queue<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Queue<T> {
+    fn default() -> Self {
+        Self(Arc::new(Shared {
+            state: Mutex::new(State {
+                ready: VecDeque::new(),
+                waiting: HashSet::new(),
+                running: HashSet::new(),
+                again: HashSet::new(),
+                timers: BTreeMap::new(),
+                timer_of: HashMap::new(),
+                failures: HashMap::new(),
+            }),
+            wake: Notify::new(),
+            tick: AtomicU64::new(0),
+            metrics: QueueMetrics::default(),
+        }))
+    }
+}
+
+impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    pub fn metrics(&self) -> &QueueMetrics {
+        &self.0.metrics
+    }
+
+    /// Wants `item` to be worked on as soon as a worker is free. A back-off or timer of the item ends.
+    pub fn add(&self, item: T) {
+        let mut state = self.state();
+        state.forget_timer(&item);
+        state.make_ready(item);
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// Wants `item` to be worked on after `delay`, or earlier when somebody adds it. Of two delays the earlier
+    /// one counts.
+    pub fn add_after(&self, item: T, delay: Duration) {
+        let mut state = self.state();
+        let at = Instant::now() + delay;
+        if state.timer_of.get(&item).is_some_and(|(due, _)| *due <= at) {
+            return;
+        }
+        state.forget_timer(&item);
+        let timer = (at, self.0.tick.fetch_add(1, Ordering::Relaxed));
+        state.timer_of.insert(item.clone(), timer);
+        state.timers.insert(timer, item);
+        drop(state);
+        self.0.wake.notify_one();
+    }
+
+    /// How many items wait or are worked on; those on a timer do not count.
+    pub fn depth(&self) -> usize {
+        let state = self.state();
+        state.ready.len() + state.running.len()
+    }
+
+    /// Works with `workers` at once until `life` ends; what runs then is finished. A failed item comes back after
+    /// 5 ms, 10 ms, … 30 s; a panic counts as a failure of that item and of nothing else.
+    pub fn run<F, W, E>(&self, life: &Life, workers: usize, work: F)
+    where
+        F: Fn(T) -> W + Send + Sync + 'static,
+        W: Future<Output = Result<Next, E>> + Send,
+        E: std::error::Error + 'static,
+    {
+        let work = Arc::new(work);
+        for _ in 0..workers.max(1) {
+            let (queue, work, stop) = (self.clone(), work.clone(), life.stop.clone());
+            life.spawn(async move {
+                while let Some(item) = stop.run_until_cancelled(queue.take()).await {
+                    let outcome = AssertUnwindSafe(work(item.clone())).catch_unwind().await;
+                    queue.finish(item, outcome);
+                }
+            });
+        }
+    }
+
+    async fn take(&self) -> T {
+        loop {
+            let due = {
+                let mut state = self.state();
+                state.ring(Instant::now());
+                if let Some(item) = state.ready.pop_front() {
+                    state.waiting.remove(&item);
+                    state.running.insert(item.clone());
+                    if !state.ready.is_empty() {
+                        self.0.wake.notify_one();
+                    }
+                    return item;
+                }
+                state.timers.first_key_value().map(|((due, _), _)| *due)
+            };
+            match due {
+                Some(due) => {
+                    tokio::select! {
+                        () = self.0.wake.notified() => (),
+                        () = tokio::time::sleep_until(due) => (),
+                    }
+                }
+                None => self.0.wake.notified().await,
+            }
+        }
+    }
+
+    fn finish<E: std::error::Error>(&self, item: T, outcome: std::thread::Result<Result<Next, E>>) {
+        self.0.metrics.reconciles.inc();
+        let delay = match outcome {
+            Ok(Ok(next)) => {
+                self.state().failures.remove(&item);
+                match next {
+                    Next::AwaitChange => None,
+                    Next::After(delay) => Some(delay),
+                }
+            }
+            Ok(Err(error)) => {
+                let delay = self.failed(&item);
+                tracing::warn!(%item, retry_in = ?delay, "{}", chain(&error));
+                Some(delay)
+            }
+            Err(_) => {
+                let delay = self.failed(&item);
+                tracing::error!(%item, retry_in = ?delay, "reconcile panicked");
+                Some(delay)
+            }
+        };
+        let mut state = self.state();
+        state.running.remove(&item);
+        if state.again.remove(&item) {
+            state.make_ready(item);
+            drop(state);
+            self.0.wake.notify_one();
+        } else if let Some(delay) = delay {
+            drop(state);
+            self.add_after(item, delay);
+        }
+    }
+
+    fn failed(&self, item: &T) -> Duration {
+        self.0.metrics.failures.inc();
+        let mut state = self.state();
+        let failures = state.failures.entry(item.clone()).or_default();
+        *failures += 1;
+        backoff(*failures)
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, State<T>> {
+        self.0.state.lock().expect("no panic while the queue is locked")
+    }
+}
+
+impl<T: Clone + Eq + Hash> State<T> {
+    fn make_ready(&mut self, item: T) {
+        if self.running.contains(&item) {
+            self.again.insert(item);
+        } else if self.waiting.insert(item.clone()) {
+            self.ready.push_back(item);
+        }
+    }
+
+    fn forget_timer(&mut self, item: &T) {
+        if let Some(timer) = self.timer_of.remove(item) {
+            self.timers.remove(&timer);
+        }
+    }
+
+    /// Moves what is due to the waiting ones.
+    fn ring(&mut self, now: Instant) {
+        while let Some(entry) = self.timers.first_entry() {
+            if entry.key().0 > now {
+                return;
+            }
+            let item = entry.remove();
+            self.timer_of.remove(&item);
+            self.make_ready(item);
+        }
+    }
+}
+
+fn backoff(failures: u32) -> Duration {
+    BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(BACKOFF_MAX)
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = match error.downcast_ref::<kube::Error>() {
+            // its own text holds the whole Status in debug form
+            Some(kube::Error::Api(status)) => status.message.clone(),
+            _ => error.to_string(),
+        };
+        if !text.ends_with(&part) {
+            text = format!("{text}: {part}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{convert::Infallible, io};
+
+    use super::*;
+
+    fn log() -> (Arc<Mutex<Vec<u32>>>, impl Fn(u32) + Clone) {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let into = log.clone();
+        (log, move |item| into.lock().unwrap().push(item))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_item_added_twice_is_worked_on_once_and_one_added_while_running_once_more() {
+        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        queue.add(1);
+        queue.add(1);
+        let inner = queue.clone();
+        queue.run(&life, 4, move |item| {
+            note(item);
+            let (inner, first) = (inner.clone(), inner.0.metrics.reconciles.get() == 0);
+            async move {
+                if first {
+                    inner.add(item);
+                    inner.add(item);
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+                Ok::<_, Infallible>(Next::AwaitChange)
+            }
+        });
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_item_backs_off_by_doubling_and_holds_up_nobody() {
+        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        queue.run(&life, 1, move |item| {
+            note(item);
+            async move { if item == 1 { Err(io::Error::other("refused")) } else { Ok(Next::AwaitChange) } }
+        });
+        queue.add(1);
+        queue.add(2);
+        tokio::time::sleep(Duration::from_millis(5 + 10 + 20 + 1)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 1, 1]);
+        assert_eq!(backoff(40), BACKOFF_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_a_failure_of_its_item_alone() {
+        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        queue.run(&life, 1, move |item| {
+            note(item);
+            async move {
+                assert_ne!(item, 1, "a bug");
+                Ok::<_, Infallible>(Next::AwaitChange)
+            }
+        });
+        queue.add(1);
+        queue.add(2);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earlier_of_two_timers_counts_and_adding_ends_it() {
+        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        queue.run(&life, 1, move |item| {
+            note(item);
+            async { Ok::<_, Infallible>(Next::AwaitChange) }
+        });
+        queue.add_after(1, Duration::from_secs(60));
+        queue.add_after(1, Duration::from_secs(5));
+        queue.add_after(1, Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_secs(6)).await;
+        assert_eq!(*seen.lock().unwrap(), [1]);
+        queue.add_after(1, Duration::from_secs(5));
+        queue.add(1);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_runs_when_the_life_ends_is_finished() {
+        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        queue.run(&life, 1, move |item| {
+            let note = note.clone();
+            async move {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                note(item);
+                Ok::<_, Infallible>(Next::AwaitChange)
+            }
+        });
+        queue.add(1);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        life.end().await;
+        assert_eq!(*seen.lock().unwrap(), [1]);
+    }
+}

@@ -1,0 +1,78 @@
+//! Annotation keys. `…/` stands for the key's own prefix.
+
+/// On a guest Service: how its address is obtained, `pool` (default) or `dhcp`; see [`crate::Ipam::parse`].
+pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
+/// On a guest Service: the Service port whose node port is probed. Its presence asks for the host path.
+pub const HEALTH_CHECK_PORT: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
+/// On a guest Service: consecutive good probes before a backend gets traffic. Default 1.
+pub const HEALTH_CHECK_SUCCESS_THRESHOLD: &str =
+    "cloudprovider.harvesterhci.io/healthcheck-success-threshold";
+/// On a guest Service: consecutive failed probes before a backend loses its traffic. Default 3.
+pub const HEALTH_CHECK_FAILURE_THRESHOLD: &str =
+    "cloudprovider.harvesterhci.io/healthcheck-failure-threshold";
+/// On a guest Service: seconds between two probes of one backend. Default 5.
+pub const HEALTH_CHECK_PERIOD_SECONDS: &str = "cloudprovider.harvesterhci.io/healthcheck-periodseconds";
+/// On a guest Service: seconds after which a probe has failed. Default 3.
+pub const HEALTH_CHECK_TIMEOUT_SECONDS: &str = "cloudprovider.harvesterhci.io/healthcheck-timeoutseconds";
+/// On a guest Service: text for `spec.description` of its LoadBalancer object.
+pub const DESCRIPTION: &str = "cloudprovider.harvesterhci.io/description";
+/// On a guest Service: `guest` or `host`, wins over the flag `--data-path` where `--allowed-data-paths` admits it.
+pub const DATA_PATH: &str = "cloudprovider.harvesterhci.io/data-path";
+/// On a guest Service: the Service whose address it shares, `namespace/name`.
+pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+/// On a guest Service: the Harvester network (`namespace/name` of a NetworkAttachmentDefinition) that carries it.
+pub const SERVICE_NETWORK: &str = "cloudprovider.harvesterhci.io/network";
+/// On a guest Service: Rancher project, copied to [`LB_PROJECT`].
+pub const SERVICE_PROJECT: &str = "cloudprovider.harvesterhci.io/project";
+/// On a guest Service: namespace for the choice of a pool, copied to [`LB_NAMESPACE`].
+pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
+/// On a guest Service: an address that it demands, `v4[,v6]`.
+pub const SERVICE_IP: &str = "cloudprovider.harvesterhci.io/ip";
+/// On a guest Service: the pool that it asks for by name.
+pub const SERVICE_IP_POOL: &str = "cloudprovider.harvesterhci.io/ip-pool";
+
+/// On a LoadBalancer object: UID of the guest's Service `default/kubernetes`, which tells guest clusters apart.
+pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
+/// On a LoadBalancer object: UID of the guest Service that it was made for.
+pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/service-uid";
+/// On a LoadBalancer object: the Service's own network request; frozen at creation.
+pub const LB_NETWORK_REQUEST: &str = "cloudprovider.harvesterhci.io/lb-network";
+/// On a LoadBalancer object: `--management-network` of the cloud controller manager; second choice for the network.
+pub const MANAGEMENT_NETWORK: &str = "cloudprovider.harvesterhci.io/managementNetwork";
+/// On a LoadBalancer object: namespace used to choose a pool; absent means the object's own.
+pub const LB_NAMESPACE: &str = "loadbalancer.harvesterhci.io/namespace";
+/// On a LoadBalancer object: Rancher project as `c-xxxxx/p-xxxxx`.
+pub const LB_PROJECT: &str = "loadbalancer.harvesterhci.io/project";
+/// On a LoadBalancer object: `namespace/name` of the NetworkAttachmentDefinition of the guest's nodes.
+pub const LB_NETWORK: &str = "loadbalancer.harvesterhci.io/network";
+/// On a LoadBalancer object: guest cluster name.
+pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
+
+/// On an IPPool: `"<ip>: <namespace>/<load balancer>"` asks for the release of a leaked record.
+pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
+/// On ConfigMap `kube-system/kubevip`: `"true"` once its pools were imported.
+pub const AFTER_CONVERSION: &str = "loadbalancer.harvesterhci.io/after-conversion";
+/// On ConfigMap `kube-system/kubevip`: what could not be imported and why, one line an entry.
+pub const IMPORT_ERRORS: &str = "loadbalancer.harvesterhci.io/import-errors";
+/// On a Namespace: Rancher project as `c-xxxxx:p-xxxxx`.
+pub const PROJECT_ID: &str = "field.cattle.io/projectId";
+/// On a VirtualMachine: `"true"` while its guest cluster is being removed.
+pub const REMOVE_ALL_PVCS: &str = "harvesterhci.io/removeAllPersistentVolumeClaims";
+
+/// kube-vip: the addresses to announce for a Service.
+pub const KUBE_VIP_LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+/// kube-vip: `"true"` keeps it away from a Service (it does not withdraw what it already announces).
+pub const KUBE_VIP_IGNORE: &str = "kube-vip.io/ignore";
+/// kube-vip: node that announces the Service's address now.
+pub const KUBE_VIP_VIP_HOST: &str = "kube-vip.io/vipHost";
+/// kube-vip: network interface that carries the address.
+pub const KUBE_VIP_SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
+/// kube-vip: MAC address of the DHCP lease, reused after a restart.
+pub const KUBE_VIP_HWADDR: &str = "kube-vip.io/hwaddr";
+/// kube-vip: address of the DHCP lease, asked for again after a restart.
+pub const KUBE_VIP_REQUESTED_IP: &str = "kube-vip.io/requestedIP";
+
+/// On VirtualMachineInstances, from the host's labels, and as labels on guest Nodes.
+pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
+/// See [`TOPOLOGY_REGION`].
+pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";

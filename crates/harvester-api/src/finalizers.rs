@@ -1,0 +1,12 @@
+//! Finalizers.
+
+/// On every LoadBalancer object; the name of the Go program is kept so that a roll-back works.
+pub const LOAD_BALANCER: &str = "wrangler.cattle.io/harvester-lb-controller";
+/// On every IPPool.
+pub const IP_POOL: &str = "wrangler.cattle.io/harvester-ipam-controller";
+/// Left on every VirtualMachineInstance by the Go program: stripped, never added.
+pub const LEGACY_VMI: &str = "wrangler.cattle.io/harvester-lb-vmi-controller";
+/// Left on every VirtualMachine by the Go program from Harvester 1.8 on: stripped, never added.
+pub const LEGACY_VM: &str = "wrangler.cattle.io/harvester-lb-vm-controller";
+/// Kubernetes: on a guest Service whose load balancer must be cleaned up before it goes.
+pub const SERVICE_LOAD_BALANCER: &str = "service.kubernetes.io/load-balancer-cleanup";

@@ -1,0 +1,32 @@
+//! Label keys and fixed label values.
+
+/// On a LoadBalancer object: guest cluster name.
+pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
+/// On a LoadBalancer object: namespace of the guest Service.
+pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
+/// On a LoadBalancer object: name of the guest Service.
+pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
+/// `"true"` on the Services and EndpointSlices that the load balancer makes.
+pub const SERVICE_LB: &str = "loadbalancer.harvesterhci.io/servicelb";
+/// Kubernetes: the Service that an EndpointSlice belongs to.
+pub const SLICE_SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// Kubernetes: who writes an EndpointSlice; ours carry [`SLICE_MANAGED_BY_US`].
+pub const SLICE_MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Value of [`SLICE_MANAGED_BY`] on our slices: not one of the built-in controllers, so none of them touches it.
+pub const SLICE_MANAGED_BY_US: &str = "harvester-load-balancer";
+/// On an IPPool: `"true"` or `"false"`, made by the admission webhook from the scope.
+pub const GLOBAL_IP_POOL: &str = "loadbalancer.harvesterhci.io/global-ip-pool";
+/// On an IPPool: VLAN id of its network in decimal, `"0"` without one.
+pub const VID: &str = "loadbalancer.harvesterhci.io/vid";
+/// On a NetworkAttachmentDefinition: its VLAN id.
+pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
+/// On a VM and its VMI: who made it; [`NODE_DRIVER`] for machines of the node driver.
+pub const CREATOR: &str = "harvesterhci.io/creator";
+/// Value of [`CREATOR`] for machines made by the node driver.
+pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
+/// On a VM and its VMI: guest cluster name.
+pub const GUEST_CLUSTER: &str = "guestcluster.harvesterhci.io/name";
+/// On a VMI: name of its VM.
+pub const VM_NAME: &str = "harvesterhci.io/vmName";
+/// Kubernetes: a Node with this label is no backend of external load balancers.
+pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";

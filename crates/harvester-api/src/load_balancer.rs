@@ -1,0 +1,176 @@
+//! `loadbalancer.harvesterhci.io/v1beta1`, kind LoadBalancer. There is no status subresource: status travels with
+//! an ordinary PUT, and whoever leaves it out of one erases it.
+
+use std::collections::BTreeMap;
+
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+
+use crate::Condition;
+
+/// What is asked for.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "loadbalancer.harvesterhci.io",
+    version = "v1beta1",
+    kind = "LoadBalancer",
+    plural = "loadbalancers",
+    shortname = "lb",
+    shortname = "lbs",
+    namespaced,
+    schema = "disabled",
+    status = "LoadBalancerStatus",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct LoadBalancerSpec {
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+    /// Absent means [`WorkloadType::Vm`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload_type: Option<WorkloadType>,
+    /// Absent means [`Ipam::Pool`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ipam: Option<Ipam>,
+    /// A pool by name; empty leaves the choice to the selectors of the pools.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ip_pool: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listeners: Vec<Listener>,
+    /// Label key to accepted values: keys are ANDed, values ORed. Empty selects nothing.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub backend_server_selector: BTreeMap<String, Vec<String>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health_check: Option<HealthCheck>,
+}
+
+impl LoadBalancerSpec {
+    /// The workload type that counts.
+    pub fn workload(&self) -> WorkloadType {
+        self.workload_type.unwrap_or(WorkloadType::Vm)
+    }
+
+    /// The address management that counts.
+    pub fn ipam(&self) -> Ipam {
+        self.ipam.unwrap_or(Ipam::Pool)
+    }
+}
+
+/// Who carries the traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkloadType {
+    /// Harvester: VIP, Service and EndpointSlice live there, backends are VMs.
+    Vm,
+    /// The guest cluster: Harvester gives the address and nothing else.
+    Cluster,
+}
+
+/// Where the address comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ipam {
+    Pool,
+    Dhcp,
+}
+
+impl Ipam {
+    /// Reads the Service annotation: `pool`, `dhcp`, and `ippool`, which the documentation of Harvester 1.9 shows,
+    /// in any letter case. Empty means pool.
+    ///
+    /// # Errors
+    /// The text itself where it is none of these.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "" | "pool" | "ippool" => Ok(Self::Pool),
+            "dhcp" => Ok(Self::Dhcp),
+            _ => Err(text.to_owned()),
+        }
+    }
+}
+
+/// One front-end port and the port of the backends behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Listener {
+    #[serde(default)]
+    pub name: String,
+    pub port: i32,
+    /// `TCP` or `UDP`.
+    #[serde(default = "tcp")]
+    pub protocol: String,
+    pub backend_port: i32,
+}
+
+fn tcp() -> String {
+    "TCP".to_owned()
+}
+
+/// A TCP connect check. Numbers are signed because the schema has no bounds; see `health_check` for what counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HealthCheck {
+    /// Backend port that is probed; 0 or absent: no health check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub success_threshold: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_threshold: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub period_seconds: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<i64>,
+}
+
+/// What there is.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerStatus {
+    /// Addresses of all selected backends, healthy or not.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backend_servers: Vec<String>,
+    /// What the pool gave. A copy: the pool's `status.allocated` rules.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_address: Option<AllocatedAddress>,
+    /// The address that is announced. Written by the load balancer for [`WorkloadType::Vm`], by the cloud
+    /// controller manager for [`WorkloadType::Cluster`].
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Condition>,
+    /// What the health check knows of each backend. An addition of ours: absent on older schemas.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub backends: Vec<BackendStatus>,
+}
+
+/// An address out of a pool, or [`crate::names::DHCP_ADDRESS`] without a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AllocatedAddress {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ip_pool: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ip: String,
+    /// Dotted, e.g. `255.255.255.0`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mask: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub gateway: String,
+}
+
+/// One backend and its verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct BackendStatus {
+    /// Name of the VM.
+    pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub address: String,
+    pub ready: bool,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub last_error: String,
+    /// When `ready` last changed, RFC 3339.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub since: String,
+}

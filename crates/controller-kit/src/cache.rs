@@ -153,7 +153,7 @@ impl<K: Watched> Cache<K> {
 
     fn on_event(&self, event: watcher::Event<DeserializeGuard<K>>, trim: &impl Fn(&mut K)) {
         let read = |guard: DeserializeGuard<K>| {
-            guard.0.map(|mut object| {
+            guard.0.map_err(Box::new).map(|mut object| {
                 object.meta_mut().managed_fields = None;
                 trim(&mut object);
                 Arc::new(object)

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::{Clock, Life};
 use decide::{Seen, Step, decide};
-pub use fence::Leadership;
+pub use fence::{Leadership, NotLeading};
 
 /// Which Lease, who we are, and how long things last.
 #[derive(Clone, Debug)]
@@ -103,7 +103,7 @@ impl Candidate {
                 Ok(true) => return,
                 Ok(false) => {}
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot get the Lease yet")
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot get the Lease yet");
                 }
             }
             tokio::time::sleep(self.election.retry_period).await;
@@ -124,7 +124,7 @@ impl Candidate {
                     };
                 }
                 Ok(Err(error)) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot renew the Lease")
+                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot renew the Lease");
                 }
                 Err(_) => {}
             }

@@ -115,7 +115,7 @@ impl Desk {
                     return;
                 }
                 Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written")
+                    tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written");
                 }
                 Ok(()) => {}
             }

@@ -11,7 +11,7 @@ use super::{Change, Watched};
 use crate::ObjectKey;
 
 /// An object as the watch gave it: read, or only its metadata and why it could not be read.
-type Read<K> = Result<Arc<K>, InvalidObject>;
+type Read<K> = Result<Arc<K>, Box<InvalidObject>>;
 
 #[derive(Debug)]
 pub(super) struct Known<K> {
@@ -201,7 +201,7 @@ mod tests {
         let mut known = Known::<ConfigMap>::default();
         let metadata = map("a", 5).metadata.clone();
         known.applied(Ok(map("a", 4)));
-        known.applied(Err(InvalidObject { error: "data is a number".into(), metadata }));
+        known.applied(Err(Box::new(InvalidObject { error: "data is a number".into(), metadata })));
         assert_eq!(version(&known), None);
         assert_eq!(known.malformed(), [(ObjectKey::new("shop", "web"), "data is a number".to_owned())]);
         known.applied(Ok(map("a", 6)));

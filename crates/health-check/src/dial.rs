@@ -1,0 +1,82 @@
+//! The only place that opens sockets.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use tokio::net::TcpStream;
+
+/// Whether something accepts connections at an address. The time-out is the [`Prober`](crate::Prober)'s: it drops
+/// the future, which must end the attempt. An argument everywhere, so that tests and the sandbox pass their own.
+pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, Result<(), DialError>> + Send + Sync>;
+
+/// Why a probe failed, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DialError {
+    /// Nothing listens there, or a firewall rejects.
+    #[error("connection refused")]
+    Refused,
+    /// No answer in time: the machine is down, or a firewall drops.
+    #[error("no answer in time")]
+    TimedOut,
+    /// No way to the address from here.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
+    /// Our own side could not even try, for instance for want of file descriptors.
+    #[error("could not dial: {0}")]
+    Local(String),
+}
+
+impl From<io::Error> for DialError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::ConnectionRefused => Self::Refused,
+            io::ErrorKind::TimedOut => Self::TimedOut,
+            io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::NetworkDown
+            | io::ErrorKind::ConnectionReset => Self::Unreachable(error.to_string()),
+            _ => Self::Local(error.to_string()),
+        }
+    }
+}
+
+/// Dials for real: SYN, SYN-ACK, then RST (zero linger), no data. A guest application sees a connection that is
+/// reset or never accepted, and none of our ports stays in TIME_WAIT.
+pub fn tcp() -> Dial {
+    Arc::new(|address| {
+        async move {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_zero_linger()?;
+            Ok(())
+        }
+        .boxed()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_probe_of_a_listening_port_succeeds_and_ends_in_a_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        tcp()(listener.local_addr().unwrap()).await.unwrap();
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let seen = stream.read_u8().await.unwrap_err();
+        assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn a_probe_of_a_closed_port_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        assert_eq!(tcp()(address).await, Err(DialError::Refused));
+    }
+}

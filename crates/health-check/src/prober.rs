@@ -1,0 +1,216 @@
+//! The one task that probes, for all targets of the process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Command, Dial, DialError, Event, Key, Schedule, Target, Verdict};
+
+/// Dials under way at once: well below the 1,024 file descriptors that a container may have, and enough for
+/// 500 dead backends a second at a time-out of one second.
+pub const DIALS_AT_ONCE: usize = 512;
+
+/// A handle to the probing; clones share it. Nothing is probed until [`Prober::run`] is polled.
+pub struct Prober<G, B> {
+    shared: Arc<Shared<G, B>>,
+}
+
+impl<G, B> Clone for Prober<G, B> {
+    fn clone(&self) -> Self {
+        Self { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<G, B> {
+    state: Mutex<State<G, B>>,
+    woken: Notify,
+}
+
+struct State<G, B> {
+    schedule: Schedule<G, B>,
+    /// Commands that `watch` caused and `run` carries out.
+    outbox: Vec<Command<G>>,
+}
+
+impl<G: Key, B: Key> Prober<G, B> {
+    /// `seed` spreads the first probes over their periods.
+    pub fn new(at_once: usize, seed: u64) -> Self {
+        let state = State { schedule: Schedule::new(at_once, seed), outbox: Vec::new() };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), woken: Notify::new() }) }
+    }
+
+    /// These are from now on the backends of `group`. Those that stay as they were keep their counters, those
+    /// whose address or check changed keep their verdict; none ends the group. Never blocks.
+    pub fn watch(&self, group: G, targets: BTreeMap<B, Target>) {
+        let mut state = self.state();
+        let commands = state.schedule.on(Event::Watch { group, targets }, Instant::now());
+        state.outbox.extend(commands);
+        self.shared.woken.notify_one();
+    }
+
+    /// What is known of the backends of `group`; empty for a group that is not watched.
+    pub fn verdicts(&self, group: &G) -> BTreeMap<B, Verdict> {
+        self.state().schedule.verdicts(group)
+    }
+
+    /// Probes until `stop`. `changed` is told the group whenever one of its verdicts changed, after which
+    /// [`Prober::verdicts`] has the new one; it must only take note (put a key in a queue), never wait.
+    pub async fn run(self, dial: Dial, changed: impl Fn(G), stop: CancellationToken) {
+        let mut dials = FuturesUnordered::new();
+        loop {
+            let (commands, wakes_at) = self.turn();
+            for command in commands {
+                match command {
+                    Command::Changed { group } => changed(group),
+                    Command::Dial { probe, address, timeout: limit } => {
+                        let attempt = dial(address);
+                        dials.push(async move {
+                            let answer = timeout(limit, attempt).await;
+                            (probe, answer.unwrap_or(Err(DialError::TimedOut)))
+                        });
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.shared.woken.notified() => {}
+                Some((probe, answer)) = dials.next() => {
+                    let mut state = self.state();
+                    let commands = state.schedule.on(Event::Answered { probe, answer }, Instant::now());
+                    state.outbox.extend(commands);
+                }
+                () = until(wakes_at) => {}
+            }
+        }
+    }
+
+    fn turn(&self) -> (Vec<Command<G>>, Option<Instant>) {
+        let mut state = self.state();
+        let mut commands = std::mem::take(&mut state.outbox);
+        commands.extend(state.schedule.on(Event::Tick, Instant::now()));
+        (commands, state.schedule.wakes_at())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<G, B>> {
+        self.shared.state.lock().expect("no panic while the schedule is locked")
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::{Check, Thresholds};
+
+    fn target(port: u16) -> Target {
+        let check = Check {
+            thresholds: Thresholds { success: 1, failure: 2 },
+            period: Duration::from_secs(1),
+            timeout: Duration::from_millis(500),
+        };
+        Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, ready: false }
+    }
+
+    fn targets(ports: std::ops::Range<u16>) -> BTreeMap<u16, Target> {
+        ports.map(|port| (port, target(port))).collect()
+    }
+
+    /// Answers at ports below 100, is silent at the others, and counts who is being dialled.
+    fn dial(under_way: &Arc<AtomicUsize>, most: &Arc<AtomicUsize>) -> Dial {
+        let (under_way, most) = (under_way.clone(), most.clone());
+        Arc::new(move |address| {
+            let (under_way, most) = (under_way.clone(), most.clone());
+            async move {
+                /// Counts down also when the prober drops the attempt.
+                struct Leaving(Arc<AtomicUsize>);
+                impl Drop for Leaving {
+                    fn drop(&mut self) {
+                        self.0.fetch_sub(1, Ordering::SeqCst);
+                    }
+                }
+                most.fetch_max(under_way.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                let _leaving = Leaving(under_way);
+                if address.port() >= 100 {
+                    std::future::pending::<()>().await;
+                }
+                Ok(())
+            }
+            .boxed()
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn backends_that_answer_become_ready_and_silent_ones_are_named_with_their_error() {
+        let prober = Prober::new(8, 1);
+        let (changes, mut changed) = mpsc::unbounded_channel();
+        let stop = CancellationToken::new();
+        let counts = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(prober.clone().run(
+            dial(&counts, &counts),
+            move |group| changes.send(group).expect("the test listens"),
+            stop.clone(),
+        ));
+        prober.watch("web", [(1, target(1)), (100, target(100))].into());
+        changed.recv().await;
+        changed.recv().await;
+
+        let ready = Verdict { ready: true, error: None };
+        let silent = Verdict { ready: false, error: Some(DialError::TimedOut) };
+        assert_eq!(prober.verdicts(&"web"), BTreeMap::from([(1, ready), (100, silent)]));
+
+        prober.watch("web", BTreeMap::new());
+        assert!(prober.verdicts(&"web").is_empty());
+        stop.cancel();
+        task.await.unwrap();
+        assert!(changed.recv().await.is_none(), "nothing more was told");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_dials_are_under_way_than_allowed_and_everybody_gets_a_turn() {
+        // pitfalls-load-balancer.md PR-6
+        let prober = Prober::new(8, 1);
+        let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let task =
+            tokio::spawn(prober.clone().run(dial(&under_way, &most), |_| {}, CancellationToken::new()));
+        prober.watch("web", targets(100..150));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+
+        let verdicts = prober.verdicts(&"web");
+        assert!(verdicts.values().all(|verdict| verdict.error.is_some()), "{verdicts:?}");
+        assert_eq!(most.load(Ordering::SeqCst), 8);
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn removing_a_group_of_dead_backends_waits_for_nobody() {
+        // pitfalls-load-balancer.md PR-1: there, this takes backends x time-out under a lock
+        let prober = Prober::new(512, 1);
+        let counts = Arc::new(AtomicUsize::new(0));
+        let task = tokio::spawn(prober.clone().run(dial(&counts, &counts), |_| {}, CancellationToken::new()));
+        prober.watch("web", targets(100..150));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let before = Instant::now();
+        prober.watch("web", BTreeMap::new());
+        assert!(prober.verdicts(&"web").is_empty());
+        assert_eq!(Instant::now(), before);
+        task.abort();
+    }
+}

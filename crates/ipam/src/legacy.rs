@@ -1,0 +1,292 @@
+//! The pools of kube-vip-cloud-provider: keys `cidr-<name>` and `range-<name>` of ConfigMap `kube-system/kubevip`.
+//!
+//! Everything that can be understood is, piece by piece; the rest is reported. Where an address lies on the edge of
+//! what a range of ours can offer (network, broadcast, first of a subnet), it becomes a range of its own (`/32`) if the
+//! text names it, or if somebody has it already.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use ipnet::IpNet;
+
+use crate::{
+    family,
+    range::{Range, RangeError, RangeSpec},
+};
+
+/// What was read: pool name to ranges, and what could not be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Legacy {
+    pub pools: BTreeMap<String, Vec<RangeSpec>>,
+    pub faults: Vec<LegacyFault>,
+}
+
+/// An entry that could not be imported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {entry:?} {reason}")]
+pub struct LegacyFault {
+    pub key: String,
+    pub entry: String,
+    pub reason: LegacyReason,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LegacyReason {
+    #[error("names no pool: keys are cidr-<namespace> or range-<namespace>")]
+    NoName,
+    #[error("is not a range: write start-end")]
+    NotARange,
+    #[error("goes from one address family to the other")]
+    MixedFamilies,
+    #[error("is not usable: {0}")]
+    Range(#[from] RangeError),
+    #[error("overlaps {0}, which was imported")]
+    Overlap(RangeSpec),
+}
+
+/// Keys of kube-vip-cloud-provider that mean something else and are passed over in silence.
+const OTHER_PREFIXES: [&str; 5] = ["search", "interface", "allow", "skip", "kubevip"];
+
+impl Legacy {
+    /// Reads the data of the ConfigMap. Both keys of one name make one pool. `in_use` are the addresses that were
+    /// given out under the old rules.
+    pub fn read<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>, in_use: &[IpAddr]) -> Self {
+        let mut legacy = Self::default();
+        for (key, value) in data {
+            let (kind, name) = key.split_once('-').unwrap_or((key, ""));
+            let parse: fn(&str) -> Result<Vec<RangeSpec>, LegacyReason> = match kind {
+                _ if OTHER_PREFIXES.contains(&kind) => continue,
+                "cidr" if !name.is_empty() => |piece| cidr(piece),
+                "range" if !name.is_empty() => |piece| range(piece),
+                _ => {
+                    legacy.fault(key, key, LegacyReason::NoName);
+                    continue;
+                }
+            };
+            for piece in value.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
+                match parse(piece) {
+                    Ok(specs) => {
+                        specs.into_iter().for_each(|spec| legacy.add(key, name, piece, spec, in_use))
+                    }
+                    Err(reason) => legacy.fault(key, piece, reason),
+                }
+            }
+        }
+        legacy
+    }
+
+    fn add(&mut self, key: &str, name: &str, piece: &str, spec: RangeSpec, in_use: &[IpAddr]) {
+        for spec in reachable(spec, in_use) {
+            match self.free(&spec) {
+                Ok(()) => self.pools.entry(name.to_owned()).or_default().push(spec),
+                Err(reason) => self.fault(key, piece, reason),
+            }
+        }
+    }
+
+    /// Whether the range is good and overlaps nothing that was read before, of whatever pool.
+    fn free(&self, spec: &RangeSpec) -> Result<(), LegacyReason> {
+        let range = Range::parse(spec).map_err(first)?;
+        let earlier = self.pools.values().flatten();
+        let taken =
+            earlier.filter(|other| Range::parse(other).is_ok_and(|other| other.overlaps(&range))).next();
+        taken.map_or(Ok(()), |other| Err(LegacyReason::Overlap(other.clone())))
+    }
+
+    fn fault(&mut self, key: &str, entry: &str, reason: LegacyReason) {
+        self.faults.push(LegacyFault { key: key.to_owned(), entry: entry.to_owned(), reason });
+    }
+}
+
+fn first(mut errors: Vec<RangeError>) -> LegacyReason {
+    LegacyReason::Range(errors.swap_remove(0))
+}
+
+fn cidr(piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
+    let spec = RangeSpec::subnet(piece);
+    Range::parse(&spec).map_err(first)?;
+    Ok(vec![spec])
+}
+
+/// `a-b` as the smallest subnet around it. A range of ours cannot begin at its subnet's first address or end at its
+/// last: those become ranges of their own.
+fn range(piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
+    let (start, end) = piece.split_once('-').ok_or(LegacyReason::NotARange)?;
+    let parse = |text: &str| text.trim().parse::<IpAddr>().map_err(|_| LegacyReason::NotARange);
+    let (start, end) = (parse(start)?, parse(end)?);
+    if !family::same(start, end) {
+        return Err(LegacyReason::MixedFamilies);
+    }
+    let (start, end) = (start.min(end), start.max(end));
+    let width: u8 = if start.is_ipv4() { 32 } else { 128 };
+    let differing = 128 - (family::number(start) ^ family::number(end)).leading_zeros();
+    let prefix = width - u8::try_from(differing).unwrap_or(width).min(width);
+    let subnet =
+        IpNet::new(start, prefix).map_or_else(|_| unreachable_prefix(start), |subnet| subnet.trunc());
+    if start == end {
+        return Ok(vec![single(start)]);
+    }
+
+    let mut specs = Vec::new();
+    let (mut low, mut high) = (family::number(start), family::number(end));
+    if start == subnet.network() {
+        specs.push(single(start));
+        low += 1;
+    }
+    let last = (end == subnet.broadcast()).then(|| single(end));
+    high -= u128::from(last.is_some());
+    if low <= high {
+        let (start, end) = (family::address(low, start), family::address(high, start));
+        let (start, end) = (start.to_string(), end.to_string());
+        specs.push(RangeSpec { subnet: subnet.to_string(), start, end, gateway: String::new() });
+    }
+    specs.extend(last);
+    Ok(specs)
+}
+
+fn single(address: IpAddr) -> RangeSpec {
+    RangeSpec::subnet(IpNet::from(address).to_string())
+}
+
+/// The range, and a range of its own for each address of it that is in use and that it would not offer: the old
+/// allocator gave out network, broadcast and first addresses too.
+fn reachable(spec: RangeSpec, in_use: &[IpAddr]) -> Vec<RangeSpec> {
+    let Ok(range) = Range::parse(&spec) else { return vec![spec] };
+    let lost: Vec<_> = in_use
+        .iter()
+        .copied()
+        .filter(|address| range.subnet().contains(address) && !range.offers(*address))
+        .collect();
+    let edge =
+        |address: &IpAddr| *address == range.subnet().network() || *address == range.subnet().broadcast();
+    let mut specs: Vec<_> = lost
+        .iter()
+        .filter(|address| edge(address) && spec.start.is_empty())
+        .map(|address| single(*address))
+        .collect();
+    match range.gateway().filter(|gateway| lost.contains(gateway) && range.start() == *gateway) {
+        None => specs.push(spec),
+        Some(gateway) => {
+            specs.push(single(gateway));
+            if range.end() > gateway {
+                let start = family::address(family::number(gateway) + 1, gateway).to_string();
+                specs.push(RangeSpec { start, end: range.end().to_string(), ..spec });
+            }
+        }
+    }
+    specs
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::Ranges;
+
+    fn read(data: &[(&str, &str)], in_use: &[&str]) -> Legacy {
+        let data: BTreeMap<String, String> =
+            data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let in_use: Vec<_> = in_use.iter().map(|address| address.parse().unwrap()).collect();
+        Legacy::read(&data, &in_use)
+    }
+
+    /// Ranges as `subnet` or `subnet (start-end)`.
+    fn texts(legacy: &Legacy, pool: &str) -> Vec<String> {
+        Ranges::parse(&legacy.pools[pool]).expect("what is imported is valid");
+        legacy.pools[pool].iter().map(ToString::to_string).collect()
+    }
+
+    #[rstest]
+    #[case("cidr-default", "192.168.10.0/24", &["192.168.10.0/24"])]
+    #[case("cidr-ns1", "192.168.20.0/24,192.168.30.0/24", &["192.168.20.0/24", "192.168.30.0/24"])]
+    #[case(
+        "range-ns-2",
+        "192.168.40.1-192.168.40.10,192.168.50.10-192.168.50.20",
+        &["192.168.40.0/28 (192.168.40.1-192.168.40.10)", "192.168.50.0/27 (192.168.50.10-192.168.50.20)"]
+    )]
+    #[case::host_bits("cidr-default", "192.168.0.200/29", &["192.168.0.200/29"])]
+    // what follows ended the Go program: pitfalls-load-balancer.md IM-1
+    #[case::blanks("cidr-default", " 192.168.10.0/24 , 192.168.20.0/24,", &["192.168.10.0/24", "192.168.20.0/24"])]
+    #[case::one_address("range-default", "10.0.0.7-10.0.0.7", &["10.0.0.7/32"])]
+    #[case::two_addresses("range-default", "10.0.0.6-10.0.0.7", &["10.0.0.6/32", "10.0.0.7/32"])]
+    #[case::edges("range-default", "10.0.0.0-10.0.0.15", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.14)", "10.0.0.15/32"])]
+    #[case::lower_edge("range-default", "10.0.0.0 - 10.0.0.9", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.9)"])]
+    #[case::backwards("range-default", "10.0.0.9-10.0.0.5", &["10.0.0.0/28 (10.0.0.5-10.0.0.9)"])]
+    // pitfalls-load-balancer.md IM-6: the prefix was computed with 32-bit masks
+    #[case::ipv6("range-default", "fd00::5-fd00::9", &["fd00::/124 (fd00::5-fd00::9)"])]
+    fn entries_become_ranges(#[case] key: &str, #[case] value: &str, #[case] ranges: &[&str]) {
+        let legacy = read(&[(key, value)], &[]);
+        let name = key.split_once('-').unwrap().1;
+        assert_eq!(
+            (texts(&legacy, name), legacy.faults.clone()),
+            (ranges.iter().map(|&r| r.into()).collect(), vec![])
+        );
+    }
+
+    #[rstest]
+    #[case("nodash", "10.0.0.0/24", &["nodash: \"nodash\" names no pool: keys are cidr-<namespace> or range-<namespace>"])]
+    #[case("cidr-", "10.0.0.0/24", &["cidr-: \"cidr-\" names no pool: keys are cidr-<namespace> or range-<namespace>"])]
+    #[case("cidr-default", "10.0.0.0/33,x", &[
+        "cidr-default: \"10.0.0.0/33\" is not usable: subnet \"10.0.0.0/33\" is not a CIDR such as 192.168.1.0/24",
+        "cidr-default: \"x\" is not usable: subnet \"x\" is not a CIDR such as 192.168.1.0/24",
+    ])]
+    #[case("cidr-default", "0.0.0.0/32", &[
+        "cidr-default: \"0.0.0.0/32\" is not usable: 0.0.0.0 stands for DHCP and is no address: use ipam dhcp on the \
+         load balancer instead of a pool",
+    ])]
+    #[case("range-default", "10.0.0.1", &["range-default: \"10.0.0.1\" is not a range: write start-end"])]
+    #[case("range-default", "10.0.0.1-fd00::1", &["range-default: \"10.0.0.1-fd00::1\" goes from one address family to the other"])]
+    fn what_cannot_be_read_is_named(#[case] key: &str, #[case] value: &str, #[case] faults: &[&str]) {
+        let legacy = read(&[(key, value)], &[]);
+        assert_eq!(legacy.pools, BTreeMap::new());
+        assert_eq!(legacy.faults.iter().map(ToString::to_string).collect::<Vec<_>>(), faults);
+    }
+
+    #[test]
+    fn a_bad_entry_does_not_keep_the_good_ones_out() {
+        let legacy = read(&[("cidr-a", "bad,10.0.1.0/24"), ("cidr-b", "10.0.2.0/24"), ("x", "y")], &[]);
+        assert_eq!((legacy.pools.len(), legacy.faults.len()), (2, 2));
+    }
+
+    // pitfalls-load-balancer.md IM-2: one of the two was lost, which one was left to chance
+    #[test]
+    fn both_keys_of_one_name_make_one_pool() {
+        let legacy = read(&[("range-ns1", "10.0.2.5-10.0.2.9"), ("cidr-ns1", "10.0.1.0/24")], &[]);
+        assert_eq!(texts(&legacy, "ns1"), ["10.0.1.0/24", "10.0.2.0/28 (10.0.2.5-10.0.2.9)"]);
+    }
+
+    #[test]
+    fn an_overlap_is_reported_and_the_first_one_stays() {
+        let legacy = read(&[("cidr-a", "10.0.0.0/24"), ("cidr-b", "10.0.0.0/25,10.0.1.0/24")], &[]);
+        assert_eq!(texts(&legacy, "b"), ["10.0.1.0/24"]);
+        assert_eq!(
+            legacy.faults.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["cidr-b: \"10.0.0.0/25\" overlaps 10.0.0.0/24, which was imported"]
+        );
+    }
+
+    #[test]
+    fn keys_with_another_meaning_are_passed_over() {
+        let other =
+            ["search-order", "interface-global", "allow-share-x", "skip-end-ips-in-cidr", "kubevip-services"];
+        assert_eq!(read(&other.map(|key| (key, "whatever")), &[]), Legacy::default());
+    }
+
+    // pitfalls-load-balancer.md IM-3: load balancers on the first address of a CIDR lost it
+    #[test]
+    fn addresses_in_use_stay_reachable() {
+        let legacy =
+            read(&[("cidr-a", "192.168.0.200/29")], &["192.168.0.201", "192.168.0.207", "192.168.0.203"]);
+        assert_eq!(
+            texts(&legacy, "a"),
+            ["192.168.0.207/32", "192.168.0.201/32", "192.168.0.200/29 (192.168.0.202-192.168.0.206)"]
+        );
+        let ranges = Ranges::parse(&legacy.pools["a"]).unwrap();
+        for address in ["192.168.0.201", "192.168.0.203", "192.168.0.207"] {
+            assert!(ranges.offers(address.parse().unwrap()), "{address}");
+        }
+        assert_eq!(ranges.total(), 7);
+        let first_of_range = read(&[("range-a", "192.168.40.1-192.168.40.10")], &["192.168.40.1"]);
+        assert!(Ranges::parse(&first_of_range.pools["a"]).unwrap().offers("192.168.40.1".parse().unwrap()));
+    }
+}

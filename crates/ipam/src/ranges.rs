@@ -1,0 +1,229 @@
+//! The ranges of one pool, in the order of its spec: they overlap nowhere, and addresses go round in that order.
+
+use std::{fmt, net::IpAddr};
+
+use crate::{
+    family,
+    range::{Range, RangeError, RangeSpec},
+};
+
+/// The ranges of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ranges(Vec<Range>);
+
+/// A fault among the ranges of one pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RangeFault {
+    #[error("range can't be empty: give at least one range")]
+    None,
+    #[error("range {range}: {error}")]
+    Invalid { range: RangeSpec, error: RangeError },
+    #[error("there are overlaps between range {first} and {second}")]
+    Overlap { first: RangeSpec, second: RangeSpec },
+}
+
+impl Ranges {
+    /// Checks the ranges of a pool.
+    ///
+    /// # Errors
+    /// Every fault of every range, and every pair that overlaps.
+    pub fn parse(specs: &[RangeSpec]) -> Result<Self, Vec<RangeFault>> {
+        let mut faults = Vec::new();
+        if specs.is_empty() {
+            faults.push(RangeFault::None);
+        }
+        let mut good: Vec<(Range, &RangeSpec)> = Vec::new();
+        for spec in specs {
+            match Range::parse(spec) {
+                Ok(range) => {
+                    faults.extend(good.iter().filter(|(earlier, _)| earlier.overlaps(&range)).map(
+                        |(_, earlier)| RangeFault::Overlap {
+                            first: (*earlier).clone(),
+                            second: spec.clone(),
+                        },
+                    ));
+                    good.push((range, spec));
+                }
+                Err(errors) => faults.extend(
+                    errors.into_iter().map(|error| RangeFault::Invalid { range: spec.clone(), error }),
+                ),
+            }
+        }
+        if faults.is_empty() {
+            Ok(Self(good.into_iter().map(|(range, _)| range).collect()))
+        } else {
+            Err(faults)
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Range> {
+        self.0.iter()
+    }
+
+    /// How many addresses may be given out.
+    pub fn total(&self) -> u128 {
+        self.0.iter().fold(0, |sum: u128, range| sum.saturating_add(range.total()))
+    }
+
+    /// `status.total` and `status.available` for so many records; both stop at 2^63-1. More records than addresses
+    /// (somebody else's, outside of the ranges) make `available` negative, so that the sum stays true.
+    pub fn counts(&self, allocated: usize) -> (i64, i64) {
+        let total = i128::try_from(self.total()).unwrap_or(i128::MAX);
+        let allocated = i128::try_from(allocated).unwrap_or(i128::MAX);
+        let saturate = |n: i128| i64::try_from(n).unwrap_or(i64::MAX);
+        (saturate(total), saturate(total - allocated))
+    }
+
+    /// The range that the address lies in, be it that range's gateway or not.
+    pub fn covering(&self, address: IpAddr) -> Option<&Range> {
+        self.0.iter().find(|range| range.covers(address))
+    }
+
+    /// Whether the address may be given out.
+    pub fn offers(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|range| range.offers(address))
+    }
+
+    /// The first pair of ranges that have an address in common.
+    pub fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
+        self.0
+            .iter()
+            .find_map(|own| other.0.iter().find(|range| own.overlaps(range)).map(|range| (own, range)))
+    }
+
+    /// One full turn over the addresses that may be given out: upward from the one after `cursor`, range by range in
+    /// spec order, round to the beginning, `cursor` itself last. A cursor outside of the ranges means the beginning.
+    /// Lazy: an IPv6 subnet costs no more than the addresses that are looked at.
+    pub fn turn(&self, cursor: Option<IpAddr>) -> impl Iterator<Item = IpAddr> + '_ {
+        let at = cursor.and_then(|cursor| {
+            self.0.iter().position(|range| range.covers(cursor)).map(|index| (index, family::number(cursor)))
+        });
+        let stretches = match at {
+            None => self.0.iter().map(|range| (range, bounds(range))).collect::<Vec<_>>(),
+            Some((index, cursor)) => {
+                let (first, last) = bounds(&self.0[index]);
+                let mut stretches = Vec::with_capacity(self.0.len() + 1);
+                if cursor < last {
+                    stretches.push((&self.0[index], (cursor + 1, last)));
+                }
+                let others = self.0[index + 1..].iter().chain(&self.0[..index]);
+                stretches.extend(others.map(|range| (range, bounds(range))));
+                stretches.push((&self.0[index], (first, cursor)));
+                stretches
+            }
+        };
+        stretches.into_iter().flat_map(|(range, (first, last))| {
+            (first..=last).map(|n| family::address(n, range.start())).filter(|address| range.offers(*address))
+        })
+    }
+
+    /// How far ahead of the cursor an address comes in [`Ranges::turn`]; none when it lies in no range.
+    pub(crate) fn distance(&self, cursor: Option<IpAddr>, address: IpAddr) -> Option<u128> {
+        let span = self.0.iter().fold(0, |sum: u128, range| sum.saturating_add(range.span()));
+        let at = self.rank(address)?;
+        match cursor.and_then(|cursor| self.rank(cursor)) {
+            None => Some(at),
+            Some(cursor) if at > cursor => Some(at - cursor - 1),
+            Some(cursor) => Some(span - cursor + at - 1),
+        }
+    }
+
+    fn rank(&self, address: IpAddr) -> Option<u128> {
+        let mut before = 0_u128;
+        for range in &self.0 {
+            if range.covers(address) {
+                return Some(before.saturating_add(family::number(address) - family::number(range.start())));
+            }
+            before = before.saturating_add(range.span());
+        }
+        None
+    }
+}
+
+fn bounds(range: &Range) -> (u128, u128) {
+    (family::number(range.start()), family::number(range.end()))
+}
+
+/// As in messages: `192.168.1.5-192.168.1.9,192.168.2.1-192.168.2.3`.
+impl fmt::Display for Ranges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, range) in self.0.iter().enumerate() {
+            write!(f, "{}{range}", if index == 0 { "" } else { "," })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn ranges(specs: &[(&str, &str, &str)]) -> Result<Ranges, Vec<RangeFault>> {
+        let spec = |(subnet, start, end): &(&str, &str, &str)| RangeSpec {
+            subnet: (*subnet).into(),
+            start: (*start).into(),
+            end: (*end).into(),
+            gateway: String::new(),
+        };
+        Ranges::parse(&specs.iter().map(spec).collect::<Vec<_>>())
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn stretches_of_one_subnet_may_stand_side_by_side() {
+        let two =
+            ranges(&[("10.0.0.0/24", "10.0.0.10", "10.0.0.20"), ("10.0.0.0/24", "10.0.0.30", "10.0.0.40")]);
+        assert_eq!(two.unwrap().total(), 22);
+    }
+
+    #[test]
+    fn every_fault_of_every_range_is_told_at_once() {
+        let faults = ranges(&[
+            ("10.0.0.0/24", "", ""),
+            ("10.0.0.0", "", ""),
+            ("10.0.0.0/25", "", ""),
+            ("10.0.0.0/25", "10.0.0.0", ""),
+        ])
+        .unwrap_err();
+        let texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            texts,
+            [
+                "range 10.0.0.0: subnet \"10.0.0.0\" is not a CIDR such as 192.168.1.0/24",
+                "there are overlaps between range 10.0.0.0/24 and 10.0.0.0/25",
+                "range 10.0.0.0/25 (10.0.0.0-): rangeStart 10.0.0.0 is the network address of 10.0.0.0/25",
+            ]
+        );
+        assert_eq!(ranges(&[]).unwrap_err(), [RangeFault::None]);
+    }
+
+    #[rstest]
+    #[case::beginning(None, &["10.0.0.2", "10.0.0.3", "10.0.1.2"])]
+    #[case::in_the_middle(Some("10.0.0.2"), &["10.0.0.3", "10.0.1.2", "10.0.0.2"])]
+    #[case::at_an_end(Some("10.0.0.3"), &["10.0.1.2", "10.0.0.2", "10.0.0.3"])]
+    #[case::in_the_last(Some("10.0.1.2"), &["10.0.0.2", "10.0.0.3", "10.0.1.2"])]
+    #[case::outside(Some("10.9.9.9"), &["10.0.0.2", "10.0.0.3", "10.0.1.2"])]
+    fn a_turn_visits_every_address_once(#[case] cursor: Option<&str>, #[case] visited: &[&str]) {
+        let two = ranges(&[("10.0.0.0/24", "", "10.0.0.3"), ("10.0.1.0/30", "", "")]).unwrap();
+        let turn: Vec<_> = two.turn(cursor.map(ip)).map(|address| address.to_string()).collect();
+        assert_eq!(turn, visited);
+        let mut distances: Vec<_> =
+            visited.iter().map(|address| two.distance(cursor.map(ip), ip(address)).unwrap()).collect();
+        let sorted = distances.clone();
+        distances.sort_unstable();
+        assert_eq!(distances, sorted);
+    }
+
+    #[test]
+    fn ipv6_totals_saturate_and_nothing_is_listed() {
+        let wide = ranges(&[("fd00::/8", "", ""), ("fe00::/9", "", "")]).unwrap();
+        assert_eq!(wide.counts(3), (i64::MAX, i64::MAX));
+        assert_eq!(wide.turn(Some(ip("fd00::9"))).next(), Some(ip("fd00::a")));
+        assert_eq!(ranges(&[("fd00::/112", "", "")]).unwrap().counts(3), (65534, 65531));
+    }
+}

@@ -1,0 +1,268 @@
+//! The vectors of the contract, and properties over any sequence of claims and releases.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::RangeSpec;
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Usable: .10 to .13.
+fn four() -> Ranges {
+    Ranges::parse(&[RangeSpec {
+        subnet: "192.168.100.0/24".into(),
+        start: "192.168.100.10".into(),
+        end: "192.168.100.13".into(),
+        gateway: "192.168.100.254".into(),
+    }])
+    .unwrap()
+}
+
+fn claim(record: &mut Record, ranges: &Ranges, holder: &str) -> Result<String, Refusal> {
+    record.claim(ranges, Request { holder, known: None }).map(|claim| claim.address().to_string())
+}
+
+fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+    entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn addresses_go_round_and_come_back_to_their_last_holder() {
+    let (ranges, mut record) = (four(), Record::default());
+    let mut claim = |record: &mut Record, holder| {
+        claim(record, &ranges, holder).map(|address| address.rsplit('.').next().unwrap().to_owned())
+    };
+    assert_eq!(claim(&mut record, "a"), Ok("10".into()));
+    assert_eq!(claim(&mut record, "b"), Ok("11".into()));
+    assert!(record.release(ip("192.168.100.10"), "a"));
+    assert_eq!(claim(&mut record, "c"), Ok("12".into()));
+    assert_eq!(claim(&mut record, "d"), Ok("13".into()));
+    assert_eq!(claim(&mut record, "e"), Ok("10".into()));
+    assert_eq!(claim(&mut record, "f"), Err(Refusal::Exhausted));
+    assert_eq!(claim(&mut record, "a"), Err(Refusal::Exhausted));
+    assert!(record.release(ip("192.168.100.11"), "b"));
+    assert_eq!(claim(&mut record, "a"), Ok("11".into()));
+}
+
+#[test]
+fn the_last_holder_gets_its_address_wherever_the_cursor_stands() {
+    let (ranges, mut record) = (four(), Record::default());
+    claim(&mut record, &ranges, "a").unwrap();
+    claim(&mut record, &ranges, "b").unwrap();
+    record.release(ip("192.168.100.11"), "b");
+    claim(&mut record, &ranges, "c").unwrap();
+    assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "192.168.100.11");
+}
+
+// pitfalls-load-balancer.md IP-1: an entry that cannot be honoured failed the holder for ever
+#[test]
+fn an_address_of_the_past_that_is_not_to_be_had_is_passed_over() {
+    let ranges = four();
+    for lost in ["192.168.100.254", "10.9.9.9", "192.168.100.12"] {
+        let held = map(&[("192.168.100.12", "else/where")]);
+        let mut record = Record::read(&held, &map(&[(lost, "shop/web")]), "");
+        assert_eq!(claim(&mut record, &ranges, "shop/web").unwrap(), "192.168.100.10", "{lost}");
+    }
+}
+
+// pitfalls-load-balancer.md IP-2: which of several entries counted was left to chance
+#[test]
+fn of_several_addresses_of_the_past_the_lowest_comes_first() {
+    let history = map(&[("192.168.100.13", "shop/web"), ("192.168.100.11", "shop/web")]);
+    let mut record = Record::read(&BTreeMap::new(), &history, "192.168.100.10");
+    assert_eq!(claim(&mut record, &four(), "shop/web").unwrap(), "192.168.100.11");
+    assert_eq!(record.allocated_history(), map(&[("192.168.100.13", "shop/web")]));
+}
+
+// pitfalls-load-balancer.md LB-15: a lost answer ended in "duplicate allocation", released and taken again
+#[test]
+fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
+    let mut record =
+        Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "192.168.100.12");
+    let before = record.clone();
+    let request = Request { holder: "shop/web", known: None };
+    assert_eq!(record.claim(&four(), request), Ok(Claim::Adopted(ip("192.168.100.12"))));
+    assert_eq!(record, before);
+}
+
+#[test]
+fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
+    let held = map(&[("192.168.100.11", "shop/web"), ("192.168.100.12", "shop/web")]);
+    let mut record = Record::read(&held, &BTreeMap::new(), "");
+    let request = Request { holder: "shop/web", known: Some(ip("192.168.100.12")) };
+    assert_eq!(record.claim(&four(), request).unwrap().address(), ip("192.168.100.12"));
+}
+
+// pitfalls-load-balancer.md IP-16: a PUT without status made held addresses free
+#[test]
+fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {
+    let mut record = Record::default();
+    let request = Request { holder: "shop/web", known: Some(ip("192.168.100.12")) };
+    assert_eq!(record.claim(&four(), request), Ok(Claim::Recorded(ip("192.168.100.12"))));
+}
+
+#[test]
+fn a_holder_cannot_know_itself_to_the_gateway_or_to_anothers_address() {
+    for wish in ["192.168.100.254", "192.168.100.12", "192.168.100.200", "fd00::1"] {
+        let mut record = Record::read(&map(&[("192.168.100.12", "else/where")]), &BTreeMap::new(), "");
+        let request = Request { holder: "shop/web", known: Some(ip(wish)) };
+        assert_eq!(record.claim(&four(), request).unwrap().address(), ip("192.168.100.10"), "{wish}");
+    }
+}
+
+#[test]
+fn a_release_by_another_holder_changes_nothing() {
+    let mut record = Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "");
+    let before = record.clone();
+    assert!(!record.release(ip("192.168.100.12"), "shop/api"));
+    assert!(!record.release(ip("192.168.100.13"), "shop/web"));
+    assert_eq!(record, before);
+}
+
+#[test]
+fn keys_that_are_no_addresses_are_kept_and_counted() {
+    let held = map(&[
+        ("192.168.100.300", "who/ever"),
+        ("192.168.100.12", "shop/web"),
+        ("::ffff:192.168.100.12", "x/y"),
+    ]);
+    let record = Record::read(&held, &map(&[("nonsense", "who/ever")]), "nonsense");
+    assert_eq!((record.allocated(), record.count()), (held, 3));
+    assert_eq!((record.allocated_history(), record.last_allocated()), (BTreeMap::new(), String::new()));
+}
+
+#[test]
+fn history_outside_of_the_ranges_is_forgotten() {
+    let mut record = Record::read(
+        &BTreeMap::new(),
+        &map(&[("10.9.9.9", "a/b"), ("192.168.100.11", "c/d")]),
+        "192.168.100.10",
+    );
+    record.prune(&four());
+    assert_eq!(record.allocated_history(), map(&[("192.168.100.11", "c/d")]));
+}
+
+#[test]
+fn history_is_trimmed_furthest_behind_the_cursor_first() {
+    let history = map(&[("192.168.100.10", "a/a"), ("192.168.100.12", "b/b"), ("192.168.100.13", "c/c")]);
+    let mut record = Record::read(&BTreeMap::new(), &history, "192.168.100.11");
+    assert_eq!(record.trim_history(&four(), 1), 1);
+    assert_eq!(record.allocated_history(), map(&[("192.168.100.10", "a/a"), ("192.168.100.13", "c/c")]));
+    assert_eq!(record.trim_history(&four(), 1), 1);
+    assert_eq!(record.allocated_history(), map(&[("192.168.100.10", "a/a")]));
+    assert_eq!(record.trim_history(&four(), 9), 1);
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Claim(u8, Option<u8>),
+    /// Releases the address that the first is recorded for, in the second's name.
+    Release(u8, u8),
+    Reread,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let one = prop_oneof![
+        6 => (0..12_u8, proptest::option::of(0..32_u8)).prop_map(|(holder, known)| Move::Claim(holder, known)),
+        4 => (0..12_u8).prop_map(|holder| Move::Release(holder, holder)),
+        1 => (0..12_u8, 0..12_u8).prop_map(|(of, by)| Move::Release(of, by)),
+        1 => Just(Move::Reread),
+    ];
+    proptest::collection::vec(one, 0..120)
+}
+
+/// Pools of a few addresses, of both families, some with the gateway in the middle.
+fn pools() -> impl Strategy<Value = Ranges> {
+    prop_oneof![
+        Just(vec![("10.0.0.0/29", "", "", "")]),
+        Just(vec![
+            ("10.0.0.0/29", "", "", "10.0.0.4"),
+            ("10.0.0.16/30", "", "", ""),
+            ("10.0.0.25/32", "", "", "")
+        ]),
+        Just(vec![
+            ("10.0.0.0/24", "10.0.0.20", "10.0.0.24", "10.0.0.22"),
+            ("10.0.0.0/24", "10.0.0.2", "10.0.0.5", "")
+        ]),
+        Just(vec![("fd00::/125", "", "", "")]),
+        Just(vec![("10.0.0.0/31", "", "", ""), ("10.0.0.4/32", "", "", "")]),
+    ]
+    .prop_map(|specs| {
+        let spec = |(subnet, start, end, gateway): &(&str, &str, &str, &str)| RangeSpec {
+            subnet: (*subnet).into(),
+            start: (*start).into(),
+            end: (*end).into(),
+            gateway: (*gateway).into(),
+        };
+        Ranges::parse(&specs.iter().map(spec).collect::<Vec<_>>()).unwrap()
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_record_stays_true_whatever_is_claimed_and_released(ranges in pools(), moves in moves()) {
+        let mut record = Record::default();
+        for step in moves {
+            match step {
+                Move::Claim(holder, known) => {
+                    let holder = format!("ns/lb-{holder}");
+                    let known = known.map(|last| IpAddr::from([10, 0, 0, last]));
+                    let had = record.of(&holder).next();
+                    match record.claim(&ranges, Request { holder: &holder, known }) {
+                        Ok(claim) => {
+                            prop_assert!(ranges.offers(claim.address()), "outside, or a gateway");
+                            prop_assert_eq!(had.unwrap_or(claim.address()), claim.address());
+                            prop_assert_eq!(record.holder(claim.address()), Some(holder.as_str()));
+                        }
+                        Err(Refusal::Exhausted) => {
+                            prop_assert_eq!(u128::try_from(record.count()).unwrap(), ranges.total());
+                        }
+                    }
+                }
+                Move::Release(of, by) => {
+                    let (of, by) = (format!("ns/lb-{of}"), format!("ns/lb-{by}"));
+                    let address = record.of(&of).next();
+                    if let Some(address) = address {
+                        let before = record.clone();
+                        let released = record.release(address, &by);
+                        prop_assert_eq!(released, of == by);
+                        if released {
+                            let mut again = record.clone();
+                            let back = again.claim(&ranges, Request { holder: &of, known: None }).unwrap();
+                            prop_assert_eq!(back.address(), address);
+                        } else {
+                            prop_assert_eq!(&before, &record);
+                        }
+                    }
+                }
+                Move::Reread => {
+                    let read = Record::read(&record.allocated(), &record.allocated_history(), &record.last_allocated());
+                    prop_assert_eq!(&read, &record);
+                }
+            }
+            let (total, available) = ranges.counts(record.count());
+            prop_assert_eq!(total - available, i64::try_from(record.allocated().len()).unwrap());
+            let holders: BTreeSet<_> = record.held().map(|(_, holder)| holder.to_owned()).collect();
+            prop_assert_eq!(holders.len(), record.count(), "an LB holds two addresses");
+            prop_assert!(record.history.keys().all(|address| record.holder(*address).is_none()));
+        }
+    }
+
+    #[test]
+    fn the_round_robin_visits_every_address_before_any_twice(ranges in pools(), start in 0..40_u8) {
+        let mut record = Record { cursor: Some(IpAddr::from([10, 0, 0, start])), ..Record::default() };
+        let total = usize::try_from(ranges.total()).unwrap();
+        let mut visited = BTreeSet::new();
+        for turn in 0..total {
+            let holder = format!("ns/lb-{turn}");
+            let address = record.claim(&ranges, Request { holder: &holder, known: None }).unwrap().address();
+            prop_assert!(visited.insert(address));
+            record.release(address, &holder);
+        }
+        prop_assert_eq!(visited.len(), total);
+    }
+}

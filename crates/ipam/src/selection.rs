@@ -1,0 +1,288 @@
+//! Which pool serves whom, and the sentence that explains it.
+//!
+//! A pool that is not global is a candidate when its network equals the required one as text and one of its scopes
+//! matches; the highest priority wins. The global pool serves whoever has no candidate, whatever its network. For
+//! guest clusters a second, loose round follows: there an empty project or cluster of a scope matches anything.
+
+use std::{cmp::Reverse, fmt};
+
+use crate::pool::{Pool, Scope};
+
+/// What a load balancer needs of a pool, from its annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requirement {
+    /// `namespace/name` of a network, compared as text: empty is a value like any other.
+    pub network: String,
+    pub project: String,
+    pub namespace: String,
+    pub cluster: String,
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { network, project, namespace, cluster } = self;
+        write!(f, "network {network:?}, project {project:?}, namespace {namespace:?}, cluster {cluster:?}")
+    }
+}
+
+/// Whether a loose round may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// For VMs: only the strict round.
+    Strict,
+    /// For guest clusters: the loose round where the strict one, global pool included, found nothing.
+    StrictThenLoose,
+}
+
+/// Why a pool was not taken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rejection {
+    /// The pool's own faults keep it from serving anybody.
+    Unusable(String),
+    Network(String),
+    /// A pool without scope serves nobody.
+    NoScope,
+    Scope,
+    /// Another candidate comes first.
+    Behind,
+    /// The global pool serves only those whom no other pool serves.
+    Global,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(fault) => write!(f, "is not usable ({fault})"),
+            Self::Network(network) => write!(f, "is for network {network:?}"),
+            Self::NoScope => write!(f, "has no scope"),
+            Self::Scope => write!(f, "has no scope that matches"),
+            Self::Behind => write!(f, "comes later"),
+            Self::Global => write!(f, "is the global one"),
+        }
+    }
+}
+
+/// What a selection found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Choice {
+    /// Pools that may serve, best first. The first one is the choice; the others are for records that are full.
+    pub order: Vec<String>,
+    /// Every other pool, by name, and why not.
+    pub rejected: Vec<(String, Rejection)>,
+}
+
+/// Chooses. `usable` answers the fault that keeps a pool from serving, if there is one.
+/// Ties go to the older pool, then to the name that comes first.
+pub fn select(
+    pools: &[&Pool],
+    requirement: &Requirement,
+    mode: Mode,
+    usable: impl Fn(&Pool) -> Result<(), String>,
+) -> Choice {
+    let mut sorted = pools.to_vec();
+    sorted.sort_by_key(|pool| (Reverse(pool.selector.priority), pool.created, pool.name.clone()));
+    let strict = round(&sorted, requirement, Scope::matches, &usable);
+    if strict.order.is_empty() && mode == Mode::StrictThenLoose {
+        return round(&sorted, requirement, Scope::matches_loosely, &usable);
+    }
+    strict
+}
+
+fn round(
+    sorted: &[&Pool],
+    requirement: &Requirement,
+    matches: fn(&Scope, &Scope) -> bool,
+    usable: &impl Fn(&Pool) -> Result<(), String>,
+) -> Choice {
+    let wanted = Scope {
+        project: requirement.project.clone(),
+        namespace: requirement.namespace.clone(),
+        guest_cluster: requirement.cluster.clone(),
+    };
+    let judge = |pool: &Pool| {
+        usable(pool).map_err(Rejection::Unusable)?;
+        if pool.selector.is_global() {
+            return Ok(true);
+        }
+        if pool.selector.network != requirement.network {
+            return Err(Rejection::Network(pool.selector.network.clone()));
+        }
+        match pool.selector.scopes.as_slice() {
+            [] => Err(Rejection::NoScope),
+            scopes if scopes.iter().any(|scope| matches(scope, &wanted)) => Ok(false),
+            _ => Err(Rejection::Scope),
+        }
+    };
+    let mut choice = Choice::default();
+    let mut global = Vec::new();
+    for pool in sorted {
+        match judge(pool) {
+            Ok(false) => choice.order.push(pool.name.clone()),
+            Ok(true) => global.push(pool.name.clone()),
+            Err(rejection) => choice.rejected.push((pool.name.clone(), rejection)),
+        }
+    }
+    if choice.order.is_empty() {
+        choice.order = global;
+    } else {
+        choice.rejected.extend(global.into_iter().map(|name| (name, Rejection::Global)));
+    }
+    choice
+}
+
+impl Choice {
+    /// One sentence of at most 1,024 characters: why nobody serves this requirement, and what would end the wait.
+    /// It begins as the Go program's message does, which people search for.
+    pub fn explain(&self, requirement: &Requirement) -> String {
+        const LIMIT: usize = 1024;
+        const ADVICE: &str = "; waiting for a pool whose selector matches";
+        let mut text = format!("no matched IPPool with requirement {requirement}");
+        if self.rejected.is_empty() {
+            text.push_str(": there is no IPPool");
+        }
+        let mut separator = ": ";
+        for (index, (name, rejection)) in self.rejected.iter().enumerate() {
+            let reason = format!("{separator}pool {name} {rejection}");
+            let rest = format!("{separator}and {} more pools do not match", self.rejected.len() - index);
+            let room = LIMIT.saturating_sub(text.chars().count() + ADVICE.len() + rest.len() + 8);
+            if reason.chars().count() > room {
+                text.push_str(&rest);
+                break;
+            }
+            text.push_str(&reason);
+            separator = ", ";
+        }
+        text = text.chars().take(LIMIT - ADVICE.len()).collect();
+        text + ADVICE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::{Ranges, Selector};
+
+    fn pool(name: &str, network: &str, priority: i64, scopes: &[(&str, &str, &str)]) -> Pool {
+        let scopes = scopes.iter().map(|(namespace, project, cluster)| Scope {
+            namespace: (*namespace).into(),
+            project: (*project).into(),
+            guest_cluster: (*cluster).into(),
+        });
+        Pool {
+            name: name.into(),
+            created: 0,
+            ranges: Ranges::default(),
+            selector: Selector { priority, network: network.into(), scopes: scopes.collect() },
+        }
+    }
+
+    /// The pools of the contract's vectors, by letter.
+    fn vector(letter: char) -> Pool {
+        match letter {
+            'D' => pool("D", "n1", 0, &[("default", "*", "*")]),
+            'P' => pool("P", "n1", 100, &[("default", "*", "*")]),
+            'G' => pool("G", "", 0, &[("*", "*", "*")]),
+            'H' => pool("H", "n1", 0, &[("*", "*", "*")]),
+            'N' => pool("N", "n1", 0, &[("default", "", "")]),
+            'W' => pool("W", "n1", 0, &[("default", "project1", "cluster1")]),
+            'E' => pool("E", "n1", 0, &[]),
+            _ => unreachable!("a letter without pool"),
+        }
+    }
+
+    fn need(network: &str, project: &str, namespace: &str, cluster: &str) -> Requirement {
+        Requirement {
+            network: network.into(),
+            project: project.into(),
+            namespace: namespace.into(),
+            cluster: cluster.into(),
+        }
+    }
+
+    #[rstest]
+    #[case("DG", need("n1", "", "default", ""), Mode::Strict, "D")]
+    #[case("DG", need("n1", "", "test", ""), Mode::Strict, "G")]
+    #[case("DG", need("n1", "unknown", "", "cluster1"), Mode::Strict, "G")]
+    #[case("D", need("n1", "", "test", ""), Mode::Strict, "")]
+    #[case("D", need("n1", "unknown", "guest-ns", "cluster1"), Mode::Strict, "")]
+    #[case("DP", need("n1", "", "default", ""), Mode::Strict, "PD")]
+    #[case("WN", need("n1", "project1", "default", "cluster1"), Mode::Strict, "W")]
+    #[case("WN", need("n1", "unknown", "default", "cluster1"), Mode::StrictThenLoose, "N")]
+    #[case("WN", need("n1", "", "default", ""), Mode::StrictThenLoose, "N")]
+    #[case("D", need("", "", "default", ""), Mode::Strict, "")]
+    #[case("H", need("", "", "default", ""), Mode::Strict, "H")]
+    #[case::a_global_pool_hides_the_loose_round(
+        "NG",
+        need("n1", "p", "default", "c"),
+        Mode::StrictThenLoose,
+        "G"
+    )]
+    #[case::no_scope_is_not_every_scope("E", need("n1", "", "default", ""), Mode::StrictThenLoose, "")]
+    #[case::loose_is_not_loose_about_namespaces("N", need("n1", "p", "test", "c"), Mode::StrictThenLoose, "")]
+    fn pools_are_chosen(
+        #[case] pools: &str,
+        #[case] requirement: Requirement,
+        #[case] mode: Mode,
+        #[case] order: &str,
+    ) {
+        let pools: Vec<_> = pools.chars().map(vector).collect();
+        let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, mode, |_| Ok(()));
+        assert_eq!(choice.order.concat(), order);
+        assert_eq!(choice.order.len() + choice.rejected.len(), pools.len());
+    }
+
+    // pitfalls-load-balancer.md IP-5: the last in random order won
+    #[test]
+    fn of_equals_the_older_wins_and_then_the_name() {
+        let mut pools = ["b", "c", "a"].map(|name| pool(name, "", 0, &[("x", "*", "*")]));
+        pools[1].created = -5;
+        for turn in 0..3 {
+            pools.rotate_left(turn);
+            let refs: Vec<_> = pools.iter().collect();
+            assert_eq!(
+                select(&refs, &need("", "", "x", ""), Mode::Strict, |_| Ok(())).order,
+                ["c", "a", "b"]
+            );
+        }
+    }
+
+    #[test]
+    fn an_unusable_pool_serves_nobody_and_says_why() {
+        let pools = [vector('D'), vector('G')];
+        let usable = |pool: &Pool| if pool.name == "D" { Err("overlaps pool older".into()) } else { Ok(()) };
+        let choice =
+            select(&pools.iter().collect::<Vec<_>>(), &need("n1", "", "default", ""), Mode::Strict, usable);
+        assert_eq!(choice.order, ["G"]);
+        assert_eq!(choice.rejected, [("D".to_owned(), Rejection::Unusable("overlaps pool older".into()))]);
+    }
+
+    #[test]
+    fn the_sentence_names_each_pool_and_its_rule() {
+        let pools = [vector('D'), vector('E'), pool("vlan", "team/vlan10", 0, &[("x", "*", "*")])];
+        let requirement = need("n1", "", "x", "");
+        let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::Strict, |_| Ok(()));
+        assert_eq!(
+            choice.explain(&requirement),
+            "no matched IPPool with requirement network \"n1\", project \"\", namespace \"x\", cluster \"\": pool D has \
+             no scope that matches, pool E has no scope, pool vlan is for network \"team/vlan10\"; waiting for a pool \
+             whose selector matches"
+        );
+        assert!(Choice::default().explain(&requirement).contains("there is no IPPool; waiting"));
+    }
+
+    #[test]
+    fn the_sentence_has_at_most_1024_characters_and_counts_what_it_leaves_out() {
+        for length in [3, 60, 253] {
+            let pools: Vec<_> = (0..200)
+                .map(|n| pool(&format!("{n}{}", "ü".repeat(length)), "team/vlan10", 0, &[("x", "*", "*")]))
+                .collect();
+            let requirement = need(&"n".repeat(length), &"p".repeat(length), "x", "c");
+            let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::Strict, |_| Ok(()));
+            let text = choice.explain(&requirement);
+            assert!(text.chars().count() <= 1024, "{}", text.chars().count());
+            assert!(text.contains("more pools do not match; waiting for"), "{text}");
+        }
+    }
+}

@@ -1,1 +1,59 @@
-fn main() {}
+//! The tasks of this workspace: `cargo xtask test` runs everything that stands behind a change, the others run a part
+//! of it or measure.
+//!
+//! Nothing here is installed by hand: what a task needs from outside, `tools` builds once into a cache.
+#![forbid(unsafe_code)]
+#![expect(clippy::print_stdout, reason = "a task talks to the person who started it")]
+
+mod bench;
+mod counts;
+mod seeds;
+mod step;
+mod test;
+mod tools;
+mod tour;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Tasks of the Harvester cloud provider's workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run everything: format, lints, tests on both API servers, documents, licences, the sandbox tour, fault schedules.
+    Test(test::Options),
+    /// Build the outside tools (API server, etcd, kubectl, cargo-deny) into the cache, where they are not there yet.
+    Tools,
+    /// Run the sandbox's tour.
+    Tour(tour::Options),
+    /// Run the whole system under seeded fault schedules.
+    Seeds(seeds::Options),
+    /// Measure; a table for people, JSON in target/bench/.
+    Bench(bench::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Cli::parse().task {
+        Task::Test(options) => test::run(&options),
+        Task::Tools => tools::run(),
+        Task::Tour(options) => tour::run(&options),
+        Task::Seeds(options) => seeds::run(&options),
+        Task::Bench(options) => bench::run(&options),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            println!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! The figures: what they are called, what we aim at, and what the Go programs needed for the same work on two shared
+//! cores (November 2026). Smaller is better, always.
+
+/// One line of the table.
+pub(super) struct Figure {
+    pub(super) name: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) aim: f64,
+    /// `None` where the Go programs were not measured.
+    pub(super) go: Option<f64>,
+}
+
+const fn figure(name: &'static str, unit: &'static str, aim: f64, go: Option<f64>) -> Figure {
+    Figure { name, unit, aim, go }
+}
+
+/// All of them, in the order of the table.
+pub(super) const FIGURES: [Figure; 17] = [
+    figure("service-create-p50-ms", "ms", 25.0, Some(1030.0)),
+    figure("service-create-p99-ms", "ms", 100.0, None),
+    figure("burst-100-p99-s", "s", 1.5, Some(102.0)),
+    figure("burst-1000-total-s", "s", 12.0, None),
+    figure("delete-100-total-s", "s", 1.5, Some(58.0)),
+    figure("ccm-harvester-requests-per-service", "requests", 3.0, None),
+    figure("lb-writes-per-service", "requests", 3.0, None),
+    figure("burst-1000-conflicts-surfaced", "conflicts", 0.0, None),
+    figure("burst-1000-lbs-deleted", "objects", 0.0, None),
+    figure("steady-requests-per-minute", "requests", 0.0, None),
+    figure("restart-1000-services-s", "s", 2.0, None),
+    figure("restart-1000-services-writes", "requests", 0.0, None),
+    figure("rss-ccm-idle-mib", "MiB", 15.0, Some(70.0)),
+    figure("rss-ccm-1000-mib", "MiB", 30.0, None),
+    figure("rss-lb-idle-mib", "MiB", 15.0, Some(46.0)),
+    figure("rss-lb-1000-mib", "MiB", 30.0, None),
+    figure("sandbox-first-curl-s", "s", 3.0, None),
+];

@@ -1,0 +1,116 @@
+//! A run's figures, as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::thread;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::figures::FIGURES;
+
+#[derive(Debug, PartialEq, Serialize)]
+pub(super) struct Report {
+    server: String,
+    machine: String,
+    figures: Vec<Measured>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Measured {
+    name: &'static str,
+    value: f64,
+    unit: &'static str,
+    aim: f64,
+    go: Option<f64>,
+}
+
+impl Report {
+    /// Takes the lines `figure <name> <value>` out of `output`. A figure that was not measured is not in the report.
+    pub(super) fn new(server: &str, machine: &str, output: &str) -> Self {
+        let value = |name: &str| {
+            output.lines().find_map(|line| {
+                let mut words = line.split_whitespace();
+                (words.next() == Some("figure") && words.next() == Some(name))
+                    .then(|| words.next()?.parse().ok())?
+            })
+        };
+        let figures = FIGURES
+            .iter()
+            .filter_map(|figure| {
+                let value = value(figure.name)?;
+                Some(Measured { name: figure.name, value, unit: figure.unit, aim: figure.aim, go: figure.go })
+            })
+            .collect();
+        Self { server: server.to_owned(), machine: machine.to_owned(), figures }
+    }
+
+    /// # Errors
+    /// Where a figure is not a number.
+    pub(super) fn json(&self) -> Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// For people, in Markdown.
+    pub(super) fn table(&self) -> String {
+        let mut table = format!("Server {}, {}\n\n", self.server, self.machine);
+        table.push_str("| figure | value | unit | aim | Go |\n|---|---:|---|---:|---:|\n");
+        for Measured { name, value, unit, aim, go } in &self.figures {
+            let missed = if value > aim { " (!)" } else { "" };
+            let go = go.map_or_else(|| "–".to_owned(), |go| go.to_string());
+            writeln!(table, "| {name} | {}{missed} | {unit} | {aim} | {go} |", rounded(*value))
+                .expect("a String takes everything");
+        }
+        table
+    }
+}
+
+/// Three digits that mean something are enough.
+fn rounded(value: f64) -> f64 {
+    if value >= 100.0 { value.round() } else { (value * 100.0).round() / 100.0 }
+}
+
+/// What the figures were taken on.
+pub(super) fn machine() -> String {
+    let cores = thread::available_parallelism().map_or(0, usize::from);
+    let model = fs::read_to_string("/proc/cpuinfo")
+        .ok()
+        .and_then(|text| {
+            text.lines()
+                .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+                .map(|m| m.1.to_owned())
+        })
+        .unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    format!("{cores} cores, {model}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str =
+        "starting\nfigure service-create-p50-ms 12.344\nfigure burst-100-p99-s 1.75\nfigure unknown 3\n";
+
+    #[test]
+    fn figures_are_read_from_the_output() {
+        let report = Report::new("sim", "2 cores", OUTPUT);
+        let values: Vec<_> = report.figures.iter().map(|figure| (figure.name, figure.value)).collect();
+        assert_eq!(values, [("service-create-p50-ms", 12.344), ("burst-100-p99-s", 1.75)]);
+    }
+
+    #[test]
+    fn the_json_has_the_form_that_readers_expect() {
+        let report = Report::new("sim", "2 cores", "figure service-create-p50-ms 12\n");
+        let expected = serde_json::json!({"server": "sim", "machine": "2 cores", "figures": [
+            {"name": "service-create-p50-ms", "value": 12.0, "unit": "ms", "aim": 25.0, "go": 1030.0},
+        ]});
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&report.json().unwrap()).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_table_marks_what_misses_its_aim() {
+        let table = Report::new("sim", "2 cores", OUTPUT).table();
+        assert!(table.contains("| service-create-p50-ms | 12.34 | ms | 25 | 1030 |"), "{table}");
+        assert!(table.contains("| burst-100-p99-s | 1.75 (!) | s | 1.5 | 102 |"), "{table}");
+    }
+}

@@ -1,0 +1,68 @@
+//! Numbers of passed and failed tests, read from what the test runner prints.
+
+use std::iter::Sum;
+
+/// How many tests passed and failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+}
+
+impl Sum for Counts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |all, one| Self {
+            passed: all.passed + one.passed,
+            failed: all.failed + one.failed,
+        })
+    }
+}
+
+/// Adds up the `test result:` lines of `output`. A step without any is one check of its own; one that failed without
+/// a failed test (it did not compile, a process died) counts as one failure more.
+pub(crate) fn of(output: &str, succeeded: bool) -> Counts {
+    let results: Vec<Counts> = output.lines().filter_map(result).collect();
+    let mut counts: Counts = results.iter().copied().sum();
+    if !succeeded && counts.failed == 0 {
+        counts.failed = 1;
+    } else if results.is_empty() {
+        counts.passed = 1;
+    }
+    counts
+}
+
+fn result(line: &str) -> Option<Counts> {
+    let numbers = line.trim().strip_prefix("test result: ")?.split_once(". ")?.1;
+    let number = |name: &str| {
+        numbers.split(';').find_map(|part| part.trim().strip_suffix(name)?.trim_end().parse().ok())
+    };
+    Some(Counts { passed: number("passed")?, failed: number("failed")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const OK: &str =
+        "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.00s";
+    const BAD: &str =
+        "test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s";
+
+    #[rstest]
+    #[case::one_runner(OK, true, 3, 0)]
+    #[case::several_runners(&format!("noise\n{OK}\n\n{BAD}\n"), false, 5, 1)]
+    #[case::a_check_that_runs_no_tests("    Checking ipam\n    Finished\n", true, 1, 0)]
+    #[case::a_check_that_fails("error: unused variable", false, 0, 1)]
+    #[case::a_runner_that_died(&format!("{OK}\nerror: test failed, signal: 9"), false, 3, 1)]
+    #[case::runners_without_tests("test result: ok. 0 passed; 0 failed; 0 ignored", true, 0, 0)]
+    fn results_are_added_up(
+        #[case] output: &str,
+        #[case] succeeded: bool,
+        #[case] passed: usize,
+        #[case] failed: usize,
+    ) {
+        assert_eq!(of(output, succeeded), Counts { passed, failed });
+    }
+}

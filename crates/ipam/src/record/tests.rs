@@ -33,7 +33,7 @@ fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
 #[test]
 fn addresses_go_round_and_come_back_to_their_last_holder() {
     let (ranges, mut record) = (four(), Record::default());
-    let mut claim = |record: &mut Record, holder| {
+    let claim = |record: &mut Record, holder| {
         claim(record, &ranges, holder).map(|address| address.rsplit('.').next().unwrap().to_owned())
     };
     assert_eq!(claim(&mut record, "a"), Ok("10".into()));

@@ -1,0 +1,3 @@
+//! What the server refuses, with the causes of the real one.
+
+pub mod names;

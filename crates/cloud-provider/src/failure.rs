@@ -1,0 +1,21 @@
+//! Why a cloud could not do what it was asked to.
+
+/// The two kinds that matter to a controller.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Somebody else wrote the object first. The cloud's watch brings the newer version and wakes the controller:
+    /// nothing to report, nothing to do.
+    #[error("somebody else wrote first")]
+    Outdated,
+    /// The sentence says what was tried, with which object, and what the cloud answered.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// The server's own sentence, without the envelope that `kube::Error` prints.
+pub(crate) fn sentence(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,17 @@
+//! Nodes learn from their machines: provider ID, zone and region, and an address where they have none. A Node that
+//! the kubelet registered as uninitialised becomes usable that way.
+//!
+//! Zone and region are followed for as long as the Node lives (a virtual machine moves), by a PATCH of the labels;
+//! the Go program tainted the Node to have it initialised again (pitfalls-ccm.md V2, V3).
+
+mod controller;
+mod decide;
+
+pub use controller::{Duties, NodeController};
+
+/// Set by a kubelet that expects a cloud to finish its Node.
+const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Both generations of the keys; old programs read the second.
+const ZONE_LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
+const REGION_LABELS: [&str; 2] =
+    ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];

@@ -1,0 +1,152 @@
+//! The running part of the Node controller.
+
+use std::{sync::Arc, time::Duration};
+
+use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use super::decide::{Step, decide};
+use crate::{Instances, notice::Crier};
+
+/// Changes of machines within this time are joined.
+const JOIN: Duration = Duration::from_millis(200);
+/// Rounds of see, decide, act in one reconcile.
+const ROUNDS: usize = 4;
+/// After a conflict the watch brings the newer version; this is for a watch that does not.
+const AFTER_CONFLICT: Duration = Duration::from_secs(5);
+
+/// What the controller does; each can be switched off by a flag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Duties {
+    /// Finish Nodes that wait for their cloud.
+    pub initialise: bool,
+    /// Keep zone and region true.
+    pub follow_topology: bool,
+}
+
+/// Keeps Nodes in step with the machines of the cloud `C`.
+pub struct NodeController<C> {
+    cloud: Arc<C>,
+    nodes: Cache<Node>,
+    client: Client,
+    crier: Crier,
+    duties: Duties,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{step:?} for node {node}")]
+struct Error {
+    step: Box<Step>,
+    node: String,
+    source: kube::Error,
+}
+
+impl<C: Instances> NodeController<C> {
+    /// Starts the controller; it works until `life` ends.
+    pub fn start(
+        life: &Life,
+        client: Client,
+        cloud: &Arc<C>,
+        nodes: &Cache<Node>,
+        recorder: Recorder,
+        workers: usize,
+        duties: Duties,
+    ) -> QueueMetrics {
+        let queue = Queue::new();
+        let controller = Arc::new(Self {
+            cloud: cloud.clone(),
+            nodes: nodes.clone(),
+            client,
+            crier: Crier::new(recorder),
+            duties,
+        });
+        let metrics = queue.metrics().clone();
+        let worker = controller.clone();
+        queue.run(life, workers, move |key| {
+            let controller = worker.clone();
+            async move { controller.reconcile(key).await }
+        });
+        let (woken, all) = (queue.clone(), nodes.clone());
+        cloud.subscribe(Arc::new(move || {
+            for node in all.list() {
+                woken.add_after(ObjectKey::of(&*node), JOIN);
+            }
+        }));
+        nodes.on_change(move |change| {
+            if change.new.is_none() {
+                let uid = change.old.as_ref().and_then(|node| node.uid()).unwrap_or_default();
+                controller.crier.forget(&uid);
+            } else if matters(change) {
+                queue.add(change.key.clone());
+            }
+        });
+        metrics
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, Error> {
+        for _ in 0..ROUNDS {
+            let Some(node) = self.nodes.get(&key) else { return Ok(Next::AwaitChange) };
+            let plan = decide(&node, &self.cloud.instance(&node), self.duties);
+            let settled = plan.steps.is_empty();
+            for step in plan.steps {
+                tracing::info!(node = %key, ?step);
+                match self.act(&node, &step).await {
+                    Ok(written) => {
+                        self.nodes.wrote(written);
+                    }
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
+                        return Ok(Next::After(AFTER_CONFLICT));
+                    }
+                    Err(source) => return Err(Error { step: Box::new(step), node: key.to_string(), source }),
+                }
+            }
+            let about = node.object_ref(&());
+            for notice in plan.notices {
+                self.crier.tell(&about, &notice);
+            }
+            if settled {
+                return Ok(Next::AwaitChange);
+            }
+        }
+        Ok(Next::After(AFTER_CONFLICT))
+    }
+
+    async fn act(&self, node: &Node, step: &Step) -> kube::Result<Node> {
+        let (api, how) = (Api::<Node>::all(self.client.clone()), PatchParams::default());
+        let name = node.name_any();
+        match step {
+            Step::Addresses(addresses) => {
+                let patch = Patch::Merge(json!({"status": {"addresses": addresses}}));
+                api.patch_status(&name, &how, &patch).await
+            }
+            Step::Label(labels) => {
+                api.patch(&name, &how, &Patch::Merge(json!({"metadata": {"labels": labels}}))).await
+            }
+            Step::Initialise { provider_id, labels, taints } => {
+                // the list of taints is written as a whole: only onto the version that was seen
+                let mut patch = json!({
+                    "metadata": {"resourceVersion": node.resource_version(), "labels": labels},
+                    "spec": {"taints": if taints.is_empty() { Value::Null } else { json!(taints) }},
+                });
+                if let Some(id) = provider_id {
+                    patch["spec"]["providerID"] = json!(id);
+                }
+                api.patch(&name, &how, &Patch::Merge(patch)).await
+            }
+        }
+    }
+}
+
+/// Whether a change is about more than a heartbeat.
+fn matters(change: &Change<Node>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
+    let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
+    (old.uid(), old.labels(), &old.spec) != (new.uid(), new.labels(), &new.spec)
+        || addresses(old) != addresses(new)
+        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+}

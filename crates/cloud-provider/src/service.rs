@@ -1,0 +1,41 @@
+//! One balancer for each Service that asks for one.
+//!
+//! `see` reads caches, `decide` decides, `act` writes; nothing else here talks to a cluster. A reconcile repeats the
+//! three until nothing is left to do: the answers to our own writes are in the caches at once, so creating takes no
+//! detour over the watch.
+
+mod act;
+mod controller;
+mod decide;
+mod eligible;
+
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+pub use controller::ServiceController;
+pub use eligible::EligibleNodes;
+
+/// Keeps a Service until its balancer was cleaned up. Kubernetes' own name: a roll-back finds it.
+pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
+/// Whether the Service is one for a balancer of `class`, or of no class.
+pub fn asks_for_balancer(service: &Service, class: Option<&str>) -> bool {
+    let Some(spec) = &service.spec else { return false };
+    spec.type_.as_deref() == Some("LoadBalancer")
+        && spec.load_balancer_class.as_deref().is_none_or(|wanted| Some(wanted) == class)
+}
+
+fn is_finalized(service: &Service) -> bool {
+    service.finalizers().iter().any(|name| name == FINALIZER)
+}
+
+/// What stands in `status.loadBalancer`: addresses, or names where there is no address.
+fn published(service: &Service) -> Vec<String> {
+    let ingress = service
+        .status
+        .as_ref()
+        .and_then(|status| status.load_balancer.as_ref())
+        .and_then(|balancer| balancer.ingress.as_deref())
+        .unwrap_or_default();
+    ingress.iter().filter_map(|entry| entry.ip.clone().or_else(|| entry.hostname.clone())).collect()
+}

@@ -1,0 +1,259 @@
+//! The running part: what wakes a reconcile, and the reconcile.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{Client, Resource, ResourceExt};
+
+use super::{
+    EligibleNodes,
+    act::Pen,
+    asks_for_balancer,
+    decide::{Seen, Step, decide},
+    is_finalized, published,
+};
+use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, failure::sentence, notice::Crier};
+
+/// Changes of Nodes and machines within this time are joined.
+const JOIN: Duration = Duration::from_secs(1);
+/// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
+const ROUNDS: usize = 8;
+/// After a conflict the watch brings the newer version; this is for a watch that does not.
+const AFTER_CONFLICT: Duration = Duration::from_secs(5);
+
+/// Gives every Service that asks for one a balancer of the cloud `C`, and takes it back.
+pub struct ServiceController<C> {
+    cloud: Arc<C>,
+    services: Cache<Service>,
+    nodes: EligibleNodes,
+    queue: Queue<ObjectKey>,
+    pen: Pen,
+    crier: Crier,
+    /// UIDs of Services whose balancer we deleted since they last wanted one.
+    deleted: Mutex<HashSet<String>>,
+}
+
+/// A step that was not possible.
+#[derive(Debug, thiserror::Error)]
+#[error("{step:?} for service {service}: {why}")]
+struct Error {
+    step: Step,
+    service: ObjectKey,
+    why: String,
+}
+
+impl<C: LoadBalancers> ServiceController<C> {
+    /// Starts the controller; it works until `life` ends. `nodes` and `services` are watch caches, `recorder` has
+    /// the component name that Kubernetes' own service controller uses.
+    pub fn start(
+        life: &Life,
+        client: Client,
+        cloud: &Arc<C>,
+        services: &Cache<Service>,
+        nodes: &Cache<Node>,
+        recorder: Recorder,
+        workers: usize,
+    ) -> QueueMetrics {
+        let queue = Queue::new();
+        let everybody = {
+            let (queue, services, cloud) = (queue.clone(), services.clone(), cloud.clone());
+            move || {
+                for service in services.list() {
+                    if concerns(&service, cloud.class()) {
+                        queue.add_after(ObjectKey::of(&*service), JOIN);
+                    }
+                }
+            }
+        };
+        let controller = Arc::new(Self {
+            nodes: EligibleNodes::follow(nodes, everybody.clone()),
+            cloud: cloud.clone(),
+            services: services.clone(),
+            queue: queue.clone(),
+            pen: Pen { client },
+            crier: Crier::new(recorder),
+            deleted: Mutex::default(),
+        });
+        let metrics = queue.metrics().clone();
+        let worker = controller.clone();
+        queue.run(life, workers, move |key| {
+            let controller = worker.clone();
+            async move { controller.reconcile(key).await }
+        });
+        let woken = queue.clone();
+        cloud.subscribe(Arc::new(move |whom| match whom {
+            Whom::One(key) => woken.add(key),
+            Whom::All => everybody(),
+        }));
+        services.on_change(move |change| controller.heard(change));
+        metrics
+    }
+
+    fn heard(&self, change: &Change<Service>) {
+        match (&change.old, &change.new) {
+            (Some(old), None) => {
+                let uid = old.uid().unwrap_or_default();
+                self.crier.forget(&uid);
+                self.deleted.lock().expect("no panic while remembering").remove(&uid);
+            }
+            (old, Some(new)) => {
+                let class = self.cloud.class();
+                let before = old.as_ref().is_some_and(|old| concerns(old, class));
+                if (before || concerns(new, class)) && old.as_ref().is_none_or(|old| differs(old, new)) {
+                    self.queue.add(change.key.clone());
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    async fn reconcile(&self, key: ObjectKey) -> Result<Next, Error> {
+        for _ in 0..ROUNDS {
+            let Some(service) = self.services.get(&key) else { return Ok(Next::AwaitChange) };
+            let nodes = self.nodes.get();
+            let seen = self.see(&service, &nodes);
+            let plan = decide(&seen);
+            let about = service.object_ref(&());
+            for notice in plan.notices {
+                self.crier.tell(&about, &notice);
+            }
+            if plan.steps.is_empty() {
+                return Ok(plan.again.map_or(Next::AwaitChange, Next::After));
+            }
+            for step in plan.steps {
+                tracing::debug!(service = %key, ?step);
+                match self.act(&service, &nodes, &seen, &step).await {
+                    Ok(()) => {}
+                    Err(Failure::Outdated) => return Ok(Next::After(AFTER_CONFLICT)),
+                    Err(Failure::Refused(why)) => {
+                        self.crier.tell(&about, &failed(&step, &why));
+                        return Err(Error { step, service: key, why });
+                    }
+                }
+            }
+        }
+        Ok(Next::After(AFTER_CONFLICT))
+    }
+
+    fn see(&self, service: &Service, nodes: &[Arc<Node>]) -> Seen {
+        let uid = service.uid().unwrap_or_default();
+        let wanted = asks_for_balancer(service, self.cloud.class());
+        let deleting = service.metadata.deletion_timestamp.is_some();
+        let mut remembered = self.deleted.lock().expect("no panic while remembering");
+        if wanted && !deleting {
+            remembered.remove(&uid);
+        }
+        Seen {
+            wanted,
+            deleting,
+            finalized: is_finalized(service),
+            annotations: service.annotations().clone(),
+            published: published(service),
+            deleted: remembered.contains(&uid),
+            view: self.cloud.view(service, nodes),
+        }
+    }
+
+    async fn act(
+        &self,
+        service: &Service,
+        nodes: &[Arc<Node>],
+        seen: &Seen,
+        step: &Step,
+    ) -> Result<(), Failure> {
+        let about = service.object_ref(&());
+        match step {
+            Step::Mark { finalize, marks } => {
+                self.wrote(service, self.pen.mark(service, *finalize, marks).await)
+            }
+            Step::Ensure => {
+                if seen.view.balancer == Balancer::Absent {
+                    self.crier
+                        .tell(&about, &Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer"));
+                }
+                self.cloud.ensure(service, nodes).await
+            }
+            Step::Publish(address) => self.wrote(service, self.pen.publish(service, Some(address)).await),
+            Step::Unpublish => self.wrote(service, self.pen.publish(service, None).await),
+            Step::Delete => {
+                if seen.view.balancer != Balancer::Absent {
+                    self.crier.say(&about, &Notice::normal("DeletingLoadBalancer", "Deleting load balancer"));
+                }
+                self.cloud.delete(service).await?;
+                let uid = service.uid().unwrap_or_default();
+                self.deleted.lock().expect("no panic while remembering").insert(uid);
+                Ok(())
+            }
+            Step::Release { marks } => {
+                self.released(service, self.pen.release(service, marks).await)?;
+                self.crier.forget(&service.uid().unwrap_or_default());
+                Ok(())
+            }
+        }
+    }
+
+    fn wrote(&self, service: &Service, answer: kube::Result<Service>) -> Result<(), Failure> {
+        match answer {
+            Ok(object) => {
+                self.services.wrote(object);
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
+                Err(Failure::Outdated)
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() => Err(Failure::Outdated),
+            Err(error) => Err(Failure::Refused(sentence(&error))),
+        }
+    }
+
+    /// The write that takes the last finalizer of an object that is being deleted is the object's end.
+    fn released(&self, service: &Service, answer: kube::Result<Service>) -> Result<(), Failure> {
+        match answer {
+            Ok(object) if object.metadata.deletion_timestamp.is_some() && object.finalizers().is_empty() => {
+                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
+                Ok(())
+            }
+            answer => self.wrote(service, answer),
+        }
+    }
+}
+
+/// Whether the controller has anything to do with the Service.
+fn concerns(service: &Service, class: Option<&str>) -> bool {
+    is_finalized(service) || asks_for_balancer(service, class)
+}
+
+/// Whether two versions differ in anything that a decision depends on.
+fn differs(old: &Service, new: &Service) -> bool {
+    let metadata = |service: &Service| {
+        let data = &service.metadata;
+        (
+            data.uid.clone(),
+            data.annotations.clone(),
+            data.finalizers.clone(),
+            data.deletion_timestamp.is_some(),
+        )
+    };
+    metadata(old) != metadata(new) || old.spec != new.spec || published(old) != published(new)
+}
+
+fn failed(step: &Step, why: &str) -> Notice {
+    let what = match step {
+        Step::Ensure => "failed to ensure load balancer",
+        Step::Delete => "failed to delete load balancer",
+        Step::Mark { .. } => "failed to write finalizer or annotations",
+        Step::Publish(_) | Step::Unpublish => "failed to write the status",
+        Step::Release { .. } => "failed to remove the finalizer",
+    };
+    Notice::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {what}: {why}"))
+}

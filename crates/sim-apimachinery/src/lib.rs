@@ -9,7 +9,9 @@
 //! fields a kind has, what a patch makes of an object, which fields belong to whom, what a wrong object is told.
 //! Nothing here does I/O, waits, or reads a clock; nothing panics on foreign input.
 
+pub mod builtin;
 pub mod kind;
+pub mod rbac;
 pub mod selector;
 pub mod status;
 pub mod validate;

@@ -34,12 +34,13 @@ impl FieldSelector {
                 .map(|(at, operator)| (&part[..at], operator != "!=", &part[at + operator.len()..]))
                 .ok_or_else(|| Error(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
             let value = unescape(value)?;
-            if !selectable(kind, path) {
-                return Err(unknown(kind, path));
-            }
             terms.push(Term { path: path.to_owned(), equal, value });
         }
-        Ok(Self(terms))
+        // the real server reads the whole text before it looks at the fields
+        match terms.iter().find(|term: &&Term| !selectable(kind, &term.path)) {
+            Some(term) => Err(unknown(kind, &term.path)),
+            None => Ok(Self(terms)),
+        }
     }
 
     /// Whether the object has these values; an absent field is the empty text, numbers and booleans are printed.
@@ -61,7 +62,9 @@ impl FieldSelector {
 fn selectable(kind: &Kind, path: &str) -> bool {
     match path {
         "metadata.name" => true,
-        "metadata.namespace" => kind.namespaced() || kind.selectable.is_empty(),
+        "metadata.namespace" => {
+            kind.namespaced() || (kind.origin == Origin::Builtin && kind.selectable.is_empty())
+        }
         _ => kind.selectable.iter().any(|s| s == path),
     }
 }

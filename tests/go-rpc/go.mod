@@ -1,0 +1,3 @@
+module harvester.example/go-rpc-peer
+
+go 1.22

@@ -8,6 +8,7 @@ use go_rpc::{GoString, Interface, Limits, Server, Service, Struct, ToGob, Type, 
 use rstest::rstest;
 use serde_json::Value as Json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::sync::Notify;
 
 use crate::corpus::{file, unhex};
 
@@ -101,5 +102,55 @@ async fn a_session_is_answered_byte_for_byte(#[case] name: &str) {
     let mut rest = Vec::new();
     ours.read_to_end(&mut rest).await.unwrap();
     assert!(rest.is_empty());
+    serving.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_waiting_call_does_not_hold_up_others_and_is_answered_byte_for_byte() {
+    let session = file("08-session-concurrent.json");
+    let created = Arc::new(Notify::new());
+    let finish = created.clone();
+    let driver = Service::new()
+        .method("GetVersion", async |()| Ok::<_, String>(1_i64))
+        .method("GetState", async |()| Ok::<_, String>(0_i64))
+        .method("Heartbeat", async |()| Ok::<_, String>(()))
+        .method("Close", async |()| Ok::<_, String>(()))
+        .method("Create", move |()| {
+            let created = created.clone();
+            async move {
+                created.notified().await;
+                Ok::<_, String>(())
+            }
+        });
+    let server = Server::new(Limits::default(), [("RPCServerDriver", driver)]);
+    let (mut ours, theirs) = duplex(1 << 16);
+    let serving = tokio::spawn(async move { server.serve(theirs).await });
+    let mut steps = Vec::new();
+    for step in &session {
+        if let Some(chunks) = step.get("chronological") {
+            for chunk in chunks.as_array().unwrap() {
+                steps.push((chunk["dir"] == "client->plugin", unhex(&chunk["hex"])));
+            }
+        } else if step.get("request").is_some() {
+            steps.push((true, unhex(&step["request"])));
+            steps.push((false, unhex(&step["response"])));
+        }
+    }
+    assert_eq!(steps.len(), 12);
+    // Create's own reply is the last before Close
+    let last = 9;
+    for (number, (to_server, bytes)) in steps.into_iter().enumerate() {
+        if to_server {
+            ours.write_all(&bytes).await.unwrap();
+            continue;
+        }
+        if number == last {
+            finish.notify_one();
+        }
+        let mut answer = vec![0; bytes.len()];
+        ours.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, bytes);
+    }
+    drop(ours);
     serving.await.unwrap().unwrap();
 }

@@ -9,9 +9,12 @@
 //! fields a kind has, what a patch makes of an object, which fields belong to whom, what a wrong object is told.
 //! Nothing here does I/O, waits, or reads a clock; nothing panics on foreign input.
 
+pub mod body;
 pub mod builtin;
 pub mod kind;
 pub mod rbac;
+pub mod schema;
 pub mod selector;
 pub mod status;
+mod types;
 pub mod validate;

@@ -190,3 +190,6 @@ impl<K: Watched> Cache<K> {
         self.0.known.lock().expect("no panic while the cache is locked")
     }
 }
+
+#[cfg(test)]
+mod tests;

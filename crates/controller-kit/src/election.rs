@@ -218,3 +218,6 @@ impl Candidate {
 fn whole_seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).max(1)
 }
+
+#[cfg(test)]
+mod tests;

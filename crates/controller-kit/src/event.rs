@@ -201,12 +201,74 @@ fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kube::api::ListParams;
+    use sim_apiserver::{ApiServer, User};
+
     use super::*;
+
+    fn about(name: &str) -> ObjectReference {
+        ObjectReference {
+            kind: Some("Service".into()),
+            namespace: Some("default".into()),
+            name: Some(name.into()),
+            uid: Some(format!("uid-of-{name}")),
+            ..ObjectReference::default()
+        }
+    }
+
+    async fn said(server: &ApiServer) -> Vec<(String, i32)> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let events = Api::<Event>::namespaced(server.client("admin"), "default");
+        let events = events.list(&ListParams::default()).await.unwrap();
+        let mut said: Vec<_> =
+            events.iter().map(|event| (event.message.clone().unwrap(), event.count.unwrap())).collect();
+        said.sort();
+        said
+    }
 
     #[test]
     fn a_long_message_is_cut_at_a_character_and_stays_within_the_servers_limit() {
         let message = shortened(&"é".repeat(2_000));
         assert!(message.len() <= MESSAGE_MAX && message.ends_with('…'));
         assert_eq!(shortened("short"), "short");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_repeats_itself_is_one_event_that_counts() {
+        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let recorder = Recorder::start(&life, server.client("admin"), "service-controller", Clock::system());
+        for _ in 0..3 {
+            recorder.publish(&about("web"), Kind::Warning, "NoPool", "no pool matches");
+        }
+        recorder.publish(&about("web"), Kind::Normal, "Ensured", "has an address");
+        assert_eq!(
+            said(&server).await,
+            [("has an address".to_owned(), 1), ("no pool matches".to_owned(), 3)]
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_talkative_object_is_silenced_and_its_neighbour_is_heard() {
+        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let recorder = Recorder::start(&life, server.client("admin"), "service-controller", Clock::system());
+        for number in 0..100 {
+            recorder.publish(&about("web"), Kind::Normal, "Changed", &format!("{number:03}"));
+        }
+        recorder.publish(&about("shop"), Kind::Normal, "Ensured", "has an address");
+        let said = said(&server).await;
+        assert_eq!(said.len(), 1 + BURST as usize);
+        assert!(said.contains(&("has an address".to_owned(), 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_events_are_not_granted_one_is_tried_and_no_more() {
+        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let client = server.client(User::service_account("kube-system", "nobody"));
+        let recorder = Recorder::start(&life, client, "service-controller", Clock::system());
+        for number in 0..5 {
+            recorder.publish(&about("web"), Kind::Normal, "Changed", &number.to_string());
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(server.audit().records().iter().filter(|record| record.code == 403).count(), 1);
     }
 }

@@ -1,0 +1,70 @@
+//! Stories of a cache on the in-process API server.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::json;
+use sim_apiserver::ApiServer;
+
+use super::*;
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"a": "1"}})).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_change_is_told_once_whether_it_is_ours_or_not() {
+    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    maps.create(&PostParams::default(), &map("before")).await.unwrap();
+
+    let cache = Cache::<ConfigMap>::start(
+        &life,
+        Api::namespaced(server.client("admin"), "default"),
+        watcher::Config::default(),
+    );
+    cache.ready().await;
+    let (log, into) = (Arc::new(Mutex::new(Vec::new())), cache.clone());
+    let told = log.clone();
+    into.on_change(move |change| {
+        let how = match (&change.old, &change.new) {
+            (None, Some(_)) => "new",
+            (Some(_), Some(_)) => "changed",
+            _ => "gone",
+        };
+        told.lock().unwrap().push(format!("{} {how}", change.key));
+    });
+
+    // ours: told before the watch brings it, and not again when it does
+    let ours = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
+    cache.wrote(ours);
+    assert_eq!(log.lock().unwrap().last().unwrap(), "default/ours new");
+    let patch = Patch::Merge(json!({"data": {"a": "2"}}));
+    maps.patch("before", &PatchParams::default(), &patch).await.unwrap();
+    maps.delete("ours", &DeleteParams::default()).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let expected = ["default/before new", "default/ours new", "default/before changed", "default/ours gone"];
+    assert_eq!(*log.lock().unwrap(), expected);
+    assert_eq!(cache.list().len(), 1);
+    assert!(cache.list()[0].metadata.managed_fields.is_none(), "nobody reads them");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
+    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    let cache = Cache::<ConfigMap>::start(
+        &life,
+        Api::namespaced(server.client("admin"), "default"),
+        watcher::Config::default(),
+    );
+    cache.ready().await;
+    maps.create(&PostParams::default(), &map("web")).await.unwrap();
+    server.compact();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    maps.create(&PostParams::default(), &map("shop")).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let names: Vec<_> = cache.list().iter().map(|map| map.metadata.name.clone().unwrap()).collect();
+    assert_eq!(names, ["shop", "web"]);
+}

@@ -1,0 +1,267 @@
+//! One of the two clusters, as a test uses it: clients as its users, objects as the test itself, and what was asked.
+
+use std::fmt::{self, Debug};
+use std::sync::{Mutex, PoisonError};
+
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::discovery::ApiResource;
+use kube::{Api, Client, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use sim_apiserver::ApiServer;
+
+use crate::manifests;
+use crate::real;
+use crate::request::{Class, Request};
+use crate::user::{GuestCluster, Side, User};
+
+/// A Kubernetes cluster of a test: the guest's or Harvester's, simulated or real.
+///
+/// The helpers act as [`User::Driver`], and panic with the server's words where it refuses: a test that is about a
+/// refusal uses [`Cluster::client`].
+///
+/// Keys of objects are `namespace/name`, or `name` for kinds without namespace.
+pub struct Cluster {
+    side: Side,
+    guest: GuestCluster,
+    backend: Backend,
+    heard: Mutex<Vec<Request>>,
+    driver: Client,
+}
+
+#[derive(Debug)]
+pub(crate) enum Backend {
+    Simulated { server: ApiServer, heard: Mutex<u64> },
+    Real { server: real::Server, log: Mutex<real::AuditLog> },
+}
+
+impl Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cluster")
+            .field("side", &self.side)
+            .field("backend", &self.backend)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cluster {
+    pub(crate) fn new(side: Side, guest: GuestCluster, backend: Backend) -> Self {
+        let account = User::Driver.account(side, &guest);
+        let driver = match &backend {
+            Backend::Simulated { server, .. } => server.client(account),
+            Backend::Real { server, .. } => {
+                server.client(&account.name).expect("a server that runs has clients")
+            }
+        };
+        Self { side, guest, backend, heard: Mutex::default(), driver }
+    }
+
+    /// Which of the two it is.
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// A client as `user`.
+    ///
+    /// # Panics
+    /// Where the real server's address cannot be used.
+    #[must_use]
+    pub fn client(&self, user: User) -> Client {
+        let account = user.account(self.side, &self.guest);
+        match &self.backend {
+            Backend::Simulated { server, .. } => server.client(account),
+            Backend::Real { server, .. } => {
+                server.client(&account.name).expect("a server that runs has clients")
+            }
+        }
+    }
+
+    /// The simulated server, for faults and other things that only it can do.
+    #[must_use]
+    pub fn simulated(&self) -> Option<&ApiServer> {
+        match &self.backend {
+            Backend::Simulated { server, .. } => Some(server),
+            Backend::Real { .. } => None,
+        }
+    }
+
+    /// The real server, for its kubeconfigs.
+    #[must_use]
+    pub fn real(&self) -> Option<&real::Server> {
+        match &self.backend {
+            Backend::Simulated { .. } => None,
+            Backend::Real { server, .. } => Some(server),
+        }
+    }
+
+    /// Creates an object and returns what the server made of it.
+    pub async fn create<K>(&self, object: &K) -> K
+    where
+        K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+    {
+        let api = self.typed::<K>(object.meta().namespace.as_deref());
+        let object: DynamicObject = convert(object);
+        let created = api.create(&PostParams::default(), &object).await;
+        convert(&created.unwrap_or_else(|error| panic!("create {object:?}: {error}")))
+    }
+
+    /// Creates the objects of a YAML text, or merges them into those that are there, like `kubectl apply`. Objects
+    /// without namespace go to `default`. Kinds are those of Kubernetes and of this cluster's [`manifests::kinds`].
+    pub async fn apply(&self, yaml: &str) {
+        for document in manifests::documents(yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}")) {
+            self.apply_object(document).await;
+        }
+    }
+
+    pub(crate) async fn apply_object(&self, document: Value) {
+        let object: DynamicObject = convert(&document);
+        let types = object.types.as_ref().expect("a manifest has apiVersion and kind");
+        let (resource, namespaced) = manifests::resource(self.side, types);
+        let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+        let api = self.dynamic(&resource, namespaced.then_some(namespace));
+        // create first would not do: a change of an object need not be a whole object
+        let known = match object.metadata.name.as_deref() {
+            Some(name) => api.get_metadata_opt(name).await.map(|found| found.map(|_| name)),
+            None => Ok(None),
+        };
+        let applied = match known {
+            Ok(Some(name)) => api.patch(name, &PatchParams::default(), &Patch::Merge(&document)).await,
+            Ok(None) => api.create(&PostParams::default(), &object).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = applied {
+            panic!("apply {document}: {error}");
+        }
+    }
+
+    /// The object of this key, if there is one.
+    pub async fn get<K>(&self, key: &str) -> Option<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (namespace, name) = split(key);
+        let object = self.typed::<K>(namespace).get_opt(name).await;
+        object
+            .unwrap_or_else(|error| panic!("get {} {key}: {error}", K::kind(&())))
+            .map(|object| convert(&object))
+    }
+
+    /// All objects of a kind, in all namespaces, by namespace and name.
+    pub async fn list<K>(&self) -> Vec<K>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let list = self.typed::<K>(None).list(&ListParams::default()).await;
+        let list = list.unwrap_or_else(|error| panic!("list {}: {error}", K::plural(&())));
+        list.items.iter().map(convert).collect()
+    }
+
+    /// Merges `patch` into the object of this key.
+    pub async fn patch<K>(&self, key: &str, patch: Value) -> K
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (namespace, name) = split(key);
+        let api = self.typed::<K>(namespace);
+        let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        convert(&patched.unwrap_or_else(|error| panic!("patch {} {key} with {patch}: {error}", K::kind(&()))))
+    }
+
+    /// Merges `patch` into the status subresource of the object of this key.
+    pub async fn patch_status<K>(&self, key: &str, patch: Value) -> K
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (namespace, name) = split(key);
+        let api = self.typed::<K>(namespace);
+        let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(&patch)).await;
+        convert(&patched.unwrap_or_else(|error| panic!("patch status of {} {key}: {error}", K::kind(&()))))
+    }
+
+    /// Deletes the object of this key; finalizers may keep it for a while. One that is not there is no failure.
+    pub async fn delete<K>(&self, key: &str)
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let (namespace, name) = split(key);
+        match self.typed::<K>(namespace).delete(name, &DeleteParams::default()).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() => {}
+            Err(error) => panic!("delete {} {key}: {error}", K::kind(&())),
+        }
+    }
+
+    /// What was asked of this cluster since the test began or [`Cluster::forget_requests`], by everybody but the test,
+    /// oldest first.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.listen();
+        lock(&self.heard).clone()
+    }
+
+    /// Those of [`Cluster::requests`] that `user` asked and that are about the work itself: no election, no Events, no
+    /// watches, no discovery.
+    #[must_use]
+    pub fn work_of(&self, user: User) -> Vec<Request> {
+        let name = user.account(self.side, &self.guest).name.clone();
+        let mut requests = self.requests();
+        requests.retain(|request| request.user == name && request.class() == Class::Work);
+        requests
+    }
+
+    /// Counts from now on.
+    pub fn forget_requests(&self) {
+        self.listen();
+        lock(&self.heard).clear();
+    }
+
+    /// Requests so far that show that something is going on.
+    pub(crate) fn activity(&self) -> usize {
+        self.listen();
+        lock(&self.heard).iter().filter(|request| request.class() != Class::Lease).count()
+    }
+
+    pub(crate) fn driver(&self) -> &Client {
+        &self.driver
+    }
+
+    fn listen(&self) {
+        let mut new = match &self.backend {
+            Backend::Simulated { server, heard } => {
+                let mut heard = lock(heard);
+                let new: Vec<Request> = server.audit().since(*heard).into_iter().map(Request::from).collect();
+                *heard += new.len() as u64;
+                new
+            }
+            Backend::Real { log, .. } => lock(log).new_requests(),
+        };
+        new.retain(|request| !request.is_drivers());
+        lock(&self.heard).append(&mut new);
+    }
+
+    fn typed<K: Resource<DynamicType = ()>>(&self, namespace: Option<&str>) -> Api<DynamicObject> {
+        self.dynamic(&ApiResource::erase::<K>(&()), namespace)
+    }
+
+    fn dynamic(&self, resource: &ApiResource, namespace: Option<&str>) -> Api<DynamicObject> {
+        match namespace {
+            Some(namespace) => Api::namespaced_with(self.driver.clone(), namespace, resource),
+            None => Api::all_with(self.driver.clone(), resource),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn split(key: &str) -> (Option<&str>, &str) {
+    key.split_once('/').map_or((None, key), |(namespace, name)| (Some(namespace), name))
+}
+
+fn convert<T: DeserializeOwned>(object: &impl Serialize) -> T {
+    let json = serde_json::to_value(object).expect("an object of Kubernetes is JSON");
+    serde_json::from_value(json.clone()).unwrap_or_else(|error| panic!("{error} in {json}"))
+}

@@ -1,0 +1,182 @@
+//! What lies on a cluster before a test begins: the kinds of `deploy/crds/` and of a Harvester host, and the roles of
+//! `deploy/rbac/`.
+
+use kube::core::{GroupVersionKind, TypeMeta};
+use kube::discovery::ApiResource;
+use serde_json::Value;
+
+use crate::user::{GuestCluster, Side};
+
+/// Which set of roles the parts run with. Every component test runs with both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rights {
+    /// Those of the existing charts: only the images were swapped.
+    Existing,
+    /// The least that our parts need to do all that they can do.
+    Ours,
+}
+
+/// Label of each role: the cluster that it belongs to.
+const APPLIES_TO: &str = "/metadata/labels/harvesterhci.io~1applies-to";
+/// Guest cluster that the RoleBinding of the files stands for.
+const EXAMPLE_ACCOUNT: &str = "harvester-cloud-provider-demo";
+
+/// The roles for one cluster, with the binding of `guest`'s account.
+///
+/// # Panics
+/// When a file of `deploy/rbac/` is not YAML; a test of this crate would have told.
+#[must_use]
+pub fn roles(rights: Rights, side: Side, guest: &GuestCluster) -> Vec<Value> {
+    let file = match rights {
+        Rights::Existing => include_str!("../../../deploy/rbac/existing.yaml"),
+        Rights::Ours => include_str!("../../../deploy/rbac/ours.yaml"),
+    };
+    let mut roles = documents(file).expect("the files of deploy/rbac are YAML");
+    roles.retain(|role| role.pointer(APPLIES_TO).and_then(Value::as_str) == Some(side.name()));
+    for role in &mut roles {
+        if role["metadata"]["name"] == EXAMPLE_ACCOUNT {
+            let (account, namespace) = (guest.account(), guest.vm_namespace.as_str());
+            role["metadata"]["name"] = account.as_str().into();
+            role["metadata"]["namespace"] = namespace.into();
+            role["subjects"][0]["name"] = account.into();
+            role["subjects"][0]["namespace"] = namespace.into();
+        }
+    }
+    roles
+}
+
+/// The kinds that a cluster has besides those of Kubernetes: none in a guest.
+///
+/// # Panics
+/// When a file of `deploy/crds/` is not YAML; a test of this crate would have told.
+#[must_use]
+pub fn kinds(side: Side) -> Vec<Value> {
+    let files: &[&str] = match side {
+        Side::Guest => &[],
+        Side::Harvester => &[
+            include_str!("../../../deploy/crds/loadbalancers.yaml"),
+            include_str!("../../../deploy/crds/ippools.yaml"),
+            include_str!("../crds/host.yaml"),
+        ],
+    };
+    files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()
+}
+
+/// The resource of a kind, and whether it lies in namespaces.
+pub(crate) fn resource(side: Side, types: &TypeMeta) -> (ApiResource, bool) {
+    let gvk = GroupVersionKind::try_from(types).expect("an apiVersion has at most one slash");
+    let custom = kinds(side).into_iter().map(|kind| kind["spec"].clone());
+    match custom.into_iter().find(|spec| spec["group"] == gvk.group && spec["names"]["kind"] == gvk.kind) {
+        Some(spec) => {
+            let plural = spec["names"]["plural"].as_str().expect("a kind has a plural");
+            (ApiResource::from_gvk_with_plural(&gvk, plural), spec["scope"] == "Namespaced")
+        }
+        None => (ApiResource::from_gvk(&gvk), !CLUSTER_SCOPED.contains(&gvk.kind.as_str())),
+    }
+}
+
+/// Kinds of Kubernetes that lie in no namespace.
+const CLUSTER_SCOPED: [&str; 10] = [
+    "APIService",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "Namespace",
+    "Node",
+    "PersistentVolume",
+    "StorageClass",
+    "ValidatingWebhookConfiguration",
+];
+
+/// The namespaces that a cluster has besides those of Kubernetes.
+#[must_use]
+pub fn namespaces(side: Side, guest: &GuestCluster) -> Vec<String> {
+    match side {
+        Side::Guest => vec![],
+        Side::Harvester => vec!["harvester-system".to_owned(), guest.vm_namespace.clone()],
+    }
+}
+
+/// The documents of a YAML file, empty ones left out.
+///
+/// # Errors
+/// Where it is not YAML.
+pub fn documents(yaml: &str) -> Result<Vec<Value>, serde_saphyr::Error> {
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple(yaml)?;
+    documents.retain(|document| !document.is_null());
+    Ok(documents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(rights: Rights, side: Side) -> Vec<String> {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let roles = roles(rights, side, &GuestCluster::default());
+        roles
+            .iter()
+            .map(|role| format!("{} {}", text(&role["kind"]), text(&role["metadata"]["name"])))
+            .collect()
+    }
+
+    #[test]
+    fn the_existing_roles_are_split_between_the_clusters() {
+        assert_eq!(
+            names(Rights::Existing, Side::Guest),
+            [
+                "ClusterRole harvester-cloud-controller-manager",
+                "ClusterRoleBinding harvester-cloud-controller-manager"
+            ]
+        );
+        assert_eq!(
+            names(Rights::Existing, Side::Harvester),
+            [
+                "ClusterRole harvester-load-balancer",
+                "ClusterRoleBinding harvester-load-balancer",
+                "ClusterRole harvester-load-balancer-webhook",
+                "ClusterRoleBinding harvester-load-balancer-webhook",
+                "ClusterRole harvesterhci.io:cloudprovider",
+                "RoleBinding harvester-cloud-provider-blue",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_role_says_which_cluster_it_is_for() {
+        for file in [
+            include_str!("../../../deploy/rbac/existing.yaml"),
+            include_str!("../../../deploy/rbac/ours.yaml"),
+        ] {
+            for role in documents(file).unwrap() {
+                let side = role.pointer(APPLIES_TO).and_then(Value::as_str);
+                assert!(matches!(side, Some("guest" | "harvester")), "{role}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_binding_of_a_guest_cluster_names_its_account_and_namespace() {
+        let roles = roles(Rights::Ours, Side::Harvester, &GuestCluster::default());
+        let binding = roles.last().unwrap();
+        assert_eq!(binding["metadata"]["namespace"], "team-a");
+        let subject = serde_json::json!(
+            {"kind": "ServiceAccount", "namespace": "team-a", "name": "harvester-cloud-provider-blue"}
+        );
+        assert_eq!(binding["subjects"], serde_json::json!([subject]));
+    }
+
+    /// The role is part of Harvester: we may not ask for more, and it does not become less by our chart.
+    #[test]
+    fn what_a_guests_credentials_may_do_is_harvesters_and_the_same_in_both_sets() {
+        let role = |rights| {
+            let roles = roles(rights, Side::Harvester, &GuestCluster::default());
+            roles
+                .into_iter()
+                .find(|role| role["metadata"]["name"] == "harvesterhci.io:cloudprovider")
+                .unwrap()
+        };
+        assert_eq!(role(Rights::Existing), role(Rights::Ours));
+    }
+}

@@ -1,0 +1,183 @@
+//! The two clusters of a test.
+
+mod prepare;
+mod shared;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use sim_apiserver::ApiServer;
+use tokio::sync::{Mutex, MutexGuard};
+use tokio::time::{Instant, sleep};
+
+use self::shared::Shared;
+use crate::cluster::{Backend, Cluster};
+use crate::inventory;
+use crate::manifests::{self, Rights};
+use crate::real;
+use crate::user::{GuestCluster, Side};
+
+/// Nothing has happened for so many looks: it will stay so.
+const QUIET_LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// Whoever has not come to rest by then never will.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+
+/// A guest cluster and the Harvester cluster under it, with kinds, namespaces and roles, and nothing else.
+///
+/// Starting the parts under test is the test's business: it gives them clients of their users.
+#[derive(Debug)]
+pub struct TestCluster {
+    /// The Kubernetes cluster in the VMs.
+    pub guest: Cluster,
+    /// The cluster that runs the VMs.
+    pub harvester: Cluster,
+    rights: Rights,
+    guest_cluster: GuestCluster,
+    start: Timestamp,
+    /// The real servers are there once: the next test waits until this one is over.
+    _turn: Option<MutexGuard<'static, Option<Result<Shared, String>>>>,
+}
+
+static SERVERS: Mutex<Option<Result<Shared, String>>> = Mutex::const_new(None);
+
+impl TestCluster {
+    /// Two simulated servers, fresh ones. Inside a runtime whose clock is paused.
+    pub async fn simulated(rights: Rights) -> Self {
+        let guest_cluster = GuestCluster::default();
+        let start: Timestamp = "2026-01-05T09:00:00Z".parse().expect("a constant time");
+        let cluster = |side| {
+            let builder = ApiServer::builder().seed(side as u64).starting_at(start);
+            let server = manifests::namespaces(side, &guest_cluster)
+                .into_iter()
+                .fold(builder, |b, ns| b.namespace(ns));
+            let backend = Backend::Simulated { server: server.build(), heard: std::sync::Mutex::default() };
+            Cluster::new(side, guest_cluster.clone(), backend)
+        };
+        let (guest, harvester) = (cluster(Side::Guest), cluster(Side::Harvester));
+        for cluster in [&guest, &harvester] {
+            prepare::kinds(cluster).await;
+            prepare::roles(cluster, rights, &guest_cluster).await;
+        }
+        Self { guest, harvester, rights, guest_cluster, start, _turn: None }
+    }
+
+    /// Two real servers, those that this process has already, wiped.
+    ///
+    /// # Panics
+    /// Where this machine has none; the message says how to have them.
+    #[expect(clippy::disallowed_methods, reason = "the real servers live in real time")]
+    pub async fn real(rights: Rights) -> Self {
+        let guest_cluster = GuestCluster::default();
+        let mut turn = SERVERS.lock().await;
+        if turn.is_none() {
+            *turn = Some(Shared::start(&guest_cluster).await.map_err(|error| chain(&error)));
+        }
+        let shared = match turn.as_mut().expect("it was just started") {
+            Ok(shared) => shared,
+            Err(error) => panic!("no real API server for this test: {error}"),
+        };
+        let cluster = |side| {
+            let server = shared.servers.side(side).clone();
+            let log = std::sync::Mutex::new(server.audit_log());
+            Cluster::new(side, guest_cluster.clone(), Backend::Real { server, log })
+        };
+        let (guest, harvester) = (cluster(Side::Guest), cluster(Side::Harvester));
+        shared.wipe(&guest, &harvester).await;
+        shared.give(rights, &guest, &harvester, &guest_cluster).await;
+        guest.forget_requests();
+        harvester.forget_requests();
+        Self { guest, harvester, rights, guest_cluster, start: Timestamp::now(), _turn: Some(turn) }
+    }
+
+    /// Which roles the parts have.
+    #[must_use]
+    pub fn rights(&self) -> Rights {
+        self.rights
+    }
+
+    /// What Harvester calls the guest cluster, and where its VMs are.
+    #[must_use]
+    pub fn guest_cluster(&self) -> &GuestCluster {
+        &self.guest_cluster
+    }
+
+    /// The time of day at which the test began, for the clocks of the parts.
+    #[must_use]
+    pub fn start(&self) -> Timestamp {
+        self.start
+    }
+
+    /// One of the two clusters.
+    #[must_use]
+    pub fn side(&self, side: Side) -> &Cluster {
+        match side {
+            Side::Guest => &self.guest,
+            Side::Harvester => &self.harvester,
+        }
+    }
+
+    /// Waits until nobody asks anything of either cluster any more, leader election apart.
+    ///
+    /// # Panics
+    /// When that does not come to pass within two minutes; the message has the last requests.
+    pub async fn settle(&self) {
+        let until = Instant::now() + SETTLED_WITHIN;
+        let (mut seen, mut quiet) = (self.activity(), 0);
+        while quiet < QUIET_LOOKS {
+            let before = Instant::now();
+            sleep(BETWEEN_LOOKS).await;
+            let now = self.activity();
+            // a machine that was too busy to wake us in time was too busy for the parts as well
+            let late = before.elapsed() > 2 * BETWEEN_LOOKS;
+            quiet = if now != seen || late { 0 } else { quiet + 1 };
+            seen = now;
+            assert!(Instant::now() < until, "no rest; the last requests: {:#?}", self.last_requests());
+        }
+    }
+
+    /// Lets time pass, timer by timer. Only where time is simulated.
+    ///
+    /// # Panics
+    /// On the real servers, whose clock nobody can move: such a test is for the simulated ones only.
+    pub async fn advance(&self, time: Duration) {
+        assert!(
+            self.guest.simulated().is_some(),
+            "a test that advances the clock is #[simulated_only(\"why\")]"
+        );
+        sleep(time).await;
+    }
+
+    /// Paths of all objects of one cluster, Events and Leases apart: equal before and after when nothing leaks.
+    ///
+    /// # Panics
+    /// Where the server cannot list them.
+    pub async fn objects(&self, side: Side) -> BTreeSet<String> {
+        let objects = inventory::objects(self.side(side).driver(), side).await;
+        objects.unwrap_or_else(|error| panic!("list the objects of the {} cluster: {error}", side.name()))
+    }
+
+    fn activity(&self) -> usize {
+        self.guest.activity() + self.harvester.activity()
+    }
+
+    fn last_requests(&self) -> Vec<crate::Request> {
+        let last = |cluster: &Cluster| {
+            let requests = cluster.requests();
+            requests[requests.len().saturating_sub(10)..].to_vec()
+        };
+        [last(&self.guest), last(&self.harvester)].concat()
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &real::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,124 @@
+//! The kinds that the server knows: data, so that a CustomResourceDefinition adds one at run time.
+//!
+//! ```text
+//! path ──(group, plural)──► Kind ──► Version (schema, columns, subresources)
+//!                            └─────► Behaviour (what the server itself does with objects of this kind)
+//! ```
+
+pub(crate) mod builtin;
+pub(crate) mod custom;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use sim_apimachinery::kind as api;
+
+/// What the server does with objects of a kind besides keeping them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behaviour {
+    /// A custom resource: its schema says all.
+    Custom,
+    /// Kept as it comes, with the rules for metadata only.
+    Plain,
+    ConfigMap,
+    /// `customresourcedefinitions`: adds kinds.
+    Definition,
+    EndpointSlice,
+    Event,
+    /// The same storage as [`Behaviour::Event`], in the words of `events.k8s.io/v1`.
+    NewEvent,
+    Lease,
+    Namespace,
+    Node,
+    Pod,
+    Secret,
+    Service,
+    /// Deployments and DaemonSets: replicas and strategies are filled in.
+    Workload,
+    /// Not kept: a question, answered by the create.
+    Review,
+}
+
+/// One served version of a kind.
+#[derive(Clone, Debug)]
+pub(crate) struct Version {
+    /// Names, scope, subresources, columns: what clients are told.
+    pub(crate) api: api::Kind,
+    /// `scale` of the definition: the paths of replicas and selector.
+    pub(crate) scale: Option<Value>,
+    /// `openAPIV3Schema` of a custom resource.
+    pub(crate) schema: Option<Arc<Value>>,
+}
+
+/// A kind of objects, in all its versions.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) group: String,
+    pub(crate) plural: String,
+    pub(crate) kind: String,
+    pub(crate) namespaced: bool,
+    /// The served ones.
+    pub(crate) versions: Vec<Version>,
+    /// `apiVersion` under which objects are kept.
+    pub(crate) stored_as: String,
+    pub(crate) behaviour: Behaviour,
+    /// Name of the table that keeps the objects.
+    pub(crate) table: Arc<str>,
+}
+
+impl Kind {
+    pub(crate) fn version(&self, name: &str) -> Option<usize> {
+        self.versions.iter().position(|v| v.api.version == name)
+    }
+
+    /// What clients are told of a version.
+    pub(crate) fn api(&self, version: usize) -> &api::Kind {
+        &self.versions[version].api
+    }
+
+    /// Custom resources know no strategic merge patch and no update without a version.
+    pub(crate) fn is_custom(&self) -> bool {
+        self.behaviour == Behaviour::Custom
+    }
+}
+
+pub(crate) fn table_name(group: &str, plural: &str) -> Arc<str> {
+    if group.is_empty() { plural.into() } else { format!("{plural}.{group}").into() }
+}
+
+/// All kinds, by group and plural. Immutable; a changed definition makes a new one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kinds(BTreeMap<(String, String), Arc<Kind>>);
+
+impl Kinds {
+    pub(crate) fn builtin() -> Self {
+        let mut kinds = Self::default();
+        for kind in builtin::kinds() {
+            kinds.insert(kind);
+        }
+        kinds
+    }
+
+    pub(crate) fn insert(&mut self, kind: Kind) {
+        self.0.insert((kind.group.clone(), kind.plural.clone()), Arc::new(kind));
+    }
+
+    pub(crate) fn remove(&mut self, group: &str, plural: &str) -> Option<Arc<Kind>> {
+        self.0.remove(&(group.to_owned(), plural.to_owned()))
+    }
+
+    pub(crate) fn get(&self, group: &str, plural: &str) -> Option<&Arc<Kind>> {
+        self.0.get(&(group.to_owned(), plural.to_owned()))
+    }
+
+    /// The kind that objects of this `apiVersion` and `kind` belong to.
+    pub(crate) fn of(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
+        let group = api_version.split_once('/').map_or("", |(group, _)| group);
+        self.iter().find(|k| k.group == group && k.kind == kind)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
+        self.0.values()
+    }
+}

@@ -1,0 +1,59 @@
+//! The kinds that every cluster has, and what the server does with each.
+
+use sim_apimachinery::{builtin, kind as api};
+
+use super::{Behaviour, Kind, Version, table_name};
+
+/// Every built-in kind.
+pub(super) fn kinds() -> impl Iterator<Item = Kind> {
+    builtin::kinds().iter().map(|api| {
+        let behaviour = behaviour(api);
+        Kind {
+            group: api.group.clone(),
+            plural: api.plural.clone(),
+            kind: api.kind.clone(),
+            namespaced: api.namespaced(),
+            stored_as: if behaviour == Behaviour::NewEvent { "v1".to_owned() } else { api.api_version() },
+            versions: vec![Version {
+                scale: api.has_subresource("scale").then(replicas_of_a_workload),
+                api: api.clone(),
+                schema: None,
+            }],
+            behaviour,
+            // both groups of events are one storage
+            table: if behaviour == Behaviour::NewEvent {
+                table_name("", &api.plural)
+            } else {
+                table_name(&api.group, &api.plural)
+            },
+        }
+    })
+}
+
+fn behaviour(api: &api::Kind) -> Behaviour {
+    if !api.offers("get") {
+        return Behaviour::Review;
+    }
+    match (api.group.as_str(), api.plural.as_str()) {
+        ("", "configmaps") => Behaviour::ConfigMap,
+        ("", "events") => Behaviour::Event,
+        ("", "namespaces") => Behaviour::Namespace,
+        ("", "nodes") => Behaviour::Node,
+        ("", "pods") => Behaviour::Pod,
+        ("", "secrets") => Behaviour::Secret,
+        ("", "services") => Behaviour::Service,
+        ("apiextensions.k8s.io", "customresourcedefinitions") => Behaviour::Definition,
+        ("apps", "daemonsets" | "deployments") => Behaviour::Workload,
+        ("coordination.k8s.io", "leases") => Behaviour::Lease,
+        ("discovery.k8s.io", "endpointslices") => Behaviour::EndpointSlice,
+        ("events.k8s.io", "events") => Behaviour::NewEvent,
+        _ => Behaviour::Plain,
+    }
+}
+
+fn replicas_of_a_workload() -> serde_json::Value {
+    serde_json::json!({
+        "specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    })
+}

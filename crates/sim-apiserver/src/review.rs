@@ -1,0 +1,110 @@
+//! Questions that look like objects: who am I, may I, whose token is this, give me a token.
+
+use axum::body::Body;
+use http::{Response, StatusCode};
+use jiff::SignedDuration;
+use serde_json::{Value, json};
+use sim_apimachinery::rbac::Request;
+
+use crate::Failure;
+use crate::kind::Behaviour;
+use crate::request::Verb;
+use crate::server::{ApiServer, Ask, value_response};
+use crate::store::Key;
+use crate::user::User;
+
+/// How long a token lives that names no end, in seconds.
+const TOKEN_LIFE: i64 = 3600;
+
+/// Whether a request asks something instead of keeping something.
+pub(crate) fn is_question(ask: &Ask) -> bool {
+    ask.kind.behaviour == Behaviour::Review || asks_for_a_token(ask)
+}
+
+fn asks_for_a_token(ask: &Ask) -> bool {
+    ask.kind.plural == "serviceaccounts" && ask.subresource() == "token" && ask.verb == Verb::Create
+}
+
+/// Answers the question: the object with a status.
+pub(crate) fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+    if ask.verb != Verb::Create {
+        return Err(Failure::method_not_allowed());
+    }
+    let mut review = ask.media.document(&ask.body)?;
+    if !review.is_object() {
+        return Err(Failure::bad_request("the object provided is unrecognized: it is no JSON object"));
+    }
+    let token = asks_for_a_token(ask);
+    review["apiVersion"] =
+        if token { "authentication.k8s.io/v1".into() } else { ask.api().api_version().into() };
+    review["kind"] = if token { "TokenRequest".into() } else { ask.kind.kind.clone().into() };
+    let status = match ask.kind.kind.as_str() {
+        _ if token => issue(server, ask, &review)?,
+        "SelfSubjectAccessReview" => access(server, &ask.user, &review["spec"]),
+        "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            let mut user = User::named(review["spec"]["user"].as_str().unwrap_or_default());
+            for group in review["spec"]["groups"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                user = user.with_group(group);
+            }
+            access(server, &user, &review["spec"])
+        }
+        "SelfSubjectRulesReview" => {
+            let namespace = review["spec"]["namespace"].as_str().unwrap_or_default();
+            server.0.rights.policy(&server.0.store).rules(&ask.user, namespace)
+        }
+        "SelfSubjectReview" => json!({"userInfo": user_info(&ask.user)}),
+        "TokenReview" => match server.0.tokens.user(review["spec"]["token"].as_str().unwrap_or_default()) {
+            Some(user) => json!({"authenticated": true, "user": user_info(&user)}),
+            None => json!({"error": "invalid bearer token", "user": {}}),
+        },
+        _ => return Err(Failure::no_such_path()),
+    };
+    review["status"] = status;
+    Ok(value_response(StatusCode::CREATED, &review))
+}
+
+fn user_info(user: &User) -> Value {
+    json!({"username": user.name, "groups": user.groups})
+}
+
+fn access(server: &ApiServer, user: &User, spec: &Value) -> Value {
+    let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
+    let resource = &spec["resourceAttributes"];
+    let path = &spec["nonResourceAttributes"];
+    let field = |name: &str| text(&resource[name]);
+    let (verb, group, plural, subresource, namespace, name) = (
+        field("verb"),
+        field("group"),
+        field("resource"),
+        field("subresource"),
+        field("namespace"),
+        field("name"),
+    );
+    let (path_verb, path) = (text(&path["verb"]), text(&path["path"]));
+    let request = if resource.is_object() {
+        Request::Resource {
+            verb: &verb,
+            group: &group,
+            resource: &plural,
+            subresource: &subresource,
+            namespace: &namespace,
+            name: &name,
+        }
+    } else {
+        Request::Path { verb: &path_verb, path: &path }
+    };
+    json!({"allowed": server.0.rights.allow(&server.0.store, user, &request)})
+}
+
+/// A token for a service account.
+fn issue(server: &ApiServer, ask: &Ask, request: &Value) -> Result<Value, Failure> {
+    let key = Key::new(ask.namespace(), ask.name());
+    if server.0.store.get(&ask.kind.table, &key).is_none() {
+        return Err(Failure::not_found(ask.api(), ask.name()));
+    }
+    let token = server.token(&User::service_account(ask.namespace(), ask.name()));
+    let life = request["spec"]["expirationSeconds"].as_i64().unwrap_or(TOKEN_LIFE);
+    let now = server.0.clock.now();
+    let end = now.checked_add(SignedDuration::from_secs(life)).unwrap_or(now);
+    Ok(json!({"token": token, "expirationTimestamp": end.to_string()}))
+}

@@ -1,0 +1,227 @@
+//! The smaller kinds: ConfigMaps, Secrets, Nodes, Namespaces, Leases, workloads, roles.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sim_apimachinery::status::Cause;
+use sim_apimachinery::validate::names;
+
+use super::{elements, is_unset, set_default};
+use crate::kind::Kind;
+
+/// All data of a ConfigMap or Secret together.
+const DATA: usize = 1024 * 1024;
+
+/// Every namespace carries its name as a label, so that it can be selected.
+pub(crate) fn namespace_defaults(namespace: &mut Value) {
+    let name = namespace["metadata"]["name"].clone();
+    namespace["metadata"]["labels"]["kubernetes.io/metadata.name"] = name;
+}
+
+/// `stringData` is for writing only.
+pub(crate) fn secret_defaults(secret: &mut Value) {
+    set_default(secret, "type", "Opaque");
+    let Some(plain) = secret.as_object_mut().and_then(|secret| secret.remove("stringData")) else { return };
+    for (key, text) in plain.as_object().into_iter().flatten() {
+        secret["data"][key] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
+    }
+}
+
+/// What a Deployment or DaemonSet has unless it says otherwise.
+pub(crate) fn workload_defaults(kind: &Kind, workload: &mut Value) {
+    let spec = &mut workload["spec"];
+    if !spec.is_object() {
+        return;
+    }
+    if spec["revisionHistoryLimit"].is_null() {
+        spec["revisionHistoryLimit"] = 10.into();
+    }
+    if kind.plural == "deployments" {
+        if spec["replicas"].is_null() {
+            spec["replicas"] = 1.into();
+        }
+        if spec["progressDeadlineSeconds"].is_null() {
+            spec["progressDeadlineSeconds"] = 600.into();
+        }
+        if !spec["strategy"].is_object() || is_unset(&spec["strategy"]["type"]) {
+            spec["strategy"] = json!({
+                "type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"},
+            });
+        }
+    } else if !spec["updateStrategy"].is_object() || is_unset(&spec["updateStrategy"]["type"]) {
+        spec["updateStrategy"] =
+            json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}});
+    }
+}
+
+/// What a webhook has unless its configuration says otherwise.
+pub(crate) fn webhook_defaults(configuration: &mut Value) {
+    let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
+    for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten().filter(|w| w.is_object()) {
+        set_default(webhook, "failurePolicy", "Fail");
+        set_default(webhook, "matchPolicy", "Equivalent");
+        if webhook["timeoutSeconds"].is_null() {
+            webhook["timeoutSeconds"] = 10.into();
+        }
+        for selector in ["namespaceSelector", "objectSelector"] {
+            if webhook[selector].is_null() {
+                webhook[selector] = json!({});
+            }
+        }
+        if mutating {
+            set_default(webhook, "reinvocationPolicy", "Never");
+        }
+        if webhook["clientConfig"]["service"].is_object()
+            && webhook["clientConfig"]["service"]["port"].is_null()
+        {
+            webhook["clientConfig"]["service"]["port"] = 443.into();
+        }
+        for rule in webhook["rules"].as_array_mut().into_iter().flatten().filter(|rule| rule.is_object()) {
+            set_default(rule, "scope", "*");
+        }
+    }
+}
+
+/// What a StorageClass has unless it says otherwise.
+pub(crate) fn storage_class_defaults(class: &mut Value) {
+    set_default(class, "reclaimPolicy", "Delete");
+    set_default(class, "volumeBindingMode", "Immediate");
+}
+
+/// Subjects and roles are in RBAC's own group unless they say otherwise.
+pub(crate) fn binding_defaults(binding: &mut Value) {
+    const GROUP: &str = "rbac.authorization.k8s.io";
+    if binding["roleRef"].is_object() {
+        set_default(&mut binding["roleRef"], "apiGroup", GROUP);
+    }
+    for subject in binding["subjects"].as_array_mut().into_iter().flatten().filter(|s| s.is_object()) {
+        if subject["kind"] != "ServiceAccount" {
+            set_default(subject, "apiGroup", GROUP);
+        }
+    }
+}
+
+/// A binding keeps its role for life, and names one.
+pub(crate) fn validate_rbac(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
+    if !matches!(new["kind"].as_str(), Some("RoleBinding" | "ClusterRoleBinding")) {
+        return;
+    }
+    for field in ["kind", "name"] {
+        if is_unset(&new["roleRef"][field]) {
+            causes.push(Cause::required(&format!("roleRef.{field}"), ""));
+        }
+    }
+    for (i, subject) in elements(&new["subjects"]).enumerate() {
+        if is_unset(&subject["name"]) {
+            causes.push(Cause::required(&format!("subjects[{i}].name"), ""));
+        }
+        if subject["kind"] == "ServiceAccount"
+            && is_unset(&subject["namespace"])
+            && new["kind"] != "RoleBinding"
+        {
+            causes.push(Cause::required(&format!("subjects[{i}].namespace"), ""));
+        }
+    }
+    if old.is_some_and(|old| old["roleRef"] != new["roleRef"]) {
+        causes.push(Cause::invalid("roleRef", &new["roleRef"], "cannot change roleRef"));
+    }
+}
+
+fn validate_data(object: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
+    let mut size = 0;
+    for field in fields {
+        for (key, value) in object[field].as_object().into_iter().flatten() {
+            let at = format!("{field}[{key}]");
+            let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+            if key.is_empty()
+                || key.len() > 253
+                || !key.bytes().all(fits)
+                || key == "."
+                || key.starts_with("..")
+            {
+                let detail = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
+                causes.push(Cause::invalid(&at, &json!(key), detail));
+            }
+            size += value.as_str().map_or(0, str::len);
+        }
+    }
+    if size > DATA {
+        causes.push(Cause::too_long("", DATA));
+    }
+}
+
+fn validate_immutable(old: Option<&Value>, new: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
+    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    let detail = "field is immutable when `immutable` is set";
+    if new["immutable"] != true {
+        causes.push(Cause::forbidden("immutable", detail));
+    }
+    for field in fields.iter().filter(|field| old[**field] != new[**field]) {
+        causes.push(Cause::forbidden(field, detail));
+    }
+}
+
+pub(crate) fn validate_config_map(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
+    validate_data(new, &["data", "binaryData"], causes);
+    validate_immutable(old, new, &["data", "binaryData"], causes);
+}
+
+pub(crate) fn validate_secret(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
+    validate_data(new, &["data"], causes);
+    validate_immutable(old, new, &["data"], causes);
+    if let Some(old) = old
+        && old["type"] != new["type"]
+    {
+        causes.push(Cause::invalid("type", &new["type"], "field is immutable"));
+    }
+    for (key, value) in new["data"].as_object().into_iter().flatten() {
+        if value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
+            causes.push(Cause::invalid(
+                &format!("data[{key}]"),
+                &json!("<secret contents redacted>"),
+                "not base64",
+            ));
+        }
+    }
+}
+
+pub(crate) fn validate_node(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
+    if let Some(old) = old {
+        let before = &old["spec"]["providerID"];
+        if !is_unset(before) && new["spec"]["providerID"] != *before {
+            let detail = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
+            causes.push(Cause::forbidden("spec.providerID", detail));
+        }
+    }
+    for (i, taint) in elements(&new["spec"]["taints"]).enumerate() {
+        let key = taint["key"].as_str().unwrap_or_default();
+        let at = |field: &str| format!("spec.taints[{i}].{field}");
+        let faults = names::label_key(key);
+        causes.extend(faults.iter().map(|f| Cause::invalid(&at("key"), &taint["key"], f)));
+        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        if !taint["effect"].as_str().is_some_and(|effect| effects.contains(&effect)) {
+            causes.push(Cause::not_supported(&at("effect"), &taint["effect"], &effects));
+        }
+    }
+    let mut seen = vec![];
+    for (i, address) in elements(&new["status"]["addresses"]).enumerate() {
+        if seen.contains(&address) {
+            causes.push(Cause::duplicate(&format!("status.addresses[{i}]"), address));
+        }
+        seen.push(address);
+    }
+}
+
+pub(crate) fn validate_lease(lease: &Value, causes: &mut Vec<Cause>) {
+    let spec = &lease["spec"];
+    if let Some(seconds) = spec["leaseDurationSeconds"].as_i64()
+        && seconds <= 0
+    {
+        let value = &spec["leaseDurationSeconds"];
+        causes.push(Cause::invalid("spec.leaseDurationSeconds", value, "must be greater than 0"));
+    }
+    if spec["leaseTransitions"].as_i64().is_some_and(|transitions| transitions < 0) {
+        let detail = "must be greater than or equal to 0";
+        causes.push(Cause::invalid("spec.leaseTransitions", &spec["leaseTransitions"], detail));
+    }
+}

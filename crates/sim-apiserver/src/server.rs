@@ -1,0 +1,286 @@
+//! One request's way through the server.
+//!
+//! ```text
+//! user? ─► audit ─► fault? ─► right? ─► aggregated API? ─► read | watch | write | review ─► answer
+//!                                                            documents (discovery, OpenAPI, health)
+//! ```
+
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use serde_json::Value;
+use sim_apimachinery::{kind as api, rbac};
+use tokio::time::Instant;
+
+use crate::Failure;
+use crate::audit::{Audit, Record};
+use crate::builder::Builder;
+use crate::clock::Clock;
+use crate::faults::Faults;
+use crate::form::{Shape, to_bytes};
+use crate::kind::{Kind, Kinds};
+use crate::read::Pages;
+use crate::request::{Media, Query, Route, Target, Verb, route};
+use crate::rights::Rights;
+use crate::store::Store;
+use crate::transport::tls::Authority;
+use crate::user::{Tokens, User};
+use crate::{documents, read, review, watch, write};
+
+/// The largest body of a request that is read, as of a real server.
+pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// A Kubernetes API server in this process. Clones are the same server.
+#[derive(Clone, Debug)]
+pub struct ApiServer(pub(crate) Arc<Shared>);
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) store: Store,
+    kinds: RwLock<Arc<Kinds>>,
+    pub(crate) tokens: Tokens,
+    pub(crate) clock: Clock,
+    random: Mutex<fastrand::Rng>,
+    pub(crate) audit: Audit,
+    pub(crate) rights: Rights,
+    pub(crate) pages: Pages,
+    pub(crate) faults: Faults,
+    pub(crate) authority: OnceLock<Authority>,
+    pub(crate) release: (u32, u32),
+}
+
+impl Shared {
+    pub(crate) fn new(store: Store, clock: Clock, random: fastrand::Rng, release: (u32, u32)) -> Self {
+        let rights = Rights::new(&store);
+        Self {
+            store,
+            kinds: RwLock::new(Arc::new(Kinds::builtin())),
+            tokens: Tokens::default(),
+            clock,
+            random: Mutex::new(random),
+            audit: Audit::default(),
+            rights,
+            pages: Pages::default(),
+            faults: Faults::default(),
+            authority: OnceLock::new(),
+            release,
+        }
+    }
+}
+
+/// A request for a resource, read and authenticated.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) user: Arc<User>,
+    pub(crate) verb: Verb,
+    pub(crate) target: Target,
+    pub(crate) query: Query,
+    pub(crate) media: Media,
+    pub(crate) shape: Shape,
+    /// Who writes, for `managedFields`.
+    pub(crate) manager: String,
+    pub(crate) body: Bytes,
+    pub(crate) kind: Arc<Kind>,
+    pub(crate) version: usize,
+}
+
+impl Ask {
+    /// The namespace of the path; empty for cluster-scoped kinds and across namespaces.
+    pub(crate) fn namespace(&self) -> &str {
+        self.target.namespace.as_deref().unwrap_or_default()
+    }
+
+    /// The kind in the version of the path.
+    pub(crate) fn api(&self) -> &api::Kind {
+        self.kind.api(self.version)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.target.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn subresource(&self) -> &str {
+        self.target.subresource.as_deref().unwrap_or_default()
+    }
+}
+
+/// A fault cut the connection: the client gets no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("connection reset by a fault")]
+pub struct Dropped;
+
+impl ApiServer {
+    /// Starts to describe a server.
+    #[must_use]
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// The audit log.
+    #[must_use]
+    pub fn audit(&self) -> &Audit {
+        &self.0.audit
+    }
+
+    /// The newest revision: it grows with every change.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.0.store.revision()
+    }
+
+    /// Requests and changes so far, in one number: while it stands still, nothing happens on this server.
+    #[must_use]
+    pub fn activity(&self) -> u64 {
+        self.revision() + self.0.audit.total()
+    }
+
+    /// Forgets the history of changes: watches that start from an older revision get 410 in their stream.
+    pub fn compact(&self) {
+        self.0.store.compact();
+    }
+
+    pub(crate) fn kinds(&self) -> Arc<Kinds> {
+        self.0.kinds.read().expect("no panic while kinds change").clone()
+    }
+
+    pub(crate) fn change_kinds(&self, change: impl FnOnce(&mut Kinds)) {
+        let mut kinds = self.0.kinds.write().expect("no panic while kinds change");
+        change(Arc::make_mut(&mut kinds));
+    }
+
+    /// Something random from the server's seed.
+    pub(crate) fn random<T>(&self, f: impl FnOnce(&mut fastrand::Rng) -> T) -> T {
+        f(&mut self.0.random.lock().expect("no panic while drawing"))
+    }
+
+    /// Answers a request. `user` is who asks on a connection that needs no token.
+    pub(crate) async fn handle(
+        &self,
+        user: Option<Arc<User>>,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, Dropped> {
+        let started = Instant::now();
+        let user = user.or_else(|| self.authenticate(&request).map(Arc::new));
+        let uri = request.uri().to_string();
+        let method = request.method().clone();
+        let (verb, answer) = match user.clone() {
+            None => (None, Err(Failure::unauthorized())),
+            Some(user) => self.answer(user, request).await,
+        };
+        let response = answer.unwrap_or_else(|failure| refusal(&failure));
+        let verb = verb.map_or_else(|| method.as_str().to_ascii_lowercase(), |verb| verb.as_str().to_owned());
+        self.0.audit.add(Record {
+            user: user.map_or_else(String::new, |user| user.name.clone()),
+            verb,
+            uri,
+            code: response.status().as_u16(),
+            ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
+        });
+        Ok(response)
+    }
+
+    fn authenticate(&self, request: &Request<Bytes>) -> Option<User> {
+        let header = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
+        let (scheme, token) = header.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| self.0.tokens.user(token.trim())).flatten()
+    }
+
+    async fn answer(
+        &self,
+        user: Arc<User>,
+        request: Request<Bytes>,
+    ) -> (Option<Verb>, Result<Response<Body>, Failure>) {
+        let target = match route(request.uri().path()) {
+            Route::Other => return (None, documents::answer(self, &request)),
+            Route::Resource(target) => target,
+        };
+        let query = match Query::of(request.uri()) {
+            Ok(query) => query,
+            Err(failure) => return (None, Err(failure)),
+        };
+        let Some(verb) = Verb::of(request.method(), target.name.is_some(), query.watch) else {
+            return (None, Err(Failure::method_not_allowed()));
+        };
+        (Some(verb), self.resource(user, verb, target, query, request).await)
+    }
+
+    async fn resource(
+        &self,
+        user: Arc<User>,
+        verb: Verb,
+        target: Target,
+        query: Query,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, Failure> {
+        self.authorize(&user, verb, &target)?;
+        let kinds = self.kinds();
+        let kind = kinds.get(&target.group, &target.plural).ok_or_else(Failure::no_such_path)?.clone();
+        let version = kind.version(&target.version).ok_or_else(Failure::no_such_path)?;
+        if target.namespace.is_some() && !kind.namespaced {
+            return Err(Failure::no_such_path());
+        }
+        let headers = request.headers();
+        let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).unwrap_or_default();
+        let shape = Shape::negotiate(text(header::ACCEPT), query.include_object.as_deref())?;
+        let manager = query.field_manager.clone().unwrap_or_else(|| {
+            text(header::USER_AGENT).split('/').next().unwrap_or_default().chars().take(128).collect()
+        });
+        let media = Media::of(headers);
+        let body = request.into_body();
+        let ask = Ask { user, verb, target, query, media, shape, manager, body, kind, version };
+        match verb {
+            _ if review::is_question(&ask) => review::answer(self, &ask),
+            Verb::Get => read::get(self, &ask),
+            Verb::List => read::list(self, &ask),
+            Verb::Watch => watch::start(self, &ask),
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
+                write::answer(self, &ask).await
+            }
+        }
+    }
+
+    fn authorize(&self, user: &User, verb: Verb, target: &Target) -> Result<(), Failure> {
+        let name = target.name.as_deref().unwrap_or_default();
+        let request = rbac::Request::Resource {
+            verb: verb.as_str(),
+            group: &target.group,
+            resource: &target.plural,
+            subresource: target.subresource.as_deref().unwrap_or_default(),
+            // a namespace is in itself for RBAC, but not for us
+            namespace: match (&target.namespace, target.group.as_str(), target.plural.as_str()) {
+                (Some(namespace), ..) => namespace,
+                (None, "", "namespaces") => name,
+                _ => "",
+            },
+            name,
+        };
+        if self.0.rights.allow(&self.0.store, user, &request) {
+            return Ok(());
+        }
+        Err(Failure::unauthorized_by_rbac(&target.group, &target.plural, name, &request.refusal(user)))
+    }
+}
+
+/// An answer of JSON bytes.
+pub(crate) fn json_response(code: StatusCode, body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = code;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+pub(crate) fn value_response(code: StatusCode, value: &Value) -> Response<Body> {
+    json_response(code, to_bytes(value))
+}
+
+/// The answer to a request that failed.
+pub(crate) fn refusal(failure: &Failure) -> Response<Body> {
+    let code = StatusCode::from_u16(failure.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = value_response(code, &failure.to_value());
+    if let Some(seconds) = failure.retry_after() {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+    }
+    response
+}

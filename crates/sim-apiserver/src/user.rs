@@ -1,0 +1,94 @@
+//! Who asks: users, their groups, and the tokens by which they are known.
+
+use std::collections::HashMap;
+use std::ops::Deref;
+use std::sync::RwLock;
+
+use sim_apimachinery::rbac;
+
+const AUTHENTICATED: &str = "system:authenticated";
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+pub(crate) const MASTERS: &str = "system:masters";
+
+/// An authenticated user, as RBAC and the audit log know it: a name, and groups with `system:authenticated` among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User(rbac::User);
+
+impl Deref for User {
+    type Target = rbac::User;
+
+    fn deref(&self) -> &rbac::User {
+        &self.0
+    }
+}
+
+impl User {
+    /// A user with the groups that follow from the name: those of a service account have the two groups of their kind.
+    #[must_use]
+    pub fn named(name: impl Into<String>) -> Self {
+        let name = name.into();
+        let mut groups = vec![AUTHENTICATED.to_owned()];
+        if let Some((namespace, _)) =
+            name.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'))
+        {
+            groups.push("system:serviceaccounts".to_owned());
+            groups.push(format!("system:serviceaccounts:{namespace}"));
+        }
+        Self(rbac::User { name, groups })
+    }
+
+    /// The account of a program that runs in a cluster.
+    #[must_use]
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        Self::named(format!("{SERVICE_ACCOUNT}{namespace}:{name}"))
+    }
+
+    /// May do everything: member of `system:masters`. Rules of faults never hit it unless they name it.
+    #[must_use]
+    pub fn admin() -> Self {
+        Self::named("admin").with_group(MASTERS)
+    }
+
+    /// The same user as a member of one more group.
+    #[must_use]
+    pub fn with_group(mut self, group: impl Into<String>) -> Self {
+        self.0.groups.push(group.into());
+        self
+    }
+
+    pub(crate) fn may_do_everything(&self) -> bool {
+        self.groups.iter().any(|group| group == MASTERS)
+    }
+}
+
+impl From<&str> for User {
+    fn from(name: &str) -> Self {
+        if name == "admin" { Self::admin() } else { Self::named(name) }
+    }
+}
+
+impl From<String> for User {
+    fn from(name: String) -> Self {
+        Self::from(name.as_str())
+    }
+}
+
+/// Bearer tokens and whose they are.
+#[derive(Debug, Default)]
+pub(crate) struct Tokens(RwLock<HashMap<String, User>>);
+
+impl Tokens {
+    pub(crate) fn add(&self, token: impl Into<String>, user: User) {
+        self.0.write().expect("no panic while a token is added").insert(token.into(), user);
+    }
+
+    pub(crate) fn user(&self, token: &str) -> Option<User> {
+        self.0.read().expect("no panic while a token is added").get(token).cloned()
+    }
+
+    /// The token by which a user is already known.
+    pub(crate) fn of(&self, user: &User) -> Option<String> {
+        let tokens = self.0.read().expect("no panic while a token is added");
+        tokens.iter().find(|(_, known)| *known == user).map(|(token, _)| token.clone())
+    }
+}

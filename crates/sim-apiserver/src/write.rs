@@ -1,0 +1,152 @@
+//! Create, update, patch, delete.
+//!
+//! ```text
+//! body ─► object ─► defaults ─► mutating webhooks ─► defaults, pruning ─► validation ─► validating webhooks
+//!                                                              ─► one transaction: still the same? addresses, commit
+//! ```
+//! Webhooks are asked without a lock. If the object has changed meanwhile, a patch starts again on the newer one.
+
+mod create;
+pub(crate) mod delete;
+pub(crate) mod metadata;
+mod modify;
+mod patch;
+
+pub(crate) use self::modify::is_held;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::Failure;
+use crate::kind::{Behaviour, Kind, custom};
+use crate::machinery;
+use crate::read::present;
+use crate::request::{Media, Verb};
+use crate::server::{ApiServer, Ask, value_response};
+use crate::store::{Key, Stored};
+
+/// Answers a request that changes something.
+pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+    let answer = match ask.verb {
+        Verb::Create => {
+            let stored = create::create(server, ask).await?;
+            Ok(present(server, ask, StatusCode::CREATED, &stored))
+        }
+        Verb::Update | Verb::Patch => modify::modify(server, ask).await,
+        Verb::Delete => delete::one(server, ask).await,
+        Verb::DeleteCollection => delete::many(server, ask).await,
+        Verb::Get | Verb::List | Verb::Watch => Err(Failure::method_not_allowed()),
+    };
+    crate::collect::start(server);
+    answer
+}
+
+/// The object in a request's body, in the words of the storage version.
+fn object(ask: &Ask) -> Result<Value, Failure> {
+    let object = ask.media.document(&ask.body)?;
+    checked(ask, object)
+}
+
+/// Refuses what is not an object of the kind that the path names.
+fn checked(ask: &Ask, mut object: Value) -> Result<Value, Failure> {
+    let expected = ask.api().api_version();
+    if !object.is_object() {
+        return Err(Failure::bad_request("the object provided is unrecognized: it is no JSON object"));
+    }
+    for (field, expected) in [("apiVersion", &expected), ("kind", &ask.kind.kind)] {
+        match object[field].as_str().unwrap_or_default() {
+            "" if ask.kind.is_custom() && field == "kind" => {
+                return Err(Failure::bad_request("Object 'Kind' is missing in the body of the request"));
+            }
+            "" => object[field] = expected.clone().into(),
+            given if given == expected => {}
+            given => {
+                let what = if field == "kind" { "kind" } else { "API version" };
+                let message = format!(
+                    "the {what} in the data ({given}) does not match the expected {what} ({expected})"
+                );
+                return Err(Failure::bad_request(message));
+            }
+        }
+    }
+    if !object["metadata"].is_object() {
+        object["metadata"] = json!({});
+    }
+    let mut stored = if ask.kind.behaviour == Behaviour::NewEvent {
+        crate::rules::event::from_new(&object)
+    } else {
+        object
+    };
+    if ask.kind.behaviour != Behaviour::NewEvent {
+        stored["apiVersion"] = ask.kind.stored_as.clone().into();
+    }
+    Ok(stored)
+}
+
+/// Writes an object before there are clients: no users, no webhooks, no checks.
+pub(crate) fn bootstrap(server: &ApiServer, table: &str, mut object: Value) -> Arc<Stored> {
+    object["metadata"]["uid"] = metadata::uid(server).into();
+    object["metadata"]["creationTimestamp"] = server.0.clock.text().into();
+    let stored = server.0.store.transact(|inner| inner.put(&table.into(), object));
+    // nobody owns what is there first
+    drop(server.0.store.take_chores());
+    stored
+}
+
+impl ApiServer {
+    pub(crate) fn bootstrap(&self, table: &str, object: Value) -> Arc<Stored> {
+        bootstrap(self, table, object)
+    }
+}
+
+/// What follows from a definition that was written or removed: the kinds that the server knows.
+fn follow_definition(server: &ApiServer, definition: &Value) {
+    let deleting = definition["metadata"]["deletionTimestamp"].is_string();
+    if let (false, Ok(kind)) = (deleting, custom::kind(definition)) {
+        server.change_kinds(|kinds| kinds.insert(kind));
+    }
+}
+
+/// Whether two states of an object differ for a reader: in anything but the revision and who wrote what when.
+fn differs(kind: &Kind, old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return true };
+    let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
+    for key in keys {
+        if key != "metadata" {
+            if old.get(key) != new.get(key) {
+                return true;
+            }
+            continue;
+        }
+        let (Some(old), Some(new)) = (old[key].as_object(), new.get(key).and_then(Value::as_object)) else {
+            return true;
+        };
+        let written = |field: &&String| !matches!(field.as_str(), "resourceVersion" | "managedFields");
+        let fields = old.keys().chain(new.keys().filter(|field| !old.contains_key(*field)));
+        if fields.filter(written).any(|field| old.get(field) != new.get(field)) {
+            return true;
+        }
+    }
+    // who applies what is part of the state: an apply that only claims fields must be kept
+    machinery::ownership_differs(kind, old, new)
+}
+
+/// The answer of a delete that removed the object.
+fn removed(ask: &Ask, stored: &Stored) -> Response<Body> {
+    let name = stored.value["metadata"]["name"].as_str().unwrap_or_default();
+    let status = Failure::deleted(ask.api(), name, stored.uid());
+    value_response(StatusCode::OK, &status.to_value())
+}
+
+/// The key of the object that the path names.
+fn key(ask: &Ask) -> Key {
+    Key::new(ask.namespace(), ask.name())
+}
+
+/// Patches have content types of their own.
+fn is_patch(media: Media) -> bool {
+    matches!(media, Media::JsonPatch | Media::MergePatch | Media::StrategicMergePatch | Media::ApplyPatch)
+}

@@ -1,0 +1,202 @@
+//! Delete: at once, or when the last finalizer goes.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::{Response, StatusCode};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{is_held, removed};
+use crate::Failure;
+use crate::kind::Behaviour;
+use crate::read::present;
+use crate::selection::Selection;
+use crate::server::{ApiServer, Ask, value_response};
+use crate::store::{Key, Stored};
+
+/// The finalizer of an object that waits for its dependents.
+pub(crate) const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of an object whose dependents are to be left alone.
+pub(crate) const ORPHAN: &str = "orphan";
+
+/// What a client says with a delete.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Options {
+    preconditions: Preconditions,
+    propagation_policy: Option<String>,
+    orphan_dependents: Option<bool>,
+    dry_run: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Preconditions {
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+/// What became of the object.
+pub(crate) enum Outcome {
+    /// It is gone.
+    Removed(Arc<Stored>),
+    /// It waits for its finalizers.
+    Deleting(Arc<Stored>),
+}
+
+fn options(ask: &Ask) -> Result<Options, Failure> {
+    let mut options = if ask.body.is_empty() {
+        Options::default()
+    } else {
+        let body = ask.media.document(&ask.body)?;
+        serde_json::from_value(without_nulls(body))
+            .map_err(|e| Failure::bad_request(format!("DeleteOptions: {e}")))?
+    };
+    if options.propagation_policy.is_none() {
+        options.propagation_policy.clone_from(&ask.query.propagation_policy);
+    }
+    if let Some(policy) = &options.propagation_policy
+        && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
+    {
+        let message = format!(
+            "DeleteOptions.propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
+        );
+        return Err(Failure::bad_request(message));
+    }
+    Ok(options)
+}
+
+fn without_nulls(mut value: Value) -> Value {
+    if let Some(object) = value.as_object_mut() {
+        object.retain(|_, field| !field.is_null());
+    }
+    value
+}
+
+/// Answers DELETE of one object.
+pub(super) async fn one(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+    if ask.target.subresource.is_some() {
+        return Err(Failure::method_not_allowed());
+    }
+    let options = options(ask)?;
+    let key = Key::new(ask.namespace(), ask.name());
+    match delete(server, ask, &key, &options).await? {
+        Outcome::Removed(stored) => Ok(removed(ask, &stored)),
+        Outcome::Deleting(stored) => Ok(present(server, ask, StatusCode::OK, &stored)),
+    }
+}
+
+/// Answers DELETE of a collection.
+pub(super) async fn many(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+    let options = options(ask)?;
+    let selection = Selection::of(ask)?;
+    let (revision, objects) = server.0.store.list(&ask.kind.table, selection.namespace());
+    let mut items = vec![];
+    for stored in objects.iter().filter(|stored| selection.matches(&stored.value)) {
+        match delete(server, ask, &Key::of(&stored.value), &options).await {
+            Ok(Outcome::Removed(stored) | Outcome::Deleting(stored)) => {
+                items.push(crate::form::in_version(&ask.kind, ask.version, &stored.value));
+            }
+            Err(failure) if failure.code == 404 => {}
+            Err(failure) => return Err(failure),
+        }
+    }
+    let list = json!({
+        "kind": ask.api().list_kind, "apiVersion": ask.api().api_version(),
+        "metadata": {"resourceVersion": revision.to_string()}, "items": items,
+    });
+    Ok(value_response(StatusCode::OK, &list))
+}
+
+/// Deletes one object under the rules of its kind and its finalizers.
+pub(crate) async fn delete(
+    server: &ApiServer,
+    ask: &Ask,
+    key: &Key,
+    options: &Options,
+) -> Result<Outcome, Failure> {
+    let kind = &ask.kind;
+    let not_found = || Failure::not_found(ask.api(), &key.name);
+    let current = server.0.store.get(&kind.table, key).ok_or_else(not_found)?;
+    check(ask, &current, key, options)?;
+    let dry_run = ask.query.dry_run || options.dry_run.iter().any(|run| run == "All");
+    let time = server.0.clock.text();
+    let outcome = server.0.store.transact(|inner| {
+        let current = inner.get(&kind.table, key).ok_or_else(not_found)?;
+        check(ask, &current, key, options)?;
+        let mut object = current.value.clone();
+        propagate(&mut object, options);
+        if !is_held(kind, &object) {
+            let gone =
+                if dry_run { current } else { inner.remove(&kind.table, key).ok_or_else(not_found)? };
+            return Ok(Outcome::Removed(gone));
+        }
+        if !current.is_deleting() {
+            let metadata = &mut object["metadata"];
+            metadata["deletionTimestamp"] = time.into();
+            metadata["deletionGracePeriodSeconds"] = 0.into();
+            if let Some(generation) = metadata["generation"].as_i64() {
+                metadata["generation"] = (generation + 1).into();
+            }
+            if kind.behaviour == Behaviour::Namespace {
+                object["status"]["phase"] = "Terminating".into();
+            }
+        }
+        if object == current.value || dry_run {
+            return Ok(Outcome::Deleting(current));
+        }
+        Ok(Outcome::Deleting(inner.put(&kind.table, object)))
+    })?;
+    if kind.behaviour == Behaviour::Definition
+        && !dry_run
+        && let Outcome::Removed(definition) = &outcome
+    {
+        crate::collect::forget_kind(server, &definition.value);
+    }
+    Ok(outcome)
+}
+
+fn check(ask: &Ask, current: &Stored, key: &Key, options: &Options) -> Result<(), Failure> {
+    let Preconditions { uid, resource_version } = &options.preconditions;
+    if let Some(uid) = uid.as_deref().filter(|uid| *uid != current.uid()) {
+        let why =
+            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid());
+        return Err(Failure::conflict(ask.api(), &key.name, &why));
+    }
+    if let Some(version) = resource_version
+        && current.value["metadata"]["resourceVersion"] != version.as_str()
+    {
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
+            current.revision
+        );
+        return Err(Failure::conflict(ask.api(), &key.name, &why));
+    }
+    let protected = ["default", "kube-system", "kube-public"];
+    if ask.kind.behaviour == Behaviour::Namespace && protected.contains(&key.name.as_str()) {
+        return Err(Failure::forbidden(ask.api(), &key.name, "this namespace may not be deleted"));
+    }
+    Ok(())
+}
+
+/// Puts the finalizer there that makes the garbage collector do what the client asked for.
+fn propagate(object: &mut Value, options: &Options) {
+    let wanted = match (options.propagation_policy.as_deref(), options.orphan_dependents) {
+        (Some("Foreground"), _) => Some(FOREGROUND),
+        (Some("Orphan"), _) | (None, Some(true)) => Some(ORPHAN),
+        _ => None,
+    };
+    let Some(metadata) = object["metadata"].as_object_mut() else { return };
+    let mut finalizers: Vec<Value> =
+        metadata.get("finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    if wanted.is_some() || options.propagation_policy.is_some() {
+        finalizers.retain(|finalizer| finalizer != FOREGROUND && finalizer != ORPHAN);
+    }
+    finalizers.extend(wanted.map(Value::from));
+    if finalizers.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".to_owned(), finalizers.into());
+    }
+}

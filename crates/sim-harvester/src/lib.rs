@@ -1,1 +1,36 @@
-//! What Harvester does around its API: VMs, announcer, data path, DHCP.
+//! What Harvester and the guests in it do around their API servers, simulated for tests and the sandbox.
+//!
+//! ```text
+//!            Harvester's API server                          guest's API server
+//!   VM ──► instance, migration (machine)            Node, Pods, slices (guest, endpoint_slices)
+//!   Service of type LoadBalancer ──► kube-vip (announcer) ◄── Service of type LoadBalancer
+//!                                        │   ▲
+//!                                        ▼   └── DHCP
+//!              VIP ──► kube-proxy ──► machine ──► pod (data_path)
+//! ```
+//! Everything works on plain clients, so it stands beside the simulated API server in one process on a paused clock, and
+//! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
+//! path and kube-vip read nothing but objects: whether a controller of ours lives makes no difference to traffic.
+
+pub mod announcer;
+pub mod crds;
+pub mod data_path;
+pub mod dhcp;
+mod difference;
+mod endpoint_slices;
+pub mod guest;
+pub mod host;
+pub mod machine;
+pub mod settings;
+mod simulation;
+pub mod subresources;
+pub mod wire;
+
+pub use announcer::Release;
+pub use data_path::{BackendName, Cluster, Refused};
+pub use dhcp::Lan;
+pub use guest::Workload;
+pub use machine::Machine;
+pub use settings::Backend;
+pub use simulation::{Carrier, Options, SimHarvester};
+pub use wire::{LowPorts, WireMap};

@@ -1,0 +1,288 @@
+//! Carries out what kube-vip decides: leases, and writes `vipHost` before the status.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex},
+};
+
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+
+use controller_kit::{Cache, Life, Next, ObjectKey, Queue};
+use harvester_api::{
+    annotations::{KUBE_VIP_HWADDR, KUBE_VIP_REQUESTED_IP, KUBE_VIP_VIP_HOST},
+    labels::SLICE_SERVICE_NAME,
+};
+
+use super::{Action, Release, Wanted, announce};
+use crate::{
+    data_path::Changed,
+    dhcp::{self, Lan, Leasing, Mac},
+    difference,
+    host::is_ready,
+};
+
+/// Hosts with this label run kube-vip; all do where none has it.
+const CONTROL_PLANE: &str = "node-role.kubernetes.io/control-plane";
+
+/// A write was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} of Service {service}")]
+pub(crate) struct Error {
+    what: &'static str,
+    service: ObjectKey,
+    source: kube::Error,
+}
+
+/// What is announced for one Service.
+#[derive(Debug)]
+struct Announced {
+    wanted: Wanted,
+    /// Empty while a lease is waited for.
+    addresses: BTreeSet<IpAddr>,
+    node: String,
+    /// Whether the Service says all this.
+    told: bool,
+    lease: Option<(Mac, Leasing)>,
+}
+
+/// One cluster's kube-vip. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Announcer {
+    client: Client,
+    release: Release,
+    lan: Lan,
+    life: Life,
+    pub(crate) services: Cache<Service>,
+    pub(crate) slices: Cache<EndpointSlice>,
+    nodes: Cache<Node>,
+    announced: Arc<Mutex<BTreeMap<ObjectKey, Announced>>>,
+    random: Arc<Mutex<fastrand::Rng>>,
+    queue: Queue<ObjectKey>,
+    /// Gets an item whenever something else is announced.
+    changed: Queue<Changed>,
+}
+
+impl Announcer {
+    pub(crate) fn start(
+        life: &Life,
+        client: &Client,
+        release: Release,
+        nodes: &Cache<Node>,
+        lan: &Lan,
+        seed: u64,
+        changed: &Queue<Changed>,
+    ) -> Self {
+        let announcer = Self {
+            client: client.clone(),
+            release,
+            lan: lan.clone(),
+            life: life.clone(),
+            services: Cache::start(life, Api::all(client.clone()), Default::default()),
+            slices: Cache::start(life, Api::all(client.clone()), Default::default()),
+            nodes: nodes.clone(),
+            announced: Arc::default(),
+            random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
+            queue: Queue::new(),
+            changed: changed.clone(),
+        };
+        announcer.subscribe();
+        let (worker, in_life) = (announcer.clone(), life.clone());
+        life.spawn_until_stop(async move {
+            worker.services.ready().await;
+            worker.slices.ready().await;
+            worker.nodes.ready().await;
+            worker.queue.clone().run(&in_life, 1, move |key| {
+                let worker = worker.clone();
+                async move { worker.reconcile(&key).await.map(|()| Next::AwaitChange) }
+            });
+        });
+        announcer
+    }
+
+    /// The addresses announced for each Service, and the node that does.
+    pub(crate) fn announced(&self) -> BTreeMap<ObjectKey, (BTreeSet<IpAddr>, String)> {
+        let announced = self.state();
+        let told = announced.iter().filter(|(_, announced)| !announced.addresses.is_empty());
+        told.map(|(key, of)| (key.clone(), (of.addresses.clone(), of.node.clone()))).collect()
+    }
+
+    fn subscribe(&self) {
+        let add = self.queue.clone();
+        self.services.on_change(move |change| add.add(change.key.clone()));
+        let add = self.queue.clone();
+        self.slices.on_change(move |change| {
+            for slice in change.old.iter().chain(&change.new) {
+                if let Some(service) = slice.labels().get(SLICE_SERVICE_NAME) {
+                    add.add(ObjectKey::new(&change.key.namespace, service));
+                }
+            }
+        });
+        let (add, services) = (self.queue.clone(), self.services.clone());
+        self.nodes.on_change(move |_| {
+            services.list().iter().for_each(|service| add.add(ObjectKey::of(&**service)));
+        });
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<(), Error> {
+        let service = self.services.get(key);
+        let slices: Vec<_> = self.slices.list();
+        let of_service = |slice: &&EndpointSlice| {
+            slice.namespace().as_deref() == Some(&key.namespace)
+                && slice.labels().get(SLICE_SERVICE_NAME) == Some(&key.name)
+        };
+        let slices: Vec<_> = slices.iter().map(|slice| &**slice).filter(of_service).collect();
+        let previous = self.state().get(key).map(|announced| announced.wanted.clone());
+        // nobody leads: what is announced stays, and nothing new is
+        let Some(leader) = leader(&self.nodes.list()) else {
+            return Ok(self.withdraw_if_gone(key, service.is_none()));
+        };
+        match announce(service.as_deref(), &slices, self.release, &leader, previous.as_ref()) {
+            Action::Keep => {}
+            Action::Withdraw => self.withdraw_if_gone(key, true),
+            Action::Announce(wanted) => {
+                let service =
+                    service.as_deref().expect("nothing is announced for a Service that is not there");
+                self.announce(key, service, wanted, &leader);
+            }
+        }
+        {
+            let mut state = self.state();
+            if let Some(announced) = state.get_mut(key).filter(|announced| announced.node != leader) {
+                announced.node = leader;
+                announced.told = false;
+                self.changed.add(Changed);
+            }
+        }
+        match service {
+            Some(service) => self.tell(key, &service).await,
+            None => Ok(()),
+        }
+    }
+
+    fn withdraw_if_gone(&self, key: &ObjectKey, gone: bool) {
+        if gone && self.state().remove(key).is_some() {
+            tracing::debug!(service = %key, "withdrawn");
+            self.changed.add(Changed);
+        }
+    }
+
+    fn announce(&self, key: &ObjectKey, service: &Service, wanted: Wanted, node: &str) {
+        let (addresses, lease) = match &wanted {
+            Wanted::Addresses(addresses) => (addresses.clone(), None),
+            Wanted::Dhcp => (BTreeSet::new(), Some(self.lease(key, service))),
+        };
+        tracing::debug!(service = %key, ?wanted, "announced");
+        let announced = Announced { wanted, addresses, node: node.to_owned(), told: false, lease };
+        // what was announced before goes with its lease
+        self.state().insert(key.clone(), announced);
+        self.changed.add(Changed);
+    }
+
+    /// Leases with the hardware address and the address that the Service remembers.
+    fn lease(&self, key: &ObjectKey, service: &Service) -> (Mac, Leasing) {
+        let annotation = |name: &str| service.annotations().get(name).map(|text| text.trim());
+        let (mac, seed) = {
+            let mut random = self.random.lock().expect("no panic while choosing");
+            (
+                annotation(KUBE_VIP_HWADDR).and_then(Mac::parse).unwrap_or_else(|| Mac::random(&mut random)),
+                random.u64(..),
+            )
+        };
+        let wish = annotation(KUBE_VIP_REQUESTED_IP).and_then(|text| text.parse().ok());
+        let (this, of) = (self.clone(), key.clone());
+        let leasing =
+            dhcp::lease(&self.life, &self.lan, mac, wish, seed, move |address: Option<Ipv4Addr>| {
+                if let Some(announced) = this.state().get_mut(&of) {
+                    announced.addresses = address.map(IpAddr::V4).into_iter().collect();
+                    announced.told = false;
+                }
+                this.changed.add(Changed);
+                this.queue.add(of.clone());
+            });
+        (mac, leasing)
+    }
+
+    /// Writes what the Service does not say yet. Once it has been told, whatever others write there stays.
+    async fn tell(&self, key: &ObjectKey, service: &Service) -> Result<(), Error> {
+        let (annotations, addresses) = match self.state().get(key) {
+            Some(announced) if !announced.told && !announced.addresses.is_empty() => {
+                (annotations(announced), announced.addresses.clone())
+            }
+            _ => return Ok(()),
+        };
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
+        let error = |what| move |source| Error { what, service: key.clone(), source };
+        let mut service = service.clone();
+        let json = serde_json::to_value(&service).expect("a Service is JSON");
+        if let Some(patch) = difference::needed(&json, json!({"metadata": {"annotations": annotations}})) {
+            match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                Ok(answer) => service = (*self.services.wrote(answer)).clone(),
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+                Err(source) => return Err(error("write annotations")(source)),
+            }
+        }
+        if !says(&service, &addresses) {
+            // one that carries the version that we read: a status that somebody wrote meanwhile is not overwritten unseen
+            let mut json = json!({"metadata": {"resourceVersion": service.resource_version()}});
+            json["status"] = json!({"loadBalancer": {"ingress": ingress(&service, &addresses)}});
+            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(json)).await {
+                Ok(answer) => drop(self.services.wrote(answer)),
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+                Err(source) => return Err(error("write status")(source)),
+            }
+        }
+        if let Some(announced) =
+            self.state().get_mut(key).filter(|announced| announced.addresses == addresses)
+        {
+            announced.told = true;
+        }
+        Ok(())
+    }
+
+    fn state(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Announced>> {
+        self.announced.lock().expect("no panic while announcing")
+    }
+}
+
+/// The node whose kube-vip holds the Lease: the first by name that is ready and may.
+fn leader(nodes: &[Arc<Node>]) -> Option<String> {
+    let may = |node: &&Arc<Node>| node.labels().contains_key(CONTROL_PLANE);
+    let ready = |node: &&Arc<Node>| is_ready(node);
+    let candidates: Vec<_> = nodes.iter().filter(may).collect();
+    let candidates = if candidates.is_empty() { nodes.iter().collect() } else { candidates };
+    candidates.into_iter().filter(ready).map(|node| node.name_any()).min()
+}
+
+fn annotations(announced: &Announced) -> Value {
+    let mut annotations = json!({KUBE_VIP_VIP_HOST: announced.node});
+    if let Some((mac, _)) = &announced.lease {
+        annotations[KUBE_VIP_HWADDR] = mac.to_string().into();
+        annotations[KUBE_VIP_REQUESTED_IP] = announced.addresses.first().map(IpAddr::to_string).into();
+    }
+    annotations
+}
+
+fn ingress(service: &Service, addresses: &BTreeSet<IpAddr>) -> Value {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    let ports: Vec<_> = ports
+        .map(|port| json!({"port": port.port, "protocol": port.protocol.as_deref().unwrap_or("TCP")}))
+        .collect();
+    addresses.iter().map(|address| json!({"ip": address, "ports": ports})).collect()
+}
+
+/// Whether the status names exactly these addresses.
+fn says(service: &Service, addresses: &BTreeSet<IpAddr>) -> bool {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+    let said: Vec<_> = ingress.map(|ingress| ingress.ip.as_deref().unwrap_or_default().to_owned()).collect();
+    said == addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>()
+}

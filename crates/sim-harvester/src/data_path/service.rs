@@ -1,0 +1,131 @@
+//! A Service with its EndpointSlices, as kube-proxy reads them.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, SocketAddr},
+};
+
+use k8s_openapi::api::{
+    core::v1::{Service, ServicePort},
+    discovery::v1::EndpointSlice,
+};
+
+/// A Service with everything that it may send to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Balanced {
+    ports: Vec<Port>,
+    /// `externalTrafficPolicy: Local`.
+    pub(crate) local_only: bool,
+    targets: Vec<Target>,
+}
+
+/// One TCP port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Port {
+    name: String,
+    port: u16,
+    node_port: Option<u16>,
+}
+
+/// An endpoint for the Service port of this name.
+#[derive(Clone, Debug, PartialEq)]
+struct Target {
+    port_name: String,
+    ready: bool,
+    endpoint: Endpoint,
+}
+
+/// Where a connection may go, and the node that this is on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Endpoint {
+    pub(crate) at: SocketAddr,
+    pub(crate) node: Option<String>,
+}
+
+impl Balanced {
+    /// Reads a Service and the slices that name it. What kube-proxy would not understand is left out.
+    pub(crate) fn of<'a>(service: &Service, slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Self {
+        let spec = service.spec.clone().unwrap_or_default();
+        let local_only = spec.external_traffic_policy.as_deref() == Some("Local");
+        let ports =
+            spec.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref())).filter_map(Port::of);
+        Self { ports: ports.collect(), local_only, targets: slices.into_iter().flat_map(targets).collect() }
+    }
+
+    pub(crate) fn tcp_ports(&self) -> impl Iterator<Item = u16> {
+        self.ports.iter().map(|port| port.port)
+    }
+
+    pub(crate) fn node_ports(&self) -> impl Iterator<Item = u16> {
+        self.ports.iter().filter_map(|port| port.node_port)
+    }
+
+    pub(crate) fn port(&self, number: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.port == number)
+    }
+
+    pub(crate) fn node_port(&self, number: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.node_port == Some(number))
+    }
+
+    /// The ready endpoints of a port; the port's name ties Service and slice together.
+    pub(crate) fn ready(&self, port: &Port) -> Vec<&Endpoint> {
+        let targets = self.targets.iter().filter(|target| target.ready && target.port_name == port.name);
+        targets.map(|target| &target.endpoint).collect()
+    }
+
+    /// The ports that are sent to at an address, ready or not.
+    pub(crate) fn ports_at(&self, address: IpAddr) -> BTreeSet<u16> {
+        let targets = self.targets.iter().filter(|target| target.endpoint.at.ip() == address);
+        targets.map(|target| target.endpoint.at.port()).collect()
+    }
+}
+
+impl Port {
+    fn of(port: &ServicePort) -> Option<Self> {
+        let node_port = port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
+        Some(Self {
+            name: port.name.clone().unwrap_or_default(),
+            port: u16::try_from(port.port).ok()?,
+            node_port,
+        })
+    }
+}
+
+fn is_tcp(protocol: Option<&str>) -> bool {
+    protocol.is_none_or(|protocol| protocol == "TCP")
+}
+
+fn targets(slice: &EndpointSlice) -> Vec<Target> {
+    let mut targets = Vec::new();
+    for port in slice.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref())) {
+        let Some(number) = port.port.and_then(|port| u16::try_from(port).ok()) else { continue };
+        for endpoint in &slice.endpoints {
+            // all addresses of an endpoint are one thing; kube-proxy uses the first
+            let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else {
+                continue;
+            };
+            targets.push(Target {
+                port_name: port.name.clone().unwrap_or_default(),
+                ready: endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true),
+                endpoint: Endpoint { at: SocketAddr::new(address, number), node: endpoint.node_name.clone() },
+            });
+        }
+    }
+    targets
+}
+
+/// How many endpoints there are, ready or not; the second figure counts those that serve on `node`.
+pub(crate) fn endpoints_of<'a>(
+    slices: impl IntoIterator<Item = &'a EndpointSlice>,
+    node: &str,
+) -> (usize, usize) {
+    let (mut all, mut local) = (0, 0);
+    for endpoint in slices.into_iter().flat_map(|slice| &slice.endpoints) {
+        let conditions = endpoint.conditions.clone().unwrap_or_default();
+        let serves = conditions.serving.or(conditions.ready).unwrap_or(true);
+        all += 1;
+        local += usize::from(serves && endpoint.node_name.as_deref() == Some(node));
+    }
+    (all, local)
+}

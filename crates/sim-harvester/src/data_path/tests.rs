@@ -1,0 +1,201 @@
+use std::net::Ipv4Addr;
+
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::settings::Behaviour;
+
+const VIP: &str = "127.77.0.1";
+
+fn machine(name: &str, last: u8, backend: Backend) -> Machine {
+    Machine {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        address: Ipv4Addr::new(198, 18, 7, last),
+        node: name.to_owned(),
+        behaviour: Behaviour { backend, ..Behaviour::default() },
+        cluster: Some("demo".to_owned()),
+        running: Some(format!("{name}-uid")),
+    }
+}
+
+fn pod(node: &str, last: u8) -> PodAt {
+    PodAt {
+        key: ObjectKey::new("default", format!("web-{node}")),
+        node: node.to_owned(),
+        address: Ipv4Addr::new(198, 18, 7, last).into(),
+        ports: BTreeSet::from([80]),
+    }
+}
+
+fn balanced(policy: &str, node_port: u16, slice_port: u16, endpoints: &[(&str, &str, bool)]) -> Balanced {
+    let service: Service = serde_json::from_value(json!({"spec": {"externalTrafficPolicy": policy,
+        "ports": [{"name": "http", "port": 80, "nodePort": node_port}]}}))
+    .unwrap();
+    let endpoints: Vec<Value> = endpoints
+        .iter()
+        .map(|(address, node, ready)| {
+            json!({"addresses": [address], "nodeName": node, "conditions": {"ready": ready}})
+        })
+        .collect();
+    let slice: EndpointSlice = serde_json::from_value(json!({"addressType": "IPv4", "endpoints": endpoints,
+        "ports": [{"name": "http", "port": slice_port, "protocol": "TCP"}]}))
+    .unwrap();
+    Balanced::of(&service, [&slice])
+}
+
+fn announced(service: Balanced, node: &str) -> Side {
+    let key = ObjectKey::new("default", "web");
+    Side {
+        services: BTreeMap::from([(key.clone(), service)]),
+        announced: BTreeMap::from([(key, (BTreeSet::from([VIP.parse().unwrap()]), node.to_owned()))]),
+    }
+}
+
+/// Two machines with a pod each; the guest's Service has node port 30080.
+fn guest(policy: &str, ready: [bool; 2], backend_of_1: Backend) -> World {
+    World {
+        machines: vec![machine("vm-1", 11, backend_of_1), machine("vm-2", 12, Backend::Ok)],
+        pods: vec![pod("vm-1", 131), pod("vm-2", 132)],
+        guest: announced(
+            balanced(
+                policy,
+                30080,
+                80,
+                &[("198.18.7.131", "vm-1", ready[0]), ("198.18.7.132", "vm-2", ready[1])],
+            ),
+            "vm-1",
+        ),
+        harvester: Side::default(),
+    }
+}
+
+/// The same with Harvester announcing, whose slice has the machines' node ports.
+fn host(policy: &str, pods: [bool; 2], probed: [bool; 2], backend_of_1: Backend) -> World {
+    let mut world = guest(policy, pods, backend_of_1);
+    world.guest.announced.clear();
+    let endpoints = [("198.18.7.11", "", probed[0]), ("198.18.7.12", "", probed[1])];
+    world.harvester = announced(balanced("Cluster", 31111, 30080, &endpoints), "host-1");
+    world
+}
+
+/// The machines that answer over all choices, and whether some choice fails.
+fn reached(world: &World, port: u16) -> (Vec<String>, Vec<String>) {
+    let (mut names, mut failures) = (BTreeSet::new(), BTreeSet::new());
+    for first in 0..2 {
+        for second in 0..2 {
+            let mut choices = [first, second].into_iter();
+            let at = SocketAddr::new(VIP.parse().unwrap(), port);
+            match world.carry(at, |of| choices.next().unwrap_or_default() % of) {
+                Ok((name, _)) => drop(names.insert(name.machine)),
+                Err(why) => drop(failures.insert(why.to_string())),
+            }
+        }
+    }
+    (names.into_iter().collect(), failures.into_iter().collect())
+}
+
+#[rstest]
+#[case::both("Cluster", [true, true], &["vm-1", "vm-2"], &[])]
+#[case::only_ready("Cluster", [false, true], &["vm-2"], &[])]
+#[case::none_ready("Cluster", [false, false], &[], &["Service default/web has no ready endpoint"])]
+#[case::local("Local", [true, true], &["vm-1"], &[])]
+#[case::local_elsewhere("Local", [false, true], &[], &["127.77.0.1:80 does not answer"])]
+fn a_guest_vip_leads_to_ready_pods(
+    #[case] policy: &str,
+    #[case] ready: [bool; 2],
+    #[case] names: &[&str],
+    #[case] failures: &[&str],
+) {
+    let (seen, refused) = reached(&guest(policy, ready, Backend::Ok), 80);
+    assert_eq!((seen, refused), (owned(names), owned(failures)));
+}
+
+#[rstest]
+#[case::both("Cluster", [true, true], [true, true], Backend::Ok, &["vm-1", "vm-2"], &[])]
+#[case::one_probed_bad("Cluster", [true, true], [false, true], Backend::Ok, &["vm-2"], &[])]
+#[case::back_but_not_yet_probed_good("Cluster", [true, true], [false, true], Backend::Ok, &["vm-2"], &[])]
+#[case::stopped_before_the_verdict("Cluster", [false, true], [true, true], Backend::Stopped, &["vm-2"],
+    &["198.18.7.11:30080 does not answer"])]
+#[case::refusing_before_the_verdict("Cluster", [false, true], [true, true], Backend::Refusing, &["vm-2"],
+    &["nothing listens at 198.18.7.11:30080"])]
+#[case::stopped_after_the_verdict("Cluster", [false, true], [false, true], Backend::Stopped, &["vm-2"], &[])]
+#[case::machine_without_pod("Cluster", [false, true], [true, true], Backend::Ok, &["vm-2"], &[])]
+#[case::local_machine_without_pod("Local", [false, true], [true, true], Backend::Ok, &["vm-2"],
+    &["198.18.7.11:30080 does not answer"])]
+fn a_host_vip_leads_through_node_ports_of_machines_that_were_probed_good(
+    #[case] policy: &str,
+    #[case] pods: [bool; 2],
+    #[case] probed: [bool; 2],
+    #[case] backend_of_1: Backend,
+    #[case] names: &[&str],
+    #[case] failures: &[&str],
+) {
+    let (seen, refused) = reached(&host(policy, pods, probed, backend_of_1), 80);
+    assert_eq!((seen, refused), (owned(names), owned(failures)));
+}
+
+#[test]
+fn the_dummy_endpoint_swallows_what_is_sent_to_it() {
+    let mut world = host("Cluster", [true, true], [false, false], Backend::Ok);
+    world.harvester = announced(balanced("Cluster", 31111, 30080, &[("10.52.0.255", "", true)]), "host-1");
+    assert_eq!(reached(&world, 80), (vec![], owned(&["10.52.0.255:30080 does not answer"])));
+}
+
+#[test]
+fn another_port_or_an_address_that_nobody_announces_is_refused() {
+    let mut world = guest("Cluster", [true, true], Backend::Ok);
+    assert_eq!(reached(&world, 81).1, owned(&["no Service has port 81 at 127.77.0.1"]));
+    world.guest.announced.clear();
+    assert_eq!(reached(&world, 80).1, owned(&["nobody announces 127.77.0.1"]));
+}
+
+#[test]
+fn two_services_share_an_address_by_port() {
+    let mut world = guest("Cluster", [true, true], Backend::Ok);
+    let key = ObjectKey::new("default", "api");
+    let service: Service =
+        serde_json::from_value(json!({"spec": {"ports": [{"name": "http", "port": 81}]}})).unwrap();
+    world.guest.services.insert(key.clone(), Balanced::of(&service, []));
+    let shared = world.guest.announced.values().next().cloned().unwrap();
+    world.guest.announced.insert(key, shared);
+    assert_eq!(reached(&world, 80).1, owned(&[]));
+    assert_eq!(reached(&world, 81).1, owned(&["Service default/api has no ready endpoint"]));
+}
+
+#[test]
+fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
+    let mut world = host("Cluster", [true, true], [true, true], Backend::Ok);
+    world.pods[0].ports.insert(8080);
+    // a plain VM behind a load balancer with an ordinary backend port
+    let key = ObjectKey::new("shop", "db");
+    world.harvester.services.insert(key, balanced("Cluster", 31112, 5432, &[("198.18.7.12", "", false)]));
+    let places: Vec<_> = world.places().into_keys().map(|at| at.to_string()).collect();
+    let expected = [
+        "127.77.0.1:80",
+        "198.18.7.11:30080",
+        "198.18.7.12:5432",
+        "198.18.7.12:30080",
+        "198.18.7.131:80",
+        "198.18.7.131:8080",
+        "198.18.7.132:80",
+    ];
+    assert_eq!(places, expected);
+    let at = "198.18.7.12:5432".parse().unwrap();
+    let name = BackendName { machine: "vm-2".to_owned(), pod: None };
+    assert_eq!(world.at(at), Hop::Answer(name, Backend::Ok));
+}
+
+#[test]
+fn a_machine_that_does_not_run_does_not_answer() {
+    let mut world = host("Cluster", [false, true], [true, true], Backend::Ok);
+    world.machines[0].running = None;
+    let at: SocketAddr = "198.18.7.11:30080".parse().unwrap();
+    assert_eq!(world.at(at), Hop::Refused(Refused::Silent(at)));
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}

@@ -1,0 +1,182 @@
+//! EndpointSlices of Services with selectors. A real cluster has kube-controller-manager for this; beside the simulated
+//! API server we play it.
+
+pub(crate) mod controller;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    api::{
+        core::v1::{Pod, Service, ServicePort},
+        discovery::v1::EndpointSlice,
+    },
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use harvester_api::labels::{SLICE_MANAGED_BY, SLICE_SERVICE_NAME};
+
+use crate::{difference, guest::pod_is_ready};
+
+/// Who writes these slices, in the label that keeps writers apart.
+const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
+
+/// One write about a slice.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Create(Value),
+    Patch(Value),
+    Delete,
+}
+
+/// Name of the one slice that a Service gets; the suffix keeps it apart from slices of other writers.
+pub(crate) fn slice_name(service: &str) -> String {
+    format!("{service}-pods")
+}
+
+/// What to do about the slice of a Service, if anything.
+pub(crate) fn decide(
+    service: Option<&Service>,
+    slice: Option<&EndpointSlice>,
+    pods: &[&Pod],
+) -> Option<Step> {
+    let wanted = service.and_then(|service| wanted(service, pods));
+    match (wanted, slice) {
+        (None, None) => None,
+        (None, Some(_)) => Some(Step::Delete),
+        (Some(wanted), None) => Some(Step::Create(wanted)),
+        (Some(wanted), Some(slice)) => {
+            let json = serde_json::to_value(slice).expect("a slice is JSON");
+            let patch = json!({"endpoints": wanted["endpoints"], "ports": wanted["ports"]});
+            difference::needed(&json, patch).map(Step::Patch)
+        }
+    }
+}
+
+fn wanted(service: &Service, pods: &[&Pod]) -> Option<Value> {
+    let spec = service.spec.as_ref()?;
+    let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty())?;
+    if spec.type_.as_deref() == Some("ExternalName") {
+        return None;
+    }
+    let pods: Vec<_> = pods
+        .iter()
+        .filter(|pod| pod.namespace() == service.namespace() && selects(selector, pod.labels()))
+        .filter(|pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some()))
+        .collect();
+    let endpoints = pods.iter().map(|pod| {
+        let status = pod.status.clone().unwrap_or_default();
+        let terminating = pod.metadata.deletion_timestamp.is_some();
+        let serving = pod_is_ready(pod);
+        json!({
+            "addresses": [status.pod_ip],
+            "conditions": {"ready": serving && !terminating, "serving": serving, "terminating": terminating},
+            "nodeName": pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
+            "targetRef": {"kind": "Pod", "namespace": pod.namespace(), "name": pod.name_any(), "uid": pod.uid()},
+        })
+    });
+    let ports = spec.ports.iter().flatten().filter_map(|port| {
+        // a named port may differ from pod to pod; one slice can only say one number: the first pod's
+        let number = target(port, pods.first().copied().copied())?;
+        Some(json!({"name": port.name.clone().unwrap_or_default(), "port": number,
+            "protocol": port.protocol.as_deref().unwrap_or("TCP")}))
+    });
+    Some(json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": slice_name(&service.name_any()),
+            "namespace": service.namespace(),
+            "labels": {SLICE_SERVICE_NAME: service.name_any(), SLICE_MANAGED_BY: MANAGED_BY},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": service.name_any(),
+                "uid": service.uid(), "controller": true, "blockOwnerDeletion": true}],
+        },
+        "addressType": "IPv4",
+        "endpoints": endpoints.collect::<Vec<_>>(),
+        "ports": ports.collect::<Vec<_>>(),
+    }))
+}
+
+fn selects(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
+    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+}
+
+fn target(port: &ServicePort, pod: Option<&Pod>) -> Option<i32> {
+    match &port.target_port {
+        None => Some(port.port),
+        Some(IntOrString::Int(0)) => Some(port.port),
+        Some(IntOrString::Int(number)) => Some(*number),
+        Some(IntOrString::String(name)) => {
+            let containers = pod.and_then(|pod| pod.spec.as_ref()).map(|spec| spec.containers.iter());
+            let mut ports =
+                containers.into_iter().flatten().flat_map(|container| container.ports.iter().flatten());
+            ports.find(|port| port.name.as_ref() == Some(name)).map(|port| port.container_port)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn service(spec: &Value) -> Service {
+        let mut json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s"},
+            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}});
+        json_patch::merge(&mut json["spec"], spec);
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn pod(name: &str, app: &str, ready: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": app}},
+            "spec": {"nodeName": "guest-1", "containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
+            "status": {"podIP": "198.18.7.131", "conditions": [{"type": "Ready", "status": ready}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_slice_has_the_selected_pods_and_whether_they_are_ready() {
+        let pods = [pod("a", "web", "True"), pod("b", "web", "False"), pod("c", "db", "True")];
+        let pods: Vec<_> = pods.iter().collect();
+        let Some(Step::Create(slice)) = decide(Some(&service(&json!({}))), None, &pods) else { panic!() };
+        assert_eq!(slice["metadata"]["labels"]["kubernetes.io/service-name"], "web");
+        let endpoints = slice["endpoints"].as_array().unwrap();
+        let ready: Vec<_> = endpoints.iter().map(|endpoint| &endpoint["conditions"]["ready"]).collect();
+        assert_eq!(ready, [&json!(true), &json!(false)]);
+        assert_eq!(slice["ports"], json!([{"name": "http", "port": 80, "protocol": "TCP"}]));
+        let slice = serde_json::from_value(slice).unwrap();
+        assert_eq!(decide(Some(&service(&json!({}))), Some(&slice), &pods), None, "nothing moves");
+        assert!(matches!(decide(Some(&service(&json!({}))), Some(&slice), &pods[..1]), Some(Step::Patch(_))));
+    }
+
+    #[rstest]
+    #[case::service_port(json!({}), json!(80))]
+    #[case::number(json!(9090), json!(9090))]
+    #[case::name(json!("web"), json!(8080))]
+    fn target_ports_are_numbers_names_or_the_services_own(#[case] target: Value, #[case] expected: Value) {
+        let mut port = json!({"name": "http", "port": 80});
+        if !target.is_object() {
+            port["targetPort"] = target;
+        }
+        let pod = pod("a", "web", "True");
+        let step = decide(Some(&service(&json!({"ports": [port]}))), None, &[&pod]);
+        let Some(Step::Create(slice)) = step else { panic!() };
+        assert_eq!(slice["ports"][0]["port"], expected);
+    }
+
+    #[rstest]
+    #[case::no_selector(json!({"selector": null}))]
+    #[case::external_name(json!({"type": "ExternalName"}))]
+    fn services_whose_endpoints_are_somebody_elses_get_none(#[case] spec: Value) {
+        assert_eq!(decide(Some(&service(&spec)), None, &[]), None);
+    }
+
+    #[test]
+    fn a_slice_goes_with_its_service() {
+        let slice = EndpointSlice::default();
+        assert_eq!(decide(None, Some(&slice), &[]), Some(Step::Delete));
+    }
+}

@@ -1,0 +1,278 @@
+//! What runs inside the machines of the guest cluster: a kubelet each, and the pods of the example.
+//!
+//! A kubelet registers its Node once, when its machine starts, with the taint that asks for a cloud controller manager;
+//! it reports the Node Ready while the machine is up, and it runs every pod that names the Node. Schedulers there are
+//! none: the example's pods are made for each Node, as by a DaemonSet that tolerates everything.
+
+pub(crate) mod controller;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+};
+
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::{difference, host::HOSTNAME, machine::Machine, settings::Backend};
+
+/// Key of the taint of a Node that no cloud controller manager has seen yet.
+pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Version that the simulated kubelets report.
+const KUBELET: &str = "v1.33.0-sim";
+
+/// Pods that run on every Node of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    pub namespace: String,
+    /// Its pods are named `<name>-<node>`.
+    pub name: String,
+    pub labels: BTreeMap<String, String>,
+    /// Ports that the container declares.
+    pub ports: Vec<u16>,
+}
+
+impl Workload {
+    /// The example's backend: pods `default/web-<node>` with label `app: web`, port 80 named `http`.
+    pub fn web() -> Self {
+        let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
+        Self { namespace: "default".to_owned(), name: "web".to_owned(), labels, ports: vec![80] }
+    }
+}
+
+/// One write about a Node.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum NodeStep {
+    Register(Value),
+    PatchStatus(Value),
+}
+
+/// What the kubelet of a Node does now; `registered` is the instance whose kubelet has registered already.
+pub(crate) fn decide_node(
+    node: Option<&Node>,
+    machine: Option<&Machine>,
+    registered: Option<&str>,
+    now: &str,
+) -> Option<NodeStep> {
+    let running = machine.and_then(|machine| machine.running.as_deref());
+    match (node, machine, running) {
+        // a Node that was deleted comes back only with a kubelet that starts
+        (None, Some(machine), Some(instance)) if registered != Some(instance) => {
+            Some(NodeStep::Register(json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": machine.node, "labels": {
+                    HOSTNAME: machine.node,
+                    "kubernetes.io/os": "linux",
+                    "kubernetes.io/arch": "amd64",
+                }},
+                "spec": {"taints": [{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]},
+            })))
+        }
+        (None, ..) => None,
+        (Some(node), machine, running) => {
+            let ready = running.is_some() && machine.is_some_and(|machine| machine.behaviour.ready);
+            let json = serde_json::to_value(node).expect("a Node is JSON");
+            difference::needed(&json, node_status(node, ready, now)).map(NodeStep::PatchStatus)
+        }
+    }
+}
+
+/// Nobody hears of a dead kubelet but through its silence: `Unknown`, as the node controller would write.
+fn node_status(node: &Node, ready: bool, now: &str) -> Value {
+    let (status, reason, message) = if ready {
+        ("True", "KubeletReady", "kubelet is posting ready status")
+    } else {
+        ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    };
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    let old = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
+    let since = old.filter(|old| old.status == status).and_then(|old| old.last_transition_time.as_ref());
+    json!({"status": {
+        "conditions": [{"type": "Ready", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": since.map_or_else(|| json!(now), |since| json!(since))}],
+        "capacity": {"cpu": "2", "memory": "4Gi", "pods": "110"},
+        "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "110"},
+        "nodeInfo": {
+            "architecture": "amd64", "bootID": "", "containerRuntimeVersion": "sim://1", "kernelVersion": "6.12.0-sim",
+            "kubeProxyVersion": "", "kubeletVersion": KUBELET, "machineID": "", "operatingSystem": "linux",
+            "osImage": "Simulated Linux 1", "systemUUID": "",
+        },
+    }})
+}
+
+/// The pod of a workload on a Node.
+pub(crate) fn pod_of(workload: &Workload, node: &str) -> Value {
+    let ports = workload.ports.iter().enumerate().map(|(index, port)| {
+        let name = if index == 0 { "http".to_owned() } else { format!("http-{port}") };
+        json!({"name": name, "containerPort": port, "protocol": "TCP"})
+    });
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": format!("{}-{node}", workload.name), "namespace": workload.namespace,
+            "labels": workload.labels},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": workload.name, "image": "sim.harvesterhci.io/web:1",
+                "ports": ports.collect::<Vec<_>>()}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    })
+}
+
+/// One write about a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum PodStep {
+    PatchStatus(Value),
+    /// Its machine is gone for good, or somebody deleted it: the kubelet lets it go.
+    Delete,
+}
+
+/// What the kubelet does about a pod on its Node. `machine` is nothing when no VM is behind the Node any more.
+pub(crate) fn decide_pod(
+    pod: &Pod,
+    machine: Option<&Machine>,
+    taken: &BTreeSet<Ipv4Addr>,
+    network: Ipv4Net,
+    now: &str,
+) -> Option<PodStep> {
+    let Some(machine) = machine.filter(|_| pod.metadata.deletion_timestamp.is_none()) else {
+        return Some(PodStep::Delete);
+    };
+    let Some(address) = pod_address(pod).or_else(|| network.hosts().find(|address| !taken.contains(address)))
+    else {
+        tracing::warn!(pod = %pod.name_any(), %network, "no address left for a pod");
+        return None;
+    };
+    let ready = machine.behaviour.ready && machine.backend().is_serving();
+    let json = serde_json::to_value(pod).expect("a Pod is JSON");
+    difference::needed(&json, pod_status(pod, machine, address, ready, now)).map(PodStep::PatchStatus)
+}
+
+/// The address that a pod was given.
+pub(crate) fn pod_address(pod: &Pod) -> Option<Ipv4Addr> {
+    pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()
+}
+
+fn pod_status(pod: &Pod, machine: &Machine, address: Ipv4Addr, ready: bool, now: &str) -> Value {
+    let old = pod.status.clone().unwrap_or_default();
+    let text = if ready { "True" } else { "False" };
+    let condition = |kind: &str, status: &str| {
+        let old = old.conditions.iter().flatten().find(|old| old.type_ == kind && old.status == status);
+        let since = old.and_then(|old| old.last_transition_time.as_ref());
+        json!({"type": kind, "status": status,
+            "lastTransitionTime": since.map_or_else(|| json!(now), |since| json!(since))})
+    };
+    let started = old.start_time.as_ref().map_or_else(|| json!(now), |time| json!(time));
+    let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
+        json!({"name": container.name, "image": container.image.clone().unwrap_or_default(), "imageID": "",
+            "ready": ready, "started": true, "restartCount": 0, "state": {"running": {"startedAt": started}}})
+    });
+    json!({"status": {
+        "phase": "Running",
+        "hostIP": machine.address,
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "startTime": started,
+        "conditions": [condition("Initialized", "True"), condition("PodScheduled", "True"),
+            condition("ContainersReady", text), condition("Ready", text)],
+        "containerStatuses": containers.collect::<Vec<_>>(),
+    }})
+}
+
+/// Whether a pod's Ready condition holds.
+pub(crate) fn pod_is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::settings::Behaviour;
+
+    const NOW: &str = "2026-11-21T12:00:00Z";
+
+    fn machine(running: bool, backend: Backend, ready: bool) -> Machine {
+        Machine {
+            namespace: "shop".to_owned(),
+            name: "guest-1".to_owned(),
+            address: Ipv4Addr::new(198, 18, 7, 11),
+            node: "guest-1".to_owned(),
+            behaviour: Behaviour { backend, ready, ..Behaviour::default() },
+            cluster: Some("demo".to_owned()),
+            running: running.then(|| "uid-1".to_owned()),
+        }
+    }
+
+    fn read<K: serde::de::DeserializeOwned>(json: Value) -> K {
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn ready_of(patch: &Value) -> &str {
+        let conditions = patch["status"]["conditions"].as_array().unwrap();
+        conditions.iter().find(|condition| condition["type"] == "Ready").unwrap()["status"].as_str().unwrap()
+    }
+
+    #[test]
+    fn a_kubelet_registers_with_the_taint_once_and_again_only_when_its_machine_started_again() {
+        let machine = machine(true, Backend::Ok, true);
+        let Some(NodeStep::Register(node)) = decide_node(None, Some(&machine), None, NOW) else { panic!() };
+        assert_eq!(node["spec"]["taints"][0]["key"], UNINITIALIZED);
+        assert_eq!(decide_node(None, Some(&machine), Some("uid-1"), NOW), None, "somebody deleted the Node");
+        assert!(decide_node(None, Some(&machine), Some("uid-0"), NOW).is_some());
+    }
+
+    #[rstest]
+    #[case::up(Some(machine(true, Backend::Ok, true)), "True")]
+    #[case::its_server_stopped(Some(machine(true, Backend::Stopped, true)), "True")]
+    #[case::not_ready(Some(machine(true, Backend::Ok, false)), "Unknown")]
+    #[case::halted(Some(machine(false, Backend::Ok, true)), "Unknown")]
+    #[case::gone(None, "Unknown")]
+    fn a_node_is_ready_while_its_kubelet_is_there(#[case] machine: Option<Machine>, #[case] expected: &str) {
+        let mut json = json!({"metadata": {"name": "guest-1"}});
+        let node: Node = read(json.clone());
+        let Some(NodeStep::PatchStatus(patch)) = decide_node(Some(&node), machine.as_ref(), None, NOW) else {
+            panic!()
+        };
+        assert_eq!(ready_of(&patch), expected);
+        json_patch::merge(&mut json, &patch);
+        let later = "2026-11-21T13:00:00Z";
+        assert_eq!(decide_node(Some(&read(json)), machine.as_ref(), None, later), None, "nothing moves");
+    }
+
+    #[rstest]
+    #[case::serving(machine(true, Backend::Ok, true), "True")]
+    #[case::slow(machine(true, Backend::Slow(std::time::Duration::from_secs(2)), true), "True")]
+    #[case::stopped(machine(true, Backend::Stopped, true), "False")]
+    #[case::refusing(machine(true, Backend::Refusing, true), "False")]
+    #[case::halted(machine(false, Backend::Ok, true), "False")]
+    #[case::not_ready(machine(true, Backend::Ok, false), "False")]
+    fn a_pod_is_ready_while_its_backend_serves(#[case] machine: Machine, #[case] expected: &str) {
+        let mut json = pod_of(&Workload::web(), "guest-1");
+        let taken = BTreeSet::from([Ipv4Addr::new(198, 18, 7, 129)]);
+        let network = "198.18.7.128/25".parse().unwrap();
+        let decide =
+            |json: &Value, now| decide_pod(&read(json.clone()), Some(&machine), &taken, network, now);
+        let Some(PodStep::PatchStatus(patch)) = decide(&json, NOW) else { panic!() };
+        assert_eq!(ready_of(&patch), expected);
+        assert_eq!(patch["status"]["podIP"], "198.18.7.130");
+        json_patch::merge(&mut json, &patch);
+        assert_eq!(decide(&json, "2026-11-21T13:00:00Z"), None, "nothing moves");
+    }
+
+    #[test]
+    fn pods_go_with_their_machine_and_when_somebody_deletes_them() {
+        let mut json = pod_of(&Workload::web(), "guest-1");
+        let (taken, network) = (BTreeSet::new(), "198.18.7.128/25".parse().unwrap());
+        assert_eq!(decide_pod(&read(json.clone()), None, &taken, network, NOW), Some(PodStep::Delete));
+        json["metadata"]["deletionTimestamp"] = NOW.into();
+        let machine = machine(true, Backend::Ok, true);
+        assert_eq!(decide_pod(&read(json), Some(&machine), &taken, network, NOW), Some(PodStep::Delete));
+    }
+}

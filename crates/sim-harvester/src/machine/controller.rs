@@ -1,0 +1,259 @@
+//! Carries out what is decided for machines and migrations: one worker, so that two machines are never given one
+//! address or one place.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
+
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+
+use controller_kit::{Cache, Clock, Kept, Life, Next, ObjectKey, Queue};
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
+
+use super::{Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration};
+use crate::host::Host;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Machine(ObjectKey),
+    Migration(ObjectKey),
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(key) => write!(out, "VM {key}"),
+            Self::Migration(key) => write!(out, "migration {key}"),
+        }
+    }
+}
+
+/// A write was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("{what} {object}")]
+pub(crate) struct Error {
+    what: &'static str,
+    object: ObjectKey,
+    source: kube::Error,
+}
+
+/// The machines of the Harvester cluster, kept as KubeVirt would.
+#[derive(Clone)]
+pub(crate) struct Machines {
+    harvester: Client,
+    network: Ipv4Net,
+    clock: Clock,
+    pub(crate) vms: Cache<Vm>,
+    pub(crate) instances: Cache<Instance>,
+    migrations: Cache<migration::Migration>,
+    hosts: Cache<Node>,
+}
+
+impl Machines {
+    pub(crate) fn start(
+        life: &Life,
+        harvester: &Client,
+        hosts: &Cache<Node>,
+        network: Ipv4Net,
+        clock: Clock,
+    ) -> Self {
+        let machines = Self {
+            harvester: harvester.clone(),
+            network,
+            clock,
+            vms: Cache::start(life, Api::all(harvester.clone()), Default::default()),
+            instances: Cache::start(life, Api::all(harvester.clone()), Default::default()),
+            migrations: Cache::start(life, Api::all(harvester.clone()), Default::default()),
+            hosts: hosts.clone(),
+        };
+        let queue = Queue::new();
+        machines.subscribe(&queue);
+        let (worker, ready) = (machines.clone(), machines.clone());
+        let in_life = life.clone();
+        life.spawn_until_stop(async move {
+            ready.ready().await;
+            queue.run(&in_life, 1, move |item| {
+                let worker = worker.clone();
+                async move { worker.reconcile(item).await.map(|()| Next::AwaitChange) }
+            });
+        });
+        machines
+    }
+
+    /// Waits until everything that exists is known.
+    pub(crate) async fn ready(&self) {
+        self.vms.ready().await;
+        self.instances.ready().await;
+        self.migrations.ready().await;
+        self.hosts.ready().await;
+    }
+
+    /// All machines that have an address.
+    pub(crate) fn list(&self) -> Vec<Machine> {
+        let of = |vm: Arc<Vm>| Machine::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
+        self.vms.list().into_iter().filter_map(of).collect()
+    }
+
+    fn subscribe(&self, queue: &Queue<Item>) {
+        let add = queue.clone();
+        self.vms.on_change(move |change| add.add(Item::Machine(change.key.clone())));
+        let (add, migrations) = (queue.clone(), self.migrations.clone());
+        self.instances.on_change(move |change| {
+            add.add(Item::Machine(change.key.clone()));
+            for migration in migrations.list() {
+                add.add(Item::Migration(ObjectKey::of(&*migration)));
+            }
+        });
+        let (add, migrations) = (queue.clone(), self.migrations.clone());
+        self.migrations.on_change(move |change| {
+            add.add(Item::Migration(change.key.clone()));
+            if change.new.is_none() {
+                // whoever waited for it may go on
+                for migration in migrations.list() {
+                    add.add(Item::Migration(ObjectKey::of(&*migration)));
+                }
+            }
+        });
+        let (add, vms, migrations) = (queue.clone(), self.vms.clone(), self.migrations.clone());
+        self.hosts.on_change(move |_| {
+            for vm in vms.list() {
+                add.add(Item::Machine(ObjectKey::of(&*vm)));
+            }
+            for migration in migrations.list() {
+                add.add(Item::Migration(ObjectKey::of(&*migration)));
+            }
+        });
+    }
+
+    async fn reconcile(&self, item: Item) -> Result<(), Error> {
+        let hosts: Vec<_> = self.hosts.list().iter().map(|node| Host::of(node)).collect();
+        let mut machines_on = BTreeMap::new();
+        for instance in self.instances.list() {
+            if let Some(status) = instance.status.as_ref().filter(|status| !status.node_name.is_empty()) {
+                *machines_on.entry(status.node_name.clone()).or_default() += 1;
+            }
+        }
+        match item {
+            Item::Machine(key) => {
+                let (vm, instance) = (self.vms.get(&key), self.instances.get(&key));
+                let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
+                let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();
+                let steps = super::decide(&super::Seen {
+                    vm: vm.as_deref(),
+                    instance: instance.as_deref(),
+                    hosts: &hosts,
+                    machines_on: &machines_on,
+                    taken: &taken,
+                    network: self.network,
+                });
+                for step in steps {
+                    self.act(&key, step).await?;
+                }
+                Ok(())
+            }
+            Item::Migration(key) => {
+                let Some(migration) = self.migrations.get(&key) else { return Ok(()) };
+                let of = ObjectKey::new(&key.namespace, &migration.spec.vmi_name);
+                let instance = self.instances.get(&of);
+                let open =
+                    self.migrations.list().into_iter().filter(|migration| !migration::ended(migration));
+                let open: Vec<_> = open.filter_map(|migration| migration.uid()).collect();
+                let step = migration::decide(&migration::Seen {
+                    migration: &migration,
+                    instance: instance.as_deref(),
+                    hosts: &hosts,
+                    machines_on: &machines_on,
+                    open: &open,
+                    now: &self.clock.now_text(),
+                });
+                match step {
+                    None => Ok(()),
+                    Some(migration::Step::PatchInstance(patch)) => {
+                        self.act(&of, Step::PatchInstance(patch)).await
+                    }
+                    Some(migration::Step::PatchMigrationStatus(patch)) => {
+                        let api = self.api::<VirtualMachineInstanceMigration>(&key);
+                        let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+                        let error =
+                            |source| Error { what: "write status of migration", object: key.clone(), source };
+                        if let Some(migration) = there(answer).map_err(error)? {
+                            self.migrations.wrote(migration);
+                        }
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    async fn act(&self, key: &ObjectKey, step: Step) -> Result<(), Error> {
+        tracing::debug!(machine = %key, ?step);
+        let error = |what| move |source| Error { what, object: key.clone(), source };
+        let (vms, instances) = (self.api::<VirtualMachine>(key), self.api::<VirtualMachineInstance>(key));
+        match step {
+            Step::PatchVm(patch) => {
+                let answer = vms.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(vm) = there(answer).map_err(error("give an address to VM"))? {
+                    self.vms.wrote(vm);
+                }
+            }
+            Step::PatchVmStatus(patch) => {
+                let answer = vms.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(vm) = there(answer).map_err(error("write status of VM"))? {
+                    self.vms.wrote(vm);
+                }
+            }
+            Step::CreateInstance(json) => {
+                let instance = Kept::from_json(json).expect("what we made is an instance");
+                match instances.create(&PostParams::default(), &instance).await {
+                    Ok(instance) => drop(self.instances.wrote(instance)),
+                    // somebody's instance of that name: the watch tells of it
+                    Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+                    Err(source) => return Err(error("start VM")(source)),
+                }
+            }
+            Step::PatchInstance(patch) => {
+                let answer = instances.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(instance) = there(answer).map_err(error("write instance of VM"))? {
+                    self.instances.wrote(instance);
+                }
+            }
+            Step::DeleteInstance { uid } => {
+                let params = DeleteParams::default();
+                let params =
+                    params.preconditions(kube::api::Preconditions { uid: Some(uid), resource_version: None });
+                match instances.delete(&key.name, &params).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+                    answer => drop(answer.map_err(error("stop VM"))?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn api<K>(&self, key: &ObjectKey) -> Api<Kept<K>>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.harvester.clone(), &key.namespace)
+    }
+}
+
+fn merge() -> PatchParams {
+    PatchParams::default()
+}
+
+/// What is gone needs no patch any more.
+fn there<K>(answer: kube::Result<K>) -> kube::Result<Option<K>> {
+    match answer {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        answer => answer.map(Some),
+    }
+}

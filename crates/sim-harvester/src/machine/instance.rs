@@ -1,0 +1,138 @@
+//! What an instance looks like at each point of its life, as JSON.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use harvester_api::labels;
+
+use super::{Instance, Vm};
+use crate::{host::Host, settings::Behaviour};
+
+/// KubeVirt's label with the host's name.
+const NODE_LABEL: &str = "kubevirt.io/nodeName";
+
+/// A new instance of `vm`, not placed yet. It gets the labels of the VM's template, and, where the template is
+/// silent, those of the VM: people often write them only once.
+pub(super) fn pending(vm: &Vm) -> Value {
+    let template = vm.spec.rest.get("template").cloned().unwrap_or_default();
+    let mut labels = json!(vm.labels());
+    labels[labels::VM_NAME] = vm.name_any().into();
+    json_patch::merge(&mut labels, &object(&template["metadata"]["labels"]));
+    let mut spec = object(&template["spec"]);
+    if spec["networks"].as_array().is_none_or(Vec::is_empty) {
+        spec["networks"] = json!([{"name": "default", "pod": {}}]);
+    }
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": {
+            "name": vm.name_any(),
+            "namespace": vm.namespace(),
+            "labels": labels,
+            "annotations": object(&template["metadata"]["annotations"]),
+            "ownerReferences": [{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": vm.name_any(),
+                "uid": vm.uid(), "controller": true, "blockOwnerDeletion": true}],
+        },
+        "spec": spec,
+        "status": {"phase": "Pending"},
+    })
+}
+
+fn object(value: &Value) -> Value {
+    if value.is_object() { value.clone() } else { json!({}) }
+}
+
+/// How the machine behaves, by the annotations of instance and VM.
+pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> Behaviour {
+    let layers: Vec<_> =
+        instance.iter().map(|instance| instance.annotations()).chain([vm.annotations()]).collect();
+    let (behaviour, unknown) = Behaviour::read(&layers);
+    for unknown in unknown {
+        tracing::warn!(vm = %vm.name_any(), "{unknown}");
+    }
+    behaviour
+}
+
+/// The merge patch that makes of `instance` one that runs on `host`.
+pub(super) fn running(vm: &Vm, instance: &Instance, host: &Host, address: Ipv4Addr) -> Value {
+    let behaviour = behaviour(vm, Some(instance));
+    json!({
+        "metadata": {"labels": {NODE_LABEL: host.name}, "annotations": topology(instance, host)},
+        "status": {
+            "phase": "Running",
+            "nodeName": host.name,
+            "interfaces": interfaces(instance, address, behaviour),
+            "conditions": conditions(behaviour),
+            "guestOSInfo": if behaviour.agent_answers { guest_os() } else { Value::Null },
+        },
+    })
+}
+
+/// Harvester copies the host's labels to the instances of the node driver, and takes away what the host has not.
+pub(super) fn topology(instance: &Instance, host: &Host) -> Value {
+    let driver = instance.labels().get(labels::CREATOR).is_some_and(|creator| creator == labels::NODE_DRIVER);
+    let annotations = host.topology().into_iter().filter(|_| driver);
+    annotations.map(|(key, value)| (key.to_owned(), json!(value))).collect::<Map<_, _>>().into()
+}
+
+/// What the guest's operating system says of itself.
+pub(crate) fn guest_os() -> Value {
+    json!({"id": "sim", "name": "Simulated Linux", "prettyName": "Simulated Linux 1", "version": "1",
+        "kernelRelease": "6.12.0-sim", "machine": "x86_64"})
+}
+
+/// The first network carries the machine's address. Without the agent nobody knows addresses behind a bridge.
+fn interfaces(instance: &Instance, address: Ipv4Addr, behaviour: Behaviour) -> Value {
+    let [.., c, d] = address.octets();
+    let given_mac = |name: &str| {
+        let devices = instance.spec.rest.get("domain").map(|domain| &domain["devices"]["interfaces"]);
+        let device = devices.and_then(Value::as_array)?.iter().find(|device| device["name"] == name)?;
+        Some(device["macAddress"].as_str()?.to_owned())
+    };
+    let networks = instance.spec.networks.iter().enumerate();
+    let status = networks.map(|(index, network)| {
+        let mac = given_mac(&network.name).unwrap_or_else(|| format!("52:54:00:{c:02x}:{d:02x}:{index:02x}"));
+        let mut status = json!({"name": network.name, "mac": mac, "infoSource": "domain", "queueCount": 1});
+        if behaviour.agent_answers {
+            status["infoSource"] = "domain, guest-agent".into();
+            status["interfaceName"] = format!("enp{}s0", index + 1).into();
+        }
+        if index == 0 && (behaviour.agent_answers || network.pod.is_some()) {
+            status["ipAddress"] = address.to_string().into();
+            status["ipAddresses"] = json!([address]);
+        }
+        status
+    });
+    status.collect::<Vec<_>>().into()
+}
+
+fn conditions(behaviour: Behaviour) -> Value {
+    let condition =
+        |kind: &str, holds: bool| json!({"type": kind, "status": if holds { "True" } else { "False" }});
+    let mut conditions = vec![condition("Ready", behaviour.ready), condition("LiveMigratable", true)];
+    if behaviour.agent_answers {
+        conditions.push(condition("AgentConnected", true));
+    }
+    conditions.into()
+}
+
+pub(super) fn is_ready(instance: &Instance) -> bool {
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    conditions.into_iter().any(|condition| condition.r#type == "Ready" && condition.status == "True")
+}
+
+pub(super) fn is_running(instance: &Instance) -> bool {
+    instance.status.as_ref().is_some_and(|status| status.phase == "Running")
+}
+
+pub(super) fn migrating(instance: &Instance) -> bool {
+    let state = instance.status.as_ref().and_then(|status| status.migration_state.as_ref());
+    state.is_some_and(|state| !state.completed)
+}
+
+pub(super) fn node_selector(instance: &Instance) -> BTreeMap<String, String> {
+    let selector = instance.spec.rest.get("nodeSelector").cloned().unwrap_or_default();
+    serde_json::from_value(selector).unwrap_or_default()
+}

@@ -1,0 +1,220 @@
+//! What has no object of its own is told by annotations `sim.harvesterhci.io/…`: on a VM or its instance how the guest
+//! in it behaves, on a Setting how the network around it does. On an instance an annotation wins over its VM's.
+
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+
+use serde::Deserialize;
+
+/// `silent`: the guest agent does not answer, so the instance has neither addresses nor guest information.
+pub const AGENT: &str = "sim.harvesterhci.io/agent";
+/// `ok`, `stopped`, `refusing`, `slow=2s`: see [`Backend`].
+pub const BACKEND: &str = "sim.harvesterhci.io/backend";
+/// `"false"`: the machine is not Ready, as if its kubelet had died.
+pub const READY: &str = "sim.harvesterhci.io/ready";
+/// `stuck`: volumes asked for are never attached.
+pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
+/// The machine's address, chosen at its first start and kept from then on; may be set beforehand.
+pub const ADDRESS: &str = "sim.harvesterhci.io/address";
+/// On a Setting: JSON, see [`Dhcp`].
+pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
+
+/// How everything that listens in a machine answers: its own server, its pods, its node ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// Answers at once.
+    #[default]
+    Ok,
+    /// Does not answer any more: a connection attempt ends in a time-out, as with a machine that hangs.
+    Stopped,
+    /// Refuses connections: the machine is there, the server is not.
+    Refusing,
+    /// Takes connections at once and answers requests so much later.
+    Slow(Duration),
+}
+
+/// How one machine behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    pub agent_answers: bool,
+    pub backend: Backend,
+    pub ready: bool,
+    pub hotplug_works: bool,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        Self { agent_answers: true, backend: Backend::Ok, ready: true, hotplug_works: true }
+    }
+}
+
+/// An annotation that says nothing that we know.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("annotation {key}: {value:?} is none of {known}; it is ignored")]
+pub struct Unknown {
+    pub key: &'static str,
+    pub value: String,
+    pub known: &'static str,
+}
+
+impl Behaviour {
+    /// Reads the annotations of an instance and its VM, the former first. What cannot be read is reported and
+    /// counts as absent.
+    pub fn read(layers: &[&BTreeMap<String, String>]) -> (Self, Vec<Unknown>) {
+        let mut unknown = Vec::new();
+        let behaviour = Self {
+            agent_answers: read(layers, &mut unknown, AGENT, "ok, silent", |value| match value {
+                "silent" => Some(false),
+                "ok" => Some(true),
+                _ => None,
+            })
+            .unwrap_or(true),
+            backend: read(layers, &mut unknown, BACKEND, "ok, stopped, refusing, slow=2s", Backend::parse)
+                .unwrap_or_default(),
+            ready: read(layers, &mut unknown, READY, "true, false", |value| value.parse().ok())
+                .unwrap_or(true),
+            hotplug_works: read(layers, &mut unknown, HOTPLUG, "ok, stuck", |value| match value {
+                "stuck" => Some(false),
+                "ok" => Some(true),
+                _ => None,
+            })
+            .unwrap_or(true),
+        };
+        (behaviour, unknown)
+    }
+}
+
+/// The first layer that has the key decides, also when its value cannot be read.
+fn read<T>(
+    layers: &[&BTreeMap<String, String>],
+    unknown: &mut Vec<Unknown>,
+    key: &'static str,
+    known: &'static str,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> Option<T> {
+    let value = layers.iter().find_map(|layer| layer.get(key))?;
+    let parsed = parse(value.trim());
+    if parsed.is_none() {
+        unknown.push(Unknown { key, value: value.clone(), known });
+    }
+    parsed
+}
+
+impl Backend {
+    /// Reads an annotation's value; the duration of `slow` is seconds, or has a unit `ms`, `s` or `m`.
+    pub fn parse(value: &str) -> Option<Self> {
+        match value {
+            "ok" => Some(Self::Ok),
+            "stopped" => Some(Self::Stopped),
+            "refusing" => Some(Self::Refusing),
+            _ => duration(value.strip_prefix("slow=")?).map(Self::Slow),
+        }
+    }
+
+    /// The annotation's value that [`Backend::parse`] reads back.
+    pub fn text(self) -> String {
+        match self {
+            Self::Ok => "ok".to_owned(),
+            Self::Stopped => "stopped".to_owned(),
+            Self::Refusing => "refusing".to_owned(),
+            Self::Slow(delay) => format!("slow={}ms", delay.as_millis()),
+        }
+    }
+
+    /// Whether a readiness probe of the kubelet would succeed.
+    pub fn is_serving(self) -> bool {
+        matches!(self, Self::Ok | Self::Slow(_))
+    }
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().ok()?;
+    match &text[digits..] {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" | "" => Some(Duration::from_secs(number)),
+        "m" => Some(Duration::from_secs(number.checked_mul(60)?)),
+        _ => None,
+    }
+}
+
+/// The DHCP server of the network that the VIPs are on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Dhcp {
+    /// First and last address that it gives, `a-b`.
+    #[serde(deserialize_with = "range")]
+    pub pool: (Ipv4Addr, Ipv4Addr),
+    /// Length of a lease.
+    #[serde(default = "one_hour")]
+    pub lease_seconds: u32,
+    /// It hears and does not answer.
+    #[serde(default)]
+    pub silent: bool,
+}
+
+fn one_hour() -> u32 {
+    3600
+}
+
+fn range<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<(Ipv4Addr, Ipv4Addr), D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let ends = text.split_once('-').and_then(|(first, last)| {
+        let ends: (Ipv4Addr, Ipv4Addr) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        (ends.0 <= ends.1).then_some(ends)
+    });
+    ends.ok_or_else(|| serde::de::Error::custom(format!("{text:?} is not a range of addresses `first-last`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::ok("ok", Some(Backend::Ok))]
+    #[case::stopped("stopped", Some(Backend::Stopped))]
+    #[case::refusing("refusing", Some(Backend::Refusing))]
+    #[case::slow_with_unit("slow=2s", Some(Backend::Slow(Duration::from_secs(2))))]
+    #[case::slow_in_milliseconds("slow=250ms", Some(Backend::Slow(Duration::from_millis(250))))]
+    #[case::slow_without_unit("slow=3", Some(Backend::Slow(Duration::from_secs(3))))]
+    #[case::slow_without_number("slow=s", None)]
+    #[case::unknown("broken", None)]
+    fn reads_a_backend(#[case] value: &str, #[case] expected: Option<Backend>) {
+        assert_eq!(Backend::parse(value), expected);
+        if let Some(backend) = expected {
+            assert_eq!(Backend::parse(&backend.text()), expected);
+        }
+    }
+
+    fn layer(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn the_instance_wins_over_its_vm_key_by_key() {
+        let vm = layer(&[(BACKEND, "stopped"), (READY, "false")]);
+        let instance = layer(&[(BACKEND, "ok"), (AGENT, "silent")]);
+        let (behaviour, unknown) = Behaviour::read(&[&instance, &vm]);
+        let expected =
+            Behaviour { agent_answers: false, backend: Backend::Ok, ready: false, hotplug_works: true };
+        assert_eq!((behaviour, unknown), (expected, vec![]));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_reported_and_counts_as_absent() {
+        let (behaviour, unknown) = Behaviour::read(&[&layer(&[(BACKEND, "tired"), (READY, "maybe")])]);
+        assert_eq!(behaviour, Behaviour::default());
+        assert_eq!(unknown.iter().map(|unknown| unknown.key).collect::<Vec<_>>(), [BACKEND, READY]);
+        assert!(unknown[0].to_string().contains("slow=2s"), "{}", unknown[0]);
+    }
+
+    #[test]
+    fn the_dhcp_setting_has_a_range_and_defaults() {
+        let dhcp: Dhcp = serde_json::from_str(r#"{"pool": "127.77.0.10-127.77.0.20"}"#).unwrap();
+        let pool = (Ipv4Addr::new(127, 77, 0, 10), Ipv4Addr::new(127, 77, 0, 20));
+        assert_eq!(dhcp, Dhcp { pool, lease_seconds: 3600, silent: false });
+        let error = serde_json::from_str::<Dhcp>(r#"{"pool": "127.77.0.20-127.77.0.10"}"#).unwrap_err();
+        assert!(error.to_string().contains("not a range"), "{error}");
+    }
+}

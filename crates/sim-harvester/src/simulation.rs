@@ -1,0 +1,241 @@
+//! Everything together: one call starts it, one value is the handle on it.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex},
+};
+
+use futures::future::{BoxFuture, FutureExt};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use controller_kit::{Cache, Clock, Life, ObjectKey, Queue};
+use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
+
+use crate::{
+    announcer::{Release, controller::Announcer},
+    data_path::{
+        BackendName, Balanced, Changed, Hop, PodAt, Refused, Side, World,
+        listeners::{CannotCarry, Carried, Listeners},
+    },
+    dhcp::{self, Lan, server::Server},
+    endpoint_slices,
+    guest::{Workload, controller::Kubelets, pod_address},
+    machine::{Machine, controller::Machines},
+    settings::{self, Backend},
+    wire::WireMap,
+};
+
+/// What carries connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// Nothing listens; [`SimHarvester::carry`] and [`SimHarvester::dial`] say what would happen. For tests whose clock
+    /// stands still.
+    Memory,
+    /// Real listeners on loopback.
+    Sockets(WireMap),
+}
+
+/// What a simulation is made of.
+#[derive(Clone)]
+pub struct Options {
+    /// May do everything in the Harvester cluster.
+    pub harvester: Client,
+    /// May do everything in the guest cluster.
+    pub guest: Client,
+    /// Name of the guest cluster: its machines carry it as label `guestcluster.harvesterhci.io/name`.
+    pub cluster: String,
+    /// Where machines get addresses from, in the lower half, and pods, in the upper: part of 198.18.0.0/16.
+    pub network: Ipv4Net,
+    /// Pods that run on every guest Node.
+    pub workloads: Vec<Workload>,
+    /// Whether the slices of the guest's Services are written here; a real cluster has a controller for them.
+    pub writes_slices: bool,
+    /// kube-vip in Harvester.
+    pub harvester_vip: Release,
+    /// kube-vip in the guest.
+    pub guest_vip: Release,
+    pub carrier: Carrier,
+    /// The network that VIPs are leased on, and what its server gives out until a Setting says otherwise.
+    pub lan: Lan,
+    pub dhcp: settings::Dhcp,
+    pub clock: Clock,
+    /// For every choice that a real system makes at random.
+    pub seed: u64,
+}
+
+/// A running simulation. It ends with the [`Life`] that it was started in.
+#[derive(Clone)]
+pub struct SimHarvester {
+    harvester: Client,
+    machines: Machines,
+    kubelets: Kubelets,
+    harvester_vip: Announcer,
+    guest_vip: Announcer,
+    listeners: Listeners,
+}
+
+impl SimHarvester {
+    /// Starts all parts. The definitions of [`crate::crds`] must be there already.
+    pub fn start(options: Options, life: &Life) -> Self {
+        let Options { harvester, guest, cluster, network, workloads, writes_slices, .. } = options;
+        let Options { harvester_vip, guest_vip, carrier, lan, dhcp, clock, seed, .. } = options;
+        let (lower, upper) = halves(network);
+        let hosts: Cache<Node> = Cache::start(life, Api::all(harvester.clone()), Default::default());
+        let machines = Machines::start(life, &harvester, &hosts, lower, clock);
+        let kubelets = Kubelets::start(life, &guest, &machines, &cluster, upper, workloads, clock);
+        let changed = Queue::new();
+        let harvester_vip = Announcer::start(life, &harvester, harvester_vip, &hosts, &lan, seed, &changed);
+        let nodes = &kubelets.nodes;
+        let guest_vip =
+            Announcer::start(life, &guest, guest_vip, nodes, &lan, seed.wrapping_add(1), &changed);
+        if writes_slices {
+            endpoint_slices::controller::start(
+                life,
+                &guest,
+                &guest_vip.services,
+                &guest_vip.slices,
+                &kubelets.pods,
+            );
+        }
+        let server = Arc::new(Mutex::new(Server::new(dhcp.pool.0, dhcp.clone())));
+        dhcp::serve(life, &lan, server.clone());
+        dhcp::server::follow_settings(life, &harvester, server, dhcp);
+        let wire = match carrier {
+            Carrier::Sockets(wire) => wire,
+            Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),
+        };
+        let listeners = Listeners::new(life, wire, seed.wrapping_add(2));
+        let this = Self { harvester, machines, kubelets, harvester_vip, guest_vip, listeners };
+        if let Carrier::Sockets(_) = carrier {
+            this.subscribe(&changed);
+            let see = this.clone();
+            this.listeners.follow(&changed, move || see.world());
+        }
+        this
+    }
+
+    /// The ports of Services that are served at their VIPs now. Empty with [`Carrier::Memory`].
+    pub fn carried(&self) -> Vec<Carried> {
+        self.listeners.carried()
+    }
+
+    /// What cannot be served on this machine, and why.
+    pub fn cannot_carry(&self) -> Vec<CannotCarry> {
+        self.listeners.cannot_carry()
+    }
+
+    /// All machines that have an address.
+    pub fn machines(&self) -> Vec<Machine> {
+        self.machines.list()
+    }
+
+    /// Requests that each backend has answered so far; [`SimHarvester::carry`] counts as one.
+    pub fn answered(&self) -> BTreeMap<BackendName, u64> {
+        self.listeners.answered()
+    }
+
+    /// Who would answer a connection to `vip` on `port` now. Each call chooses anew among those who might.
+    ///
+    /// # Errors
+    /// Why nobody would.
+    pub fn carry(&self, vip: IpAddr, port: u16) -> Result<BackendName, Refused> {
+        let (name, _) = self.world().carry(SocketAddr::new(vip, port), |of| self.listeners.pick(of))?;
+        self.listeners.count(&name);
+        Ok(name)
+    }
+
+    /// Opens a connection in memory: what a prober's dialler is in tests whose clock stands still. It never ends where a
+    /// real one would time out.
+    pub fn dial(&self, at: SocketAddr) -> BoxFuture<'static, io::Result<()>> {
+        let mut next = self.world().at(at);
+        if let Hop::Forward(to) = next {
+            // kube-proxy forwards packets: a handshake with a node port is one with the pod behind it
+            next = self.world().at(to[self.listeners.pick(to.len())]);
+        }
+        match next {
+            Hop::Answer(..) | Hop::Forward(_) => std::future::ready(Ok(())).boxed(),
+            Hop::Refused(Refused::Silent(_)) => std::future::pending().boxed(),
+            Hop::Refused(why) => {
+                std::future::ready(Err(io::Error::new(io::ErrorKind::ConnectionRefused, why))).boxed()
+            }
+        }
+    }
+
+    /// Changes how a machine answers, by the annotation that a user would write.
+    ///
+    /// # Errors
+    /// The server's.
+    pub async fn set_backend(&self, machine: &ObjectKey, backend: Backend) -> kube::Result<()> {
+        let api: Api<VirtualMachine> = Api::namespaced(self.harvester.clone(), &machine.namespace);
+        let patch = json!({"metadata": {"annotations": {settings::BACKEND: backend.text()}}});
+        api.patch(&machine.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+    }
+
+    fn subscribe(&self, changed: &Queue<Changed>) {
+        let poke = |queue: &Queue<Changed>| {
+            let queue = queue.clone();
+            move || queue.add(Changed)
+        };
+        let add = poke(changed);
+        self.machines.vms.on_change(move |_| add());
+        let add = poke(changed);
+        self.machines.instances.on_change(move |_| add());
+        let add = poke(changed);
+        self.kubelets.pods.on_change(move |_| add());
+        for announcer in [&self.harvester_vip, &self.guest_vip] {
+            let add = poke(changed);
+            announcer.services.on_change(move |_| add());
+            let add = poke(changed);
+            announcer.slices.on_change(move |_| add());
+        }
+    }
+
+    fn world(&self) -> World {
+        let pods = self.kubelets.pods.list().into_iter().filter_map(|pod| {
+            let spec = pod.spec.as_ref()?;
+            let ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());
+            Some(PodAt {
+                key: ObjectKey::of(&*pod),
+                node: spec.node_name.clone()?,
+                address: pod_address(&pod)?.into(),
+                ports: ports.filter_map(|port| u16::try_from(port.container_port).ok()).collect(),
+            })
+        });
+        World {
+            machines: self.machines.list(),
+            pods: pods.collect(),
+            guest: side(&self.guest_vip),
+            harvester: side(&self.harvester_vip),
+        }
+    }
+}
+
+fn side(announcer: &Announcer) -> Side {
+    let slices = announcer.slices.list();
+    let mut of: BTreeMap<ObjectKey, Vec<_>> = BTreeMap::new();
+    for slice in &slices {
+        if let (Some(namespace), Some(name)) = (slice.namespace(), slice.labels().get(SLICE_SERVICE_NAME)) {
+            of.entry(ObjectKey::new(namespace, name)).or_default().push(&**slice);
+        }
+    }
+    let services = announcer.services.list().into_iter().map(|service| {
+        let key = ObjectKey::of(&*service);
+        let slices = of.remove(&key).unwrap_or_default();
+        (key, Balanced::of(&service, slices))
+    });
+    Side { services: services.collect(), announced: announcer.announced() }
+}
+
+/// Machines live in the lower half of a network, pods in the upper.
+fn halves(network: Ipv4Net) -> (Ipv4Net, Ipv4Net) {
+    let mut halves = network.subnets(network.prefix_len() + 1).expect("a network of two or more addresses");
+    (halves.next().unwrap_or(network), halves.next().unwrap_or(network))
+}

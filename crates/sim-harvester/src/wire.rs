@@ -1,0 +1,109 @@
+//! Where an address of an object is found on the wire.
+//!
+//! A real API server refuses loopback addresses in EndpointSlices, and only loopback addresses exist on a laptop
+//! without asking anybody. So machines and pods carry addresses of 198.18.0.0/16 (set aside for benchmarks, routed
+//! nowhere) in every object, and whoever dials or listens maps them to 127.18.0.0/16. Other addresses, VIPs among
+//! them, are themselves.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+
+use ipnet::Ipv4Net;
+
+/// What is added to a port below 1024 that may not be bound.
+const LOW_PORT_SHIFT: u16 = 8000;
+
+/// The map from objects to the wire, an argument of everything that dials or listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WireMap {
+    objects: Ipv4Net,
+    wire: Ipv4Net,
+    low_ports: LowPorts,
+}
+
+/// Where ports below 1024 are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LowPorts {
+    /// Where they are.
+    InPlace,
+    /// At port + 8000, because an ordinary user may not bind them.
+    Shifted,
+}
+
+impl WireMap {
+    /// 198.18.0.0/16 is found at 127.18.0.0/16.
+    pub fn loopback(low_ports: LowPorts) -> Self {
+        let net = |a, b| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), 16).expect("16 is at most 32");
+        Self { objects: net(198, 18), wire: net(127, 18), low_ports }
+    }
+
+    /// Like [`WireMap::loopback`], after having tried whether this process may bind a port below 1024.
+    pub fn for_this_process() -> Self {
+        // port 1 (tcpmux) on an address of our own: nobody else listens there
+        let low_ports = match TcpListener::bind((Ipv4Addr::new(127, 18, 255, 254), 1)) {
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => LowPorts::Shifted,
+            _ => LowPorts::InPlace,
+        };
+        Self::loopback(low_ports)
+    }
+
+    /// Where ports below 1024 are served.
+    pub fn low_ports(&self) -> LowPorts {
+        self.low_ports
+    }
+
+    /// The address on the wire of an address in an object.
+    pub fn address(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(v4) if self.objects.contains(&v4) => {
+                let host = u32::from(v4) & u32::from(self.objects.hostmask());
+                IpAddr::V4(Ipv4Addr::from(u32::from(self.wire.network()) | host))
+            }
+            other => other,
+        }
+    }
+
+    /// The port on the wire.
+    pub fn port(&self, port: u16) -> u16 {
+        match self.low_ports {
+            LowPorts::Shifted if port < 1024 => port + LOW_PORT_SHIFT,
+            _ => port,
+        }
+    }
+
+    /// Address and port on the wire: what to dial, and what to listen on.
+    pub fn socket(&self, object: SocketAddr) -> SocketAddr {
+        SocketAddr::new(self.address(object.ip()), self.port(object.port()))
+    }
+
+    /// Whether an address belongs to a machine or a pod of this sandbox.
+    pub fn is_mapped(&self, address: IpAddr) -> bool {
+        matches!(address, IpAddr::V4(v4) if self.objects.contains(&v4))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::machine("198.18.7.11:30080", "127.18.7.11:30080")]
+    #[case::vip_is_itself("127.77.3.1:80", "127.77.3.1:80")]
+    #[case::dummy_is_itself("10.52.0.255:80", "10.52.0.255:80")]
+    #[case::next_net_is_itself("198.19.7.11:80", "198.19.7.11:80")]
+    fn maps(#[case] object: &str, #[case] wire: &str) {
+        let map = WireMap::loopback(LowPorts::InPlace);
+        assert_eq!(map.socket(object.parse().unwrap()), wire.parse().unwrap());
+    }
+
+    #[rstest]
+    #[case(80, 8080)]
+    #[case(1023, 9023)]
+    #[case(1024, 1024)]
+    #[case(30080, 30080)]
+    fn low_ports_are_shifted_where_they_may_not_be_bound(#[case] port: u16, #[case] wire: u16) {
+        assert_eq!(WireMap::loopback(LowPorts::Shifted).port(port), wire);
+        assert_eq!(WireMap::loopback(LowPorts::InPlace).port(port), port);
+    }
+}

@@ -1,0 +1,115 @@
+//! The Service that Harvester's kube-vip announces for a load balancer.
+
+use controller_kit::Kept;
+use harvester_api::{Listener, annotations, labels, names};
+use k8s_openapi::api::core::v1::Service;
+use serde_json::{Value, json};
+
+use super::owner::{Owner, claim};
+use super::write::Write;
+
+/// What kube-vip says that it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
+/// versions write while they still wait for a lease, is not an address.
+pub(crate) fn announced(service: &Service) -> Option<&str> {
+    let status = service.status.as_ref()?.load_balancer.as_ref()?;
+    let ip = status.ingress.as_ref()?.first()?.ip.as_deref()?;
+    (!ip.is_empty() && ip != names::DHCP_ADDRESS).then_some(ip)
+}
+
+/// The write that makes the Service ask for `address` (`0.0.0.0`: a lease) and carry the listeners' ports. Both
+/// ways of asking are used: which of them a kube-vip reads first depends on its version.
+pub(crate) fn write(
+    existing: Option<&Kept<Service>>,
+    owner: &Owner,
+    listeners: &[Listener],
+    address: &str,
+) -> Write {
+    let change = |service: &mut Value| {
+        claim(service, owner, &[(labels::SERVICE_LB, "true")]);
+        service["metadata"]["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = address.into();
+        let spec = &mut service["spec"];
+        spec["type"] = "LoadBalancer".into();
+        spec["loadBalancerIP"] = address.into();
+        set_ports(spec, listeners);
+    };
+    match existing {
+        Some(existing) => existing.edited(change).map_or(Write::Nothing, Write::Replace),
+        None => {
+            let mut service = json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
+                "spec": {},
+            });
+            change(&mut service);
+            Write::Create(service)
+        }
+    }
+}
+
+/// The write that makes kube-vip withdraw the address where the Service may not be deleted: it turns into a
+/// ClusterIP Service, without the fields that only Services of other types may have.
+pub(crate) fn write_withdrawn(existing: &Kept<Service>) -> Write {
+    let edited = existing.edited(|service| {
+        if let Some(annotations) = service.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
+        {
+            annotations.remove(annotations::KUBE_VIP_LOADBALANCER_IPS);
+        }
+        let spec = &mut service["spec"];
+        spec["type"] = "ClusterIP".into();
+        for port in spec
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
+            port.remove("nodePort");
+        }
+        if let Some(spec) = spec.as_object_mut() {
+            for field in [
+                "allocateLoadBalancerNodePorts",
+                "externalTrafficPolicy",
+                "healthCheckNodePort",
+                "loadBalancerClass",
+                "loadBalancerIP",
+                "loadBalancerSourceRanges",
+            ] {
+                spec.remove(field);
+            }
+        }
+    });
+    edited.map_or(Write::Nothing, Write::Replace)
+}
+
+/// Makes the ports those of the listeners. The node port (and whatever else others put on a port) stays with the
+/// port of the same protocol and number; ports that are as they should be stay untouched.
+fn set_ports(spec: &mut Value, listeners: &[Listener]) {
+    let found = spec.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let wanted: Vec<Value> = listeners
+        .iter()
+        .map(|listener| {
+            let same = |port: &&Value| protocol(port) == listener.protocol && port["port"] == listener.port;
+            let mut port = found.iter().find(same).cloned().unwrap_or_else(|| json!({}));
+            // an unnamed port is stored without the key
+            if port.get("name").and_then(Value::as_str).unwrap_or_default() != listener.name {
+                port["name"] = listener.name.clone().into();
+            }
+            port["protocol"] = listener.protocol.clone().into();
+            port["port"] = listener.port.into();
+            port["targetPort"] = listener.backend_port.into();
+            port
+        })
+        .collect();
+    let same = wanted.len() == found.len() && wanted.iter().all(|port| found.contains(port));
+    if !same {
+        spec["ports"] = wanted.into();
+    }
+}
+
+fn protocol(port: &Value) -> &str {
+    port.get("protocol").and_then(Value::as_str).unwrap_or("TCP")
+}
+
+#[cfg(test)]
+mod tests;

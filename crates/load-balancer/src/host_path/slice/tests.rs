@@ -1,0 +1,156 @@
+use controller_kit::ObjectKey;
+use rstest::rstest;
+
+use super::*;
+
+fn owner() -> Owner {
+    Owner { key: ObjectKey::new("shop", "web"), uid: "lb-uid".to_owned() }
+}
+
+fn listeners() -> Vec<Listener> {
+    vec![Listener { name: "http".to_owned(), port: 80, protocol: "TCP".to_owned(), backend_port: 8080 }]
+}
+
+fn backend(name: &str, last: u8) -> Backend {
+    let id = BackendId { uid: format!("uid-{name}"), address: Ipv4Addr::new(192, 168, 7, last) };
+    Backend { id, name: name.to_owned() }
+}
+
+const DUMMY: Ipv4Addr = Ipv4Addr::new(10, 52, 0, 255);
+
+fn created(backends: &[(Backend, bool)]) -> Value {
+    match write(None, &owner(), &listeners(), backends, DUMMY) {
+        Write::Create(slice) => slice,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As the server stores it: with a version and defaults.
+fn stored(mut slice: Value) -> Kept<EndpointSlice> {
+    slice["metadata"]["resourceVersion"] = "7".into();
+    slice["metadata"]["uid"] = "slice-uid".into();
+    Kept::from_json(slice).unwrap()
+}
+
+fn replaced(existing: &Kept<EndpointSlice>, backends: &[(Backend, bool)]) -> Option<Value> {
+    match write(Some(existing), &owner(), &listeners(), backends, DUMMY) {
+        Write::Nothing => None,
+        Write::Replace(slice) => Some(slice),
+        Write::Create(slice) => panic!("{slice}"),
+    }
+}
+
+#[test]
+fn a_new_slice_has_the_contracts_shape() {
+    let slice = created(&[(backend("web-1", 11), true), (backend("web-2", 12), false)]);
+    assert_eq!(
+        slice,
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "shop", "name": "web",
+                "labels": {
+                    "loadbalancer.harvesterhci.io/servicelb": "true",
+                    "kubernetes.io/service-name": "web",
+                    "endpointslice.kubernetes.io/managed-by": "harvester-load-balancer",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer", "name": "web", "uid": "lb-uid",
+                }],
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
+            "endpoints": [
+                {"addresses": ["192.168.7.11"], "conditions": {"ready": true},
+                 "targetRef": {"namespace": "shop", "name": "web-1", "uid": "uid-web-1"}},
+                {"addresses": ["192.168.7.12"], "conditions": {"ready": false},
+                 "targetRef": {"namespace": "shop", "name": "web-2", "uid": "uid-web-2"}},
+            ],
+        })
+    );
+}
+
+#[rstest]
+#[case::nobody(&[], true)]
+#[case::nobody_ready(&[false, false], true)]
+#[case::one_ready(&[false, true], false)]
+fn the_dummy_is_there_exactly_while_nobody_is_ready(#[case] ready: &[bool], #[case] expected: bool) {
+    let backends: Vec<_> =
+        ready.iter().zip(11..).map(|(ready, last)| (backend(&format!("web-{last}"), last), *ready)).collect();
+    let slice = created(&backends);
+    let dummies: Vec<_> = slice["endpoints"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|endpoint| endpoint["targetRef"]["uid"] == names::DUMMY_ENDPOINT_UID)
+        .collect();
+    assert_eq!(dummies.len(), usize::from(expected));
+    for dummy in dummies {
+        let target = json!({"namespace": "shop", "name": "web", "uid": names::DUMMY_ENDPOINT_UID});
+        assert_eq!(
+            *dummy,
+            json!({"addresses": ["10.52.0.255"], "conditions": {"ready": true}, "targetRef": target})
+        );
+    }
+}
+
+#[test]
+fn membership_readiness_and_dummy_change_in_one_write_and_then_nothing_is_written() {
+    // pitfalls-load-balancer.md EP-1: there, the dummy goes and comes with every look at an unhealthy balancer
+    let before = stored(created(&[(backend("web-1", 11), false)]));
+    assert_eq!(replaced(&before, &[(backend("web-1", 11), false)]), None);
+    let after = replaced(&before, &[(backend("web-2", 12), true)]).unwrap();
+    let uids: Vec<_> =
+        after["endpoints"].as_array().unwrap().iter().map(|e| e["targetRef"]["uid"].clone()).collect();
+    assert_eq!(uids, ["uid-web-2"]);
+    assert_eq!(replaced(&stored(after), &[(backend("web-2", 12), true)]), None);
+}
+
+#[test]
+fn what_others_put_on_a_slice_survives_and_is_no_reason_to_write() {
+    let mut slice = created(&[(backend("web-1", 11), true)]);
+    slice["metadata"]["annotations"]["team"] = "shop".into();
+    slice["metadata"]["labels"]["zone"] = "a".into();
+    slice["endpoints"][0]["nodeName"] = "host-1".into();
+    let slice = stored(slice);
+    assert_eq!(replaced(&slice, &[(backend("web-1", 11), true)]), None);
+    let after = replaced(&slice, &[(backend("web-1", 11), true), (backend("web-2", 12), true)]).unwrap();
+    assert_eq!(after["metadata"]["annotations"]["team"], "shop");
+    assert_eq!(after["endpoints"][0]["nodeName"], "host-1");
+}
+
+#[test]
+fn the_order_of_endpoints_is_no_reason_to_write() {
+    let slice = stored(created(&[(backend("web-2", 12), true), (backend("web-1", 11), true)]));
+    assert_eq!(replaced(&slice, &[(backend("web-1", 11), true), (backend("web-2", 12), true)]), None);
+}
+
+#[test]
+fn a_slice_of_the_go_program_is_taken_over_with_its_verdicts() {
+    // pitfalls-load-balancer.md EP-2: an endpoint without targetRef must not end the process
+    let mut slice = created(&[(backend("web-1", 11), true), (backend("web-2", 12), false)]);
+    slice["metadata"]["labels"].as_object_mut().unwrap().remove(labels::SLICE_MANAGED_BY);
+    slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.7.13"], "conditions": {}}));
+    let slice = stored(slice);
+    assert_eq!(
+        verdicts(&slice),
+        BTreeMap::from([(backend("web-1", 11).id, true), (backend("web-2", 12).id, false)])
+    );
+    let after = replaced(&slice, &[(backend("web-1", 11), true)]).unwrap();
+    assert_eq!(after["endpoints"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn the_dummy_is_no_verdict_whatever_its_address() {
+    let mut slice = created(&[]);
+    slice["endpoints"][0]["addresses"] = json!(["192.0.2.1"]);
+    assert_eq!(verdicts(&stored(slice)), BTreeMap::new());
+}
+
+#[test]
+fn an_emptied_slice_is_emptied_once() {
+    let slice = stored(created(&[(backend("web-1", 11), true)]));
+    let Write::Replace(emptied) = write_empty(&slice) else { panic!("nothing to write") };
+    assert_eq!(emptied["endpoints"], json!([]));
+    assert_eq!(write_empty(&stored(emptied)), Write::Nothing);
+}

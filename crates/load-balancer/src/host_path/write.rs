@@ -1,0 +1,181 @@
+//! Carrying out the writes of the host path, and what their answers mean.
+
+use std::fmt::Debug;
+
+use controller_kit::{Cache, Kept, ObjectKey, replace};
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// What to write, if anything.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Write {
+    Nothing,
+    Create(Value),
+    Replace(Value),
+}
+
+/// How a write ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Written {
+    Done,
+    /// The object was not what we took it for; the cache now has it as it is. Decide again.
+    Stale,
+    /// The server will not have it, however often it is tried: its reason.
+    Refused(String),
+}
+
+/// How a DELETE ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Deleted {
+    Gone,
+    /// It has finalizers of others.
+    Going,
+    /// Our role may not.
+    Forbidden,
+}
+
+/// A request that failed and may succeed when it is repeated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{doing} {kind} {key}")]
+    Request {
+        doing: &'static str,
+        kind: String,
+        key: ObjectKey,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("Service and EndpointSlice {0} change faster than they can be written")]
+    Contended(ObjectKey),
+}
+
+/// What a kind of the host path can do.
+pub(crate) trait HostKind:
+    Resource<DynamicType = (), Scope = NamespaceResourceScope>
+    + DeserializeOwned
+    + Clone
+    + Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> HostKind for K where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+/// Sends `write`; the answer is known to `cache` at once.
+pub(crate) async fn carry_out<K: HostKind>(
+    client: &Client,
+    cache: &Cache<Kept<K>>,
+    key: &ObjectKey,
+    write: Write,
+) -> Result<Written, Error> {
+    let failed = |doing| move |source| error::<K>(doing, key, source);
+    let (doing, answer) = match write {
+        Write::Nothing => return Ok(Written::Done),
+        Write::Create(json) => {
+            let object = Kept::<K>::from_json(json).expect("we made it of the fields of its kind");
+            ("create", api(client, key).create(&PostParams::default(), &object).await)
+        }
+        Write::Replace(json) => ("update", replace::<K>(client, &json).await),
+    };
+    match answer {
+        Ok(object) => {
+            cache.wrote(object);
+            Ok(Written::Done)
+        }
+        Err(kube::Error::Api(status)) if status.code == 422 => Ok(Written::Refused(status.message.clone())),
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            refresh(client, cache, key).await.map_err(failed("read"))?;
+            match cache.get(key) {
+                // a 404 for a POST is not about the object: its namespace is not there
+                None if doing == "create" => Err(failed(doing)(kube::Error::Api(status))),
+                _ => Ok(Written::Stale),
+            }
+        }
+        Err(source) => Err(failed(doing)(source)),
+    }
+}
+
+/// Reads an object afresh, past the watch.
+pub(crate) async fn refresh<K: HostKind>(
+    client: &Client,
+    cache: &Cache<Kept<K>>,
+    key: &ObjectKey,
+) -> kube::Result<()> {
+    match api::<K>(client, key).get_opt(&key.name).await? {
+        Some(object) => {
+            cache.wrote(object);
+        }
+        None => {
+            if let Some(uid) = cache.get(key).and_then(|object| object.uid()) {
+                cache.gone(key, &uid);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads an object that the cache does not have, for instance because it lacks our label.
+pub(crate) async fn look<K: HostKind>(client: &Client, key: &ObjectKey) -> Result<Option<Kept<K>>, Error> {
+    api::<K>(client, key).get_opt(&key.name).await.map_err(|source| error::<K>("read", key, source))
+}
+
+/// Deletes a Service, if it still is the one that `cache` knows.
+pub(crate) async fn delete(
+    client: &Client,
+    cache: &Cache<Kept<Service>>,
+    key: &ObjectKey,
+    uid: &str,
+) -> Result<Deleted, Error> {
+    let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+    match api::<Service>(client, key).delete(&key.name, &params).await {
+        Ok(answer) => match answer.left().filter(|object| !object.finalizers().is_empty()) {
+            Some(object) => {
+                cache.wrote(object);
+                Ok(Deleted::Going)
+            }
+            None => {
+                cache.gone(key, uid);
+                Ok(Deleted::Gone)
+            }
+        },
+        // gone already, or another object of that name by now
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+            cache.gone(key, uid);
+            Ok(Deleted::Gone)
+        }
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(Deleted::Forbidden),
+        Err(source) => Err(error::<Service>("delete", key, source)),
+    }
+}
+
+/// What an error says to people: the server's own words, without the Status around them.
+pub(crate) fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn api<K: HostKind>(client: &Client, key: &ObjectKey) -> Api<Kept<K>> {
+    Api::namespaced(client.clone(), &key.namespace)
+}
+
+fn error<K: Resource<DynamicType = ()>>(doing: &'static str, key: &ObjectKey, source: kube::Error) -> Error {
+    Error::Request { doing, kind: K::kind(&()).into_owned(), key: key.clone(), source }
+}

@@ -1,0 +1,92 @@
+//! The admission webhook: judges and completes LoadBalancer objects and IPPools before they are stored.
+//!
+//! ```text
+//! API server ──AdmissionReview──► server ──Request──► judge ──► load_balancer, ip_pool: validate, mutate (pure)
+//!                                   ▲                   │
+//!                     certificates  │                   └─ sees: Namespaces, VMs, VMIs (watched), pools, networks
+//! secrets ◄──► keep ────────────────┘
+//!               └──► both webhook configurations (caBundle)
+//! ```
+//! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
+//! where they are not as they should be. Judging has no side effects, so a dry run is judged like any other request.
+
+mod certificate;
+pub mod cli;
+mod configuration;
+pub mod ip_pool;
+mod judge;
+mod keep;
+pub mod load_balancer;
+mod patch;
+pub mod review;
+mod secret;
+mod server;
+mod status;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use controller_kit::{Clock, Life};
+use kube::Client;
+
+pub use configuration::Address;
+pub use keep::Error as KeepError;
+
+/// How long open connections may finish when the process ends.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What the rules depend on besides objects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// The one user who may write addresses and records: the load balancer's controller.
+    pub status_writer: String,
+}
+
+/// What the command line decides.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Namespace of the chart: of the secrets, and of the Service.
+    pub namespace: String,
+    pub policy: Policy,
+    /// Where the API server finds us.
+    pub address: Address,
+}
+
+/// Why the webhook could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("prepare certificates")]
+    Keep(#[from] keep::Error),
+    #[error("listen for admission reviews")]
+    Listen(#[from] io::Error),
+}
+
+/// Serves on `listener` until the life ends. The API server is told of us once we can answer.
+///
+/// # Errors
+/// No certificate could be had, or the listener failed.
+pub async fn run(
+    client: Client,
+    clock: Clock,
+    config: Config,
+    listener: TcpListener,
+    life: &Life,
+) -> Result<(), Error> {
+    let Config { namespace, policy, address } = config;
+    let judge = Arc::new(judge::Judge::start(life, client.clone(), policy).await);
+    let keeper = keep::Keeper::start(life, client, clock, namespace, address).await;
+    let tls = keeper.first().await?;
+    listener.set_nonblocking(true)?;
+    let handle = axum_server::Handle::new();
+    let server = axum_server::from_tcp_rustls(listener, tls.clone())?.handle(handle.clone());
+    life.spawn_until_stop(keeper.keep(tls));
+    let stop = life.stop.clone();
+    life.spawn(async move {
+        stop.cancelled().await;
+        handle.graceful_shutdown(Some(GRACE));
+    });
+    server.serve(server::router(judge).into_make_service()).await?;
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! The two secrets that hold the certificates, shared by all replicas.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt as _;
+
+use super::certificate::{Authority, Serving};
+
+/// Secret of the authority.
+pub(super) const CA_SECRET: &str = "harvester-load-balancer-webhook-ca";
+/// Secret of the serving certificate.
+pub(super) const TLS_SECRET: &str = "harvester-load-balancer-webhook-tls";
+
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+/// In the serving certificate's secret: the certificate of who signed it.
+const AUTHORITY: &str = "ca.crt";
+/// Day on which the certificate ends. Only what carries it is ours.
+const ENDS: &str = "loadbalancer.harvesterhci.io/certificate-ends";
+/// Names that the certificate is good for, separated by commas.
+const NAMES: &str = "loadbalancer.harvesterhci.io/certificate-names";
+
+const PEM_END: &str = "-----END CERTIFICATE-----";
+
+/// The authority in a secret; nothing when it is not of our making.
+pub(super) fn authority(secret: &Secret) -> Option<Authority> {
+    let bundle = text(secret, CERTIFICATE)?;
+    let (certificate, former) = split_first(&bundle)?;
+    let former = (!former.is_empty()).then_some(former);
+    Some(Authority { certificate, former, key: text(secret, KEY)?, ends: ends(secret)? })
+}
+
+/// The certificate that a secret of the authority begins with, whoever made it.
+pub(super) fn first_certificate(secret: &Secret) -> Option<String> {
+    Some(split_first(&text(secret, CERTIFICATE)?)?.0)
+}
+
+/// The serving certificate in a secret; nothing when it is not of our making.
+pub(super) fn serving(secret: &Secret) -> Option<Serving> {
+    let names = secret.annotations().get(NAMES)?.split(',').map(ToOwned::to_owned).collect::<BTreeSet<_>>();
+    let (certificate, key) = (text(secret, CERTIFICATE)?, text(secret, KEY)?);
+    Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends: ends(secret)? })
+}
+
+/// `secret` (or a new one in `namespace`) with this authority in it.
+pub(super) fn with_authority(secret: Option<Secret>, namespace: &str, authority: &Authority) -> Secret {
+    let data = [(CERTIFICATE, authority.bundle()), (KEY, authority.key.clone())];
+    filled(secret, namespace, CA_SECRET, &data, &[(ENDS, authority.ends.to_string())])
+}
+
+/// `secret` (or a new one in `namespace`) with this serving certificate in it.
+pub(super) fn with_serving(secret: Option<Secret>, namespace: &str, serving: &Serving) -> Secret {
+    let data = [
+        (CERTIFICATE, serving.certificate.clone()),
+        (KEY, serving.key.clone()),
+        (AUTHORITY, serving.authority.clone()),
+    ];
+    let names: Vec<&str> = serving.names.iter().map(String::as_str).collect();
+    filled(
+        secret,
+        namespace,
+        TLS_SECRET,
+        &data,
+        &[(ENDS, serving.ends.to_string()), (NAMES, names.join(","))],
+    )
+}
+
+fn filled(
+    secret: Option<Secret>,
+    namespace: &str,
+    name: &str,
+    data: &[(&str, String)],
+    annotations: &[(&str, String)],
+) -> Secret {
+    let mut secret = secret.unwrap_or_else(|| {
+        let mut secret = Secret { type_: Some("kubernetes.io/tls".to_owned()), ..Secret::default() };
+        secret.metadata.namespace = Some(namespace.to_owned());
+        secret.metadata.name = Some(name.to_owned());
+        secret
+    });
+    let bytes = data.iter().map(|(key, text)| ((*key).to_owned(), ByteString(text.clone().into_bytes())));
+    secret.data.get_or_insert_with(BTreeMap::new).extend(bytes);
+    secret
+        .annotations_mut()
+        .extend(annotations.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+    secret
+}
+
+fn text(secret: &Secret, key: &str) -> Option<String> {
+    let bytes = &secret.data.as_ref()?.get(key)?.0;
+    String::from_utf8(bytes.clone()).ok().filter(|text| !text.is_empty())
+}
+
+fn ends(secret: &Secret) -> Option<jiff::civil::Date> {
+    secret.annotations().get(ENDS)?.parse().ok()
+}
+
+/// The first certificate of a bundle, and the second; a third is forgotten.
+fn split_first(bundle: &str) -> Option<(String, String)> {
+    let mut parts = bundle.split_inclusive(PEM_END).map(str::trim).filter(|part| part.ends_with(PEM_END));
+    let first = format!("{}\n", parts.next()?);
+    Some((first, parts.next().map(|second| format!("{second}\n")).unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::certificate::{new_authority, new_serving};
+    use super::*;
+
+    #[test]
+    fn what_is_stored_reads_back() {
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let former = new_authority(None, now).unwrap();
+        let stored = new_authority(Some(former.certificate), now).unwrap();
+        let secret = with_authority(None, "harvester-system", &stored);
+        assert_eq!(authority(&secret), Some(stored.clone()));
+        assert_eq!(first_certificate(&secret), Some(stored.certificate.clone()));
+
+        let names = BTreeSet::from([
+            "127.0.0.1".to_owned(),
+            "harvester-load-balancer-webhook.harvester-system.svc".to_owned(),
+        ]);
+        let certificate = new_serving(&stored, &names, now).unwrap();
+        assert_eq!(serving(&with_serving(None, "harvester-system", &certificate)), Some(certificate));
+    }
+
+    #[test]
+    fn the_go_programs_authority_is_not_ours_but_stays_known() {
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let go = new_authority(None, now).unwrap();
+        let mut secret = with_authority(None, "harvester-system", &go);
+        secret.annotations_mut().clear();
+        secret.annotations_mut().insert("listener.cattle.io/fingerprint".to_owned(), "SHA1=00".to_owned());
+        assert_eq!(authority(&secret), None);
+        assert_eq!(first_certificate(&secret), Some(go.certificate));
+        let ours = with_authority(Some(secret), "harvester-system", &new_authority(None, now).unwrap());
+        assert_eq!(ours.annotations()["listener.cattle.io/fingerprint"], "SHA1=00");
+    }
+}

@@ -1,0 +1,200 @@
+//! Who may write which part of a status.
+//!
+//! Neither kind has a status subresource: whoever may update an object can write its status, and a PUT without one
+//! erases it. So a tenant could take any address, and a `kubectl replace` would lose the record of a pool. The
+//! status that stands is computed here; the mutator puts it back without a word, and the validator refuses only
+//! where somebody got past the mutator.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names;
+use serde_json::{Map, Value, json};
+
+/// The user agent of the load balancer, the Go program's and ours: the manager of its records in `managedFields`.
+const MANAGER: &str = "harvester-load-balancer";
+
+/// The status that a LoadBalancer object gets when somebody else than its controller writes `object` over `old`
+/// (null: creates it). All of it is the controller's, but for `address` of cluster objects, which their cloud
+/// controller manager writes: the allocated one, or with DHCP any.
+pub(super) fn of_load_balancer(object: &Value, old: &Value) -> Value {
+    let mut status = old["status"].clone();
+    let asked = &object["status"]["address"];
+    let allocated = &status["allocatedAddress"]["ip"];
+    let admitted = object["spec"]["workloadType"] == "cluster"
+        && !object["status"].is_null()
+        && (asked == allocated
+            || allocated == names::DHCP_ADDRESS
+            || asked.as_str().unwrap_or_default().is_empty());
+    if admitted && let Some(status) = status.as_object_mut() {
+        match asked {
+            Value::Null => status.remove("address"),
+            asked => status.insert("address".to_owned(), asked.clone()),
+        };
+    }
+    status
+}
+
+/// The status that a pool gets likewise. Others may add a record on a free address, remove what others added, and
+/// edit the history; what counts the records follows from them.
+pub(super) fn of_pool(object: &Value, old: &Value) -> Value {
+    let asked = &object["status"];
+    if old.is_null() || asked.is_null() {
+        return old["status"].clone();
+    }
+    let mut status = match &old["status"] {
+        Value::Null => json!({"total": 0, "available": 0, "lastAllocated": ""}),
+        status => status.clone(),
+    };
+    let had = entries(&status["allocated"]);
+    let wanted = entries(&asked["allocated"]);
+    let foreign = foreign_records(&old["metadata"]["managedFields"]);
+
+    let mut allocated: Map<String, Value> = had
+        .iter()
+        .filter(|(address, _)| wanted.contains_key(*address) || !foreign.contains(*address))
+        .map(|(address, holder)| (address.clone(), holder.clone()))
+        .collect();
+    for (address, holder) in &wanted {
+        allocated.entry(address.clone()).or_insert_with(|| holder.clone());
+    }
+    if allocated != had {
+        let total = status["total"].as_i64().unwrap_or_default();
+        let held = i64::try_from(allocated.len()).unwrap_or(i64::MAX);
+        status["available"] = total.saturating_sub(held).into();
+        if asked["lastAllocated"].as_str().is_some_and(|last| !last.is_empty()) {
+            status["lastAllocated"] = asked["lastAllocated"].clone();
+        }
+    }
+    set_or_remove(&mut status, "allocated", allocated);
+    set_or_remove(&mut status, "allocatedHistory", entries(&asked["allocatedHistory"]));
+    if old["status"].is_null() && status == json!({"total": 0, "available": 0, "lastAllocated": ""}) {
+        return Value::Null;
+    }
+    status
+}
+
+fn entries(map: &Value) -> Map<String, Value> {
+    map.as_object().cloned().unwrap_or_default()
+}
+
+fn set_or_remove(status: &mut Value, key: &str, map: Map<String, Value>) {
+    let Some(status) = status.as_object_mut() else { return };
+    if map.is_empty() {
+        status.remove(key);
+    } else {
+        status.insert(key.to_owned(), map.into());
+    }
+}
+
+/// The records that somebody else than the load balancer made, by the pool's `managedFields`: providers of Cluster
+/// API hold addresses for machines that way.
+pub(super) fn foreign_records(managed_fields: &Value) -> BTreeSet<String> {
+    let keys = |manager: &Value| -> Vec<String> {
+        let fields = &manager["fieldsV1"]["f:status"]["f:allocated"];
+        let names = fields.as_object().into_iter().flat_map(Map::keys);
+        names.filter_map(|name| name.strip_prefix("f:")).map(ToOwned::to_owned).collect()
+    };
+    let managers = managed_fields.as_array().map(Vec::as_slice).unwrap_or_default();
+    let (ours, theirs): (Vec<_>, Vec<_>) = managers.iter().partition(|manager| manager["manager"] == MANAGER);
+    let ours: BTreeSet<String> = ours.into_iter().flat_map(keys).collect();
+    theirs.into_iter().flat_map(keys).filter(|key| !ours.contains(key)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn lb(workload: &str, status: &Value) -> Value {
+        json!({"spec": {"workloadType": workload}, "status": status})
+    }
+
+    fn allocated(ip: &str, address: &str) -> Value {
+        json!({"allocatedAddress": {"ip": ip, "ipPool": "edge"}, "address": address, "backendServers": ["192.168.7.11"]})
+    }
+
+    #[rstest]
+    #[case::given_at_creation(lb("vm", &allocated("10.0.0.1", "")), json!(null), json!(null))]
+    // pitfalls-load-balancer.md LB-20: there, an edit as YAML loses the address
+    #[case::wiped(lb("vm", &json!(null)), lb("vm", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
+    // pitfalls-load-balancer.md S-9: there, a tenant takes any address
+    #[case::forged(lb("vm", &allocated("10.0.0.1", "10.0.0.1")), lb("vm", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
+    #[case::address_of_a_vm_object(lb("vm", &allocated("10.0.0.9", "10.0.0.9")), lb("vm", &allocated("10.0.0.9", "")), allocated("10.0.0.9", ""))]
+    #[case::ccm_writes_back(lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", "10.0.0.9"))]
+    #[case::ccm_writes_only_the_address(
+        lb("cluster", &json!({"address": "10.0.0.9"})), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", "10.0.0.9"))]
+    #[case::ccm_writes_another(lb("cluster", &allocated("10.0.0.9", "10.0.0.1")), lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
+    #[case::ccm_writes_a_lease(lb("cluster", &allocated("0.0.0.0", "10.0.0.77")), lb("cluster", &allocated("0.0.0.0", "")), allocated("0.0.0.0", "10.0.0.77"))]
+    #[case::ccm_clears(
+        lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}})), lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}, "address": "10.0.0.9"})),
+        json!({"allocatedAddress": {"ip": "10.0.0.9"}}))]
+    #[case::ccm_wipes(lb("cluster", &json!(null)), lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
+    #[case::nothing_yet(lb("cluster", &json!({"address": "10.0.0.9"})), lb("cluster", &json!(null)), json!(null))]
+    fn the_status_of_a_load_balancer_is_its_controllers(
+        #[case] object: Value,
+        #[case] old: Value,
+        #[case] expected: Value,
+    ) {
+        assert_eq!(of_load_balancer(&object, &old), expected);
+    }
+
+    fn pool(status: Value) -> Value {
+        let managed = json!([
+            {"manager": "harvester-load-balancer", "fieldsV1": {"f:status": {"f:allocated": {"f:10.0.0.2": {}}}}},
+            {"manager": "capi", "fieldsV1": {"f:status": {"f:allocated": {"f:10.0.0.3": {}}}}},
+        ]);
+        let mut pool = json!({"metadata": {"managedFields": managed}});
+        if !status.is_null() {
+            pool["status"] = status;
+        }
+        pool
+    }
+
+    fn record(available: i64, last: &str, allocated: &Value, history: &Value) -> Value {
+        let mut status = json!({"total": 9, "available": available, "lastAllocated": last});
+        if !allocated.is_null() {
+            status["allocated"] = allocated.clone();
+        }
+        if !history.is_null() {
+            status["allocatedHistory"] = history.clone();
+        }
+        status
+    }
+
+    fn standing() -> Value {
+        record(7, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!(null))
+    }
+
+    #[rstest]
+    // pitfalls-load-balancer.md IP-16: there, a replace without status gives held addresses out again
+    #[case::wiped(json!(null), standing())]
+    #[case::emptied(record(9, "", &json!(null), &json!(null)), record(8, "10.0.0.3", &json!({"10.0.0.2": "shop/web"}), &json!(null)))]
+    #[case::robbed(record(7, "10.0.0.3", &json!({"10.0.0.2": "evil/lb", "10.0.0.3": "capi/m-1"}), &json!(null)), standing())]
+    #[case::counts_forged(record(900, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!(null)), standing())]
+    #[case::record_added(
+        record(6, "10.0.0.4", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1", "10.0.0.4": "capi/m-2"}), &json!(null)),
+        record(6, "10.0.0.4", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1", "10.0.0.4": "capi/m-2"}), &json!(null)))]
+    #[case::foreign_record_removed(
+        record(8, "10.0.0.3", &json!({"10.0.0.2": "shop/web"}), &json!({"10.0.0.3": "capi/m-1"})),
+        record(8, "10.0.0.3", &json!({"10.0.0.2": "shop/web"}), &json!({"10.0.0.3": "capi/m-1"})))]
+    #[case::history_edited(
+        record(7, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!({"10.0.0.8": "shop/api"})),
+        record(7, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!({"10.0.0.8": "shop/api"})))]
+    fn others_add_and_remove_their_own_records_of_a_pool_and_nothing_else(
+        #[case] asked: Value,
+        #[case] expected: Value,
+    ) {
+        assert_eq!(of_pool(&pool(asked), &pool(standing())), expected);
+    }
+
+    #[rstest]
+    #[case::given_at_creation(pool(standing()), json!(null), json!(null))]
+    #[case::none_before_none_after(pool(json!(null)), pool(json!(null)), json!(null))]
+    #[case::first_history(
+        pool(record(0, "", &json!(null), &json!({"10.0.0.8": "shop/api"}))), pool(json!(null)),
+        json!({"total": 0, "available": 0, "lastAllocated": "", "allocatedHistory": {"10.0.0.8": "shop/api"}}))]
+    fn a_pool_begins_without_record(#[case] object: Value, #[case] old: Value, #[case] expected: Value) {
+        assert_eq!(of_pool(&object, &old), expected);
+    }
+}

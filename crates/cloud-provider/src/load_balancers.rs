@@ -56,6 +56,9 @@ pub struct View {
     pub publish: Publish,
     /// Why no balancer is made, or none is changed that exists. Empty: nothing speaks against it.
     pub refusals: Vec<Notice>,
+    /// No balancer is made yet, because the cloud does not know everything that it must know; it wakes the
+    /// controller when it does.
+    pub held: bool,
     /// What the user should know besides.
     pub notices: Vec<Notice>,
     /// What the balancer waits for; told as a failed sync while there is no address.

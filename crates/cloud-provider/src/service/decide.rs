@@ -76,7 +76,7 @@ fn provide(seen: &Seen) -> Plan {
             plan.again = plan.again.or(Some(BACKSTOP));
             return plan;
         }
-        Balancer::Absent if refused => return plan,
+        Balancer::Absent if refused || view.held => return plan,
         Balancer::Absent => {
             if !seen.finalized || !prepared {
                 plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
@@ -252,6 +252,7 @@ mod tests {
     #[case::not_made_anew_while_the_old_one_leaves(with(wanted(Balancer::Leaving), finalized), vec![])]
     #[case::refused_nothing_is_created(
         with(wanted(Balancer::Absent), |seen| seen.view.refusals = vec![Notice::warning("No", "no")]), vec![])]
+    #[case::held_until_the_cloud_knows(with(wanted(Balancer::Absent), |seen| seen.view.held = true), vec![])]
     #[case::refused_what_exists_stays_as_it_is(
         with(wanted(present(false, Some("10.0.0.9"))), |seen| {
             finalized(seen);

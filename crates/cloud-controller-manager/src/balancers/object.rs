@@ -1,0 +1,331 @@
+//! The LoadBalancer object: how it is made, and how it is brought into step. Both write only fields that are ours.
+
+use harvester_api::{HealthCheck, Ipam, Listener, annotations, labels};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use serde_json::{Map, Value, json};
+
+use super::selector::Selector;
+use crate::{
+    cluster::GuestCluster,
+    wishes::{Fault, Wishes, ports, protocol},
+};
+
+/// Who we are, towards Harvester.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Identity {
+    pub cluster: GuestCluster,
+    /// UID of the guest's Service `default/kubernetes`; `None` while it is not known.
+    pub cluster_uid: Option<String>,
+    /// `--management-network`, with namespace.
+    pub management_network: Option<String>,
+}
+
+/// An object as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Wanted<'a> {
+    pub(super) identity: &'a Identity,
+    pub(super) service: &'a Service,
+    pub(super) wishes: &'a Wishes,
+    pub(super) carried: Carried,
+}
+
+/// What differs between the two data paths.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Carried {
+    /// `announced`: the address in the Service's status, which kube-vip wrote.
+    Guest {
+        announced: Option<String>,
+    },
+    Host {
+        listeners: Vec<Listener>,
+        selector: Selector,
+        health_check: Option<HealthCheck>,
+    },
+}
+
+impl Wanted<'_> {
+    /// The body of a POST.
+    pub(super) fn fresh(&self, namespace: &str, name: &str) -> Value {
+        let mut json = json!({
+            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
+            "kind": "LoadBalancer",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {},
+        });
+        let guest = matches!(self.carried, Carried::Guest { .. });
+        json["spec"]["workloadType"] = json!(if guest { "cluster" } else { "vm" });
+        json["spec"]["ipam"] = json!(self.wishes.ipam.unwrap_or(Ipam::Pool));
+        if guest {
+            // Harvester's webhook has the last word on these; never given for vm objects, where it has not
+            let notes = object(&mut json["metadata"], "annotations");
+            notes.insert(annotations::LB_NETWORK.into(), json!(self.wishes.network));
+            notes.insert(annotations::LB_PROJECT.into(), json!(self.wishes.project));
+            notes.insert(annotations::LB_NAMESPACE.into(), json!(self.wishes.namespace));
+        }
+        self.apply(&mut json);
+        json
+    }
+
+    /// Brings an object that was read into step. What was decided when it was made stays: workload type, IPAM,
+    /// network.
+    pub(super) fn apply(&self, json: &mut Value) {
+        let Self { identity, service, wishes, carried } = self;
+        let notes = object(&mut json["metadata"], "annotations");
+        notes.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
+        notes.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
+        if let Some(uid) = &identity.cluster_uid {
+            notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
+        }
+        if matches!(carried, Carried::Guest { .. }) {
+            // missing on objects from before v0.2.7: taken over, not compared as empty (pitfalls-ccm.md L6)
+            notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(wishes.network));
+            match &identity.management_network {
+                Some(network) => {
+                    notes.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));
+                }
+                None => {
+                    notes.remove(annotations::MANAGEMENT_NETWORK);
+                }
+            }
+        }
+        let marks = object(&mut json["metadata"], "labels");
+        marks.insert(labels::CLUSTER.into(), json!(identity.cluster.label_value()));
+        marks.insert(labels::SERVICE_NAMESPACE.into(), json!(service.namespace()));
+        marks.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
+
+        if json["spec"]["ipam"].as_str().is_none_or(str::is_empty) {
+            // Harvester takes an absent value for pool when it allocates and not when it releases (L21)
+            json["spec"]["ipam"] = json!(Ipam::Pool);
+        }
+        match carried {
+            Carried::Guest { announced: None } => {}
+            Carried::Guest { announced: Some(address) } => {
+                object(json, "status").insert("address".into(), json!(address));
+            }
+            Carried::Host { listeners, selector, health_check } => {
+                let spec = object(json, "spec");
+                set(spec, "description", (!wishes.description.is_empty()).then(|| json!(wishes.description)));
+                set(spec, "listeners", Some(json!(listeners)));
+                set(spec, "backendServerSelector", Some(json!(selector)));
+                set(spec, "healthCheck", health_check.as_ref().map(|check| json!(check)));
+            }
+        }
+    }
+}
+
+fn set(object: &mut Map<String, Value>, key: &str, value: Option<Value>) {
+    match value {
+        Some(value) => {
+            object.insert(key.to_owned(), value);
+        }
+        None => {
+            object.remove(key);
+        }
+    }
+}
+
+/// The object under `key`, made where it is absent or null.
+fn object<'a>(parent: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    let value = &mut parent[key];
+    if !value.is_object() {
+        *value = json!({});
+    }
+    value.as_object_mut().expect("made an object above")
+}
+
+/// One listener for each port of the Service, to the node port behind it.
+///
+/// # Errors
+/// Every port that cannot be carried this way.
+pub(super) fn listeners(service: &Service) -> Result<Vec<Listener>, Vec<Fault>> {
+    let (mut listeners, mut faults) = (Vec::new(), Vec::new());
+    for port in ports(service) {
+        let (number, protocol) = (port.port, protocol(port));
+        if !matches!(protocol, "TCP" | "UDP") {
+            let sentence =
+                format!("port {number} is {protocol}: the data path host carries TCP and UDP only");
+            faults.push(Fault::new("ProtocolNotSupported", sentence));
+            continue;
+        }
+        let Some(node_port) = port.node_port.filter(|port| *port > 0) else {
+            let sentence = format!(
+                "port {number} has no node port, and the data path host leads to node ports: set allocateLoadBalancerNodePorts to true"
+            );
+            faults.push(Fault::new("NodePortMissing", sentence));
+            continue;
+        };
+        let generated = || format!("{}-{number}", protocol.to_ascii_lowercase());
+        listeners.push(Listener {
+            name: port.name.clone().filter(|name| !name.is_empty()).unwrap_or_else(generated),
+            port: number,
+            protocol: protocol.to_owned(),
+            backend_port: node_port,
+        });
+    }
+    if faults.is_empty() { Ok(listeners) } else { Err(faults) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn identity() -> Identity {
+        Identity {
+            cluster: GuestCluster::new("prod"),
+            cluster_uid: Some("cluster-1".into()),
+            management_network: None,
+        }
+    }
+
+    fn service() -> Service {
+        serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "service-1",
+                "annotations": {annotations::DESCRIPTION: "front door", annotations::SERVICE_PROJECT: "c/p"}},
+            "spec": {"ports": [{"name": "http", "port": 80, "protocol": "TCP", "nodePort": 30080},
+                {"port": 53, "protocol": "UDP", "nodePort": 30053}]},
+        }))
+        .unwrap()
+    }
+
+    fn check(carried: Carried, act: impl FnOnce(&Wanted<'_>)) {
+        let (identity, service) = (identity(), service());
+        let wishes = Wishes::of(&service);
+        act(&Wanted { identity: &identity, service: &service, wishes: &wishes, carried });
+    }
+
+    fn host() -> Carried {
+        Carried::Host {
+            listeners: listeners(&service()).unwrap(),
+            selector: BTreeMap::from([("harvesterhci.io/vmName".to_owned(), vec!["a".to_owned()])]),
+            health_check: None,
+        }
+    }
+
+    #[test]
+    fn a_guest_object_has_the_fields_of_the_go_program_and_who_it_is_for() {
+        check(Carried::Guest { announced: None }, |wanted| {
+            let expected = json!({
+                "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
+                "kind": "LoadBalancer",
+                "metadata": {
+                    "namespace": "tenant-a", "name": "prod-shop-web-1",
+                    "annotations": {
+                        "loadbalancer.harvesterhci.io/network": "",
+                        "loadbalancer.harvesterhci.io/project": "c/p",
+                        "loadbalancer.harvesterhci.io/namespace": "",
+                        "loadbalancer.harvesterhci.io/cluster": "prod",
+                        "cloudprovider.harvesterhci.io/lb-network": "",
+                        "cloudprovider.harvesterhci.io/cluster-uid": "cluster-1",
+                        "cloudprovider.harvesterhci.io/service-uid": "service-1",
+                    },
+                    "labels": {
+                        "cloudprovider.harvesterhci.io/cluster": "prod",
+                        "cloudprovider.harvesterhci.io/serviceNamespace": "shop",
+                        "cloudprovider.harvesterhci.io/serviceName": "web",
+                    },
+                },
+                "spec": {"workloadType": "cluster", "ipam": "pool"},
+            });
+            assert_eq!(wanted.fresh("tenant-a", "prod-shop-web-1"), expected);
+        });
+    }
+
+    #[test]
+    fn a_host_object_has_listeners_and_no_project_network_or_namespace() {
+        check(host(), |wanted| {
+            let json = wanted.fresh("tenant-a", "prod-shop-web-1");
+            let expected = json!({
+                "workloadType": "vm", "ipam": "pool", "description": "front door",
+                "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 30080},
+                    {"name": "udp-53", "port": 53, "protocol": "UDP", "backendPort": 30053}],
+                "backendServerSelector": {"harvesterhci.io/vmName": ["a"]},
+            });
+            assert_eq!(json["spec"], expected);
+            let notes: Vec<_> = json["metadata"]["annotations"].as_object().unwrap().keys().collect();
+            assert_eq!(
+                notes,
+                [
+                    "cloudprovider.harvesterhci.io/cluster-uid",
+                    "cloudprovider.harvesterhci.io/service-uid",
+                    "loadbalancer.harvesterhci.io/cluster"
+                ]
+            );
+            assert_eq!(json.get("status"), None);
+        });
+    }
+
+    /// An object as Harvester has it after its webhook and its controller wrote.
+    fn stored(wanted: &Wanted<'_>) -> Value {
+        let mut json = wanted.fresh("tenant-a", "prod-shop-web-1");
+        json["metadata"]["annotations"]["loadbalancer.harvesterhci.io/namespace"] = "tenant-a".into();
+        json["metadata"]["annotations"]["loadbalancer.harvesterhci.io/network"] = "default/mgmt".into();
+        json["metadata"]["finalizers"] = json!(["wrangler.cattle.io/harvester-lb-controller"]);
+        json["spec"]["future"] = json!({"field": true});
+        json["status"] = json!({"allocatedAddress": {"ip": "10.0.0.9"}, "conditions": []});
+        json
+    }
+
+    // pitfalls-ccm.md L8: the Go program writes on every sync, and blanks what the webhook filled in
+    #[test]
+    fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
+        for carried in [Carried::Guest { announced: None }, host()] {
+            check(carried, |wanted| {
+                let before = stored(wanted);
+                let mut after = before.clone();
+                wanted.apply(&mut after);
+                assert_eq!(after, before);
+            });
+        }
+    }
+
+    #[test]
+    fn the_announced_address_is_the_only_change() {
+        check(Carried::Guest { announced: Some("10.0.0.9".into()) }, |wanted| {
+            let mut json = stored(wanted);
+            json["status"].as_object_mut().unwrap().remove("address");
+            let mut expected = json.clone();
+            expected["status"]["address"] = "10.0.0.9".into();
+            wanted.apply(&mut json);
+            assert_eq!(json, expected);
+        });
+    }
+
+    // pitfalls-ccm.md L6 and L34
+    #[test]
+    fn an_object_of_the_go_program_is_taken_over() {
+        check(Carried::Guest { announced: None }, |wanted| {
+            let mut json = stored(wanted);
+            let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
+            for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
+                notes.remove(key);
+            }
+            wanted.apply(&mut json);
+            assert_eq!(json, stored(wanted));
+        });
+    }
+
+    #[test]
+    fn what_was_decided_at_creation_stays() {
+        check(Carried::Guest { announced: None }, |wanted| {
+            let mut json = stored(wanted);
+            json["spec"]["ipam"] = "dhcp".into();
+            json["metadata"]["annotations"][annotations::LB_NETWORK_REQUEST] = "a/b".into();
+            let before = json.clone();
+            wanted.apply(&mut json);
+            assert_eq!(json, before);
+        });
+    }
+
+    #[test]
+    fn ports_that_cannot_be_carried_are_all_named() {
+        let mut service = service();
+        let ports = service.spec.as_mut().unwrap().ports.as_mut().unwrap();
+        ports[0].node_port = None;
+        ports[1].protocol = Some("SCTP".into());
+        let reasons: Vec<_> = listeners(&service).unwrap_err().iter().map(|fault| fault.reason).collect();
+        assert_eq!(reasons, ["NodePortMissing", "ProtocolNotSupported"]);
+    }
+}

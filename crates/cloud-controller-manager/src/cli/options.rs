@@ -1,0 +1,386 @@
+//! The flags as checked values. Every fault is told, not only the first.
+
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
+
+use cloud_config::RequestLimit;
+use cloud_provider::Duties;
+use ipnet::IpNet;
+
+use super::{PROGRAM, arguments::Given, duration};
+use crate::{
+    cluster::GuestCluster,
+    data_path::{Allowed, Policy},
+    run::ElectionSettings,
+};
+
+/// What the command line says.
+#[derive(Clone, Debug)]
+pub(super) struct Options {
+    pub(super) cloud_config: Option<PathBuf>,
+    pub(super) kubeconfig: Option<PathBuf>,
+    pub(super) master: Option<String>,
+    pub(super) cluster: GuestCluster,
+    /// As it was given, for the warning.
+    cluster_flag: String,
+    pub(super) policy: Policy,
+    pub(super) allowed: Allowed,
+    pub(super) management_network: Option<String>,
+    pub(super) node_prefixes: Vec<IpNet>,
+    /// Without the identity.
+    pub(super) election: Option<ElectionSettings>,
+    pub(super) services: bool,
+    pub(super) nodes: Duties,
+    pub(super) service_workers: Option<NonZeroUsize>,
+    pub(super) node_workers: usize,
+    pub(super) requests: cloud_config::Options,
+    pub(super) serving: Serving,
+    effective: Vec<(&'static str, String)>,
+}
+
+/// Where health and metrics are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Serving {
+    pub(super) address: IpAddr,
+    /// 0: nowhere.
+    pub(super) port: u16,
+    /// Certificate and key; else they are made in memory.
+    pub(super) files: Option<(PathBuf, PathBuf)>,
+    pub(super) open_paths: Vec<String>,
+}
+
+/// Collects faults while values are read.
+struct Reader<'a> {
+    given: &'a Given,
+    faults: Vec<String>,
+}
+
+impl Reader<'_> {
+    fn text(&self, name: &str) -> Option<String> {
+        self.given.last(name).filter(|value| !value.is_empty()).map(str::to_owned)
+    }
+
+    fn read<T>(&mut self, name: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
+        match self.text(name).map(|text| parse(&text)) {
+            None => default,
+            Some(Ok(value)) => value,
+            Some(Err(fault)) => {
+                self.faults.push(format!("--{name}: {fault}"));
+                default
+            }
+        }
+    }
+
+    fn number<T: FromStr>(&mut self, name: &str, default: T) -> T {
+        self.read(name, default, |text| {
+            text.parse().map_err(|_| format!("{text:?} is no number of the right size"))
+        })
+    }
+}
+
+impl Options {
+    /// # Errors
+    /// One sentence for each wrong flag.
+    pub(super) fn from(given: &Given) -> Result<Self, Vec<String>> {
+        let mut reader = Reader { given, faults: Vec::new() };
+        let cluster_flag = given.last("cluster-name").unwrap_or("kubernetes").to_owned();
+        let management_network = reader.read("management-network", None, network);
+        let node_prefixes = reader.read("node-ip-cidr", vec![], prefixes);
+        for item in given.list("node-exclude-ip-ranges").unwrap_or_default() {
+            if let Err(fault) = prefix(item) {
+                reader.faults.push(format!("--node-exclude-ip-ranges: {fault}"));
+            }
+        }
+        let policy = reader.read("data-path", Policy::default(), |text| match text {
+            "guest" => Ok(Policy::Guest),
+            "annotation" => Ok(Policy::Annotation),
+            "host" => Ok(Policy::Host),
+            _ => Err(format!("{text:?}: use guest, annotation or host")),
+        });
+        let allowed = reader.read("allowed-data-paths", Allowed::default(), paths);
+        if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
+            reader.faults.push("--allowed-data-paths excludes the path that --data-path chooses".to_owned());
+        }
+        reader.read("cloud-provider", (), |text| match text {
+            "harvester" => Ok(()),
+            _ => Err(format!("unknown cloud provider {text:?}: harvester is the only one")),
+        });
+        let controllers = given.list("controllers").unwrap_or_else(|| vec!["*"]);
+        reader.faults.extend(unknown_controllers(&controllers));
+        let on = |name| is_enabled(&controllers, name);
+        let service_workers = match given.last("concurrent-service-syncs") {
+            Some(_) => NonZeroUsize::new(reader.number("concurrent-service-syncs", 1)),
+            None => None,
+        };
+        let options = Self {
+            cloud_config: reader.text("cloud-config").map(PathBuf::from),
+            kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
+            master: reader.text("master"),
+            cluster: GuestCluster::new(&cluster_flag),
+            policy,
+            allowed,
+            election: election(&mut reader),
+            services: on(SERVICE),
+            nodes: Duties { initialise: on(NODE), follow_topology: !given.has("disable-vmi-controller") },
+            service_workers,
+            node_workers: reader.number("concurrent-node-syncs", 1),
+            requests: requests(&mut reader),
+            serving: serving(&mut reader),
+            effective: vec![
+                ("cluster-name", cluster_flag.clone()),
+                ("controllers", controllers.join(",")),
+                ("management-network", management_network.clone().unwrap_or_default()),
+                ("node-ip-cidr", reader.text("node-ip-cidr").unwrap_or_default()),
+                (
+                    "node-exclude-ip-ranges",
+                    given.list("node-exclude-ip-ranges").unwrap_or_default().join(","),
+                ),
+                (
+                    "disable-annotation-alpha-provided-ip-addr",
+                    given.has("disable-annotation-alpha-provided-ip-addr").to_string(),
+                ),
+                ("disable-vmi-controller", given.has("disable-vmi-controller").to_string()),
+                ("show-full-help-on-error", given.has("show-full-help-on-error").to_string()),
+                ("data-path", reader.text("data-path").unwrap_or_else(|| "guest".to_owned())),
+                (
+                    "allowed-data-paths",
+                    reader.text("allowed-data-paths").unwrap_or_else(|| "guest,host".to_owned()),
+                ),
+            ],
+            cluster_flag,
+            management_network,
+            node_prefixes,
+        };
+        if reader.faults.is_empty() { Ok(options) } else { Err(reader.faults) }
+    }
+
+    /// The effective values in one line, and what is doubtful about them.
+    pub(super) fn log(&self) {
+        let flags: Vec<_> =
+            self.effective.iter().map(|(name, value)| format!("--{name}={value:?}")).collect();
+        tracing::info!("{PROGRAM} {} {}", env!("CARGO_PKG_VERSION"), flags.join(" "));
+        if let Some(warning) = self.cluster.warning(&self.cluster_flag) {
+            tracing::warn!("{warning}");
+        }
+        if self.management_network.is_none() {
+            tracing::warn!(
+                "--management-network is not set: the first network of each VM is taken for its addresses"
+            );
+        }
+    }
+}
+
+const SERVICE: &[&str] = &["service-lb-controller", "service", "loadbalancer"];
+const NODE: &[&str] = &["cloud-node-controller", "cloud-node"];
+const LIFECYCLE: &[&str] = &["cloud-node-lifecycle-controller", "cloud-node-lifecycle"];
+const ROUTE: &[&str] = &["node-route-controller", "route"];
+
+/// The first entry that names it decides, else whether there is a `*`.
+fn is_enabled(list: &[&str], names: &[&str]) -> bool {
+    for entry in list {
+        if names.contains(entry) {
+            return true;
+        }
+        if entry.strip_prefix('-').is_some_and(|name| names.contains(&name)) {
+            return false;
+        }
+    }
+    list.contains(&"*")
+}
+
+/// Forms, charts and versions know four names of one controller; all are taken (user-docs.md 17 o).
+fn unknown_controllers(list: &[&str]) -> Vec<String> {
+    let known = [SERVICE, NODE, LIFECYCLE, ROUTE];
+    let is_known = |entry: &&&str| {
+        let name = entry.strip_prefix('-').unwrap_or(entry);
+        **entry == "*" || known.iter().any(|names| names.contains(&name))
+    };
+    let names: Vec<_> = known.iter().map(|names| names[0]).collect();
+    list.iter()
+        .filter(|entry| !is_known(entry))
+        .map(|entry| {
+            format!("--controllers: {entry:?} is not in the list of known controllers: {}", names.join(", "))
+        })
+        .collect()
+}
+
+fn election(reader: &mut Reader<'_>) -> Option<ElectionSettings> {
+    let usual = ElectionSettings::usual("");
+    reader.read("leader-elect-resource-lock", (), |text| match text {
+        "leases" => Ok(()),
+        _ => Err(format!("{text:?}: leases is the only value")),
+    });
+    let settings = ElectionSettings {
+        identity: String::new(),
+        namespace: reader.text("leader-elect-resource-namespace").unwrap_or(usual.namespace),
+        name: reader.text("leader-elect-resource-name").unwrap_or(usual.name),
+        lease: reader.read("leader-elect-lease-duration", usual.lease, duration::parse),
+        renew_deadline: reader.read("leader-elect-renew-deadline", usual.renew_deadline, duration::parse),
+        retry_period: reader.read("leader-elect-retry-period", usual.retry_period, duration::parse),
+    };
+    if settings.lease <= settings.renew_deadline {
+        reader
+            .faults
+            .push("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline".into());
+    }
+    if settings.renew_deadline <= settings.retry_period || settings.retry_period < Duration::from_millis(1) {
+        reader
+            .faults
+            .push("--leader-elect-renew-deadline must be longer than --leader-elect-retry-period".into());
+    }
+    reader.given.switch("leader-elect").unwrap_or(true).then_some(settings)
+}
+
+fn requests(reader: &mut Reader<'_>) -> cloud_config::Options {
+    let usual = RequestLimit::default();
+    cloud_config::Options {
+        user_agent: format!("{PROGRAM}/{}", env!("CARGO_PKG_VERSION")),
+        limit: RequestLimit {
+            per_second: reader.number("kube-api-qps", usual.per_second),
+            burst: reader.number("kube-api-burst", usual.burst),
+        },
+    }
+}
+
+fn serving(reader: &mut Reader<'_>) -> Serving {
+    let address = reader.read("bind-address", IpAddr::from([0, 0, 0, 0]), |text| {
+        text.parse().map_err(|_| format!("{text:?} is no IP address"))
+    });
+    let files = match (reader.text("tls-cert-file"), reader.text("tls-private-key-file")) {
+        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
+        (None, None) => None,
+        _ => {
+            reader.faults.push("--tls-cert-file and --tls-private-key-file need each other".to_owned());
+            None
+        }
+    };
+    let open = reader.given.list("authorization-always-allow-paths");
+    let open = open.unwrap_or_else(|| vec!["/healthz", "/readyz", "/livez"]);
+    Serving {
+        address,
+        port: reader.number("secure-port", 10258),
+        files,
+        open_paths: open.into_iter().map(str::to_owned).collect(),
+    }
+}
+
+/// `namespace/name`; a bare name is in `default`.
+fn network(text: &str) -> Result<Option<String>, String> {
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [name] => Ok(Some(format!("default/{name}"))),
+        [namespace, name] if !namespace.is_empty() && !name.is_empty() => Ok(Some(text.to_owned())),
+        _ => Err(format!("{text:?} is no network: use namespace/name")),
+    }
+}
+
+fn paths(text: &str) -> Result<Allowed, String> {
+    let mut allowed = Allowed { guest: false, host: false };
+    for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        match word {
+            "guest" => allowed.guest = true,
+            "host" => allowed.host = true,
+            _ => return Err(format!("{word:?}: use guest, host, or both with a comma")),
+        }
+    }
+    Ok(allowed)
+}
+
+/// One address or prefix. Host bits are allowed, as Go has it.
+fn prefix(text: &str) -> Result<IpNet, String> {
+    let single = text.parse::<IpAddr>().map(IpNet::from).ok();
+    single
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| format!("{text:?} is neither an IP address nor a CIDR"))
+}
+
+/// Prefixes for InternalIPs: at most one of each family, of addresses that a node can have.
+fn prefixes(text: &str) -> Result<Vec<IpNet>, String> {
+    let mut found: Vec<IpNet> = Vec::new();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        let net = prefix(item)?;
+        let ip = net.addr();
+        let local = match ip {
+            IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        if local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
+            return Err(format!("{item:?} cannot be the address of a node"));
+        }
+        if found.iter().any(|other| other.addr().is_ipv4() == ip.is_ipv4()) {
+            return Err(format!("{item:?} is the second entry of its IP family"));
+        }
+        found.push(net);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::cli::arguments;
+
+    fn options(args: &[&str]) -> Result<Options, Vec<String>> {
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        arguments::read(&args).and_then(|given| Options::from(&given))
+    }
+
+    #[test]
+    fn without_flags_the_defaults_of_the_go_program_hold() {
+        let options = options(&[]).unwrap();
+        assert_eq!(options.cluster.name(), "kubernetes");
+        assert_eq!((options.policy, options.allowed), (Policy::Guest, Allowed::default()));
+        assert_eq!(options.election, Some(ElectionSettings::usual("")));
+        assert_eq!((options.serving.port, options.services), (10258, true));
+        assert_eq!(options.nodes, Duties { initialise: true, follow_topology: true });
+    }
+
+    #[rstest]
+    #[case::unknown_flag(&["--nope=1"], "unknown flag")]
+    #[case::network_parts(&["--management-network=a/b/c"], "a/b/c")]
+    #[case::network_empty_part(&["--management-network=/b"], "namespace/name")]
+    #[case::cidr(&["--node-ip-cidr=x"], "neither")]
+    #[case::cidr_twice(&["--node-ip-cidr=10.0.0.0/8,11.0.0.0/8"], "second entry")]
+    #[case::cidr_loopback(&["--node-ip-cidr=127.0.0.0/8"], "cannot be the address")]
+    #[case::cidr_link_local(&["--node-ip-cidr=fe80::/64"], "cannot be the address")]
+    #[case::cidr_broadcast(&["--node-ip-cidr=255.255.255.255"], "cannot be the address")]
+    #[case::exclude(&["--node-exclude-ip-ranges=10.0.0.0/8,y"], "\"y\"")]
+    #[case::controllers(&["--controllers=*,nodes"], "\"nodes\"")]
+    #[case::lock(&["--leader-elect-resource-lock=endpoints"], "leases")]
+    #[case::times(&["--leader-elect-lease-duration=5s"], "longer")]
+    #[case::path(&["--data-path=both"], "guest, annotation or host")]
+    #[case::excluded(&["--data-path=host", "--allowed-data-paths=guest"], "excludes")]
+    #[case::provider(&["--cloud-provider=aws"], "harvester")]
+    #[case::half_a_pair(&["--tls-cert-file=a"], "need each other")]
+    #[case::port(&["--secure-port=99999"], "no number")]
+    fn a_wrong_value_is_refused_with_its_flag(#[case] args: &[&str], #[case] part: &str) {
+        let faults = options(args).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains(part), "{faults:?}");
+    }
+
+    #[test]
+    fn all_wrong_values_are_told_together() {
+        assert_eq!(options(&["--node-ip-cidr=x", "--data-path=y", "--controllers=z"]).unwrap_err().len(), 3);
+    }
+
+    #[test]
+    fn blanks_and_host_bits_are_taken() {
+        let options =
+            options(&["--node-ip-cidr= 10.1.2.3/8 ,, fd00::1", "--management-network=mgmt"]).unwrap();
+        assert_eq!(options.node_prefixes.len(), 2);
+        assert_eq!(options.management_network.as_deref(), Some("default/mgmt"));
+    }
+
+    // user-docs.md 17 o
+    #[rstest]
+    #[case(&["*"], true)]
+    #[case(&["*", "-service"], false)]
+    #[case(&["*", "-loadbalancer"], false)]
+    #[case(&["-service-lb-controller", "*"], false)]
+    #[case(&["cloud-node"], false)]
+    #[case(&["loadbalancer"], true)]
+    fn every_name_of_the_service_controller_is_known(#[case] list: &[&str], #[case] expected: bool) {
+        assert_eq!(unknown_controllers(list), Vec::<String>::new());
+        assert_eq!(is_enabled(list, SERVICE), expected);
+    }
+}

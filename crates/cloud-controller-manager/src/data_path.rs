@@ -1,0 +1,198 @@
+//! Who carries a Service's traffic: kube-vip and kube-proxy in the guest, or Harvester.
+//!
+//! Chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and a
+//! later wish for the other path changes nothing.
+
+use cloud_provider::Notice;
+use harvester_api::{LoadBalancerSpec, WorkloadType, annotations, names};
+
+use crate::wishes::{Fault, Wishes};
+
+/// A way for traffic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPath {
+    /// Announced by kube-vip in the guest, forwarded to pods by the guest's kube-proxy.
+    Guest,
+    /// Announced by Harvester, forwarded to node ports of the VMs, with health checks.
+    Host,
+}
+
+impl DataPath {
+    /// The Service annotation; empty means no wish.
+    ///
+    /// # Errors
+    /// The text itself where it is no path.
+    pub fn parse(text: &str) -> Result<Option<Self>, String> {
+        match text.trim().to_ascii_lowercase().as_str() {
+            "" => Ok(None),
+            "guest" => Ok(Some(Self::Guest)),
+            "host" => Ok(Some(Self::Host)),
+            _ => Err(text.to_owned()),
+        }
+    }
+
+    /// What an existing object records. An object of the Go program's first versions has no workload type.
+    pub fn recorded(spec: &LoadBalancerSpec) -> Self {
+        match spec.workload() {
+            WorkloadType::Vm => Self::Host,
+            WorkloadType::Cluster => Self::Guest,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Guest => "guest",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// `--data-path`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// As the Go program since v0.2.0.
+    #[default]
+    Guest,
+    /// Services with a health-check port take the host path.
+    Annotation,
+    Host,
+}
+
+/// `--allowed-data-paths`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowed {
+    pub guest: bool,
+    pub host: bool,
+}
+
+impl Default for Allowed {
+    fn default() -> Self {
+        Self { guest: true, host: true }
+    }
+}
+
+impl Allowed {
+    fn admits(self, path: DataPath) -> bool {
+        match path {
+            DataPath::Guest => self.guest,
+            DataPath::Host => self.host,
+        }
+    }
+}
+
+/// The path of one Service, and what its owner should know about it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    pub path: DataPath,
+    pub refusal: Option<Fault>,
+    pub notices: Vec<Notice>,
+}
+
+/// Chooses, or keeps what was `recorded`.
+pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Option<DataPath>) -> Choice {
+    let mut notices = Vec::new();
+    let mut refusal = None;
+    let excluded = wishes.data_path.filter(|path| !allowed.admits(*path));
+    let by_health = policy == Policy::Annotation && wishes.health_port && allowed.host;
+    let wish = match wishes.data_path {
+        Some(path) if excluded.is_none() => Some(path),
+        _ => by_health.then_some(DataPath::Host),
+    };
+    let path = if let Some(recorded) = recorded {
+        if let Some(other) = wish.filter(|wish| *wish != recorded) {
+            let sentence = format!(
+                "the Service stays on the data path {}: the path {} can be had by creating the Service anew",
+                recorded.word(),
+                other.word()
+            );
+            notices.push(Notice::warning("DataPathFixed", sentence));
+        }
+        recorded
+    } else if wishes.class {
+        if !allowed.host {
+            let sentence = format!(
+                "class {} needs the data path host, which --allowed-data-paths excludes: remove the class or allow the path",
+                names::LOAD_BALANCER_CLASS
+            );
+            refusal = Some(Fault::new("ClassNeedsHostPath", sentence));
+        }
+        DataPath::Host
+    } else {
+        wish.unwrap_or(if policy == Policy::Host { DataPath::Host } else { DataPath::Guest })
+    };
+    if let Some(excluded) = excluded {
+        let sentence = format!(
+            "annotation {} is {}, which --allowed-data-paths excludes: the Service takes the data path {}",
+            annotations::DATA_PATH,
+            excluded.word(),
+            path.word()
+        );
+        notices.push(Notice::warning("DataPathNotAllowed", sentence));
+    }
+    if path == DataPath::Guest && wishes.health_port {
+        let sentence = "health-check annotations act only on the data path host, this Service is on guest: set the flag \
+            --data-path=annotation of the cloud controller manager, or annotation cloudprovider.harvesterhci.io/data-path: \
+            host on a new Service";
+        notices.push(Notice::warning("HealthCheckNotEnforced", sentence));
+    }
+    Choice { path, refusal, notices }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Service;
+    use rstest::rstest;
+
+    use super::*;
+
+    const HOST_ONLY: Allowed = Allowed { guest: false, host: true };
+    const GUEST_ONLY: Allowed = Allowed { guest: true, host: false };
+    const BOTH: Allowed = Allowed { guest: true, host: true };
+
+    fn wishes(data_path: Option<DataPath>, health_port: bool) -> Wishes {
+        Wishes { data_path, health_port, ..Wishes::of(&Service::default()) }
+    }
+
+    use DataPath::{Guest, Host};
+
+    #[rstest]
+    #[case::default(Policy::Guest, BOTH, wishes(None, false), None, Guest, &[])]
+    #[case::health_on_guest(Policy::Guest, BOTH, wishes(None, true), None, Guest, &["HealthCheckNotEnforced"])]
+    #[case::by_health(Policy::Annotation, BOTH, wishes(None, true), None, Host, &[])]
+    #[case::others(Policy::Annotation, BOTH, wishes(None, false), None, Guest, &[])]
+    #[case::all(Policy::Host, BOTH, wishes(None, false), None, Host, &[])]
+    #[case::own_wish_wins(Policy::Host, BOTH, wishes(Some(Guest), false), None, Guest, &[])]
+    #[case::own_wish_beats_health(Policy::Annotation, BOTH, wishes(Some(Guest), true), None, Guest,
+        &["HealthCheckNotEnforced"])]
+    #[case::own_wish_for_host(Policy::Guest, BOTH, wishes(Some(Host), false), None, Host, &[])]
+    #[case::excluded_host(Policy::Guest, GUEST_ONLY, wishes(Some(Host), false), None, Guest, &["DataPathNotAllowed"])]
+    #[case::excluded_guest(Policy::Host, HOST_ONLY, wishes(Some(Guest), false), None, Host, &["DataPathNotAllowed"])]
+    #[case::health_where_host_is_excluded(Policy::Annotation, GUEST_ONLY, wishes(None, true), None, Guest,
+        &["HealthCheckNotEnforced"])]
+    #[case::recorded_guest(Policy::Annotation, BOTH, wishes(None, true), Some(Guest), Guest,
+        &["DataPathFixed", "HealthCheckNotEnforced"])]
+    #[case::recorded_host(Policy::Guest, BOTH, wishes(None, true), Some(Host), Host, &[])]
+    #[case::recorded_host_other_wish(Policy::Guest, BOTH, wishes(Some(Guest), false), Some(Host), Host,
+        &["DataPathFixed"])]
+    #[case::flag_changed_later(Policy::Host, BOTH, wishes(None, false), Some(Guest), Guest, &[])]
+    #[case::class(Policy::Guest, BOTH, Wishes { class: true, ..wishes(None, false) }, None, Host, &[])]
+    fn paths(
+        #[case] policy: Policy,
+        #[case] allowed: Allowed,
+        #[case] wishes: Wishes,
+        #[case] recorded: Option<DataPath>,
+        #[case] path: DataPath,
+        #[case] reasons: &[&str],
+    ) {
+        let choice = choose(policy, allowed, &wishes, recorded);
+        let told: Vec<_> = choice.notices.iter().map(|notice| notice.reason).collect();
+        assert_eq!((choice.path, &told[..], choice.refusal), (path, reasons, None));
+    }
+
+    #[test]
+    fn a_class_of_ours_is_refused_where_the_host_path_is_not_allowed() {
+        let wishes = Wishes { class: true, ..wishes(None, false) };
+        let choice = choose(Policy::Guest, GUEST_ONLY, &wishes, None);
+        assert_eq!(choice.refusal.map(|fault| fault.reason), Some("ClassNeedsHostPath"));
+    }
+}

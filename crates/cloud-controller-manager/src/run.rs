@@ -1,0 +1,188 @@
+//! All controllers as one library call, for the process and for tests that run the whole system on a paused clock.
+
+use std::{
+    num::NonZeroUsize,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use cloud_provider::{Duties, NodeController, ServiceController};
+use controller_kit::{
+    Cache, Clock, Kept, Life, Recorder,
+    election::{self, Election, Leadership},
+    http::{Health, Metrics},
+};
+use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{Api, Client, runtime::watcher};
+use prometheus_client::registry::Registry;
+
+use crate::{
+    balancers::{Balancers, Rules},
+    machines::{AddressRules, Machines},
+};
+
+/// The Lease that the Go program holds too, so that the two never act together.
+const LEASE: &str = "cloud-controller-manager";
+/// Services in work at once. Work is waiting for answers, so this is much more than there are cores.
+const SERVICE_WORKERS: usize = 16;
+
+/// What the controllers need of the world.
+#[derive(Clone)]
+pub struct Parts {
+    /// The cluster whose Services and Nodes are looked after.
+    pub guest: Client,
+    /// Harvester, with the rights of the cloud-config.
+    pub harvester: Client,
+    pub clock: Clock,
+    /// Tells what is not in order.
+    pub health: Health,
+    /// Receives our metrics.
+    pub metrics: Metrics,
+}
+
+impl Parts {
+    /// The two clients, the machine's clock, and health and metrics that nobody serves.
+    pub fn new(guest: Client, harvester: Client, clock: Clock) -> Self {
+        Self {
+            guest,
+            harvester,
+            clock,
+            health: Health::default(),
+            metrics: Arc::new(Mutex::new(Registry::default())),
+        }
+    }
+}
+
+/// What the flags say.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub rules: Rules,
+    pub addresses: AddressRules,
+    /// `None`: act at once, without a Lease.
+    pub election: Option<ElectionSettings>,
+    /// The service controller is on.
+    pub services: bool,
+    /// What the Node controller does.
+    pub nodes: Duties,
+    /// Services in work at once; `None`: as many as do good.
+    pub service_workers: Option<NonZeroUsize>,
+    pub node_workers: usize,
+}
+
+/// Who we are among candidates, and how long things last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionSettings {
+    /// Unique: `<host name>_<random>`.
+    pub identity: String,
+    pub namespace: String,
+    pub name: String,
+    pub lease: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+impl ElectionSettings {
+    /// The defaults of Kubernetes' components, on the Lease of all cloud controller managers.
+    pub fn usual(identity: impl Into<String>) -> Self {
+        Self {
+            identity: identity.into(),
+            namespace: harvester_api::names::KUBE_SYSTEM.to_owned(),
+            name: LEASE.to_owned(),
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Runs until `life` is told to stop, as leader if there is an election. The Lease is given back at the end.
+///
+/// # Errors
+/// When the Lease was lost: nothing writes any more, and the process should end.
+pub async fn run(parts: Parts, settings: Settings, life: &Life) -> Result<(), election::Error> {
+    let Some(election) = settings.election.clone() else {
+        work(parts, settings, life).await;
+        return Ok(());
+    };
+    let ElectionSettings { identity, namespace, name, lease, renew_deadline, retry_period } = election;
+    let election = Election { namespace, name, identity, lease, renew_deadline, retry_period };
+    let (client, clock) = (parts.guest.clone(), parts.clock);
+    Box::pin(election::lead(client, election, clock, life, |leadership: Leadership| {
+        let parts = Parts {
+            guest: leadership.client(parts.guest.clone()),
+            harvester: leadership.client(parts.harvester.clone()),
+            ..parts
+        };
+        work(parts, settings, life)
+    }))
+    .await
+}
+
+async fn work(parts: Parts, settings: Settings, life: &Life) {
+    // a life of its own, which ends with this future: a lost Lease drops it
+    let inner = life.child();
+    let _ends = inner.stop.clone().drop_guard();
+    let stop = inner.stop.clone();
+    stop.run_until_cancelled(start(parts, settings, &inner)).await;
+    stop.cancelled().await;
+    inner.end().await;
+}
+
+/// Starts caches, waits for what decisions about absence need, and starts the controllers.
+async fn start(parts: Parts, settings: Settings, life: &Life) {
+    let Parts { guest, harvester, clock, health, metrics } = parts;
+    let namespace = settings.rules.namespace.clone();
+    let any = watcher::Config::default;
+    let services: Cache<Service> = Cache::start(life, Api::all(guest.clone()), any());
+    let nodes: Cache<Node> = Cache::start_trimmed(life, Api::all(guest.clone()), any(), trim_node);
+    let objects: Cache<Kept<LoadBalancer>> =
+        Cache::start(life, Api::namespaced(harvester.clone(), &namespace), any());
+    let machines =
+        Machines::start(life, &harvester, &namespace, &settings.rules.cluster, settings.addresses, &nodes);
+    let recorder = |component: &str| Recorder::start(life, guest.clone(), component, clock);
+
+    health.wrong("guest", "Services and Nodes are not listed yet");
+    services.ready().await;
+    nodes.ready().await;
+    health.right("guest");
+
+    if settings.nodes.initialise || settings.nodes.follow_topology {
+        let (life, guest, nodes, machines) = (life.clone(), guest.clone(), nodes.clone(), machines.clone());
+        let (recorder, metrics) = (recorder("cloud-node-controller"), metrics.clone());
+        life.clone().spawn_until_stop(async move {
+            machines.ready().await;
+            let cloud = Arc::new(machines);
+            let workers = settings.node_workers.max(1);
+            let queue =
+                NodeController::start(&life, guest, &cloud, &nodes, recorder, workers, settings.nodes);
+            queue.register(&mut metrics.lock().expect("no panic while registering"), "node");
+        });
+    }
+    if settings.services {
+        health.wrong("harvester", "LoadBalancers are not listed yet");
+        objects.ready().await;
+        health.right("harvester");
+        let balancers =
+            Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines));
+        for orphan in balancers.orphans() {
+            tracing::warn!(
+                "LoadBalancer {orphan} in Harvester is for a Service that is not here any more: delete it if nobody needs its address"
+            );
+        }
+        let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
+        let recorder = recorder("service-controller");
+        let queue = ServiceController::start(life, guest, &balancers, &services, &nodes, recorder, workers);
+        queue.register(&mut metrics.lock().expect("no panic while registering"), "service");
+    }
+}
+
+/// The list of images is most of a Node, and nobody here reads it.
+fn trim_node(node: &mut Node) {
+    if let Some(status) = &mut node.status {
+        status.images = None;
+        status.conditions = None;
+        status.volumes_attached = None;
+        status.volumes_in_use = None;
+    }
+}

@@ -1,0 +1,268 @@
+//! What a Service asks for: its annotations and its spec as checked types, read once.
+//!
+//! Loose forms that documents have shown are accepted here (`ippool`, any letter case, blanks around numbers).
+//! A wrong value is a [`Fault`]; all faults of a Service are told together.
+
+use harvester_api::{HealthCheck, Ipam, annotations};
+use k8s_openapi::api::core::v1::{Service, ServicePort};
+use kube::ResourceExt;
+
+use crate::data_path::DataPath;
+
+/// One thing that is wrong with a Service: a word for programs, a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Fault {
+    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// Everything that a Service asks of its load balancer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wishes {
+    /// `None` where the value is a fault.
+    pub ipam: Option<Ipam>,
+    pub data_path: Option<DataPath>,
+    /// `harvesterhci.io/load-balancer`.
+    pub class: bool,
+    /// The annotation `healthcheck-port` is there and not empty: in mode `annotation` it asks for the host path.
+    pub health_port: bool,
+    pub network: String,
+    pub project: String,
+    pub namespace: String,
+    pub description: String,
+    /// Faults that forbid a balancer on either path.
+    pub faults: Vec<Fault>,
+    /// Keys that this version does not act on yet, in the order of [`LATER`].
+    pub later: Vec<&'static str>,
+    /// Keys of Harvester's own objects, which mean nothing on a Service.
+    pub misplaced: Vec<String>,
+}
+
+/// Keys of a Service that a later version will act on. [`REFUSED`] of them would mislead: there is no address.
+pub const LATER: [&str; 5] = [
+    annotations::PRIMARY_SERVICE,
+    SOURCE_RANGES,
+    annotations::SERVICE_IP,
+    annotations::SERVICE_IP_POOL,
+    annotations::SERVICE_NETWORK,
+];
+/// A field of the Service's spec, named like a key.
+const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
+/// Without sharing, a secondary would get an address of its own; without filtering, everybody would be let in.
+pub const REFUSED: [&str; 2] = [annotations::PRIMARY_SERVICE, SOURCE_RANGES];
+
+impl Wishes {
+    pub fn of(service: &Service) -> Self {
+        let text =
+            |key: &str| service.annotations().get(key).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let spec = service.spec.as_ref();
+        let mut faults = Vec::new();
+        let ipam = Ipam::parse(&text(annotations::IPAM)).map_err(|value| {
+            let sentence = format!("annotation {} is {value:?}: use pool or dhcp", annotations::IPAM);
+            faults.push(Fault::new("InvalidIPAM", sentence));
+        });
+        let data_path = DataPath::parse(&text(annotations::DATA_PATH)).unwrap_or_else(|value| {
+            let sentence = format!("annotation {} is {value:?}: use guest or host", annotations::DATA_PATH);
+            faults.push(Fault::new("InvalidDataPath", sentence));
+            None
+        });
+        let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
+        let asked = |key: &&str| match *key {
+            SOURCE_RANGES => !ranges.is_empty(),
+            key => !text(key).is_empty(),
+        };
+        let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
+        for key in REFUSED.iter().filter(|key| later.contains(key)) {
+            faults.push(Fault::new(
+                "NotSupported",
+                format!("{key} is not supported by this version: remove it"),
+            ));
+        }
+        let misplaced = |key: &&String| key.starts_with("loadbalancer.harvesterhci.io/");
+        Self {
+            ipam: ipam.ok(),
+            data_path,
+            class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
+            health_port: !text(annotations::HEALTH_CHECK_PORT).is_empty(),
+            network: text(annotations::SERVICE_NETWORK),
+            project: text(annotations::SERVICE_PROJECT),
+            namespace: text(annotations::SERVICE_NAMESPACE),
+            description: text(annotations::DESCRIPTION),
+            faults,
+            later,
+            misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
+        }
+    }
+}
+
+/// The Service's ports.
+pub(crate) fn ports(service: &Service) -> &[ServicePort] {
+    service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default()
+}
+
+/// TCP unless the port says otherwise.
+pub(crate) fn protocol(port: &ServicePort) -> &str {
+    port.protocol.as_deref().unwrap_or("TCP")
+}
+
+/// The health check that the annotations ask for, on the node port behind the named Service port. All five values
+/// are given, so that no webhook fills in others.
+///
+/// # Errors
+/// Every wrong value.
+pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec<Fault>> {
+    let text = |key: &str| service.annotations().get(key).map(|text| text.trim()).unwrap_or_default();
+    let wanted = text(annotations::HEALTH_CHECK_PORT);
+    if wanted.is_empty() {
+        return Ok(None);
+    }
+    let mut faults = Vec::new();
+    let port = wanted
+        .parse::<i32>()
+        .ok()
+        .and_then(|number| ports(service).iter().find(|port| port.port == number && protocol(port) == "TCP"));
+    if port.is_none() {
+        let sentence = format!(
+            "annotation {} is {wanted:?}, which is no TCP port of this Service: use the number of one of its ports",
+            annotations::HEALTH_CHECK_PORT
+        );
+        faults.push(Fault::new("InvalidHealthCheck", sentence));
+    }
+    let mut number = |key: &str, default: i64| {
+        let value = text(key);
+        if value.is_empty() {
+            return Some(default);
+        }
+        let number = value.parse::<i32>().ok().filter(|number| *number > 0);
+        if number.is_none() {
+            let sentence = format!("annotation {key} is {value:?}: use a positive integer");
+            faults.push(Fault::new("InvalidHealthCheck", sentence));
+        }
+        number.map(i64::from)
+    };
+    let check = HealthCheck {
+        port: port.and_then(|port| port.node_port).map(i64::from),
+        success_threshold: number(annotations::HEALTH_CHECK_SUCCESS_THRESHOLD, 1),
+        failure_threshold: number(annotations::HEALTH_CHECK_FAILURE_THRESHOLD, 3),
+        period_seconds: number(annotations::HEALTH_CHECK_PERIOD_SECONDS, 5),
+        timeout_seconds: number(annotations::HEALTH_CHECK_TIMEOUT_SECONDS, 3),
+    };
+    if faults.is_empty() { Ok(Some(check)) } else { Err(faults) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const PREFIX: &str = "cloudprovider.harvesterhci.io";
+
+    fn service(pairs: &[(&str, &str)]) -> Service {
+        let annotations: serde_json::Map<String, Value> =
+            pairs.iter().map(|(key, value)| (format!("{PREFIX}/{key}"), json!(value))).collect();
+        serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "shop", "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "ports": [
+                {"name": "http", "port": 80, "nodePort": 30080}, {"port": 53, "protocol": "UDP", "nodePort": 30053}]},
+        }))
+        .unwrap()
+    }
+
+    // user-docs.md 17 a
+    #[rstest]
+    #[case::absent(&[], Some(Ipam::Pool))]
+    #[case::empty(&[("ipam", "")], Some(Ipam::Pool))]
+    #[case::pool(&[("ipam", "pool")], Some(Ipam::Pool))]
+    #[case::documented(&[("ipam", "ippool")], Some(Ipam::Pool))]
+    #[case::any_letter_case(&[("ipam", "IPPool")], Some(Ipam::Pool))]
+    #[case::dhcp(&[("ipam", " DHCP ")], Some(Ipam::Dhcp))]
+    #[case::wrong(&[("ipam", "static")], None)]
+    fn ipam_is_read_in_every_form_that_was_documented(
+        #[case] pairs: &[(&str, &str)],
+        #[case] expected: Option<Ipam>,
+    ) {
+        assert_eq!(Wishes::of(&service(pairs)).ipam, expected);
+    }
+
+    #[test]
+    fn every_fault_is_told_at_once() {
+        let wishes =
+            Wishes::of(&service(&[("ipam", "static"), ("data-path", "left"), ("primary-service", "shop/a")]));
+        let reasons: Vec<_> = wishes.faults.iter().map(|fault| fault.reason).collect();
+        assert_eq!(reasons, ["InvalidIPAM", "InvalidDataPath", "NotSupported"]);
+        assert!(
+            wishes.faults[0].message.contains("\"static\"")
+                && wishes.faults[0].message.contains("pool or dhcp")
+        );
+    }
+
+    #[rstest]
+    #[case::none(&[], vec![])]
+    // pitfalls-ccm.md L18
+    #[case::empty_means_absent(&[("primary-service", ""), ("ip", " ")], vec![])]
+    #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
+    fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
+        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}/{key}")).collect();
+        assert_eq!(Wishes::of(&service(pairs)).later, expected);
+    }
+
+    #[test]
+    fn source_ranges_are_a_fault_while_nobody_enforces_them() {
+        let mut service = service(&[]);
+        service.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        let wishes = Wishes::of(&service);
+        assert!(wishes.faults[0].message.starts_with("spec.loadBalancerSourceRanges"), "{wishes:?}");
+    }
+
+    // user-docs.md 17 i
+    #[test]
+    fn keys_of_other_objects_are_noticed() {
+        let mut service = service(&[]);
+        service.annotations_mut().insert("loadbalancer.harvesterhci.io/network".into(), "a/b".into());
+        assert_eq!(Wishes::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
+    }
+
+    #[test]
+    fn a_health_check_is_complete_and_goes_to_the_node_port() {
+        let expected = |port, success, failure, period, timeout| HealthCheck {
+            port: Some(port),
+            success_threshold: Some(success),
+            failure_threshold: Some(failure),
+            period_seconds: Some(period),
+            timeout_seconds: Some(timeout),
+        };
+        assert_eq!(health_check(&service(&[])), Ok(None));
+        assert_eq!(health_check(&service(&[("healthcheck-port", "")])), Ok(None));
+        let check = health_check(&service(&[("healthcheck-port", " 80 ")])).unwrap();
+        assert_eq!(check, Some(expected(30080, 1, 3, 5, 3)));
+        let pairs = [
+            ("healthcheck-port", "80"),
+            ("healthcheck-success-threshold", "2"),
+            ("healthcheck-failure-threshold", "4"),
+            ("healthcheck-periodseconds", "1"),
+            ("healthcheck-timeoutseconds", "6"),
+        ];
+        assert_eq!(health_check(&service(&pairs)).unwrap(), Some(expected(30080, 2, 4, 1, 6)));
+    }
+
+    #[rstest]
+    #[case::name(&[("healthcheck-port", "http")], 1)]
+    #[case::udp(&[("healthcheck-port", "53")], 1)]
+    #[case::node_port(&[("healthcheck-port", "30080")], 1)]
+    #[case::zero(&[("healthcheck-port", "80"), ("healthcheck-periodseconds", "0")], 1)]
+    #[case::all(&[("healthcheck-port", "x"), ("healthcheck-periodseconds", "-1"), ("healthcheck-timeoutseconds", "3s"),
+        ("healthcheck-success-threshold", "1.5"), ("healthcheck-failure-threshold", "99999999999")], 5)]
+    fn wrong_values_are_faults(#[case] pairs: &[(&str, &str)], #[case] count: usize) {
+        let faults = health_check(&service(pairs)).unwrap_err();
+        assert_eq!(faults.len(), count, "{faults:?}");
+        assert!(faults.iter().all(|fault| fault.reason == "InvalidHealthCheck"));
+    }
+}

@@ -108,6 +108,7 @@ macro_rules! component_tests {
         $($rest:tt)*
     ) => {
         $(#[doc = $doc])*
+        #[cfg(test)]
         async fn $name($cluster: $type) $body
         $crate::component_tests! { @ [$($both)*] [$($only)* $name $why,] $($rest)* }
     };
@@ -117,6 +118,7 @@ macro_rules! component_tests {
         $($rest:tt)*
     ) => {
         $(#[doc = $doc])*
+        #[cfg(test)]
         async fn $name($cluster: $type) $body
         $crate::component_tests! { @ [$($both)* $name] [$($only)*] $($rest)* }
     };

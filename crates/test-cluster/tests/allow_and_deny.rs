@@ -1,5 +1,6 @@
 //! RBAC, admission and schemas are never faked: one table of allowed and refused requests, for both kinds of server and
 //! both sets of roles.
+#![cfg(test)]
 
 use http::Request;
 use serde::Deserialize;

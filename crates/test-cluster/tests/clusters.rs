@@ -1,4 +1,5 @@
 //! What a component test may rely on, whatever the servers are.
+#![cfg(test)]
 
 use std::time::Duration;
 

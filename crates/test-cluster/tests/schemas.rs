@@ -1,4 +1,5 @@
 //! What the servers make of our custom resources: the existing schemas of Harvester, by which existing clients live.
+#![cfg(test)]
 
 use harvester_api::{IPPool, LoadBalancer};
 use kube::Api;

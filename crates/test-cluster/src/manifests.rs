@@ -56,7 +56,11 @@ pub fn kinds(side: Side) -> Vec<Value> {
         Side::Harvester => &[
             include_str!("../../../deploy/crds/loadbalancers.yaml"),
             include_str!("../../../deploy/crds/ippools.yaml"),
-            include_str!("../crds/host.yaml"),
+            include_str!("../../sim-harvester/crds/kubevirt.io_virtualmachines.yaml"),
+            include_str!("../../sim-harvester/crds/kubevirt.io_virtualmachineinstances.yaml"),
+            include_str!("../../sim-harvester/crds/kubevirt.io_virtualmachineinstancemigrations.yaml"),
+            include_str!("../../sim-harvester/crds/k8s.cni.cncf.io_network-attachment-definitions.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_settings.yaml"),
         ],
     };
     files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()

@@ -1,0 +1,129 @@
+//! Conditions, finalizers and status in the raw JSON that is written back.
+
+use harvester_api::condition::READY;
+use serde_json::{Map, Value, json};
+
+/// The longest message: what the server accepts in an Event, where it may be copied to.
+const MESSAGE_MAX: usize = 1024;
+
+/// The Ready condition to show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ready {
+    pub ready: bool,
+    /// CamelCase, for programs.
+    pub reason: &'static str,
+    /// For people; empty when ready.
+    pub message: String,
+}
+
+impl Ready {
+    pub fn yes(reason: &'static str) -> Self {
+        Self { ready: true, reason, message: String::new() }
+    }
+
+    pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { ready: false, reason, message: message.into().chars().take(MESSAGE_MAX).collect() }
+    }
+}
+
+/// The `status` of an object, made if it is not there.
+pub fn status_of(json: &mut Value) -> &mut Map<String, Value> {
+    let root = json.as_object_mut().expect("an object that was read is a JSON object");
+    let status = root.entry("status").or_insert_with(|| json!({}));
+    if !status.is_object() {
+        *status = json!({});
+    }
+    status.as_object_mut().expect("just made an object")
+}
+
+/// Writes the Ready condition; `now` is RFC 3339. Other conditions stay. One that says the same already stays as it
+/// is, also one of the Go program, which gives no reason.
+pub fn write_ready(status: &mut Map<String, Value>, ready: &Ready, now: &str) {
+    let value = if ready.ready { "True" } else { "False" };
+    let conditions = status.entry("conditions").or_insert_with(|| json!([]));
+    if !conditions.is_array() {
+        *conditions = json!([]);
+    }
+    let conditions = conditions.as_array_mut().expect("just made an array");
+    let text = |condition: &Value, key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+    let Some(old) = conditions.iter_mut().find(|condition| condition["type"] == READY) else {
+        conditions.push(json!({
+            "type": READY, "status": value, "reason": ready.reason, "message": ready.message,
+            "lastUpdateTime": now, "lastTransitionTime": now,
+        }));
+        return;
+    };
+    let turned = text(old, "status") != value;
+    let reworded =
+        text(old, "message") != ready.message || (!ready.ready && text(old, "reason") != ready.reason);
+    if !turned && !reworded {
+        return;
+    }
+    old["status"] = value.into();
+    old["reason"] = ready.reason.into();
+    old["message"] = ready.message.clone().into();
+    old["lastUpdateTime"] = now.into();
+    if turned {
+        old["lastTransitionTime"] = now.into();
+    }
+}
+
+/// Adds a finalizer, if it is not there.
+pub fn add_finalizer(json: &mut Value, name: &str) {
+    let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) else { return };
+    let list = metadata.entry("finalizers").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut().filter(|list| !list.iter().any(|finalizer| finalizer == name)) {
+        list.push(name.into());
+    }
+}
+
+/// Removes a finalizer; the others stay.
+pub fn remove_finalizer(json: &mut Value, name: &str) {
+    let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) else { return };
+    let Some(list) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) else { return };
+    list.retain(|finalizer| finalizer != name);
+    if list.is_empty() {
+        metadata.remove("finalizers");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(before: Value, ready: &Ready) -> Value {
+        let mut json = json!({"status": {"conditions": before}});
+        write_ready(status_of(&mut json), ready, "now");
+        json["status"]["conditions"].take()
+    }
+
+    #[test]
+    fn a_condition_that_says_the_same_is_left_alone_whoever_wrote_it() {
+        let go = json!([{"type": "Ready", "status": "True", "lastUpdateTime": "then"}]);
+        assert_eq!(written(go.clone(), &Ready::yes("AddressAllocated")), go);
+    }
+
+    #[test]
+    fn a_new_message_keeps_the_time_of_the_last_turn() {
+        let before = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "False",
+            "reason": "PoolExhausted", "message": "a", "lastUpdateTime": "then", "lastTransitionTime": "then"}]);
+        let after = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "False",
+            "reason": "PoolExhausted", "message": "b", "lastUpdateTime": "now", "lastTransitionTime": "then"}]);
+        assert_eq!(written(before.clone(), &Ready::no("PoolExhausted", "b")), after);
+        let turned = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "True", "reason": "Yes",
+            "message": "", "lastUpdateTime": "now", "lastTransitionTime": "now"}]);
+        assert_eq!(written(before, &Ready::yes("Yes")), turned);
+    }
+
+    #[test]
+    fn foreign_finalizers_stay() {
+        let mut json = json!({"metadata": {"finalizers": ["a/b"]}});
+        add_finalizer(&mut json, "c/d");
+        add_finalizer(&mut json, "c/d");
+        assert_eq!(json["metadata"]["finalizers"], json!(["a/b", "c/d"]));
+        remove_finalizer(&mut json, "c/d");
+        assert_eq!(json["metadata"]["finalizers"], json!(["a/b"]));
+        remove_finalizer(&mut json, "a/b");
+        assert_eq!(json["metadata"].get("finalizers"), None);
+    }
+}

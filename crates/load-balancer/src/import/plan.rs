@@ -1,0 +1,259 @@
+//! What an import should create: pure.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use harvester_api::{
+    IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector, annotations, labels,
+};
+use ipam::{RangeSpec, Ranges, Record, legacy::Legacy};
+use kube::{ResourceExt, core::Status};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// Name of the pool for everybody.
+const GLOBAL: &str = "global";
+/// Longest text of the annotation that lists what could not be imported.
+const REPORT_MAX: usize = 8192;
+
+/// An address that was given out under the old rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InUse {
+    pub(super) namespace: String,
+    pub(super) service: String,
+    pub(super) address: IpAddr,
+}
+
+/// What to do.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) pools: Vec<IPPool>,
+    /// Pool, address and holder, for pools that are there already.
+    pub(super) remember: Vec<(String, IpAddr, String)>,
+    /// What could not be understood, one line each.
+    pub(super) faults: Vec<String>,
+}
+
+/// Decides, from the data of the ConfigMap and the addresses in use.
+pub(super) fn decide(data: Option<&BTreeMap<String, String>>, in_use: &[InUse]) -> Plan {
+    let addresses: Vec<_> = in_use.iter().map(|entry| entry.address).collect();
+    let legacy = Legacy::read(data.into_iter().flatten(), &addresses);
+    let mut plan =
+        Plan { faults: legacy.faults.iter().map(ToString::to_string).collect(), ..Plan::default() };
+    let mut records: BTreeMap<&str, (Ranges, Record)> = BTreeMap::new();
+    for (name, specs) in &legacy.pools {
+        match Ranges::parse(specs) {
+            Ok(ranges) => drop(records.insert(name, (ranges, Record::default()))),
+            Err(faults) => plan.faults.extend(faults.iter().map(|fault| format!("pool {name}: {fault}"))),
+        }
+    }
+    for InUse { namespace, service, address } in in_use {
+        let home = [namespace.as_str(), GLOBAL]
+            .into_iter()
+            .find(|name| records.get(name).is_some_and(|(ranges, _)| ranges.covering(*address).is_some()));
+        if let Some(name) = home {
+            let holder = format!("{namespace}/{service}");
+            records.get_mut(name).expect("just found").1.remember(*address, &holder);
+            plan.remember.push((name.to_owned(), *address, holder));
+        }
+    }
+    for (name, (ranges, record)) in records {
+        plan.pools.push(pool(name, &legacy.pools[name], &ranges, &record));
+    }
+    plan
+}
+
+fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IPPool {
+    let range = |spec: &RangeSpec| PoolRange {
+        subnet: spec.subnet.clone(),
+        range_start: spec.start.clone(),
+        range_end: spec.end.clone(),
+        gateway: spec.gateway.clone(),
+    };
+    let namespace = if name == GLOBAL { "*" } else { name };
+    let any = || "*".to_owned();
+    let scope = PoolScope { project: any(), namespace: namespace.to_owned(), guest_cluster: any() };
+    let spec = IPPoolSpec {
+        description: String::new(),
+        ranges: specs.iter().map(range).collect(),
+        selector: PoolSelector { scope: vec![scope], ..PoolSelector::default() },
+    };
+    let (total, available) = ranges.counts(0);
+    let mut pool = IPPool::new(name, spec);
+    // the webhook sets it too; without one it would be missing
+    let global = (name == GLOBAL).to_string();
+    pool.labels_mut().insert(labels::GLOBAL_IP_POOL.to_owned(), global);
+    pool.labels_mut().insert(labels::VID.to_owned(), "0".to_owned());
+    pool.status = Some(IPPoolStatus {
+        total,
+        available,
+        allocated_history: record.allocated_history(),
+        ..IPPoolStatus::default()
+    });
+    pool
+}
+
+#[derive(Deserialize)]
+struct Services {
+    #[serde(default)]
+    services: Vec<ServiceEntry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+#[derive(Default)]
+struct ServiceEntry {
+    vip: String,
+    service_name: String,
+}
+
+/// Reads the key `kubevip-services` of a namespace's ConfigMap. What cannot be read is passed over: it is only a hint.
+pub(super) fn services(namespace: &str, text: &str) -> Vec<InUse> {
+    if text.is_empty() {
+        return Vec::new();
+    }
+    let read = serde_json::from_str::<Services>(text);
+    let entries = match read {
+        Ok(read) => read.services,
+        Err(error) => {
+            tracing::warn!(namespace, %error, "kubevip-services cannot be read: addresses in use are not known");
+            return Vec::new();
+        }
+    };
+    let of = |entry: ServiceEntry| {
+        let address = entry.vip.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified())?;
+        let named = !entry.service_name.is_empty();
+        named.then(|| InUse { namespace: namespace.to_owned(), service: entry.service_name, address })
+    };
+    entries.into_iter().filter_map(of).collect()
+}
+
+/// Whether the server will give the same answer to the same object again. A webhook's denial comes as 500 from the Go
+/// program, like the failure to reach a webhook.
+pub(super) fn final_refusal(status: &Status) -> bool {
+    let client_error = (400..500).contains(&status.code) && status.code != 429 && status.code != 409;
+    client_error || status.message.contains("denied the request")
+}
+
+/// Marks the ConfigMap as imported, with what could not be.
+pub(super) fn mark(json: &mut Value, faults: &[String]) {
+    let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) else { return };
+    let map = metadata.entry("annotations").or_insert_with(|| serde_json::json!({}));
+    let Some(map) = map.as_object_mut() else { return };
+    map.insert(annotations::AFTER_CONVERSION.to_owned(), "true".into());
+    if faults.is_empty() {
+        map.remove(annotations::IMPORT_ERRORS);
+        return;
+    }
+    let report: String = faults.join("\n").chars().take(REPORT_MAX).collect();
+    map.insert(annotations::IMPORT_ERRORS.to_owned(), report.into());
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn data(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
+        entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn entries(namespace: &str, vips: &[(&str, &str)]) -> Vec<InUse> {
+        let services = vips.iter().map(
+            |(vip, name)| json!({"vip": vip, "port": 80, "type": "tcp", "uid": "u", "serviceName": name}),
+        );
+        services_of(namespace, &json!({"services": services.collect::<Vec<_>>()}))
+    }
+
+    fn services_of(namespace: &str, value: &Value) -> Vec<InUse> {
+        services(namespace, &value.to_string())
+    }
+
+    fn history<'a>(plan: &'a Plan, pool: &str) -> Vec<(&'a str, &'a str)> {
+        let pool = plan.pools.iter().find(|candidate| candidate.name_any() == pool).unwrap();
+        let history = &pool.status.as_ref().unwrap().allocated_history;
+        history.iter().map(|(address, holder)| (address.as_str(), holder.as_str())).collect()
+    }
+
+    #[test]
+    fn a_pool_serves_its_namespace_and_the_global_one_everybody() {
+        let plan = decide(
+            Some(&data(&[("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")])),
+            &[],
+        );
+        let [default, global] = plan.pools.as_slice() else { panic!("{:?}", plan.pools) };
+        let scope = |namespace: &str| PoolScope {
+            project: "*".into(),
+            namespace: namespace.into(),
+            guest_cluster: "*".into(),
+        };
+        assert_eq!(
+            default.spec.selector,
+            PoolSelector { scope: vec![scope("default")], ..PoolSelector::default() }
+        );
+        assert_eq!(
+            default.spec.ranges,
+            [PoolRange { subnet: "192.168.10.0/24".into(), ..PoolRange::default() }]
+        );
+        assert!(global.spec.is_global() && !default.spec.is_global());
+        assert_eq!(default.status.as_ref().unwrap().total, 253);
+        assert_eq!(default.labels()[labels::GLOBAL_IP_POOL], "false");
+    }
+
+    #[test]
+    fn addresses_in_use_are_remembered_where_they_belong() {
+        let mut in_use =
+            entries("default", &[("192.168.10.73", "lb2"), ("192.168.0.162", "lb1"), ("0.0.0.0", "lb0")]);
+        in_use.extend(entries("harvester-system", &[("192.168.0.16", "lb3"), ("192.168.10.7", "lb4")]));
+        let map = data(&[("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")]);
+        let plan = decide(Some(&map), &in_use);
+        assert_eq!(history(&plan, "default"), [("192.168.10.73", "default/lb2")]);
+        assert_eq!(
+            history(&plan, "global"),
+            [("192.168.0.16", "harvester-system/lb3"), ("192.168.0.162", "default/lb1")]
+        );
+        assert_eq!(plan.remember.len(), 3);
+    }
+
+    // pitfalls-load-balancer.md IM-1: any of these ended the Go program, again and again
+    #[test]
+    fn bad_entries_are_named_and_the_others_imported() {
+        let map =
+            data(&[("nodash", "x"), ("cidr-a", "10.0.1.0/24, nonsense"), ("range-b", "10.0.2.7-10.0.2.7")]);
+        let plan = decide(Some(&map), &services("a", "not json"));
+        assert_eq!(plan.pools.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(plan.faults.len(), 2);
+        let mut json = json!({"metadata": {}});
+        mark(&mut json, &plan.faults);
+        let report = json["metadata"]["annotations"][annotations::IMPORT_ERRORS].as_str().unwrap();
+        assert_eq!(report.lines().count(), 2, "{report}");
+        assert!(report.contains("cidr-a: \"nonsense\" is not usable"), "{report}");
+        assert_eq!(json["metadata"]["annotations"][annotations::AFTER_CONVERSION], "true");
+    }
+
+    #[test]
+    fn a_map_without_data_is_done_at_once() {
+        let plan = decide(None, &[]);
+        assert!(plan.pools.is_empty() && plan.faults.is_empty());
+        let mut json = json!({"metadata": {"annotations": {"a": "b", annotations::IMPORT_ERRORS: "old"}}});
+        mark(&mut json, &plan.faults);
+        assert_eq!(json["metadata"]["annotations"], json!({"a": "b", annotations::AFTER_CONVERSION: "true"}));
+    }
+
+    #[rstest]
+    #[case(
+        500,
+        "admission webhook \"x\" denied the request: Internal error occurred: can't create IP pool",
+        true
+    )]
+    #[case(500, "Internal error occurred: failed calling webhook \"x\": connection refused", false)]
+    #[case(422, "IPPool \"A_B\" is invalid: metadata.name", true)]
+    #[case(403, "admission webhook \"x\" denied the request: can't create IP pool", true)]
+    #[case(429, "too many requests", false)]
+    #[case(503, "the server is currently unable to handle the request", false)]
+    fn a_refusal_is_final(#[case] code: u16, #[case] message: &str, #[case] expected: bool) {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
+        assert_eq!(final_refusal(&status), expected);
+    }
+}

@@ -1,0 +1,159 @@
+//! Virtual machines: finalizers of the Go program are taken off them, and the load balancers of a guest cluster that
+//! is being removed are deleted.
+//!
+//! The Go program put a finalizer on every VM and VMI, and nothing could be deleted while it was away
+//! (upstream issue 5137). A watch tells as much.
+
+use std::sync::Arc;
+
+use controller_kit::{Change, Next, ObjectKey, replace};
+use harvester_api::{LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, finalizers, labels};
+use kube::{Api, Resource, ResourceExt, api::DeleteParams, api::Preconditions};
+use serde::de::DeserializeOwned;
+
+use crate::{condition, context::Context};
+
+/// What went wrong; the queue tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("remove a finalizer from {kind} {object}")]
+    Finalizer { kind: &'static str, object: ObjectKey, source: kube::Error },
+    #[error("delete load balancer {balancer} of the removed guest cluster {cluster}")]
+    Delete { balancer: ObjectKey, cluster: String, source: kube::Error },
+}
+
+/// A VM: its finalizer.
+///
+/// # Errors
+/// Those that may pass.
+pub async fn reconcile_vm(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+    let vm = cx.caches.vms.get(&key);
+    if vm.is_some_and(|vm| has(&*vm, finalizers::LEGACY_VM)) {
+        let stripped = strip::<VirtualMachine>(&cx, &key, finalizers::LEGACY_VM).await;
+        stripped.map_err(|source| Error::Finalizer { kind: "VirtualMachine", object: key, source })?;
+    }
+    Ok(Next::AwaitChange)
+}
+
+/// A VMI: its finalizer.
+///
+/// # Errors
+/// Those that may pass.
+pub async fn reconcile_vmi(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+    let vmi = cx.caches.vmis.get(&key);
+    if vmi.is_some_and(|vmi| has(&*vmi, finalizers::LEGACY_VMI)) {
+        let stripped = strip::<VirtualMachineInstance>(&cx, &key, finalizers::LEGACY_VMI).await;
+        stripped.map_err(|source| Error::Finalizer {
+            kind: "VirtualMachineInstance",
+            object: key,
+            source,
+        })?;
+    }
+    Ok(Next::AwaitChange)
+}
+
+/// Whether a VM carries the Go program's finalizer.
+pub fn marked_vm(vm: &VirtualMachine) -> bool {
+    has(vm, finalizers::LEGACY_VM)
+}
+
+/// Whether a VMI carries the Go program's finalizer.
+pub fn marked_vmi(vmi: &VirtualMachineInstance) -> bool {
+    has(vmi, finalizers::LEGACY_VMI)
+}
+
+fn has(object: &impl ResourceExt, finalizer: &str) -> bool {
+    object.finalizers().iter().any(|name| name == finalizer)
+}
+
+/// The guest cluster, by namespace and name, that goes with this VM: a machine of the node driver that is deleted, and
+/// whose volumes Rancher has marked for removal.
+pub fn removed_cluster(change: &Change<VirtualMachine>) -> Option<ObjectKey> {
+    let vm = change.new.as_ref().or(change.old.as_ref())?;
+    let marked = vm.annotations().get(annotations::REMOVE_ALL_PVCS).is_some_and(|value| value == "true");
+    let machine = vm.labels().get(labels::CREATOR).is_some_and(|creator| creator == labels::NODE_DRIVER);
+    let cluster = vm.labels().get(labels::GUEST_CLUSTER).filter(|cluster| !cluster.is_empty())?;
+    let deleted = change.new.is_none() || vm.meta().deletion_timestamp.is_some();
+    (marked && machine && deleted).then(|| ObjectKey::new(&change.key.namespace, cluster))
+}
+
+/// Deletes the load balancers of a guest cluster that is being removed, those with a host path too: the Go program
+/// left them (design/data-paths.md row 13).
+///
+/// # Errors
+/// Those that may pass.
+pub async fn reconcile_removed_cluster(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+    let (namespace, cluster) = (key.namespace.as_str(), key.name.as_str());
+    let all = cx.caches.balancers.list();
+    let of_cluster = all.iter().filter(|lb| {
+        lb.namespace().as_deref() == Some(namespace)
+            && lb.labels().get(labels::CLUSTER).is_some_and(|name| name == cluster)
+            && lb.meta().deletion_timestamp.is_none()
+    });
+    for lb in of_cluster {
+        tracing::info!(balancer = %ObjectKey::of(&***lb), cluster, "its guest cluster is being removed: deleted");
+        let preconditions = Preconditions { uid: lb.uid(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        let api = Api::<LoadBalancer>::namespaced(cx.client.clone(), namespace);
+        match api.delete(&lb.name_any(), &params).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+            Err(source) => {
+                let (balancer, cluster) = (ObjectKey::of(&***lb), cluster.to_owned());
+                return Err(Error::Delete { balancer, cluster, source });
+            }
+        }
+    }
+    Ok(Next::AwaitChange)
+}
+
+/// Takes off one finalizer of an object read afresh: the caches hold a trimmed one. A PUT, since the role of the
+/// existing chart may not patch, and of the JSON that was read, since typed round trips lost fields of newer KubeVirt
+/// versions.
+async fn strip<K>(cx: &Context, key: &ObjectKey, finalizer: &str) -> kube::Result<()>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + std::fmt::Debug,
+{
+    let api = Api::<controller_kit::Kept<K>>::namespaced(cx.client.clone(), &key.namespace);
+    let Some(object) = api.get_opt(&key.name).await? else { return Ok(()) };
+    let Some(json) = object.edited(|json| condition::remove_finalizer(json, finalizer)) else {
+        return Ok(());
+    };
+    match replace::<K>(&cx.client, &json).await {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn vm(annotation: &str, creator: &str, deleted: Option<&str>) -> VirtualMachine {
+        serde_json::from_value(json!({"metadata": {"name": "gc1-1", "namespace": "team",
+            "deletionTimestamp": deleted, "annotations": {annotations::REMOVE_ALL_PVCS: annotation},
+            "labels": {labels::CREATOR: creator, labels::GUEST_CLUSTER: "gc1"}}, "spec": {}}))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::removed(vm("true", labels::NODE_DRIVER, Some("2026-01-01T00:00:00Z")), true)]
+    #[case::still_there(vm("true", labels::NODE_DRIVER, None), false)]
+    #[case::one_machine_of_many(vm("", labels::NODE_DRIVER, Some("2026-01-01T00:00:00Z")), false)]
+    #[case::not_a_guest_cluster(vm("true", "terraform", Some("2026-01-01T00:00:00Z")), false)]
+    fn a_guest_cluster_is_being_removed(#[case] vm: VirtualMachine, #[case] expected: bool) {
+        let (key, vm) = (ObjectKey::new("team", "gc1-1"), Arc::new(vm));
+        let change = Change { key: key.clone(), old: None, new: Some(vm.clone()) };
+        assert_eq!(removed_cluster(&change), expected.then(|| ObjectKey::new("team", "gc1")));
+        let gone = Change { key, old: Some(vm.clone()), new: None };
+        let marked = vm.labels()[labels::CREATOR] == labels::NODE_DRIVER
+            && vm.annotations()[annotations::REMOVE_ALL_PVCS] == "true";
+        assert_eq!(removed_cluster(&gone).is_some(), marked);
+    }
+}

@@ -1,0 +1,299 @@
+//! What one PUT of a pool should contain: a pure function from the pool as it was read and the orders that wait.
+//!
+//! Every PUT also brings total, available, condition and finalizer up to date, and puts back the records of load
+//! balancers that the pool has lost (somebody replaced it without its status): before anything is given out anew.
+
+use std::net::IpAddr;
+
+use controller_kit::Kept;
+use harvester_api::{IPPool, annotations, finalizers};
+use ipam::{Claim, Record, Refusal, Request};
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::view::{self, Judged};
+use crate::condition::{self, Ready};
+
+/// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
+pub const RECORD_LIMIT: usize = 1_200_000;
+
+const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
+
+/// What somebody wants of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// An address for a holder; `known` is the one that it believes to have.
+    Claim { holder: String, known: Option<IpAddr> },
+    /// Back with every address of the holder.
+    ReleaseAll { holder: String },
+    /// Back with one, if it is this holder's.
+    Release { holder: String, address: IpAddr },
+    /// For the history: the holder had this address, and gets it when it asks.
+    Remember { holder: String, address: IpAddr },
+    /// As [`Order::Release`] if given, and the annotation that asked for it goes.
+    Manual { annotation: String, release: Option<(IpAddr, String)> },
+    /// Nothing but what every PUT does.
+    Refresh,
+}
+
+/// What became of an order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Given(Given),
+    Done,
+}
+
+/// An address that was given, as it goes into the load balancer's status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    pub pool: String,
+    pub address: IpAddr,
+    /// Dotted; empty when no range of the pool covers the address any more.
+    pub mask: String,
+    /// Empty where the range has none.
+    pub gateway: String,
+}
+
+/// Why a claim was refused. The texts begin as the Go program's do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    #[error("fail to get allocator {pool}: there is no such IPPool; create it or name another")]
+    NoSuchPool { pool: String },
+    #[error("fail to get allocator {pool}: {fault}")]
+    Unusable { pool: String, fault: String },
+    #[error(
+        "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}; waiting for one to \
+         be released or for another range"
+    )]
+    Exhausted { pool: String, ranges: String },
+    #[error(
+        "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
+         add another pool"
+    )]
+    RecordFull { pool: String, records: usize },
+}
+
+impl Refused {
+    /// The reason code of the condition.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoSuchPool { .. } => "PoolNotFound",
+            Self::Unusable { .. } => "PoolNotReady",
+            Self::Exhausted { .. } => "PoolExhausted",
+            Self::RecordFull { .. } => "RecordFull",
+        }
+    }
+}
+
+/// The pool as it was read, and what bears on the decision.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    pub pool: &'a Kept<IPPool>,
+    pub judged: &'a Judged,
+    /// Address and holder of every live load balancer whose status names this pool.
+    pub known: &'a [(IpAddr, String)],
+    /// RFC 3339, for conditions.
+    pub now: &'a str,
+    /// [`RECORD_LIMIT`].
+    pub limit: usize,
+}
+
+/// The object to PUT, if it differs from what was read, and one answer for each order.
+pub struct Decision {
+    pub put: Option<Value>,
+    pub answers: Vec<Result<Answer, Refused>>,
+}
+
+/// Decides a batch. The answers are true once the PUT has succeeded.
+pub fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
+    let Seen { pool, judged, known, now, limit } = seen;
+    let mut book = Book { judged, record: view::record(pool), size: 0, rest: 0, limit };
+    for (address, holder) in known {
+        if judged.blocked.is_none()
+            && judged.pool.ranges.offers(*address)
+            && book.record.of(holder).next().is_none()
+        {
+            book.record.put(*address, holder);
+        }
+    }
+    book.weigh(pool);
+    let answers = orders.iter().map(|order| book.carry_out(order)).collect();
+    let Book { mut record, .. } = book;
+    if has_ranges(judged) {
+        record.prune(&judged.pool.ranges);
+    }
+
+    let put = pool.edited(|json| {
+        for order in orders {
+            if let Order::Manual { annotation, .. } = order {
+                drop_annotation(json, annotation);
+            }
+        }
+        write_finalizer(json, pool, &record);
+        write_status(json, pool, judged, &record, now);
+    });
+    Decision { put, answers }
+}
+
+struct Book<'a> {
+    judged: &'a Judged,
+    record: Record,
+    /// About how many bytes the object takes in the store, managedFields included.
+    size: usize,
+    /// How many of them are not the record.
+    rest: usize,
+    limit: usize,
+}
+
+impl Book<'_> {
+    fn weigh(&mut self, pool: &Kept<IPPool>) {
+        let status = pool.status.as_ref();
+        let maps = |of: fn(&harvester_api::IPPoolStatus) -> &std::collections::BTreeMap<String, String>| {
+            status.map(of).into_iter().flatten().map(|(key, holder)| written(key, holder)).sum::<usize>()
+        };
+        let read = maps(|status| &status.allocated) + maps(|status| &status.allocated_history);
+        self.rest = pool.json().to_string().len().saturating_sub(read);
+        self.size = self.rest + self.weight_of_record();
+    }
+
+    fn weight_of_record(&self) -> usize {
+        let entries = self.record.allocated().into_iter().chain(self.record.allocated_history());
+        entries.map(|(key, holder)| stored(&key, &holder)).sum()
+    }
+
+    fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
+        match order {
+            Order::Claim { holder, known } => self.claim(holder, *known).map(Answer::Given),
+            Order::ReleaseAll { holder } => {
+                for address in self.record.of(holder).collect::<Vec<_>>() {
+                    self.record.release(address, holder);
+                }
+                Ok(Answer::Done)
+            }
+            Order::Release { holder, address } | Order::Manual { release: Some((address, holder)), .. } => {
+                self.record.release(*address, holder);
+                Ok(Answer::Done)
+            }
+            Order::Remember { holder, address } => {
+                self.record.remember(*address, holder);
+                Ok(Answer::Done)
+            }
+            Order::Manual { release: None, .. } | Order::Refresh => Ok(Answer::Done),
+        }
+    }
+
+    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<Given, Refused> {
+        let pool = || self.judged.pool.name.clone();
+        let held = self.record.of(holder).next().is_some();
+        if let (false, Some(fault)) = (held, &self.judged.blocked) {
+            return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
+        }
+        let ranges = &self.judged.pool.ranges;
+        if !held && !self.make_room(holder) {
+            return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
+        }
+        let claim = self.record.claim(ranges, Request { holder, known }).map_err(|Refusal::Exhausted| {
+            Refused::Exhausted { pool: pool(), ranges: shortened(&ranges.to_string()) }
+        })?;
+        if let Claim::Recorded(address) = claim {
+            self.size += stored(&address.to_string(), holder);
+        }
+        let address = claim.address();
+        let range = ranges.covering(address);
+        Ok(Given {
+            pool: self.judged.pool.name.clone(),
+            address,
+            mask: range.map(|range| range.mask().to_string()).unwrap_or_default(),
+            gateway: range.and_then(|range| range.gateway()).map(|ip| ip.to_string()).unwrap_or_default(),
+        })
+    }
+
+    /// Whether one more record fits; forgets history until it does.
+    fn make_room(&mut self, holder: &str) -> bool {
+        const AT_ONCE: usize = 16;
+        let needed = stored(LONGEST_ADDRESS, holder);
+        while self.size + needed > self.limit {
+            if self.record.trim_history(&self.judged.pool.ranges, AT_ONCE) == 0 {
+                return false;
+            }
+            self.size = self.rest + self.weight_of_record();
+        }
+        true
+    }
+}
+
+/// Without any, they are wrong, and say nothing about the record.
+fn has_ranges(judged: &Judged) -> bool {
+    judged.pool.ranges.iter().next().is_some()
+}
+
+/// Bytes of an entry in JSON: two quoted texts, colon, comma.
+fn written(key: &str, holder: &str) -> usize {
+    key.len() + holder.len() + 6
+}
+
+/// Bytes of an entry in the store: also its `"f:<key>":{},` in managedFields.
+fn stored(key: &str, holder: &str) -> usize {
+    written(key, holder) + key.len() + 8
+}
+
+fn shortened(text: &str) -> String {
+    const MOST: usize = 300;
+    if text.len() <= MOST {
+        text.to_owned()
+    } else {
+        format!("{}…", text.chars().take(MOST).collect::<String>())
+    }
+}
+
+fn drop_annotation(json: &mut Value, value: &str) {
+    let Some(map) = json.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
+    if map.get(annotations::MANUALLY_RELEASE_IP).and_then(Value::as_str) == Some(value) {
+        map.remove(annotations::MANUALLY_RELEASE_IP);
+    }
+}
+
+/// A pool that is being deleted stays until nobody holds an address of it.
+fn write_finalizer(json: &mut Value, pool: &IPPool, record: &Record) {
+    let has = pool.finalizers().iter().any(|name| name == finalizers::IP_POOL);
+    let deleting = pool.meta().deletion_timestamp.is_some();
+    match (has, deleting) {
+        (false, false) => condition::add_finalizer(json, finalizers::IP_POOL),
+        (true, true) if record.count() == 0 => condition::remove_finalizer(json, finalizers::IP_POOL),
+        _ => {}
+    }
+}
+
+fn write_status(json: &mut Value, pool: &IPPool, judged: &Judged, record: &Record, now: &str) {
+    let (total, available) = if has_ranges(judged) {
+        judged.pool.ranges.counts(record.count())
+    } else {
+        let total = pool.status.as_ref().map_or(0, |status| status.total);
+        (total, total - i64::try_from(record.count()).unwrap_or(i64::MAX))
+    };
+    let ready = if judged.faults.is_empty() {
+        match &judged.blocked {
+            None => Ready::yes("RangesValid"),
+            Some(why) => Ready::no("Deleting", format!("{why}: {} addresses are held", record.count())),
+        }
+    } else {
+        Ready::no("PoolInvalid", judged.faults.join("; "))
+    };
+    let status = condition::status_of(json);
+    status.insert("total".into(), total.into());
+    status.insert("available".into(), available.into());
+    status.insert("lastAllocated".into(), record.last_allocated().into());
+    for (key, map) in [("allocated", record.allocated()), ("allocatedHistory", record.allocated_history())] {
+        if map.is_empty() {
+            if status.get(key).and_then(Value::as_object).is_some_and(|read| !read.is_empty()) {
+                status.remove(key);
+            }
+        } else {
+            status.insert(key.into(), json!(map));
+        }
+    }
+    condition::write_ready(status, &ready, now);
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,268 @@
+//! One PUT for many orders: a case table, and properties over any batch.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use harvester_api::IPPoolStatus;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+/// Usable: .10 to .13 of 10.0.0.0/24.
+fn pool(status: &Value) -> Kept<IPPool> {
+    let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+        "metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL], "resourceVersion": "7"},
+        "spec": {"ranges": [{"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.10", "rangeEnd": "10.0.0.13",
+            "future": true}]},
+        "status": status});
+    serde_json::from_value(object).unwrap()
+}
+
+fn settled(allocated: &Value, history: &Value) -> Kept<IPPool> {
+    let held = allocated.as_object().unwrap().len();
+    pool(&json!({"total": 4, "available": 4 - held, "lastAllocated": "", "allocated": allocated,
+        "allocatedHistory": history, "conditions": [{"type": "Ready", "status": "True"}]}))
+}
+
+fn batch(pool: &Kept<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
+    let judged = view::judge(pool, []);
+    decide(Seen { pool, judged: &judged, known, now: "now", limit }, orders)
+}
+
+fn decided(pool: &Kept<IPPool>, orders: &[Order]) -> Decision {
+    batch(pool, &[], RECORD_LIMIT, orders)
+}
+
+fn claim(holder: &str) -> Order {
+    Order::Claim { holder: holder.into(), known: None }
+}
+
+fn ip(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+fn status(decision: &Decision) -> IPPoolStatus {
+    let put = decision.put.as_ref().expect("something to write");
+    serde_json::from_value(put["status"].clone()).unwrap()
+}
+
+fn given(answer: &Result<Answer, Refused>) -> String {
+    match answer {
+        Ok(Answer::Given(given)) => given.address.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_waits_shares_one_put_and_everybody_has_an_address_of_their_own() {
+    let pool = settled(&json!({"10.0.0.10": "a/a"}), &json!({}));
+    let orders = [
+        claim("b/b"),
+        Order::ReleaseAll { holder: "a/a".into() },
+        claim("c/c"),
+        claim("d/d"),
+        claim("e/e"),
+        claim("f/f"),
+    ];
+    let decision = decided(&pool, &orders);
+    let addresses: Vec<_> =
+        decision.answers.iter().filter(|answer| matches!(answer, Ok(Answer::Given(_)))).map(given).collect();
+    assert_eq!(addresses, ["10.0.0.11", "10.0.0.12", "10.0.0.13", "10.0.0.10"]);
+    let Err(refused @ Refused::Exhausted { .. }) = &decision.answers[5] else {
+        panic!("{:?}", decision.answers[5])
+    };
+    assert!(refused.to_string().starts_with(
+        "fail to get ip from pool edge, error: no IP addresses available in range set: 10.0.0.10-10.0.0.13;"
+    ));
+    let status = status(&decision);
+    assert_eq!((status.total, status.available, status.last_allocated.as_str()), (4, 0, "10.0.0.10"));
+    let put = decision.put.unwrap();
+    assert_eq!(put["spec"]["ranges"][0]["future"], true, "what we do not know survives");
+    assert_eq!(put["metadata"]["resourceVersion"], "7");
+}
+
+#[test]
+fn an_answer_carries_mask_and_gateway() {
+    let decision = decided(&settled(&json!({}), &json!({})), &[claim("shop/web")]);
+    let expected = Given {
+        pool: "edge".into(),
+        address: ip(10),
+        mask: "255.255.255.0".into(),
+        gateway: "10.0.0.1".into(),
+    };
+    assert_eq!(decision.answers, [Ok(Answer::Given(expected))]);
+}
+
+// pitfalls-load-balancer.md LB-14: the gateway of a /32 was the text "<nil>"
+#[test]
+fn a_single_address_has_no_gateway() {
+    let object = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.0.7/32"}]}});
+    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let decision = decided(&pool, &[claim("shop/web")]);
+    let Ok(Answer::Given(given)) = &decision.answers[0] else { panic!("no address") };
+    assert_eq!((given.mask.as_str(), given.gateway.as_str()), ("255.255.255.255", ""));
+}
+
+#[test]
+fn a_batch_that_changes_nothing_writes_nothing() {
+    let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
+    let nothing = [
+        claim("shop/web"),
+        Order::Refresh,
+        Order::ReleaseAll { holder: "shop/api".into() },
+        Order::Release { holder: "shop/api".into(), address: ip(10) },
+    ];
+    let decision = decided(&pool, &nothing);
+    assert_eq!((decision.put, given(&decision.answers[0])), (None, "10.0.0.10".to_owned()));
+    let full = settled(
+        &json!({"10.0.0.10": "a/a", "10.0.0.11": "b/b", "10.0.0.12": "c/c", "10.0.0.13": "d/d"}),
+        &json!({}),
+    );
+    assert_eq!(decided(&full, &[claim("e/e")]).put, None, "those who wait cost no request");
+}
+
+#[test]
+fn a_new_pool_gets_numbers_condition_and_finalizer_at_once() {
+    let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0/24"}]}});
+    let decision = decided(&serde_json::from_value(object).unwrap(), &[Order::Refresh]);
+    let put = decision.put.unwrap();
+    assert_eq!(put["metadata"]["finalizers"], json!([finalizers::IP_POOL]));
+    assert_eq!(
+        put["status"],
+        json!({"total": 253, "available": 253, "lastAllocated": "", "conditions": [{"type": "Ready", "status": "True",
+            "reason": "RangesValid", "message": "", "lastUpdateTime": "now", "lastTransitionTime": "now"}]})
+    );
+}
+
+// pitfalls-load-balancer.md IP-16: a PUT without status made addresses free that were in use
+#[test]
+fn records_that_a_foreign_put_erased_come_back_before_anything_is_given_out() {
+    let known =
+        [(ip(10), "shop/web".to_owned()), (ip(12), "shop/api".to_owned()), (ip(200), "shop/odd".to_owned())];
+    let decision = batch(&pool(&Value::Null), &known, RECORD_LIMIT, &[claim("shop/new")]);
+    assert_eq!(given(&decision.answers[0]), "10.0.0.11");
+    let expected = [("10.0.0.10", "shop/web"), ("10.0.0.11", "shop/new"), ("10.0.0.12", "shop/api")];
+    let expected: BTreeMap<_, _> = expected.map(|(key, holder)| (key.to_owned(), holder.to_owned())).into();
+    assert_eq!(status(&decision).allocated, expected);
+}
+
+#[test]
+fn an_address_that_was_given_to_another_stays_with_that_one() {
+    let pool = settled(&json!({"10.0.0.10": "shop/api"}), &json!({}));
+    assert_eq!(batch(&pool, &[(ip(10), "shop/web".to_owned())], RECORD_LIMIT, &[Order::Refresh]).put, None);
+}
+
+// pitfalls-load-balancer.md IP-14: faults were only logged
+#[test]
+fn a_pool_with_wrong_ranges_says_every_fault_and_gives_nothing() {
+    let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0"}, {"subnet": "10.0.1.0/99"}]},
+        "status": {"total": 9, "available": 8, "lastAllocated": "10.0.0.9", "allocated": {"10.0.0.9": "shop/web"}}});
+    let decision = decided(&serde_json::from_value(object).unwrap(), &[claim("shop/new"), claim("shop/web")]);
+    assert!(matches!(&decision.answers[0], Err(Refused::Unusable { .. })));
+    assert_eq!(given(&decision.answers[1]), "10.0.0.9", "what is held stays held");
+    let status = status(&decision);
+    assert_eq!((status.total, status.available), (9, 8));
+    let message = &status.conditions[0].message;
+    assert!(message.contains("range 10.0.0.0:") && message.contains("range 10.0.1.0/99:"), "{message}");
+}
+
+#[test]
+fn of_two_pools_that_overlap_only_the_younger_one_is_not_ready() {
+    let make = |name: &str, created: &str| -> Kept<IPPool> {
+        let object = json!({"metadata": {"name": name, "creationTimestamp": created},
+            "spec": {"ranges": [{"subnet": "10.0.0.0/24"}]}});
+        serde_json::from_value(object).unwrap()
+    };
+    let (first, second) = (make("b", "2026-01-01T00:00:00Z"), make("a", "2026-01-01T00:00:01Z"));
+    let twin = make("c", "2026-01-01T00:00:00Z");
+    let all: [&IPPool; 3] = [&first, &second, &twin];
+    let blocked = |pool: &Kept<IPPool>| view::judge(pool, all).blocked.is_some();
+    assert_eq!((blocked(&first), blocked(&second), blocked(&twin)), (false, true, true));
+}
+
+#[test]
+fn a_pool_that_is_being_deleted_gives_nothing_and_goes_when_nobody_holds_an_address() {
+    let mut object = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
+    object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
+    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let decision = decided(&pool, &[claim("shop/new")]);
+    assert!(matches!(&decision.answers[0], Err(Refused::Unusable { .. })));
+    assert_eq!(decision.put.as_ref().unwrap()["metadata"]["finalizers"], json!([finalizers::IP_POOL]));
+    let decision = decided(&pool, &[Order::ReleaseAll { holder: "shop/web".into() }]);
+    assert_eq!(decision.put.unwrap()["metadata"].get("finalizers"), None);
+}
+
+#[test]
+fn the_annotation_of_a_release_by_hand_goes_with_the_release() {
+    let mut object = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
+    object["metadata"]["annotations"] =
+        json!({annotations::MANUALLY_RELEASE_IP: "10.0.0.10: shop/web", "mine": "1"});
+    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let order =
+        |text: &str| Order::Manual { annotation: text.into(), release: Some((ip(10), "shop/web".into())) };
+    let decision = decided(&pool, &[order("10.0.0.10: shop/web")]);
+    assert_eq!(decision.put.as_ref().unwrap()["metadata"]["annotations"], json!({"mine": "1"}));
+    assert_eq!(status(&decision).allocated_history["10.0.0.10"], "shop/web");
+    let decision = decided(&pool, &[order("10.0.0.10: shop/other")]);
+    let annotations = &decision.put.unwrap()["metadata"]["annotations"];
+    assert_eq!(annotations[annotations::MANUALLY_RELEASE_IP], "10.0.0.10: shop/web", "a newer wish stays");
+}
+
+#[test]
+fn a_record_that_would_grow_too_large_loses_history_first_and_then_refuses() {
+    let history = json!({"10.0.0.12": "old/one", "10.0.0.13": "old/two"});
+    let pool = settled(&json!({"10.0.0.10": "shop/web"}), &history);
+    let bare = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
+    let limit = bare.json().to_string().len() + 150;
+    let decision = batch(&pool, &[], limit, &[claim("shop/api")]);
+    assert_eq!(given(&decision.answers[0]), "10.0.0.11");
+    assert_eq!(status(&decision).allocated_history, BTreeMap::new());
+
+    let decision =
+        batch(&bare, &[], bare.json().to_string().len() + 20, &[claim("shop/api"), claim("shop/web")]);
+    assert_eq!(decision.answers[0], Err(Refused::RecordFull { pool: "edge".into(), records: 1 }));
+    assert_eq!(given(&decision.answers[1]), "10.0.0.10", "who holds an address keeps it");
+}
+
+fn orders() -> impl Strategy<Value = Vec<Order>> {
+    let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
+    let one = prop_oneof![
+        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip) }),
+        2 => holder().prop_map(|holder| Order::ReleaseAll { holder }),
+        1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
+        1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Remember { holder, address: ip(last) }),
+        1 => Just(Order::Refresh),
+    ];
+    proptest::collection::vec(one, 0..12)
+}
+
+proptest! {
+    #[test]
+    fn any_sequence_of_batches_keeps_the_record_true(batches in proptest::collection::vec(orders(), 1..8)) {
+        let mut pool = settled(&json!({}), &json!({}));
+        for orders in batches {
+            let decision = decided(&pool, &orders);
+            prop_assert_eq!(decision.answers.len(), orders.len());
+            if let Some(put) = decision.put {
+                pool = serde_json::from_value(put).unwrap();
+            }
+            let status = pool.status.clone().unwrap();
+            let held = i64::try_from(status.allocated.len()).unwrap();
+            prop_assert_eq!(status.total - status.available, held);
+            let holders: BTreeSet<_> = status.allocated.values().collect();
+            prop_assert_eq!(holders.len(), status.allocated.len(), "somebody holds two addresses");
+            prop_assert!(status.allocated.keys().all(|key| ["10", "11", "12", "13"].contains(&&key[7..])));
+            prop_assert_eq!(decided(&pool, &[Order::Refresh]).put, None, "a second look writes");
+            // whoever was answered last with an address and was not released since, holds it
+            for (index, (order, answer)) in orders.iter().zip(&decision.answers).enumerate() {
+                let (Order::Claim { holder, .. }, Ok(Answer::Given(given))) = (order, answer) else { continue };
+                let released = orders[index + 1..].iter().any(|later| match later {
+                    Order::ReleaseAll { holder: name } => name == holder,
+                    Order::Release { holder: name, .. } => name == holder,
+                    _ => false,
+                });
+                prop_assert!(released || status.allocated.get(&given.address.to_string()) == Some(holder));
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! IPPool objects: numbers, condition and finalizer kept true, and releases by hand.
+//!
+//! Everything is written by the pool's own task ([`super::Writers`]); here is only what it should be asked for.
+
+use std::{net::IpAddr, sync::Arc};
+
+use controller_kit::{Next, ObjectKey};
+use harvester_api::{IPPool, LoadBalancer, annotations};
+use kube::{Api, ResourceExt};
+
+use super::{Failure, Order};
+use crate::context::Context;
+
+/// What went wrong; the queue tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Pool(#[from] Failure),
+    #[error("look for load balancer {holder}, whose address {address} is to be released by hand")]
+    Holder { holder: ObjectKey, address: IpAddr, source: kube::Error },
+}
+
+/// Brings one pool up to date.
+///
+/// # Errors
+/// Those that may pass.
+pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+    let Some(pool) = cx.caches.pools.get(&key) else {
+        cx.pools.forget(&key.name);
+        return Ok(Next::AwaitChange);
+    };
+    let order = match pool.annotations().get(annotations::MANUALLY_RELEASE_IP) {
+        None => Order::Refresh,
+        Some(text) => manual(&cx, &pool, text).await?,
+    };
+    cx.pools.order(&key.name, order).await?;
+    Ok(Next::AwaitChange)
+}
+
+/// Whatever the annotation says, it goes; the address only if its holder is really gone.
+// pitfalls-load-balancer.md IP-13: the holder was looked for in a cache
+async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error> {
+    let annotation = text.to_owned();
+    let Some((address, holder)) = parse(text).filter(|(address, holder)| records(pool, *address, holder))
+    else {
+        tracing::warn!(
+            pool = pool.name_any(),
+            text,
+            "manuallyReleaseIP names no address and holder of this pool"
+        );
+        return Ok(Order::Manual { annotation, release: None });
+    };
+    let api = Api::<LoadBalancer>::namespaced(cx.client.clone(), &holder.namespace);
+    let lookup = api.get_opt(&holder.name).await;
+    let exists =
+        lookup.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?.is_some();
+    if exists {
+        tracing::warn!(pool = pool.name_any(), %address, %holder, "not released by hand: the load balancer exists");
+    }
+    Ok(Order::Manual { annotation, release: (!exists).then(|| (address, holder.to_string())) })
+}
+
+/// `<ip>: <namespace>/<name>`; the address may be IPv6, so the text is split at the last colon.
+fn parse(text: &str) -> Option<(IpAddr, ObjectKey)> {
+    let (address, holder) = text.rsplit_once(':')?;
+    let holder = ObjectKey::parse(holder.trim()).filter(|holder| !holder.namespace.is_empty())?;
+    Some((address.trim().parse().ok()?, holder))
+}
+
+fn records(pool: &IPPool, address: IpAddr, holder: &ObjectKey) -> bool {
+    super::view::record(pool).holder(address) == Some(holder.to_string().as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_annotation_is_read_with_blanks_and_with_ipv6() {
+        let holder = ObjectKey::new("shop", "web");
+        assert_eq!(parse(" 10.0.0.7 :  shop/web "), Some(([10, 0, 0, 7].into(), holder.clone())));
+        assert_eq!(parse("fd00::7: shop/web"), Some(("fd00::7".parse().unwrap(), holder)));
+        for bad in ["10.0.0.7", "10.0.0.7: web", "x: shop/web", "10.0.0.7: shop/web: x", ""] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+}

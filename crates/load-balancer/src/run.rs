@@ -1,0 +1,287 @@
+//! The controller as a library call: waits for the Lease, lists, imports, then reconciles until it is told to stop.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use ::http::{HeaderValue, Request, header::USER_AGENT};
+use controller_kit::{
+    Cache, Clock, Kept, Life, ObjectKey, Recorder,
+    election::{self, Election},
+    http::{self, Health},
+};
+use harvester_api::{
+    IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, WorkloadType, annotations, labels, names,
+};
+use health_check::Dial;
+use k8s_openapi::{
+    api::{
+        core::v1::{ConfigMap, Service},
+        discovery::v1::EndpointSlice,
+    },
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{Api, Client, client::Body, runtime::watcher};
+use prometheus_client::registry::Registry;
+use serde_json::Map;
+use tokio::net::TcpListener;
+
+use crate::{
+    balancer,
+    context::{Caches, Config, Context},
+    host_path::HostPath,
+    import, machines, pool,
+    sweep::Sweep,
+    wiring::{self, Queues},
+};
+
+/// What the controller needs of the world.
+pub struct Parts {
+    /// With the rights of the load balancer.
+    pub client: Client,
+    pub clock: Clock,
+    /// How health checks connect.
+    pub dial: Dial,
+    /// For jitter.
+    pub seed: u64,
+    /// Unique among all candidates for the Lease.
+    pub identity: String,
+    /// Where health and metrics are served, if at all.
+    pub metrics: Option<TcpListener>,
+}
+
+/// How long a Lease lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElectionTimes {
+    pub lease: Duration,
+    pub renew_deadline: Duration,
+    pub retry_period: Duration,
+}
+
+impl Default for ElectionTimes {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Self { lease: seconds(45), renew_deadline: seconds(30), retry_period: seconds(2) }
+    }
+}
+
+/// Why the controller ended though nobody told it to.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error(transparent)]
+    Election(#[from] election::Error),
+    #[error("serve metrics at {address}")]
+    Metrics { address: SocketAddr, source: std::io::Error },
+}
+
+/// Runs until `life` is told to stop.
+///
+/// # Errors
+/// When the Lease was lost: everything has stopped, and the process should end.
+pub async fn run(parts: Parts, times: ElectionTimes, config: Config, life: Life) -> Result<(), Error> {
+    let Parts { client, clock, dial, seed, identity, metrics } = parts;
+    let client = named(client);
+    let ElectionTimes { lease, renew_deadline, retry_period } = times;
+    let election = Election {
+        namespace: names::KUBE_SYSTEM.to_owned(),
+        name: names::LOAD_BALANCER_LEASE.to_owned(),
+        identity,
+        lease,
+        renew_deadline,
+        retry_period,
+    };
+    let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
+    if let Some(listener) = metrics {
+        http::serve(&life, listener, Health::default(), registry.clone());
+    }
+    let inner = life.child();
+    let lead = election::lead(client.clone(), election, clock, &life, |leadership| {
+        let (inner, stop) = (inner.clone(), life.stop.clone());
+        async move {
+            let client = leadership.client(client);
+            if stop
+                .run_until_cancelled(start(client, clock, dial, seed, config, &inner, &registry))
+                .await
+                .is_some()
+            {
+                stop.cancelled().await;
+            }
+            inner.end().await;
+        }
+    });
+    let outcome = Box::pin(lead).await;
+    inner.end().await;
+    Ok(outcome?)
+}
+
+/// The client under our name, which tells our records from those of other programs (see [`crate::sweep`]).
+fn named(client: Client) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let name = HeaderValue::from_static(crate::sweep::managers::OURS);
+    let service = tower::service_fn(move |mut request: Request<Body>| {
+        request.headers_mut().entry(USER_AGENT).or_insert_with(|| name.clone());
+        let client = client.clone();
+        async move { client.send(request).await }
+    });
+    Client::new(service, namespace)
+}
+
+async fn start(
+    client: Client,
+    clock: Clock,
+    dial: Dial,
+    seed: u64,
+    config: Config,
+    life: &Life,
+    registry: &Mutex<Registry>,
+) {
+    let caches = watch(life, &client);
+    let import_map =
+        watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
+    let config_maps: Cache<Kept<ConfigMap>> =
+        Cache::start(life, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
+    tokio::join!(
+        caches.pools.ready(),
+        caches.balancers.ready(),
+        caches.services.ready(),
+        caches.slices.ready(),
+        config_maps.ready(),
+    );
+
+    let queues = Queues::default();
+    queues.register(&mut registry.lock().expect("no panic while registering metrics"));
+    let host_path = HostPath::start(life, &client, dial, seed, queues.balancers.clone()).await;
+    let cx = Arc::new(Context {
+        backends_known: knows_backends(&client).await,
+        pools: pool::Writers::new(
+            client.clone(),
+            clock,
+            life.clone(),
+            caches.pools.clone(),
+            caches.balancers.clone(),
+        ),
+        recorder: Recorder::start(life, client.clone(), names::LOAD_BALANCER_LEASE, clock),
+        queue: queues.balancers.clone(),
+        waiting: pool::WaitingRoom::default(),
+        machines_listed: AtomicBool::new(false),
+        life: life.clone(),
+        client,
+        clock,
+        config,
+        caches,
+        host_path,
+    });
+
+    // before anybody asks for an address: those who had one should find it remembered
+    if let Err(error) = import::reconcile(cx.clone(), config_maps.clone()).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "will be tried again");
+        queues.imports.add(import::key());
+    }
+    wiring::connect(&cx, &queues, &config_maps);
+    work(&cx, &queues, config_maps, life);
+    announce_machines(&cx, life);
+    tracing::info!(
+        balancers = cx.caches.balancers.list().len(),
+        pools = cx.caches.pools.list().len(),
+        backends_in_status = cx.backends_known,
+        "at work"
+    );
+}
+
+/// Watches all namespaces; what nobody reads of VMs is not kept.
+fn watch(life: &Life, client: &Client) -> Caches {
+    let any = watcher::Config::default;
+    let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
+    let all = || client.clone();
+    Caches {
+        balancers: Cache::<Kept<LoadBalancer>>::start(life, Api::all(all()), any()),
+        pools: Cache::<Kept<IPPool>>::start(life, Api::all(all()), any()),
+        services: Cache::<Kept<Service>>::start(life, Api::all(all()), ours()),
+        slices: Cache::<Kept<EndpointSlice>>::start(life, Api::all(all()), ours()),
+        vmis: Cache::start_trimmed(life, Api::all(all()), any(), trim_vmi),
+        vms: Cache::start_trimmed(life, Api::all(all()), any(), trim_vm),
+    }
+}
+
+fn trim_vmi(vmi: &mut VirtualMachineInstance) {
+    vmi.metadata.annotations = None;
+    vmi.metadata.owner_references = None;
+    vmi.spec.rest = Map::new();
+    if let Some(status) = &mut vmi.status {
+        status.rest = Map::new();
+        status.conditions = Vec::new();
+        status.migration_state = None;
+        for interface in &mut status.interfaces {
+            interface.rest = Map::new();
+        }
+    }
+}
+
+fn trim_vm(vm: &mut VirtualMachine) {
+    vm.spec.rest = Map::new();
+    vm.status = None;
+    vm.metadata.owner_references = None;
+    if let Some(all) = &mut vm.metadata.annotations {
+        all.retain(|key, _| key == annotations::REMOVE_ALL_PVCS);
+    }
+}
+
+/// Whether the CRD in this cluster has the field `status.backends`. Where it cannot be read, it has not.
+async fn knows_backends(client: &Client) -> bool {
+    const NAME: &str = "loadbalancers.loadbalancer.harvesterhci.io";
+    let crd = match Api::<CustomResourceDefinition>::all(client.clone()).get_opt(NAME).await {
+        Ok(crd) => crd,
+        Err(error) => {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot read CRD {NAME}: no backends in status"
+            );
+            None
+        }
+    };
+    let versions = crd.map(|crd| crd.spec.versions).unwrap_or_default();
+    versions.into_iter().filter(|version| version.name == "v1beta1").any(|version| {
+        let root = version.schema.and_then(|schema| schema.open_api_v3_schema);
+        let status = root.and_then(|root| root.properties?.remove("status"));
+        status.and_then(|status| status.properties).is_some_and(|fields| fields.contains_key("backends"))
+    })
+}
+
+fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<Kept<ConfigMap>>, life: &Life) {
+    let workers = cx.config.workers;
+    let on = |cx: &Arc<Context>| cx.clone();
+    let (a, b, c, d, e, f, g) = (on(cx), on(cx), on(cx), on(cx), on(cx), on(cx), on(cx));
+    let sweep = Arc::new(Sweep::default());
+    queues.balancers.run(life, workers, move |key| balancer::reconcile(a.clone(), key));
+    queues.pools.run(life, workers, move |key| pool::controller::reconcile(b.clone(), key));
+    queues.sweeps.run(life, 1, move |key| {
+        let (sweep, cx) = (sweep.clone(), c.clone());
+        async move { sweep.reconcile(cx, key).await }
+    });
+    queues.vms.run(life, MACHINE_WORKERS, move |key| machines::reconcile_vm(d.clone(), key));
+    queues.vmis.run(life, MACHINE_WORKERS, move |key| machines::reconcile_vmi(e.clone(), key));
+    queues.removed_clusters.run(life, 1, move |key| machines::reconcile_removed_cluster(f.clone(), key));
+    queues.imports.run(life, 1, move |_| import::reconcile(g.clone(), config_maps.clone()));
+}
+
+/// Taking old finalizers off a few thousand machines is no hurry.
+const MACHINE_WORKERS: usize = 2;
+
+/// Objects with a host path begin when the machines are known.
+fn announce_machines(cx: &Arc<Context>, life: &Life) {
+    let cx = cx.clone();
+    life.spawn_until_stop(async move {
+        cx.caches.vmis.ready().await;
+        cx.machines_listed.store(true, Ordering::Release);
+        for lb in cx.caches.balancers.list() {
+            if lb.spec.workload() == WorkloadType::Vm {
+                cx.queue.add(ObjectKey::of(&*lb));
+            }
+        }
+    });
+}

@@ -1,0 +1,133 @@
+//! Records whose load balancer is not there, found and released: the ends that nobody saw.
+//!
+//! A record that looks abandoned is looked at again 30 s later; if it still does, pool, load balancer and Service are
+//! read afresh, and only then it is released. Records that another program made (by the pool's managedFields) are
+//! held for it. The other direction, load balancers without record, is healed by [`crate::pool::batch`].
+//!
+//! Nothing runs while nothing looks abandoned: pools are looked at when they change.
+
+pub mod managers;
+pub mod suspects;
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex},
+};
+
+use controller_kit::{Next, ObjectKey};
+use harvester_api::{IPPool, LoadBalancer, labels};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, ResourceExt};
+use tokio::time::Instant;
+
+use crate::{
+    context::Context,
+    pool::{Failure, Order, view},
+};
+use suspects::{Holder, Suspects};
+
+/// What went wrong; the queue tries again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("release the abandoned address {address} of IPPool {pool}")]
+    Release { pool: String, address: IpAddr, source: Failure },
+    #[error("read whether address {address} of IPPool {pool} is abandoned")]
+    Read { pool: String, address: IpAddr, source: kube::Error },
+}
+
+/// What the sweep remembers of each pool between two looks.
+#[derive(Debug, Default)]
+pub struct Sweep(Mutex<HashMap<String, Suspects>>);
+
+impl Sweep {
+    /// Looks at one pool.
+    ///
+    /// # Errors
+    /// Those that may pass.
+    pub async fn reconcile(&self, cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+        let Some(pool) = cx.caches.pools.get(&key) else {
+            self.memory().remove(&key.name);
+            return Ok(Next::AwaitChange);
+        };
+        let record = view::record(&pool);
+        let suspicious: Vec<_> = record
+            .held()
+            .filter(|(address, holder)| {
+                suspects::abandoned(&key.name, *address, &holder_in_caches(&cx, holder))
+            })
+            .map(|(address, holder)| (address, holder.to_owned()))
+            .collect();
+        let look = self.memory().entry(key.name.clone()).or_default().look(suspicious, Instant::now());
+        for (address, holder) in look.due {
+            self.settle(&cx, &key.name, address, &holder).await?;
+        }
+        Ok(look.again.map_or(Next::AwaitChange, Next::After))
+    }
+
+    async fn settle(&self, cx: &Context, pool: &str, address: IpAddr, holder: &str) -> Result<(), Error> {
+        let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
+        let Some(fresh) = Api::<IPPool>::all(cx.client.clone()).get_opt(pool).await.map_err(failed)? else {
+            return Ok(());
+        };
+        if view::record(&fresh).holder(address) != Some(holder) {
+            return Ok(());
+        }
+        if let Some(manager) = managers::foreign(&fresh, &address.to_string()) {
+            tracing::info!(pool, %address, holder, manager, "recorded by another program: held for it");
+            self.memory().entry(pool.to_owned()).or_default().foreign(address, holder);
+            return Ok(());
+        }
+        if suspects::abandoned(pool, address, &holder_afresh(cx, holder).await.map_err(failed)?) {
+            tracing::warn!(pool, %address, holder, "abandoned: its load balancer is not there; released");
+            let order = Order::Release { holder: holder.to_owned(), address };
+            let released = cx.pools.order(pool, order).await;
+            released.map_err(|source| Error::Release { pool: pool.to_owned(), address, source })?;
+        }
+        Ok(())
+    }
+
+    /// How many records of other programs are held.
+    pub fn foreign_records(&self) -> usize {
+        self.memory().values().map(Suspects::foreign_records).sum()
+    }
+
+    fn memory(&self) -> std::sync::MutexGuard<'_, HashMap<String, Suspects>> {
+        self.0.lock().expect("no panic while the sweep's memory is locked")
+    }
+}
+
+fn holder_in_caches(cx: &Context, holder: &str) -> Holder {
+    let Some(key) = ObjectKey::parse(holder).filter(|key| !key.namespace.is_empty()) else {
+        return Holder::NoName;
+    };
+    if let Some(lb) = cx.caches.balancers.get(&key) {
+        return holder_of(cx, &lb, &key);
+    }
+    if cx.caches.services.get(&key).is_some() { Holder::OnlyService } else { Holder::Gone }
+}
+
+async fn holder_afresh(cx: &Context, holder: &str) -> kube::Result<Holder> {
+    let Some(key) = ObjectKey::parse(holder).filter(|key| !key.namespace.is_empty()) else {
+        return Ok(Holder::NoName);
+    };
+    let balancers = Api::<LoadBalancer>::namespaced(cx.client.clone(), &key.namespace);
+    if let Some(lb) = balancers.get_opt(&key.name).await? {
+        return Ok(holder_of(cx, &lb, &key));
+    }
+    let services = Api::<Service>::namespaced(cx.client.clone(), &key.namespace);
+    let service = services.get_opt(&key.name).await?;
+    let ours = service.is_some_and(|service| service.labels().contains_key(labels::SERVICE_LB));
+    Ok(if ours { Holder::OnlyService } else { Holder::Gone })
+}
+
+fn holder_of(cx: &Context, lb: &LoadBalancer, key: &ObjectKey) -> Holder {
+    let has = crate::balancer::address::allocated(lb);
+    let recorded = has.filter(|has| {
+        let pool = cx.caches.pools.get(&ObjectKey::new("", &has.ip_pool));
+        let holder = pool.and_then(|pool| pool.status.as_ref()?.allocated.get(&has.ip).cloned());
+        holder == Some(key.to_string())
+    });
+    let uses = recorded.and_then(|has| Some((has.ip_pool, has.ip.parse().ok()?)));
+    Holder::Exists { uses, wants: lb.spec.ip_pool.clone() }
+}

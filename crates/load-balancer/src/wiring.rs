@@ -1,0 +1,176 @@
+//! Whom a change wakes. Nothing asks again by itself: what is waited for is watched, and the watch is tied to a queue
+//! here.
+//!
+//! ```text
+//! LoadBalancer ──► its own key; pools that it left, to the sweep
+//! IPPool       ──► its own key; those who wait; those whose record it lost; other pools when its spec changed
+//! VM, VMI      ──► their own key while they carry an old finalizer; a guest cluster that is being removed
+//! ConfigMap    ──► the import
+//! (Services, EndpointSlices and VMIs also wake LoadBalancers: `host_path::HostPath::subscribe`)
+//! ```
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, atomic::AtomicI64},
+};
+
+use controller_kit::{Cache, Change, Kept, ObjectKey, Queue};
+use harvester_api::{IPPool, LoadBalancer, annotations, finalizers};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Resource, ResourceExt};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{family::Family, gauge::Gauge},
+    registry::Registry,
+};
+
+use crate::{context::Context, host_path::HostPath, machines, pool::waiting};
+
+/// The queues of the controller; the name of what waits in them is their item.
+#[derive(Default)]
+pub(crate) struct Queues {
+    pub(crate) balancers: Queue<ObjectKey>,
+    pub(crate) pools: Queue<ObjectKey>,
+    pub(crate) sweeps: Queue<ObjectKey>,
+    pub(crate) vms: Queue<ObjectKey>,
+    pub(crate) vmis: Queue<ObjectKey>,
+    pub(crate) removed_clusters: Queue<ObjectKey>,
+    pub(crate) imports: Queue<ObjectKey>,
+    usage: Usage,
+}
+
+#[derive(Clone, Default)]
+struct Usage {
+    total: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+    available: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabel {
+    pool: String,
+}
+
+impl Queues {
+    /// Adds counters of the queues and the numbers of the pools.
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        let named = [("balancers", &self.balancers), ("pools", &self.pools), ("sweeps", &self.sweeps)];
+        for (name, queue) in named {
+            queue.metrics().register(registry, name);
+        }
+        registry.register("pool_addresses", "Usable addresses of a pool", self.usage.total.clone());
+        registry.register(
+            "pool_addresses_available",
+            "Addresses that nobody holds",
+            self.usage.available.clone(),
+        );
+    }
+}
+
+/// Ties caches to queues, for what is there and for all that comes.
+pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<Kept<ConfigMap>>) {
+    let (pools, balancers) = (queues.pools.clone(), queues.balancers.clone());
+    let (sweeps, usage) = (queues.sweeps.clone(), queues.usage.clone());
+    let (waiting_room, all) = (cx.waiting.clone(), cx.caches.pools.clone());
+    cx.caches.pools.on_change(move |change| {
+        usage.note(change);
+        sweeps.add(change.key.clone());
+        lost_holders(change).into_iter().for_each(|key| balancers.add(key));
+        if needs_refresh(change) {
+            pools.add(change.key.clone());
+        }
+        if concerns_others(change) {
+            all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
+        }
+        if change.new.as_ref().is_some_and(|new| waiting::can_help(old(change), new)) {
+            waiting_room.called_by(&change.key.name).into_iter().for_each(|key| balancers.add(key));
+        }
+    });
+
+    let (balancers, sweeps) = (queues.balancers.clone(), queues.sweeps.clone());
+    cx.caches.balancers.on_change(move |change| {
+        balancers.add(change.key.clone());
+        left_pool(change).into_iter().for_each(|pool| sweeps.add(ObjectKey::new("", pool)));
+    });
+
+    let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
+    cx.caches.vms.on_change(move |change| {
+        if change.new.as_ref().is_some_and(|vm| machines::marked_vm(vm)) {
+            vms.add(change.key.clone());
+        }
+        machines::removed_cluster(change).into_iter().for_each(|cluster| clusters.add(cluster));
+    });
+    let vmis = queues.vmis.clone();
+    cx.caches.vmis.on_change(move |change| {
+        if change.new.as_ref().is_some_and(|vmi| machines::marked_vmi(vmi)) {
+            vmis.add(change.key.clone());
+        }
+    });
+
+    let imports = queues.imports.clone();
+    config_maps.on_change(move |change| imports.add(change.key.clone()));
+    HostPath::subscribe(&cx.caches, &queues.balancers);
+}
+
+fn old(change: &Change<Kept<IPPool>>) -> Option<&IPPool> {
+    change.old.as_ref().map(|old| &***old)
+}
+
+/// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.
+fn needs_refresh(change: &Change<Kept<IPPool>>) -> bool {
+    let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
+    let status = new.status.clone().unwrap_or_default();
+    let counted = i64::try_from(status.allocated.len())
+        .is_ok_and(|held| status.total == i64::MAX || status.total - status.available == held);
+    old.spec != new.spec
+        || old.meta().deletion_timestamp != new.meta().deletion_timestamp
+        || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
+        || !new.finalizers().iter().any(|name| name == finalizers::IP_POOL)
+        || new.status.is_none()
+        || !counted
+        || !lost_holders(change).is_empty()
+}
+
+/// Whether ranges or scopes of other pools may be right or wrong because of this change.
+fn concerns_others(change: &Change<Kept<IPPool>>) -> bool {
+    match (&change.old, &change.new) {
+        (Some(old), Some(new)) => old.spec != new.spec,
+        _ => true,
+    }
+}
+
+/// Load balancers that the pool recorded before the change and does not record now.
+fn lost_holders(change: &Change<Kept<IPPool>>) -> BTreeSet<ObjectKey> {
+    let allocated = |pool: &Arc<Kept<IPPool>>| pool.status.clone().unwrap_or_default().allocated;
+    let (before, after) = match (&change.old, &change.new) {
+        (Some(old), Some(new)) if old.status == new.status => return BTreeSet::new(),
+        (Some(old), new) => (allocated(old), new.as_ref().map(allocated).unwrap_or_default()),
+        (None, _) => return BTreeSet::new(),
+    };
+    let lost = before.iter().filter(|(address, holder)| after.get(*address) != Some(holder));
+    lost.filter_map(|(_, holder)| ObjectKey::parse(holder)).filter(|key| !key.namespace.is_empty()).collect()
+}
+
+/// The pool that an object's status named before and does not name now.
+fn left_pool(change: &Change<Kept<LoadBalancer>>) -> Option<String> {
+    let of = |lb: &Arc<Kept<LoadBalancer>>| crate::balancer::address::allocated(lb);
+    let before = change.old.as_ref().and_then(of)?;
+    let after = change.new.as_ref().and_then(of);
+    (after.as_ref() != Some(&before)).then_some(before.ip_pool)
+}
+
+impl Usage {
+    fn note(&self, change: &Change<Kept<IPPool>>) {
+        let label = PoolLabel { pool: change.key.name.clone() };
+        match &change.new {
+            Some(pool) => {
+                let status = pool.status.clone().unwrap_or_default();
+                self.total.get_or_create(&label).set(status.total);
+                self.available.get_or_create(&label).set(status.available);
+            }
+            None => {
+                self.total.remove(&label);
+                self.available.remove(&label);
+            }
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! An address for each load balancer, and what it says while there is none.
+
+use std::collections::BTreeSet;
+
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition, finalizers};
+use serde_json::json;
+use test_cluster::{Side, TestCluster, User};
+
+use super::stage::{address_of, balancer, controller, in_step, pool, ready_of, record_of, status_of};
+
+test_cluster::component_tests! {
+    async fn a_load_balancer_has_an_address_while_it_lives_and_leaves_nothing(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        let before = cluster.objects(Side::Harvester).await;
+
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let status = status_of(&cluster, "web").await;
+        assert_eq!(
+            serde_json::to_value(status.allocated_address).unwrap(),
+            json!({"ipPool": "edge", "ip": "192.0.2.10", "mask": "255.255.255.0", "gateway": "192.0.2.1"})
+        );
+        assert_eq!(condition::ready(&status.conditions).map(|ready| (ready.status, ready.message.as_str())),
+            Some((ConditionStatus::True, "")));
+        assert_eq!(status.address, "", "that one is the cloud controller manager's");
+        let lb = cluster.harvester.get::<LoadBalancer>("team-a/web").await.unwrap();
+        assert_eq!(lb.metadata.finalizers, Some(vec![finalizers::LOAD_BALANCER.to_owned()]));
+        in_step(&cluster).await;
+
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(cluster.objects(Side::Harvester).await, before);
+        let record = record_of(&cluster, "edge").await;
+        assert_eq!((record.total, record.available, record.last_allocated.as_str()), (11, 11, "192.0.2.10"));
+        assert_eq!(record.allocated_history["192.0.2.10"], "team-a/web");
+    }
+
+    async fn a_hundred_at_once_cost_no_more_than_three_writes_each(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 200).await;
+        cluster.settle().await;
+        cluster.harvester.forget_requests();
+        let names: Vec<_> = (0..100).map(|n| format!("web-{n}")).collect();
+        futures::future::join_all(names.iter().map(|name| balancer(&cluster, name, ""))).await;
+        cluster.settle().await;
+        in_step(&cluster).await;
+        let mut addresses = BTreeSet::new();
+        for name in &names {
+            addresses.insert(address_of(&cluster, name).await);
+        }
+        assert_eq!((addresses.len(), addresses.contains("")), (100, false));
+
+        let keys: Vec<_> = names.iter().map(|name| format!("team-a/{name}")).collect();
+        futures::future::join_all(keys.iter().map(|key| cluster.harvester.delete::<LoadBalancer>(key))).await;
+        cluster.settle().await;
+        assert!(cluster.harvester.list::<LoadBalancer>().await.is_empty());
+        in_step(&cluster).await;
+        let work = cluster.harvester.work_of(User::LoadBalancer);
+        let writes = work.iter().filter(|request| request.is_write()).count();
+        assert!(writes <= 300, "{writes} writes");
+        let conflicts = work.iter().filter(|request| request.code == 409).count();
+        assert!(conflicts <= 2, "{conflicts} conflicts among our own writes");
+    }
+
+    async fn a_load_balancer_waits_for_a_pool_and_says_so(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        balancer(&cluster, "web", "").await;
+        balancer(&cluster, "named", ", ipPool: edge").await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "NoMatchingPool"));
+        assert!(ready.message.starts_with("no matched IPPool with requirement "), "{}", ready.message);
+        let ready = ready_of(&cluster, "named").await;
+        assert_eq!(ready.reason, "PoolNotFound");
+        assert!(ready.message.starts_with("fail to get allocator edge"), "{}", ready.message);
+
+        cluster.harvester.forget_requests();
+        cluster.settle().await;
+        assert_eq!(cluster.harvester.work_of(User::LoadBalancer), [], "waiting costs nothing");
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        in_step(&cluster).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+    }
+
+    async fn a_freed_address_goes_to_one_who_waits(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        balancer(&cluster, "first", "").await;
+        cluster.settle().await;
+        balancer(&cluster, "second", "").await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "second").await;
+        assert_eq!(ready.reason, "PoolExhausted");
+        assert!(ready.message.contains("no IP addresses available in range set: 192.0.2.10-192.0.2.10"), "{}", ready.message);
+
+        cluster.harvester.delete::<LoadBalancer>("team-a/first").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "second").await, "192.0.2.10");
+        assert_eq!(ready_of(&cluster, "second").await.status, ConditionStatus::True);
+        in_step(&cluster).await;
+    }
+
+    async fn a_wider_range_serves_those_who_wait(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        balancer(&cluster, "first", "").await;
+        balancer(&cluster, "second", "").await;
+        cluster.settle().await;
+        pool(&cluster, "edge", 10, 11).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        in_step(&cluster).await;
+    }
+
+    async fn dhcp_needs_no_pool_and_no_record(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        balancer(&cluster, "web", ", ipam: dhcp").await;
+        cluster.settle().await;
+        let status = status_of(&cluster, "web").await;
+        assert_eq!(serde_json::to_value(&status.allocated_address).unwrap(), json!({"ip": "0.0.0.0"}));
+        assert_eq!(ready_of(&cluster, "web").await.status, ConditionStatus::True);
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.list::<LoadBalancer>().await.is_empty());
+    }
+
+    async fn a_load_balancer_moves_to_the_pool_that_it_names(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10", "kept until there is another");
+        let ready = ready_of(&cluster, "web").await;
+        assert!(ready.message.ends_with("address 192.0.2.10 of pool edge stays until then"), "{}", ready.message);
+        pool(&cluster, "core", 30, 40).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30");
+        in_step(&cluster).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated_history["192.0.2.10"], "team-a/web");
+
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": ""}})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30", "nobody said where else");
+    }
+
+    async fn a_restart_writes_nothing(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 40).await;
+        for n in 0..20 {
+            balancer(&cluster, &format!("web-{n}"), "").await;
+        }
+        cluster.settle().await;
+        running.stop().await;
+        cluster.harvester.forget_requests();
+        let _again = controller(&cluster).await;
+        let writes: Vec<_> = cluster.harvester.work_of(User::LoadBalancer);
+        assert!(writes.iter().all(|request| !request.is_write()), "{writes:?}");
+        in_step(&cluster).await;
+    }
+
+    async fn of_two_pools_that_overlap_the_younger_gives_nothing(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "first", 10, 20).await;
+        cluster.settle().await;
+        // a second is the finest that creation times tell; equal ones are told apart by name
+        pool(&cluster, "second", 20, 30).await;
+        balancer(&cluster, "web", ", ipPool: second").await;
+        cluster.settle().await;
+        let record = record_of(&cluster, "second").await;
+        let ready = condition::ready(&record.conditions).cloned().unwrap();
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "PoolInvalid"));
+        assert!(ready.message.contains("overlap with other pools"), "{}", ready.message);
+        assert_eq!(ready_of(&cluster, "web").await.reason, "PoolNotReady");
+        let first = record_of(&cluster, "first").await;
+        assert_eq!(condition::ready(&first.conditions).unwrap().status, ConditionStatus::True);
+
+        cluster.harvester.delete::<IPPool>("first").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.20");
+        in_step(&cluster).await;
+    }
+
+    async fn a_pool_with_faults_names_them_all_and_hinders_nobody(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: broken},
+              spec: {ranges: [{subnet: 192.0.2.0}, {subnet: 192.0.2.0/24, rangeEnd: 192.0.3.1}]}}",
+        ).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        let broken = record_of(&cluster, "broken").await;
+        let message = &condition::ready(&broken.conditions).unwrap().message;
+        assert!(message.contains("is not a CIDR") && message.contains("outside of subnet"), "{message}");
+    }
+
+    async fn a_pool_that_is_deleted_goes_when_its_last_address_came_back(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.delete::<IPPool>("edge").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<IPPool>("edge").await.is_some(), "somebody holds an address");
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<IPPool>("edge").await.is_none());
+    }
+
+    #[simulated_only("a quiet hour would last an hour")]
+    async fn a_settled_cluster_costs_no_request(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        balancer(&cluster, "waiting", ", ipPool: none").await;
+        cluster.settle().await;
+        cluster.harvester.forget_requests();
+        cluster.advance(std::time::Duration::from_secs(3600)).await;
+        assert_eq!(cluster.harvester.work_of(User::LoadBalancer), []);
+    }
+}

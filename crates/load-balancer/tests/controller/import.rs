@@ -1,0 +1,72 @@
+//! The pools of Harvester before 1.2.
+
+use harvester_api::{IPPool, annotations};
+use k8s_openapi::api::core::v1::ConfigMap;
+use serde_json::json;
+use test_cluster::TestCluster;
+
+use super::stage::{address_of, balancer, controller, in_step, record_of};
+
+const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
+    data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.200/29, range-team-a: 192.0.2.100-192.0.2.110,
+           nodash: x, cidr-broken: '192.0.2.0/33, 198.51.100.0/28'}}";
+
+async fn annotations_of(cluster: &TestCluster) -> std::collections::BTreeMap<String, String> {
+    let map = cluster.harvester.get::<ConfigMap>("kube-system/kubevip").await.unwrap();
+    map.metadata.annotations.unwrap_or_default()
+}
+
+test_cluster::component_tests! {
+    async fn pools_of_the_old_config_map_serve_their_namespaces(cluster: TestCluster) {
+        cluster.harvester.apply(MAP).await;
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: team-a}, data: {kubevip-services:
+               '{\"services\":[{\"vip\":\"192.0.2.105\",\"serviceName\":\"web\"},{\"vip\":\"192.0.2.201\",\"serviceName\":\"api\"}]}'}}",
+        ).await;
+        let _running = controller(&cluster).await;
+        let names: Vec<_> = cluster.harvester.list::<IPPool>().await.into_iter().filter_map(|pool| pool.metadata.name).collect();
+        assert_eq!(names, ["broken", "default", "team-a"]);
+        let found = annotations_of(&cluster).await;
+        assert_eq!(found[annotations::AFTER_CONVERSION], "true");
+        let report = &found[annotations::IMPORT_ERRORS];
+        assert_eq!(report.lines().count(), 2, "{report}");
+        assert!(report.contains("nodash") && report.contains("192.0.2.0/33"), "{report}");
+
+        // each finds the address that it had, also the one that a range of today would not give out
+        for (name, address) in [("web", "192.0.2.105"), ("api", "192.0.2.201")] {
+            balancer(&cluster, name, "").await;
+            cluster.settle().await;
+            assert_eq!(address_of(&cluster, name).await, address);
+        }
+        in_step(&cluster).await;
+    }
+
+    async fn a_map_that_comes_later_is_imported_once(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.apply(MAP).await;
+        cluster.settle().await;
+        assert!(!address_of(&cluster, "web").await.is_empty(), "it waited for a pool");
+        let before = record_of(&cluster, "default").await;
+        let change = json!({"data": {"cidr-default": "203.0.113.0/24", "cidr-late": "203.0.113.0/28"}});
+        cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", change).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "default").await, before);
+        assert!(cluster.harvester.get::<IPPool>("late").await.is_none());
+    }
+
+    async fn an_import_that_was_interrupted_is_finished(cluster: TestCluster) {
+        cluster.harvester.apply(MAP).await;
+        let first = controller(&cluster).await;
+        first.stop().await;
+        let again = json!({"metadata": {"annotations": {annotations::AFTER_CONVERSION: null}}});
+        cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", again).await;
+        cluster.harvester.patch::<IPPool>("default", json!({"metadata": {"finalizers": null}})).await;
+        cluster.harvester.delete::<IPPool>("default").await;
+        let _second = controller(&cluster).await;
+        assert_eq!(cluster.harvester.list::<IPPool>().await.len(), 3);
+        let report = annotations_of(&cluster).await[annotations::IMPORT_ERRORS].clone();
+        assert_eq!(report.lines().count(), 2, "what is there already is no fault: {report}");
+    }
+}

@@ -1,0 +1,121 @@
+//! What was lost comes back, and what nobody comes for is released.
+
+use std::time::Duration;
+
+use harvester_api::{IPPool, LoadBalancer, annotations};
+use serde_json::{Value, json};
+use test_cluster::TestCluster;
+
+use super::stage::{
+    Controller, address_of, balancer, controller, in_step, overwrite_pool_status, pool, record_of,
+};
+
+test_cluster::component_tests! {
+    async fn a_load_balancer_whose_status_was_erased_keeps_its_address(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "api", "").await;
+        cluster.settle().await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"status": null})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.11");
+        in_step(&cluster).await;
+    }
+
+    async fn a_pool_whose_status_was_erased_is_filled_from_its_load_balancers(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        for name in ["web", "api", "db"] {
+            balancer(&cluster, name, "").await;
+        }
+        cluster.settle().await;
+        let before = record_of(&cluster, "edge").await.allocated;
+        overwrite_pool_status(&cluster, "edge", Value::Null).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated, before);
+        balancer(&cluster, "new", "").await;
+        cluster.settle().await;
+        in_step(&cluster).await;
+    }
+
+    async fn an_address_that_the_pool_gives_to_another_is_lost_and_replaced(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let stolen = json!({"status": {"allocated": {"192.0.2.10": "machines/node-1"}}});
+        cluster.harvester.patch::<IPPool>("edge", stolen).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.11");
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "machines/node-1");
+    }
+
+    async fn an_object_that_went_while_nobody_looked_gives_its_address_back_to_those_who_ask_by_hand(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        balancer(&cluster, "api", "").await;
+        cluster.settle().await;
+        running.stop().await;
+        let bare = json!({"metadata": {"finalizers": null}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", bare).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        let _again = controller(&cluster).await;
+        let held = |record: harvester_api::IPPoolStatus| record.allocated.into_values().collect::<Vec<_>>();
+        assert_eq!(held(record_of(&cluster, "edge").await).len(), 2, "the sweep has patience");
+        let address = record_of(&cluster, "edge").await.allocated.into_iter()
+            .find(|(_, holder)| holder == "team-a/web").unwrap().0;
+
+        let ask = |text: String| json!({"metadata": {"annotations": {annotations::MANUALLY_RELEASE_IP: text}}});
+        for refused in ["nonsense".to_owned(), format!("{address}: team-a/api"), format!("{address}: team-a/other")] {
+            cluster.harvester.patch::<IPPool>("edge", ask(refused)).await;
+            cluster.settle().await;
+            assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        }
+        cluster.harvester.patch::<IPPool>("edge", ask(format!("{address}: team-a/web"))).await;
+        cluster.settle().await;
+        assert_eq!(held(record_of(&cluster, "edge").await), ["team-a/api"]);
+        let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        assert_eq!(pool.metadata.annotations.unwrap_or_default().get(annotations::MANUALLY_RELEASE_IP), None);
+        in_step(&cluster).await;
+    }
+
+    async fn a_load_balancer_deleted_before_its_finalizer_leaves_nothing(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        for turn in 0..5 {
+            let name = format!("web-{turn}");
+            balancer(&cluster, &name, "").await;
+            cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
+        }
+        cluster.settle().await;
+        in_step(&cluster).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+    }
+
+    #[simulated_only("the patience of the sweep is half a minute")]
+    async fn abandoned_records_are_released_after_half_a_minute_and_foreign_ones_never(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        running.stop().await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"metadata": {"finalizers": null}})).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        let foreign = json!({"status": {"allocated": {"192.0.2.19": "machines/node-1"}}});
+        cluster.harvester.patch::<IPPool>("edge", foreign).await;
+        let _again = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(25)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        cluster.advance(Duration::from_secs(10)).await;
+        let record = record_of(&cluster, "edge").await;
+        let held: Vec<_> = record.allocated.iter().map(|(address, holder)| (address.as_str(), holder.as_str())).collect();
+        assert_eq!(held, [("192.0.2.19", "machines/node-1")]);
+        assert_eq!(record.total - record.available, 1);
+        cluster.advance(Duration::from_secs(3600)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 1);
+    }
+}

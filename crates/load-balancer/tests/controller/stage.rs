@@ -1,0 +1,133 @@
+//! What the stories have in common: a running controller, and sentences about objects.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use controller_kit::{Clock, Life};
+use futures::FutureExt;
+use harvester_api::{Condition, IPPool, IPPoolStatus, LoadBalancer, LoadBalancerStatus, condition};
+use health_check::DialError;
+use load_balancer::{Config, ElectionTimes, Parts, run};
+use serde_json::json;
+use test_cluster::{TestCluster, User};
+
+/// A controller that runs until it is dropped or stopped.
+pub struct Controller(Life);
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+    }
+}
+
+impl Controller {
+    pub fn start(cluster: &TestCluster, identity: &str) -> Self {
+        let life = Life::new();
+        let parts = Parts {
+            client: cluster.harvester.client(User::LoadBalancer),
+            clock: Clock::starting_at(cluster.start()),
+            dial: Arc::new(|_| async { Err(DialError::Refused) }.boxed()),
+            seed: 1,
+            identity: identity.to_owned(),
+            metrics: None,
+        };
+        let config = Config {
+            workers: 32,
+            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
+            dummy_endpoint: [10, 52, 0, 255].into(),
+        };
+        let inner = life.clone();
+        life.spawn(async move {
+            let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;
+            ended.expect("the controller keeps its Lease");
+        });
+        Self(life)
+    }
+
+    /// As after SIGTERM: gives the Lease back.
+    pub async fn stop(self) {
+        self.0.end().await;
+    }
+}
+
+/// A controller that has come to rest.
+pub async fn controller(cluster: &TestCluster) -> Controller {
+    let controller = Controller::start(cluster, "one");
+    cluster.settle().await;
+    controller
+}
+
+/// A pool for everybody in 192.0.2.0/24, from `.first` to `.last`.
+pub async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
+           spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{last}}}],
+                  selector: {{scope: [{{project: '*', namespace: team-a, guestCluster: '*'}}]}}}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// What the cloud controller manager of a guest cluster makes.
+pub async fn balancer(cluster: &TestCluster, name: &str, spec: &str) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+           metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
+           spec: {{workloadType: cluster{spec}}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+pub async fn status_of(cluster: &TestCluster, name: &str) -> LoadBalancerStatus {
+    let lb = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await;
+    lb.unwrap_or_else(|| panic!("there is no load balancer {name}")).status.unwrap_or_default()
+}
+
+/// Its address, or the empty text.
+pub async fn address_of(cluster: &TestCluster, name: &str) -> String {
+    status_of(cluster, name).await.allocated_address.unwrap_or_default().ip
+}
+
+pub async fn ready_of(cluster: &TestCluster, name: &str) -> Condition {
+    let status = status_of(cluster, name).await;
+    condition::ready(&status.conditions)
+        .cloned()
+        .unwrap_or_else(|| panic!("{name} has no condition: {status:?}"))
+}
+
+pub async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
+    let pool = cluster.harvester.get::<IPPool>(pool).await.expect("the pool is there");
+    pool.status.unwrap_or_default()
+}
+
+/// The invariants of `testing.md` section 5: every pool address of a load balancer is recorded for it, nothing else is
+/// recorded, and the numbers fit.
+pub async fn in_step(cluster: &TestCluster) {
+    let mut recorded = BTreeMap::new();
+    for pool in cluster.harvester.list::<IPPool>().await {
+        let status = pool.status.unwrap_or_default();
+        let held = i64::try_from(status.allocated.len()).unwrap();
+        assert_eq!(status.total - status.available, held, "numbers of pool {:?}", pool.metadata.name);
+        for (address, holder) in status.allocated {
+            assert_eq!(recorded.insert(address.clone(), holder), None, "{address} is in two pools");
+        }
+    }
+    let balancers = cluster.harvester.list::<LoadBalancer>().await;
+    let believed: BTreeMap<_, _> = balancers
+        .iter()
+        .filter_map(|lb| {
+            let has = lb.status.as_ref()?.allocated_address.clone().filter(|has| !has.ip_pool.is_empty())?;
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            Some((has.ip, format!("{}/{}", text(&lb.metadata.namespace), text(&lb.metadata.name))))
+        })
+        .collect();
+    assert_eq!(believed, recorded, "left: load balancers, right: pools");
+}
+
+/// Puts a status in place of what is there.
+pub async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, status: serde_json::Value) {
+    let erase = json!({"status": null});
+    cluster.harvester.patch::<IPPool>(pool, erase).await;
+    if !status.is_null() {
+        cluster.harvester.patch::<IPPool>(pool, json!({"status": status})).await;
+    }
+}

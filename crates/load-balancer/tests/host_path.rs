@@ -1,0 +1,161 @@
+//! Stories of vm load balancers: from object to traffic and back.
+
+#[path = "host_path/lab.rs"]
+mod lab;
+
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use lab::{A_WHILE, Lab};
+use serde_json::json;
+use test_cluster::{Rights, Side, TestCluster};
+
+/// Every second, one good answer, two bad ones.
+const CHECK: &str =
+    "{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}";
+
+test_cluster::component_tests! {
+    async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.vm("db-1", "db", "192.168.7.13").await;
+        lab.cluster.settle().await;
+        let before = lab.cluster.objects(Side::Harvester).await;
+        lab.writes();
+
+        lab.web("{}").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        let status = lab.balancer().await.status.unwrap();
+        assert_eq!(status.address, "203.0.113.2");
+        assert_eq!(status.backend_servers, ["192.168.7.11", "192.168.7.12"]);
+        let writes = lab.writes();
+        let place = |what: &str| writes.iter().position(|write| write == what).unwrap_or_else(|| panic!("{writes:#?}"));
+        // pitfalls-load-balancer.md LB-1: there, the slice comes when the address is announced, and that never is
+        assert!(place("create endpointslices 201") < place("create services 201"), "{writes:#?}");
+        let count = |resource: &str| writes.iter().filter(|write| write.contains(resource)).count();
+        assert_eq!((count("endpointslices"), count("services"), count("ippools")), (1, 1, 1), "{writes:#?}");
+        assert!(count("loadbalancers") <= 3, "{writes:#?}");
+
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        for _ in 0..100 {
+            lab.cluster.settle().await;
+            let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
+            if lab.service().await.is_none() && lab.slice().await.is_none() && pool.status.unwrap().allocated.is_empty() {
+                break;
+            }
+        }
+        eprintln!("DEBUG {:#?}", lab.cluster.harvester.work_of(test_cluster::User::LoadBalancer));
+        assert_eq!(lab.cluster.objects(Side::Harvester).await, before);
+        let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        assert_eq!(pool.status.unwrap().allocated, Default::default());
+        let writes = lab.writes();
+        let deletes = writes.iter().filter(|write| *write == "delete services 200").count();
+        assert_eq!(deletes, usize::from(lab.cluster.rights() == Rights::Ours), "{writes:#?}");
+    }
+
+    async fn a_backend_serves_once_it_answered_and_no_longer_when_it_stopped(cluster: TestCluster) {
+        let mut lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.web(CHECK).await;
+        // pitfalls-load-balancer.md EP-1: the dummy is there exactly while nobody is ready
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("running backend servers are not probed as healthy total:2, healthy:0").await;
+
+        lab.answer("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        lab.until_ready_says("").await;
+        lab.answer("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.refuse("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+
+        // verdicts survive a restart: nobody loses or gains traffic by it
+        lab.cluster.settle().await;
+        lab.stop_controller().await;
+        lab.writes();
+        lab.start_controller();
+        lab.cluster.settle().await;
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+        assert!(!lab.writes().iter().any(|write| write.contains("endpointslices")));
+
+        lab.refuse("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
+    }
+
+    async fn who_enters_or_leaves_the_selector_enters_or_leaves_the_slice(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "db", "192.168.7.12").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        // pitfalls-load-balancer.md LB-17: there, a VM that loses the label keeps its traffic
+        lab.vm("api-1", "db", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.12+"]).await;
+        lab.vm("api-2", "api", "127.0.0.1").await;
+        lab.until_endpoints(&["dummy+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("running backend servers have no IP; 127.0.0.1 of VM api-2 is a loopback address").await;
+        lab.cluster.harvester.delete::<VirtualMachineInstance>("team-a/api-2").await;
+        lab.until_ready_says("no running backend servers").await;
+    }
+
+    async fn a_settled_load_balancer_costs_nothing_and_a_heartbeat_wakes_nobody(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        lab.cluster.settle().await;
+        lab.cluster.harvester.forget_requests();
+        let heartbeat = json!({"status": {"phase": "Running", "nodeName": "host-2"}});
+        lab.cluster.harvester.patch::<VirtualMachineInstance>("team-a/api-1", heartbeat).await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.cluster.harvester.work_of(test_cluster::User::LoadBalancer), []);
+    }
+
+    async fn what_somebody_changes_by_hand_is_repaired_and_what_they_added_stays(cluster: TestCluster) {
+        // pitfalls-load-balancer.md LB-12: there, nobody watches
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        let change = json!({"metadata": {"annotations": {"kube-vip.io/hwaddr": "00:00:6c:01:02:03"}},
+            "spec": {"ports": [{"name": "http", "port": 81, "targetPort": 8080}]}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", change).await;
+        lab.cluster.harvester.delete::<EndpointSlice>("team-a/web").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.cluster.settle().await;
+        let service = lab.service().await.unwrap();
+        assert_eq!(service.spec.unwrap().ports.unwrap()[0].port, 80);
+        assert_eq!(service.metadata.annotations.unwrap()["kube-vip.io/hwaddr"], "00:00:6c:01:02:03");
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        assert!(lab.service().await.is_some());
+    }
+
+    #[simulated_only("waits for the look of a minute later")]
+    async fn a_service_of_somebody_else_is_not_touched_and_named(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.cluster.harvester.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: team-a}, spec: {ports: [{port: 8080}]}}",
+        ).await;
+        let theirs = lab.service().await.unwrap();
+        lab.web("{}").await;
+        let message = "the Service team-a/web belongs to somebody else: delete or rename it, or give the load balancer another name";
+        lab.until_ready_says(message).await;
+        assert_eq!(lab.service().await.unwrap(), theirs);
+        assert_eq!(lab.slice().await, None, "no endpoint gets into a stranger's Service");
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.cluster.advance(A_WHILE * 3).await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+    }
+}

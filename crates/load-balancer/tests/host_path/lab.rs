@@ -1,0 +1,192 @@
+//! The load balancer in a cluster, with backends that answer as they are told and a kube-vip that announces.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use controller_kit::{Clock, Life};
+use futures::FutureExt as _;
+use harvester_api::{Condition, LoadBalancer, condition};
+use health_check::{Dial, DialError};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use load_balancer::{Config, ElectionTimes, Parts, run};
+use serde_json::json;
+use test_cluster::{TestCluster, User};
+
+/// How often the cluster may come to rest without showing what is waited for: thresholds and leases take time.
+const RESTS: usize = 80;
+
+pub struct Lab {
+    pub cluster: TestCluster,
+    answering: Arc<Mutex<BTreeSet<SocketAddr>>>,
+    life: Option<Life>,
+}
+
+impl Lab {
+    /// A pool `edge` with 203.0.113.2 to .254, and the load balancer.
+    pub async fn start(cluster: TestCluster) -> Self {
+        cluster
+            .harvester
+            .apply(
+                "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: edge},
+                  spec: {ranges: [{subnet: 203.0.113.0/24}],
+                         selector: {scope: [{namespace: '*', project: '*', guestCluster: '*'}]}}}",
+            )
+            .await;
+        drop(tracing_subscriber::fmt().with_env_filter("warn").with_test_writer().try_init());
+        let mut lab = Self { cluster, answering: Arc::default(), life: None };
+        lab.start_controller();
+        lab
+    }
+
+    pub fn start_controller(&mut self) {
+        let life = Life::new();
+        let answering = self.answering.clone();
+        let dial: Dial = Arc::new(move |address| {
+            let answers = answering.lock().unwrap().contains(&address);
+            async move { if answers { Ok(()) } else { Err(DialError::Refused) } }.boxed()
+        });
+        let parts = Parts {
+            client: self.cluster.harvester.client(User::LoadBalancer),
+            clock: Clock::starting_at(self.cluster.start()),
+            dial,
+            seed: 7,
+            identity: "lab".to_owned(),
+            metrics: None,
+        };
+        let config = Config {
+            workers: 4,
+            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
+            dummy_endpoint: "10.52.0.255".parse().unwrap(),
+        };
+        let inner = life.clone();
+        life.spawn(async move { run(parts, ElectionTimes::default(), config, inner).await.unwrap() });
+        self.life = Some(life);
+    }
+
+    pub async fn stop_controller(&mut self) {
+        self.life.take().expect("it runs").end().await;
+    }
+
+    /// A VM with label `tier: <tier>` and one address.
+    pub async fn vm(&self, name: &str, tier: &str, address: &str) {
+        self.cluster
+            .harvester
+            .apply(&format!(
+                "{{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance,
+                   metadata: {{name: {name}, namespace: team-a, labels: {{tier: {tier}}}}}, spec: {{domain: {{devices: {{}}}}}},
+                   status: {{interfaces: [{{name: vlan, ipAddress: {address}}}]}}}}"
+            ))
+            .await;
+    }
+
+    /// A load balancer `web` for the VMs of tier `api`, port 80 to 8080; `check` is the text of its health check.
+    pub async fn web(&self, check: &str) {
+        self.cluster
+            .harvester
+            .apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+                   metadata: {{name: web, namespace: team-a}},
+                   spec: {{workloadType: vm, ipam: pool, healthCheck: {check},
+                          listeners: [{{name: http, port: 80, protocol: TCP, backendPort: 8080}}],
+                          backendServerSelector: {{tier: [api]}}}}}}"
+            ))
+            .await;
+    }
+
+    pub fn answer(&self, address: &str) {
+        self.answering.lock().unwrap().insert(format!("{address}:8080").parse().unwrap());
+    }
+
+    pub fn refuse(&self, address: &str) {
+        self.answering.lock().unwrap().remove(&format!("{address}:8080").parse().unwrap());
+    }
+
+    /// Announces what the Service asks for, as kube-vip does.
+    pub async fn announce(&self) {
+        let service = self.service().await.expect("there is something to announce");
+        let ip = service.spec.and_then(|spec| spec.load_balancer_ip).expect("it asks for an address");
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+        self.cluster.harvester.patch_status::<Service>("team-a/web", status).await;
+    }
+
+    pub async fn service(&self) -> Option<Service> {
+        self.cluster.harvester.get("team-a/web").await
+    }
+
+    pub async fn slice(&self) -> Option<EndpointSlice> {
+        self.cluster.harvester.get("team-a/web").await
+    }
+
+    pub async fn balancer(&self) -> LoadBalancer {
+        self.cluster.harvester.get("team-a/web").await.expect("the load balancer is there")
+    }
+
+    /// Endpoints with their readiness, the dummy as `dummy`.
+    pub async fn endpoints(&self) -> Vec<(String, bool)> {
+        let endpoints = self.slice().await.map(|slice| slice.endpoints).unwrap_or_default();
+        let mut endpoints: Vec<_> = endpoints
+            .into_iter()
+            .map(|endpoint| {
+                let ready =
+                    endpoint.conditions.and_then(|conditions| conditions.ready).expect("always written");
+                let address = endpoint.addresses.into_iter().next().expect("exactly one");
+                let dummy = address == "10.52.0.255";
+                (if dummy { "dummy".to_owned() } else { address }, ready)
+            })
+            .collect();
+        endpoints.sort();
+        endpoints
+    }
+
+    /// Waits until the endpoints are these: `192.168.7.11+` ready, `192.168.7.11-` not.
+    pub async fn until_endpoints(&self, expected: &[&str]) {
+        let mut seen = Vec::new();
+        for _ in 0..RESTS {
+            self.cluster.settle().await;
+            let endpoints = self.endpoints().await;
+            seen = endpoints
+                .iter()
+                .map(|(name, ready)| format!("{name}{}", if *ready { '+' } else { '-' }))
+                .collect();
+            if seen == expected {
+                return;
+            }
+        }
+        panic!("expected {expected:?}, they stay {seen:?}; {:#?}", self.balancer().await.status);
+    }
+
+    /// Waits until the Ready condition says this; an empty text: is true.
+    pub async fn until_ready_says(&self, expected: &str) {
+        let mut seen = None;
+        for _ in 0..RESTS {
+            self.cluster.settle().await;
+            seen = self.ready().await;
+            let message = seen.as_ref().map(|ready| ready.message.as_str());
+            let ready =
+                seen.as_ref().is_some_and(|ready| ready.status == harvester_api::ConditionStatus::True);
+            if message == Some(expected) && ready == expected.is_empty() {
+                return;
+            }
+        }
+        panic!("expected {expected:?}, it stays {seen:#?}");
+    }
+
+    pub async fn ready(&self) -> Option<Condition> {
+        condition::ready(&self.balancer().await.status?.conditions).cloned()
+    }
+
+    /// Verb and resource of what the load balancer wrote since the last look, in order.
+    pub fn writes(&self) -> Vec<String> {
+        let work = self.cluster.harvester.work_of(User::LoadBalancer);
+        self.cluster.harvester.forget_requests();
+        let writes = work.iter().filter(|request| request.is_write());
+        writes.map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()
+    }
+}
+
+/// Long enough for thresholds of a few seconds.
+pub const A_WHILE: Duration = Duration::from_secs(30);

@@ -4,12 +4,10 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use serde_json::Value;
 
-use crate::form::Shape;
 use crate::kind::{Behaviour, Kind};
-use crate::request::{Media, Query, Target, Verb};
+use crate::request::{Target, Verb};
 use crate::server::{ApiServer, Ask};
 use crate::store::{Chore, Key, Stored};
 use crate::user::{MASTERS, User};
@@ -178,18 +176,7 @@ async fn remove(server: &ApiServer, table: &Arc<str>, key: &Key) {
         ..Target::default()
     };
     let user = User::service_account("kube-system", "generic-garbage-collector").with_group(MASTERS);
-    let ask = Ask {
-        user: Arc::new(user),
-        verb: Verb::Delete,
-        target,
-        query: Query::default(),
-        media: Media::Json,
-        shape: Shape::Whole,
-        manager: "kube-controller-manager".to_owned(),
-        body: Bytes::new(),
-        kind,
-        version,
-    };
+    let ask = Ask::internal(user, Verb::Delete, target, kind, version);
     match delete(server, &ask, key, &Options::default()).await {
         Ok(Outcome::Removed(_) | Outcome::Deleting(_)) => {}
         // gone already, or refused by a webhook, which the next change asks again

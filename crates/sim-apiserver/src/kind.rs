@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use sim_apimachinery::kind as api;
+use sim_apimachinery::schema::Schema;
 
 /// What the server does with objects of a kind besides keeping them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +48,8 @@ pub(crate) struct Version {
     pub(crate) api: api::Kind,
     /// `scale` of the definition: the paths of replicas and selector.
     pub(crate) scale: Option<Value>,
-    /// `openAPIV3Schema` of a custom resource.
-    pub(crate) schema: Option<Arc<Value>>,
+    /// What an object may contain.
+    pub(crate) schema: Arc<Schema>,
 }
 
 /// A kind of objects, in all its versions.

@@ -21,12 +21,16 @@ pub(crate) fn protobuf(_body: &[u8]) -> Result<Value, Failure> {
 }
 
 /// Drops what the kind does not know and fills in the defaults of its schema.
-pub(crate) fn conform(_ask: &Ask, _object: &mut Value) -> Result<(), Failure> {
-    Ok(())
+pub(crate) fn conform(kind: &Kind, version: usize, object: &mut Value) {
+    let schema = &kind.versions[version].schema;
+    schema.prune(object);
+    schema.default_object(object);
 }
 
 /// The faults that a schema finds.
-pub(crate) fn validate(_ask: &Ask, _old: Option<&Value>, _new: &Value, _causes: &mut Vec<Cause>) {}
+pub(crate) fn validate(ask: &Ask, new: &Value, causes: &mut Vec<Cause>) {
+    causes.extend(ask.schema().validate(new));
+}
 
 /// Writes down who owns which fields.
 pub(crate) fn own(

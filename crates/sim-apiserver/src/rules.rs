@@ -18,8 +18,11 @@ use crate::store::Inner;
 use crate::write::metadata;
 
 /// Fills in defaults and drops what the kind does not know.
-pub(crate) fn complete(ask: &Ask, old: Option<&Value>, new: &mut Value) -> Result<(), Failure> {
-    machinery::conform(ask, new)?;
+pub(crate) fn complete(ask: &Ask, old: Option<&Value>, new: &mut Value) {
+    // events are kept in the words of the other group
+    if ask.kind.behaviour != Behaviour::NewEvent {
+        machinery::conform(&ask.kind, ask.version, new);
+    }
     match ask.kind.behaviour {
         Behaviour::Service => service::defaults(new),
         Behaviour::Namespace => core::namespace_defaults(new),
@@ -36,7 +39,6 @@ pub(crate) fn complete(ask: &Ask, old: Option<&Value>, new: &mut Value) -> Resul
     {
         service::carry_over(old, new);
     }
-    Ok(())
 }
 
 /// What a new object starts with, whatever its maker wrote.
@@ -90,7 +92,7 @@ pub(crate) fn validate(ask: &Ask, old: Option<&Value>, new: &Value) -> Result<()
         Behaviour::Secret => core::validate_secret(old, new, &mut causes),
         Behaviour::Node => core::validate_node(old, new, &mut causes),
         Behaviour::Lease => core::validate_lease(new, &mut causes),
-        Behaviour::Custom => machinery::validate(ask, old, new, &mut causes),
+        Behaviour::Custom => machinery::validate(ask, new, &mut causes),
         Behaviour::Definition => {
             if let Err(faults) = custom::kind(new) {
                 causes.extend(faults);

@@ -11,6 +11,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use serde_json::Value;
+use sim_apimachinery::schema::Schema;
 use sim_apimachinery::{kind as api, rbac};
 use tokio::time::Instant;
 
@@ -84,6 +85,7 @@ pub(crate) struct Ask {
     pub(crate) body: Bytes,
     pub(crate) kind: Arc<Kind>,
     pub(crate) version: usize,
+    warnings: Mutex<Vec<String>>,
 }
 
 impl Ask {
@@ -95,6 +97,33 @@ impl Ask {
     /// The kind in the version of the path.
     pub(crate) fn api(&self) -> &api::Kind {
         self.kind.api(self.version)
+    }
+
+    /// What an object of the kind may contain.
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.kind.versions[self.version].schema
+    }
+
+    /// Notes what the client is told in `Warning` headers.
+    pub(crate) fn warn(&self, warnings: Vec<String>) {
+        self.warnings.lock().expect("no panic while a warning is noted").extend(warnings);
+    }
+
+    /// A request of the server's own controllers.
+    pub(crate) fn internal(user: User, verb: Verb, target: Target, kind: Arc<Kind>, version: usize) -> Self {
+        Self {
+            user: Arc::new(user),
+            verb,
+            target,
+            query: Query::default(),
+            media: Media::Json,
+            shape: Shape::Whole,
+            manager: "kube-controller-manager".to_owned(),
+            body: Bytes::new(),
+            kind,
+            version,
+            warnings: Mutex::default(),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -229,8 +258,20 @@ impl ApiServer {
         });
         let media = Media::of(headers);
         let body = request.into_body();
-        let ask = Ask { user, verb, target, query, media, shape, manager, body, kind, version };
-        match verb {
+        let ask = Ask {
+            user,
+            verb,
+            target,
+            query,
+            media,
+            shape,
+            manager,
+            body,
+            kind,
+            version,
+            warnings: Mutex::default(),
+        };
+        let mut answer = match verb {
             _ if review::is_question(&ask) => review::answer(self, &ask),
             Verb::Get => read::get(self, &ask),
             Verb::List => read::list(self, &ask),
@@ -238,7 +279,13 @@ impl ApiServer {
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
                 write::answer(self, &ask).await
             }
+        }?;
+        for warning in ask.warnings.into_inner().expect("no panic while a warning is noted") {
+            if let Ok(value) = HeaderValue::try_from(format!("299 - {warning:?}")) {
+                answer.headers_mut().append(header::WARNING, value);
+            }
         }
+        Ok(answer)
     }
 
     fn authorize(&self, user: &User, verb: Verb, target: &Target) -> Result<(), Failure> {

@@ -16,9 +16,10 @@ pub(crate) use self::modify::is_held;
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::Body as Answer;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use sim_apimachinery::body::{Body, FieldValidation};
 
 use crate::Failure;
 use crate::kind::{Behaviour, Kind, custom};
@@ -29,7 +30,7 @@ use crate::server::{ApiServer, Ask, value_response};
 use crate::store::{Key, Stored};
 
 /// Answers a request that changes something.
-pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Answer>, Failure> {
     let answer = match ask.verb {
         Verb::Create => {
             let stored = create::create(server, ask).await?;
@@ -46,44 +47,29 @@ pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
 
 /// The object in a request's body, in the words of the storage version.
 fn object(ask: &Ask) -> Result<Value, Failure> {
-    let object = ask.media.document(&ask.body)?;
-    checked(ask, object)
+    let body = match ask.media {
+        Media::Json => Body::read_object(ask.api(), &ask.body)?,
+        media => Body { value: media.document(&ask.body)?, duplicates: vec![] },
+    };
+    checked(ask, body)
 }
 
-/// Refuses what is not an object of the kind that the path names.
-fn checked(ask: &Ask, mut object: Value) -> Result<Value, Failure> {
-    let expected = ask.api().api_version();
-    if !object.is_object() {
+/// Refuses what is not an object of the kind that the path names, and drops what the kind does not know.
+fn checked(ask: &Ask, body: Body) -> Result<Value, Failure> {
+    if !body.value.is_object() {
         return Err(Failure::bad_request("the object provided is unrecognized: it is no JSON object"));
     }
-    for (field, expected) in [("apiVersion", &expected), ("kind", &ask.kind.kind)] {
-        match object[field].as_str().unwrap_or_default() {
-            "" if ask.kind.is_custom() && field == "kind" => {
-                return Err(Failure::bad_request("Object 'Kind' is missing in the body of the request"));
-            }
-            "" => object[field] = expected.clone().into(),
-            given if given == expected => {}
-            given => {
-                let what = if field == "kind" { "kind" } else { "API version" };
-                let message = format!(
-                    "the {what} in the data ({given}) does not match the expected {what} ({expected})"
-                );
-                return Err(Failure::bad_request(message));
-            }
-        }
-    }
+    let validation = FieldValidation::parse(ask.query.field_validation.as_deref().unwrap_or_default())?;
+    let (mut object, warnings) = body.into_object(ask.api(), ask.schema(), validation)?;
+    ask.warn(warnings);
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
-    let mut stored = if ask.kind.behaviour == Behaviour::NewEvent {
-        crate::rules::event::from_new(&object)
-    } else {
-        object
-    };
-    if ask.kind.behaviour != Behaviour::NewEvent {
-        stored["apiVersion"] = ask.kind.stored_as.clone().into();
+    if ask.kind.behaviour == Behaviour::NewEvent {
+        return Ok(crate::rules::event::from_new(&object));
     }
-    Ok(stored)
+    object["apiVersion"] = ask.kind.stored_as.clone().into();
+    Ok(object)
 }
 
 /// Writes an object before there are clients: no users, no webhooks, no checks.
@@ -135,7 +121,7 @@ fn differs(kind: &Kind, old: &Value, new: &Value) -> bool {
 }
 
 /// The answer of a delete that removed the object.
-fn removed(ask: &Ask, stored: &Stored) -> Response<Body> {
+fn removed(ask: &Ask, stored: &Stored) -> Response<Answer> {
     let name = stored.value["metadata"]["name"].as_str().unwrap_or_default();
     let status = Failure::deleted(ask.api(), name, stored.uid());
     value_response(StatusCode::OK, &status.to_value())

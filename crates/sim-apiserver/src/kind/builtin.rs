@@ -1,6 +1,9 @@
 //! The kinds that every cluster has, and what the server does with each.
 
-use sim_apimachinery::{builtin, kind as api};
+use std::sync::Arc;
+
+use sim_apimachinery::schema::Schema;
+use sim_apimachinery::{builtin, kind as api, schema};
 
 use super::{Behaviour, Kind, Version, table_name};
 
@@ -15,9 +18,10 @@ pub(super) fn kinds() -> impl Iterator<Item = Kind> {
             namespaced: api.namespaced(),
             stored_as: if behaviour == Behaviour::NewEvent { "v1".to_owned() } else { api.api_version() },
             versions: vec![Version {
-                scale: api.has_subresource("scale").then(replicas_of_a_workload),
                 api: api.clone(),
-                schema: None,
+                scale: api.has_subresource("scale").then(replicas_of_a_workload),
+                schema: schema::builtin(&api.group, &api.kind)
+                    .unwrap_or_else(|| Arc::new(Schema::anything())),
             }],
             behaviour,
             // both groups of events are one storage

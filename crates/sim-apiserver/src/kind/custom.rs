@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sim_apimachinery::kind as api;
+use sim_apimachinery::schema::Schema;
 use sim_apimachinery::status::Cause;
 
 use super::{Behaviour, Kind, Version, table_name};
@@ -44,6 +45,14 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, Vec<Cause>> {
             causes.push(Cause::required(&field, "schemas are required"));
         }
     }
+    let mut schemas = vec![];
+    for (i, version) in versions.iter().enumerate() {
+        let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
+        match Schema::of_crd(&version["schema"]["openAPIV3Schema"], &path) {
+            Ok(schema) => schemas.push(Arc::new(schema)),
+            Err(faults) => causes.extend(faults),
+        }
+    }
     if !causes.is_empty() {
         return Err(causes);
     }
@@ -53,7 +62,7 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, Vec<Cause>> {
     Ok(Kind {
         namespaced: scope == "Namespaced",
         stored_as: format!("{group}/{storage}"),
-        versions: described.map(|api| version(versions, api)).collect(),
+        versions: described.map(|api| version(versions, &schemas, api)).collect(),
         behaviour: Behaviour::Custom,
         table: table_name(&group, &plural),
         group,
@@ -62,11 +71,12 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, Vec<Cause>> {
     })
 }
 
-fn version(specs: &[Value], api: api::Kind) -> Version {
-    let spec = specs.iter().find(|spec| spec["name"] == api.version.as_str()).unwrap_or(&Value::Null);
+fn version(specs: &[Value], schemas: &[Arc<Schema>], api: api::Kind) -> Version {
+    let at = specs.iter().position(|spec| spec["name"] == api.version.as_str());
+    let spec = at.map_or(&Value::Null, |at| &specs[at]);
     Version {
         scale: spec["subresources"].get("scale").cloned(),
-        schema: spec["schema"].get("openAPIV3Schema").cloned().map(Arc::new),
+        schema: at.map_or_else(Arc::default, |at| schemas[at].clone()),
         api,
     }
 }

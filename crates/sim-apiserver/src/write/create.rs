@@ -41,7 +41,7 @@ pub(super) async fn store(
     if kind.namespaced {
         server.0.store.transact(|inner| in_a_living_namespace(inner, ask, &name))?;
     }
-    rules::complete(ask, None, &mut object)?;
+    rules::complete(ask, None, &mut object);
     rules::prepare_create(server, ask, &mut object)?;
     rules::validate(ask, None, &object)?;
     machinery::own(server, ask, operation, None, &mut object);

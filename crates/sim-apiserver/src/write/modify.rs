@@ -77,7 +77,7 @@ async fn attempt(
         new["metadata"]["managedFields"] = fields.clone();
     }
     only_what_the_path_may_write(ask, old, &mut new);
-    rules::complete(ask, Some(old), &mut new)?;
+    rules::complete(ask, Some(old), &mut new);
     rules::prepare_update(server, ask, old, &mut new);
     rules::validate(ask, Some(old), &new)?;
     let operation = if ask.media == Media::ApplyPatch { Operation::Apply } else { Operation::Update };

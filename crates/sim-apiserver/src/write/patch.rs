@@ -1,6 +1,7 @@
 //! The four kinds of patches, each from the state that is there and a body to the state that is wanted.
 
 use serde_json::Value;
+use sim_apimachinery::body::Body;
 
 use super::checked;
 use crate::Failure;
@@ -28,17 +29,17 @@ pub(super) fn patched(server: &ApiServer, ask: &Ask, old: &Value) -> Result<Valu
             object = machinery::strategic_merge(&ask.kind, &object, &document(ask)?)?;
         }
         Media::ApplyPatch => {
-            let applied = checked(ask, document(ask)?)?;
+            let applied = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
             object = machinery::apply(server, ask, old, &applied)?;
         }
         _ => return Err(Failure::unsupported_media_type(MEDIA_TYPES)),
     }
-    checked(ask, object)
+    checked(ask, Body { value: object, duplicates: vec![] })
 }
 
 /// The object that an apply patch makes where there is none.
 pub(super) fn applied_to_nothing(ask: &Ask) -> Result<Value, Failure> {
-    let object = checked(ask, document(ask)?)?;
+    let object = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
     if object["metadata"].get("managedFields").is_some_and(|fields| !fields.is_null()) {
         return Err(Failure::bad_request("metadata.managedFields must be nil"));
     }

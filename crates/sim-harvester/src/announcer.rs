@@ -23,13 +23,13 @@ pub const WITHOUT_ENDPOINTS: &str = "kube-vip.io/allow-reconcile-without-endpoin
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Release {
     /// Up to 0.6: the annotation, then `spec.loadBalancerIP`.
-    UpTo0_6,
+    UpTo06,
     /// 0.7 and 0.8: an address in the status beats `spec.loadBalancerIP`.
-    From0_7,
+    From07,
     /// 0.9 to 1.1: `spec.loadBalancerIP` counts again where the status disagrees with it.
-    From0_9,
+    From09,
     /// 1.2 and newer: like 0.9, and no address for a Service without endpoints.
-    From1_2,
+    From12,
 }
 
 impl Release {
@@ -38,10 +38,10 @@ impl Release {
         let mut numbers = version.trim_start_matches('v').split('.').map(|part| part.parse::<u32>().ok());
         let (major, minor) = (numbers.next()??, numbers.next()??);
         Some(match (major, minor) {
-            (0, ..=6) => Self::UpTo0_6,
-            (0, 7 | 8) => Self::From0_7,
-            (0, _) | (1, ..=1) => Self::From0_9,
-            _ => Self::From1_2,
+            (0, ..=6) => Self::UpTo06,
+            (0, 7 | 8) => Self::From07,
+            (0, _) | (1, ..=1) => Self::From09,
+            _ => Self::From12,
         })
     }
 }
@@ -58,8 +58,10 @@ pub enum Wanted {
 /// What to do about one Service now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Leave everything as it is, announced or not.
+    /// Go on as before.
     Keep,
+    /// The Service is not for this kube-vip: nothing is announced anew or written to it, and what was announced stays.
+    Ignore,
     /// Announce this and nothing else.
     Announce(Wanted),
     /// Announce nothing any more. What was written to the Service stays there.
@@ -82,12 +84,12 @@ pub fn announce(
     }
     // whoever is ignored after having been announced stays announced
     if service.annotations().get(KUBE_VIP_IGNORE).is_some_and(|value| value == "true") {
-        return Action::Keep;
+        return Action::Ignore;
     }
     if spec.load_balancer_class.as_deref().is_some_and(|class| !class.is_empty() && class != CLASS) {
-        return Action::Keep;
+        return Action::Ignore;
     }
-    if release >= Release::From1_2 && !has_endpoints(service, slices, node) {
+    if release >= Release::From12 && !has_endpoints(service, slices, node) {
         return withdraw();
     }
     match wanted(service, release) {
@@ -107,9 +109,9 @@ fn wanted(service: &Service, release: Release) -> Option<Wanted> {
     let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
     let status = addresses(ingress.filter_map(|ingress| ingress.ip.as_deref()));
     let order = match release {
-        Release::UpTo0_6 => vec![annotation, spec],
-        Release::From0_7 => vec![annotation, status, spec],
-        Release::From0_9 | Release::From1_2 => {
+        Release::UpTo06 => vec![annotation, spec],
+        Release::From07 => vec![annotation, status, spec],
+        Release::From09 | Release::From12 => {
             let agrees = spec.iter().all(|wish| status.contains(wish));
             let spec_first = if agrees { BTreeSet::new() } else { spec.clone() };
             vec![annotation, spec_first, status, spec]
@@ -164,7 +166,7 @@ mod tests {
         assert_eq!(&announce(service, &[&slice], release, "node-1", previous), expected, "{release:?}");
     }
 
-    const ALL: [Release; 4] = [Release::UpTo0_6, Release::From0_7, Release::From0_9, Release::From1_2];
+    const ALL: [Release; 4] = [Release::UpTo06, Release::From07, Release::From09, Release::From12];
 
     #[rstest]
     #[case::annotation_wins(true, true, true, [ANNOTATION, ANNOTATION, ANNOTATION, ANNOTATION])]
@@ -224,8 +226,8 @@ mod tests {
         let annotations = json!({KUBE_VIP_LOADBALANCER_IPS: ANNOTATION, KUBE_VIP_IGNORE: "true"});
         let service = service(&annotations, &json!({}), &[STATUS]);
         for release in ALL {
-            check(Some(&service), release, None, &Action::Keep);
-            check(Some(&service), release, Some(&of(SPEC)), &Action::Keep);
+            check(Some(&service), release, None, &Action::Ignore);
+            check(Some(&service), release, Some(&of(SPEC)), &Action::Ignore);
         }
     }
 
@@ -237,15 +239,15 @@ mod tests {
     fn serves_services_without_class_and_of_its_own(#[case] class: Value, #[case] served: bool) {
         let annotations = json!({KUBE_VIP_LOADBALANCER_IPS: ANNOTATION});
         let service = service(&annotations, &json!({"loadBalancerClass": class}), &[]);
-        let expected = if served { Action::Announce(of(ANNOTATION)) } else { Action::Keep };
-        check(Some(&service), Release::From1_2, None, &expected);
+        let expected = if served { Action::Announce(of(ANNOTATION)) } else { Action::Ignore };
+        check(Some(&service), Release::From12, None, &expected);
     }
 
     #[test]
     fn an_address_that_changed_replaces_the_old_one_and_one_that_did_not_is_left_alone() {
         let service = service(&json!({KUBE_VIP_LOADBALANCER_IPS: ANNOTATION}), &json!({}), &[]);
-        check(Some(&service), Release::From0_9, Some(&of(SPEC)), &Action::Announce(of(ANNOTATION)));
-        check(Some(&service), Release::From0_9, Some(&of(ANNOTATION)), &Action::Keep);
+        check(Some(&service), Release::From09, Some(&of(SPEC)), &Action::Announce(of(ANNOTATION)));
+        check(Some(&service), Release::From09, Some(&of(ANNOTATION)), &Action::Keep);
     }
 
     #[rstest]
@@ -273,21 +275,21 @@ mod tests {
             announce(Some(&service), &[&slice], release, "node-1", previous)
         };
         let (wanted, expected) = (of(ANNOTATION), Action::Announce(of(ANNOTATION)));
-        assert_eq!(decide(Release::From0_9, None), expected);
-        assert_eq!(decide(Release::From1_2, None), if announced { expected } else { Action::Keep });
+        assert_eq!(decide(Release::From09, None), expected);
+        assert_eq!(decide(Release::From12, None), if announced { expected } else { Action::Keep });
         let later = if announced { Action::Keep } else { Action::Withdraw };
-        assert_eq!(decide(Release::From1_2, Some(&wanted)), later);
+        assert_eq!(decide(Release::From12, Some(&wanted)), later);
     }
 
     #[rstest]
-    #[case("0.3.7", Some(Release::UpTo0_6))]
-    #[case("v0.6.0", Some(Release::UpTo0_6))]
-    #[case("0.8.1", Some(Release::From0_7))]
-    #[case("v0.9.2", Some(Release::From0_9))]
-    #[case("1.0.4", Some(Release::From0_9))]
-    #[case("1.1.2", Some(Release::From0_9))]
-    #[case("v1.2.3", Some(Release::From1_2))]
-    #[case("2.0.0", Some(Release::From1_2))]
+    #[case("0.3.7", Some(Release::UpTo06))]
+    #[case("v0.6.0", Some(Release::UpTo06))]
+    #[case("0.8.1", Some(Release::From07))]
+    #[case("v0.9.2", Some(Release::From09))]
+    #[case("1.0.4", Some(Release::From09))]
+    #[case("1.1.2", Some(Release::From09))]
+    #[case("v1.2.3", Some(Release::From12))]
+    #[case("2.0.0", Some(Release::From12))]
     #[case("latest", None)]
     fn every_version_has_its_range(#[case] version: &str, #[case] expected: Option<Release>) {
         assert_eq!(Release::of(version), expected);

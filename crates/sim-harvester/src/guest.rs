@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{difference, host::HOSTNAME, machine::Machine, settings::Backend};
+use crate::{difference, host::HOSTNAME, machine::Machine};
 
 /// Key of the taint of a Node that no cloud controller manager has seen yet.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -184,7 +184,7 @@ fn pod_status(pod: &Pod, machine: &Machine, address: Ipv4Addr, ready: bool, now:
 }
 
 /// Whether a pod's Ready condition holds.
-pub(crate) fn pod_is_ready(pod: &Pod) -> bool {
+pub fn pod_is_ready(pod: &Pod) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
@@ -194,7 +194,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::settings::Behaviour;
+    use crate::settings::{Backend, Behaviour};
 
     const NOW: &str = "2026-11-21T12:00:00Z";
 

@@ -22,7 +22,7 @@ pub mod guest;
 pub mod host;
 pub mod machine;
 pub mod settings;
-mod simulation;
+pub mod simulation;
 pub mod subresources;
 pub mod wire;
 

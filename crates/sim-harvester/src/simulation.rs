@@ -127,6 +127,11 @@ impl SimHarvester {
         self.listeners.carried()
     }
 
+    /// Waits until `holds`, looking again whenever the listeners have followed a change. With [`Carrier::Sockets`] only.
+    pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
+        self.listeners.until(|| holds(self)).await;
+    }
+
     /// What cannot be served on this machine, and why.
     pub fn cannot_carry(&self) -> Vec<CannotCarry> {
         self.listeners.cannot_carry()

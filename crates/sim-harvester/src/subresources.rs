@@ -95,7 +95,7 @@ fn start(vm: &Vm, instance: Option<&Instance>) -> Change {
     match vm.spec.run_strategy.as_str() {
         _ if instance.is_some() => Change::Conflict("VM is already running".to_owned()),
         "Always" => Change::Conflict("Always does not support manual start requests".to_owned()),
-        "Manual" | "RerunOnFailure" | "Once" => requests(json!([{"action": "Start"}])),
+        "Manual" | "RerunOnFailure" | "Once" => requests(&json!([{"action": "Start"}])),
         _ => Change::Spec(json!({"spec": {"runStrategy": "Always", "running": null}})),
     }
 }
@@ -103,7 +103,7 @@ fn start(vm: &Vm, instance: Option<&Instance>) -> Change {
 fn stop(vm: &Vm, instance: Option<&Instance>) -> Change {
     let Some(instance) = instance else { return Change::Conflict("VM is not running".to_owned()) };
     match vm.spec.run_strategy.as_str() {
-        "Manual" | "RerunOnFailure" | "Once" => requests(json!([{"action": "Stop", "uid": instance.uid()}])),
+        "Manual" | "RerunOnFailure" | "Once" => requests(&json!([{"action": "Stop", "uid": instance.uid()}])),
         _ => Change::Spec(json!({"spec": {"runStrategy": "Halted", "running": null}})),
     }
 }
@@ -113,12 +113,12 @@ fn restart(vm: &Vm, instance: Option<&Instance>) -> Change {
         (_, "Halted") => Change::Conflict("Halted does not support manual restart requests".to_owned()),
         (None, _) => Change::Conflict("VM is not running".to_owned()),
         (Some(instance), _) => {
-            requests(json!([{"action": "Stop", "uid": instance.uid()}, {"action": "Start"}]))
+            requests(&json!([{"action": "Stop", "uid": instance.uid()}, {"action": "Start"}]))
         }
     }
 }
 
-fn requests(requests: Value) -> Change {
+fn requests(requests: &Value) -> Change {
     Change::Status(json!({"status": {"stateChangeRequests": requests}}))
 }
 

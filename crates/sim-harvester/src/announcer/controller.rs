@@ -143,10 +143,12 @@ impl Announcer {
         let previous = self.state().get(key).map(|announced| announced.wanted.clone());
         // nobody leads: what is announced stays, and nothing new is
         let Some(leader) = leader(&self.nodes.list()) else {
-            return Ok(self.withdraw_if_gone(key, service.is_none()));
+            self.withdraw_if_gone(key, service.is_none());
+            return Ok(());
         };
         match announce(service.as_deref(), &slices, self.release, &leader, previous.as_ref()) {
             Action::Keep => {}
+            Action::Ignore => return Ok(()),
             Action::Withdraw => self.withdraw_if_gone(key, true),
             Action::Announce(wanted) => {
                 let service =

@@ -13,6 +13,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, BufStream},
     net::{TcpListener, TcpStream},
+    sync::watch,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -85,6 +86,8 @@ pub(crate) struct Listeners {
     wire: WireMap,
     life: Life,
     state: Arc<Mutex<State>>,
+    /// Counts updates, for whoever waits for one.
+    updates: watch::Sender<u64>,
 }
 
 impl Listeners {
@@ -97,7 +100,7 @@ impl Listeners {
             random: fastrand::Rng::with_seed(seed),
             answered: BTreeMap::new(),
         };
-        Self { wire, life: life.clone(), state: Arc::new(Mutex::new(state)) }
+        Self { wire, life: life.clone(), state: Arc::new(Mutex::new(state)), updates: watch::Sender::new(0) }
     }
 
     /// Follows the world that `see` shows, whenever `changed` gets an item. Without sockets only [`Listeners::pick`]
@@ -108,6 +111,7 @@ impl Listeners {
             let (listeners, see) = (listeners.clone(), see.clone());
             async move {
                 let occupied = listeners.update(see());
+                listeners.updates.send_modify(|count| *count += 1);
                 Ok::<_, Infallible>(if occupied { Next::After(WHILE_OCCUPIED) } else { Next::AwaitChange })
             }
         });
@@ -120,6 +124,12 @@ impl Listeners {
 
     pub(crate) fn cannot_carry(&self) -> Vec<CannotCarry> {
         self.state().cannot.clone()
+    }
+
+    /// Waits until `holds`, looking again after every update.
+    pub(crate) async fn until(&self, mut holds: impl FnMut() -> bool) {
+        let mut updates = self.updates.subscribe();
+        updates.wait_for(|_| holds()).await.expect("we hold the sender");
     }
 
     /// Requests answered so far by each backend.

@@ -175,7 +175,7 @@ pub(crate) fn lease(
             for command in client.on(event, tokio::time::Instant::now()) {
                 match command {
                     Command::Send(message) => {
-                        port.send(message.to_vec().expect("a packet of ours can be written")).await
+                        port.send(message.to_vec().expect("a packet of ours can be written")).await;
                     }
                     Command::AlarmAt(at) => alarm = Some(at),
                     Command::Use(address) => changed(Some(address)),

@@ -134,7 +134,7 @@ pub(crate) fn follow_settings(life: &Life, harvester: &Client, server: Arc<Mutex
                 Ok(watcher::Event::Delete(object)) => drop(settings.remove(&object.name_any())),
                 Ok(watcher::Event::InitDone) => {}
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "watch of Settings broke")
+                    tracing::warn!(error = &error as &dyn std::error::Error, "watch of Settings broke");
                 }
             }
             let now = match settings.values().flatten().next().map(|text| serde_json::from_str(text)) {

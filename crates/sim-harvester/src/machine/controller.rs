@@ -4,21 +4,21 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::Arc,
+    sync::{Arc, Mutex},
 };
 
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 
-use controller_kit::{Cache, Clock, Kept, Life, Next, ObjectKey, Queue};
+use controller_kit::{Cache, Clock, EventKind, Kept, Life, Next, ObjectKey, Queue, Recorder};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
 use super::{Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration};
-use crate::host::Host;
+use crate::{host::Host, settings::Unknown};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
@@ -54,6 +54,9 @@ pub(crate) struct Machines {
     pub(crate) instances: Cache<Instance>,
     migrations: Cache<migration::Migration>,
     hosts: Cache<Node>,
+    events: Recorder,
+    /// What was said last about the annotations of each VM.
+    said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
 
 impl Machines {
@@ -72,6 +75,8 @@ impl Machines {
             instances: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             migrations: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             hosts: hosts.clone(),
+            events: Recorder::start(life, harvester.clone(), "sim-harvester", clock),
+            said: Arc::default(),
         };
         let queue = Queue::new();
         machines.subscribe(&queue);
@@ -143,6 +148,9 @@ impl Machines {
         match item {
             Item::Machine(key) => {
                 let (vm, instance) = (self.vms.get(&key), self.instances.get(&key));
+                if let Some(vm) = &vm {
+                    self.complain(&key, vm, instance.as_deref());
+                }
                 let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
                 let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();
                 let steps = super::decide(&super::Seen {
@@ -193,6 +201,18 @@ impl Machines {
         }
     }
 
+    /// An annotation that says nothing is told on the VM, once.
+    fn complain(&self, key: &ObjectKey, vm: &Vm, instance: Option<&Instance>) {
+        let (_, unknown) = super::instance::behaviour(vm, instance);
+        let before =
+            self.said.lock().expect("no panic while remembering").insert(key.clone(), unknown.clone());
+        for unknown in unknown.iter().filter(|unknown| before.iter().all(|before| !before.contains(unknown)))
+        {
+            let about = vm.object_ref(&());
+            self.events.publish(&about, EventKind::Warning, "UnknownValue", &unknown.to_string());
+        }
+    }
+
     async fn act(&self, key: &ObjectKey, step: Step) -> Result<(), Error> {
         tracing::debug!(machine = %key, ?step);
         let error = |what| move |source| Error { what, object: key.clone(), source };
@@ -240,7 +260,7 @@ impl Machines {
 
     fn api<K>(&self, key: &ObjectKey) -> Api<Kept<K>>
     where
-        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
     {
         Api::namespaced(self.harvester.clone(), &key.namespace)
     }

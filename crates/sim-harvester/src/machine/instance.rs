@@ -8,7 +8,10 @@ use serde_json::{Map, Value, json};
 use harvester_api::labels;
 
 use super::{Instance, Vm};
-use crate::{host::Host, settings::Behaviour};
+use crate::{
+    host::Host,
+    settings::{Behaviour, Unknown},
+};
 
 /// KubeVirt's label with the host's name.
 const NODE_LABEL: &str = "kubevirt.io/nodeName";
@@ -44,20 +47,16 @@ fn object(value: &Value) -> Value {
     if value.is_object() { value.clone() } else { json!({}) }
 }
 
-/// How the machine behaves, by the annotations of instance and VM.
-pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> Behaviour {
+/// How the machine behaves, by the annotations of instance and VM, and those that say nothing that we know.
+pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> (Behaviour, Vec<Unknown>) {
     let layers: Vec<_> =
         instance.iter().map(|instance| instance.annotations()).chain([vm.annotations()]).collect();
-    let (behaviour, unknown) = Behaviour::read(&layers);
-    for unknown in unknown {
-        tracing::warn!(vm = %vm.name_any(), "{unknown}");
-    }
-    behaviour
+    Behaviour::read(&layers)
 }
 
 /// The merge patch that makes of `instance` one that runs on `host`.
 pub(super) fn running(vm: &Vm, instance: &Instance, host: &Host, address: Ipv4Addr) -> Value {
-    let behaviour = behaviour(vm, Some(instance));
+    let (behaviour, _) = behaviour(vm, Some(instance));
     json!({
         "metadata": {"labels": {NODE_LABEL: host.name}, "annotations": topology(instance, host)},
         "status": {

@@ -38,7 +38,7 @@ impl Machine {
             name: vm.name_any(),
             address: super::address(vm)?,
             node: hostname(vm, up),
-            behaviour: instance::behaviour(vm, instance),
+            behaviour: instance::behaviour(vm, instance).0,
             cluster: label(labels::GUEST_CLUSTER).cloned(),
             running: up.and_then(ResourceExt::uid),
         })

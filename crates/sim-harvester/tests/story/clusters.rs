@@ -1,0 +1,333 @@
+//! The whole simulation on two in-process API servers, on a clock that stands still.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tower::ServiceExt;
+
+use crate::fixtures::{Clusters, create, ingress};
+use controller_kit::{Life, ObjectKey};
+use harvester_api::VirtualMachineInstance;
+use sim_harvester::{
+    Backend, Refused, Release, SimHarvester,
+    guest::{UNINITIALIZED, pod_is_ready},
+    machine::VirtualMachineInstanceMigration,
+};
+
+const VIP: &str = "127.79.0.1";
+
+/// Until only timers are left: the clock stands still, so a second passes only when nobody has anything to do.
+async fn settle() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+fn vip() -> IpAddr {
+    VIP.parse().unwrap()
+}
+
+/// The machines that answer in so many connections, and the failures.
+fn reached(sim: &SimHarvester, connections: usize) -> (BTreeSet<String>, Vec<Refused>) {
+    let (mut names, mut failures) = (BTreeSet::new(), Vec::new());
+    for _ in 0..connections {
+        match sim.carry(vip(), 80) {
+            Ok(name) => drop(names.insert(name.machine)),
+            Err(why) => failures.push(why),
+        }
+    }
+    (names, failures)
+}
+
+fn names(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn machines_start_and_their_kubelets_register_and_run_the_examples_pods() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
+    let instances = instances.list(&ListParams::default()).await.unwrap().items;
+    let addresses: Vec<_> = instances
+        .iter()
+        .map(|instance| instance.status.as_ref().unwrap().interfaces[0].ip_address.clone())
+        .collect();
+    assert_eq!(addresses, ["198.18.250.10", "198.18.250.11", "198.18.250.12"]);
+    let hosts: BTreeSet<_> =
+        instances.iter().map(|instance| instance.status.as_ref().unwrap().node_name.clone()).collect();
+    assert_eq!(hosts, names(&["host-1", "host-2"]));
+    let status = clusters.vm("guest-1").await.status.unwrap();
+    assert_eq!((status.ready, status.printable_status.as_str()), (true, "Running"));
+    let nodes = Api::<Node>::all(clusters.guest()).list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(nodes.len(), 3);
+    for node in &nodes {
+        let taints = node.spec.as_ref().unwrap().taints.clone().unwrap_or_default();
+        assert!(taints.iter().any(|taint| taint.key == UNINITIALIZED), "{}", node.name_any());
+    }
+    let pods = Api::<Pod>::all(clusters.guest()).list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(pods.len(), 3);
+    assert!(pods.iter().all(pod_is_ready));
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_nothing_happens_nothing_is_written() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    settle().await;
+    let before = (clusters.guest.revision(), clusters.harvester.revision());
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!((clusters.guest.revision(), clusters.harvester.revision()), before);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guest_service_is_announced_and_its_vip_reaches_every_machine() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    let sim = clusters.start(Release::From12, &life);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    settle().await;
+    let service = clusters.service("web").await;
+    assert_eq!(ingress(&service), [VIP]);
+    assert_eq!(service.annotations()["kube-vip.io/vipHost"], "guest-1");
+    assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-2", "guest-3"]), vec![]));
+    sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Stopped).await.unwrap();
+    settle().await;
+    assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-3"]), vec![]));
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    settle().await;
+    assert_eq!(sim.carry(vip(), 80), Err(Refused::NotAnnounced(vip())));
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_service_leads_through_the_node_ports_of_the_machines_that_its_slice_calls_ready() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    let sim = clusters.start(Release::From12, &life);
+    let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
+    let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
+        "spec": {"type": "LoadBalancer", "loadBalancerIP": VIP, "ports": [{"name": "http", "port": 80}]}});
+    create::<Service>(Api::namespaced(clusters.harvester(), "shop"), service).await;
+    settle().await;
+    assert_eq!(sim.carry(vip(), 80), Err(Refused::NotAnnounced(vip())), "1.2 wants endpoints");
+    let slices: Api<k8s_openapi::api::discovery::v1::EndpointSlice> =
+        Api::namespaced(clusters.harvester(), "shop");
+    let endpoint = |last: u8, ready| json!({"addresses": [format!("198.18.250.{last}")], "conditions": {"ready": ready}});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "lb", "namespace": "shop", "labels": {"kubernetes.io/service-name": "lb"}},
+        "addressType": "IPv4", "endpoints": [endpoint(10, true), endpoint(11, false), endpoint(12, true)],
+        "ports": [{"name": "http", "port": node_port, "protocol": "TCP"}]});
+    create(slices.clone(), slice).await;
+    settle().await;
+    assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-3"]), vec![]));
+    // a machine that stops is not reached, and what is sent to it fails until its endpoint is not ready
+    sim.set_backend(&ObjectKey::new("shop", "guest-1"), Backend::Refusing).await.unwrap();
+    settle().await;
+    let (names_, failures) = reached(&sim, 40);
+    assert_eq!(names_, names(&["guest-3"]));
+    assert!(!failures.is_empty());
+    let refused = sim.dial(format!("198.18.250.10:{node_port}").parse().unwrap()).await.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    sim.dial(format!("198.18.250.12:{node_port}").parse().unwrap()).await.unwrap();
+    let probed = json!({"endpoints": [endpoint(10, false), endpoint(11, false), endpoint(12, true)]});
+    slices.patch("lb", &PatchParams::default(), &Patch::Merge(probed)).await.unwrap();
+    settle().await;
+    assert_eq!(reached(&sim, 40), (names(&["guest-3"]), vec![]));
+    assert_eq!(sim.answered().values().sum::<u64>(), 120 - failures.len() as u64);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_migrates_and_its_topology_follows() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
+    let before = instances.get("guest-1").await.unwrap();
+    let migrations: Api<VirtualMachineInstanceMigration> = Api::namespaced(clusters.harvester(), "shop");
+    let migration = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": "move"}, "spec": {"vmiName": "guest-1"}});
+    create(migrations.clone(), migration).await;
+    settle().await;
+    let after = instances.get("guest-1").await.unwrap();
+    let zone =
+        |instance: &VirtualMachineInstance| instance.annotations()["topology.kubernetes.io/zone"].clone();
+    assert_eq!((zone(&before).as_str(), zone(&after).as_str()), ("east", "west"));
+    assert_eq!(before.uid(), after.uid(), "it is the same instance");
+    assert!(after.status.unwrap().migration_state.unwrap().completed);
+    assert_eq!(migrations.get("move").await.unwrap().status.unwrap().phase, "Succeeded");
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_is_halted_leaves_its_node_unready_and_comes_back_with_its_address() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    clusters.patch_vm("guest-1", json!({"spec": {"runStrategy": "Halted"}})).await;
+    settle().await;
+    let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
+    assert!(instances.get_opt("guest-1").await.unwrap().is_none());
+    assert_eq!(clusters.vm("guest-1").await.status.unwrap().printable_status, "Stopped");
+    let ready = |node: &Node| {
+        let conditions = node.status.clone().unwrap().conditions.unwrap();
+        conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap().status
+    };
+    let nodes: Api<Node> = Api::all(clusters.guest());
+    assert_eq!(ready(&nodes.get("guest-1").await.unwrap()), "Unknown");
+    clusters.patch_vm("guest-1", json!({"spec": {"runStrategy": "Always"}})).await;
+    settle().await;
+    let instance = instances.get("guest-1").await.unwrap();
+    assert_eq!(instance.status.unwrap().interfaces[0].ip_address, "198.18.250.10");
+    assert_eq!(ready(&nodes.get("guest-1").await.unwrap()), "True");
+    // deleted for good: the instance and the pods go, the Node waits for whoever removes lost nodes
+    Api::<harvester_api::VirtualMachine>::namespaced(clusters.harvester(), "shop")
+        .delete("guest-1", &DeleteParams::default())
+        .await
+        .unwrap();
+    settle().await;
+    assert!(instances.get_opt("guest-1").await.unwrap().is_none());
+    let pods = Api::<Pod>::all(clusters.guest()).list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(pods.len(), 2);
+    assert_eq!(ready(&nodes.get("guest-1").await.unwrap()), "Unknown");
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_kept_over_renewals_and_over_a_restart() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
+    settle().await;
+    let service = clusters.service("web").await;
+    assert_eq!(ingress(&service), ["127.79.0.100"]);
+    assert_eq!(service.annotations()["kube-vip.io/requestedIP"], "127.79.0.100");
+    let mac = service.annotations()["kube-vip.io/hwaddr"].clone();
+    tokio::time::sleep(Duration::from_secs(6000)).await;
+    assert_eq!(
+        clusters.service("web").await.resource_version(),
+        service.resource_version(),
+        "ten leases long"
+    );
+    life.end().await;
+    // another Service comes first, to a server that has forgotten everything
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    clusters
+        .guest_service(
+            "api",
+            json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0",
+        "kube-vip.io/requestedIP": "127.79.0.110"}),
+        )
+        .await;
+    let life = Life::new();
+    let sim = clusters.start(Release::From12, &life);
+    settle().await;
+    let service = api.get("web").await.unwrap();
+    assert_eq!(ingress(&service), ["127.79.0.100"]);
+    assert_eq!(service.annotations()["kube-vip.io/hwaddr"], mac);
+    assert_eq!(ingress(&api.get("api").await.unwrap()), ["127.79.0.110"], "a requested address is asked for");
+    assert!(sim.carry("127.79.0.100".parse().unwrap(), 80).is_ok());
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dhcp_server_obeys_the_annotation_of_a_setting() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    let settings = serde_json::from_value(json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting",
+        "metadata": {"name": "sim-dhcp", "annotations": {
+            "sim.harvesterhci.io/dhcp": r#"{"pool": "127.79.0.200-127.79.0.210", "leaseSeconds": 60}"#}}}));
+    let resource = kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(
+        "harvesterhci.io",
+        "v1beta1",
+        "Setting",
+    ));
+    let api: Api<kube::api::DynamicObject> = Api::all_with(clusters.harvester(), &resource);
+    api.create(&Default::default(), &settings.unwrap()).await.unwrap();
+    clusters.start(Release::From12, &life);
+    settle().await;
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
+    settle().await;
+    assert_eq!(ingress(&clusters.service("web").await), ["127.79.0.200"]);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_says_nothing_gets_one_event_on_its_vm() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    clusters
+        .patch_vm("guest-1", json!({"metadata": {"annotations": {"sim.harvesterhci.io/backend": "tired"}}}))
+        .await;
+    settle().await;
+    clusters.patch_vm("guest-1", json!({"metadata": {"annotations": {"note": "again"}}})).await;
+    settle().await;
+    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(clusters.harvester(), "shop");
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(events.len(), 1);
+    assert_eq!((events[0].reason.as_deref(), events[0].count), (Some("UnknownValue"), Some(1)));
+    assert!(events[0].message.as_ref().unwrap().contains("slow=2s"));
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_somebody_deletes_comes_back() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    let pods: Api<Pod> = Api::namespaced(clusters.guest(), "default");
+    let before = pods.get("web-guest-1").await.unwrap();
+    pods.delete("web-guest-1", &DeleteParams::default()).await.unwrap();
+    settle().await;
+    let after = pods.get("web-guest-1").await.unwrap();
+    assert_ne!(before.uid(), after.uid());
+    assert!(pod_is_ready(&after));
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_subresources_start_stop_and_restart_a_machine_and_tell_its_host_name() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    settle().await;
+    let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
+    let first = instances.get("guest-1").await.unwrap().uid();
+    let ask = async |method: &str, path: &str| {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(format!("/apis/subresources.kubevirt.io/v1/namespaces/shop/{path}"))
+            .body(axum::body::Body::empty())
+            .unwrap();
+        let answer =
+            sim_harvester::subresources::router(clusters.harvester()).oneshot(request).await.unwrap();
+        let code = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        settle().await;
+        (code, String::from_utf8(body.to_vec()).unwrap())
+    };
+    let (code, info) = ask("GET", "virtualmachineinstances/guest-1/guestosinfo").await;
+    assert_eq!((code, info.contains(r#""hostname":"guest-1""#)), (200, true), "{info}");
+    assert_eq!(ask("PUT", "virtualmachines/guest-1/restart").await.0, 202);
+    let second = instances.get("guest-1").await.unwrap().uid();
+    assert_ne!(first, second);
+    assert_eq!(ask("PUT", "virtualmachines/guest-1/stop").await.0, 202);
+    assert!(instances.get_opt("guest-1").await.unwrap().is_none());
+    assert_eq!(ask("PUT", "virtualmachines/guest-1/stop").await.0, 409);
+    assert_eq!(ask("GET", "virtualmachineinstances/guest-1/guestosinfo").await.0, 404);
+    assert_eq!(ask("PUT", "virtualmachines/guest-1/start").await.0, 202);
+    assert!(instances.get_opt("guest-1").await.unwrap().is_some());
+    clusters
+        .patch_vm("guest-1", json!({"metadata": {"annotations": {"sim.harvesterhci.io/agent": "silent"}}}))
+        .await;
+    settle().await;
+    assert_eq!(ask("GET", "virtualmachineinstances/guest-1/guestosinfo").await.0, 409);
+    life.end().await;
+}

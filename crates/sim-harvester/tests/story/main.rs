@@ -1,0 +1,6 @@
+//! The whole simulation on two API servers in this process.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
+mod clusters;
+mod fixtures;
+mod sockets;

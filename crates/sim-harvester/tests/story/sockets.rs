@@ -1,0 +1,170 @@
+//! The data path on real sockets: bytes from a VIP to a backend and back.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, api::DeleteParams};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+use crate::fixtures::{Clusters, create};
+use controller_kit::{Life, ObjectKey};
+use sim_harvester::{Backend, Lan, Release, SimHarvester, WireMap, simulation::Carrier};
+
+/// Longer than anything on loopback takes, short enough to wait for when nothing should come.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Third byte of the networks of one test. Tests of this and other processes run beside it.
+#[derive(Clone, Copy)]
+struct Nets(u8);
+
+impl Nets {
+    fn of_test(number: u8) -> Self {
+        Self(u8::try_from(std::process::id() % 60).unwrap() * 4 + number)
+    }
+
+    fn vip(self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, 80, self.0, last)
+    }
+
+    fn machine(self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, self.0, last)
+    }
+}
+
+async fn start(clusters: &Clusters, nets: Nets, life: &Life) -> SimHarvester {
+    let mut options = clusters.options(Release::From12, Carrier::Sockets(WireMap::for_this_process()));
+    options.network = ipnet::Ipv4Net::new(nets.machine(0), 24).unwrap();
+    let server = SocketAddr::new(nets.vip(254).into(), 0);
+    options.lan = Lan::udp(server).await.unwrap();
+    options.dhcp.pool = (nets.vip(100), nets.vip(120));
+    SimHarvester::start(options, life)
+}
+
+async fn carried(sim: &SimHarvester, vip: IpAddr) -> SocketAddr {
+    let find = |sim: &SimHarvester| sim.carried().into_iter().find(|carried| carried.vip.ip() == vip);
+    sim.until(|sim| find(sim).is_some()).await;
+    find(sim).unwrap().on_wire
+}
+
+/// The machine that answers, or nothing when the connection fails or nobody answers in time.
+async fn get(at: SocketAddr) -> Option<String> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(at).await.ok()?;
+        stream.write_all(b"GET /hello HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n").await.ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.ok()?;
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()?;
+        assert_eq!(body["path"], "/hello");
+        Some(body["vm"].as_str()?.to_owned())
+    };
+    timeout(PATIENCE, exchange).await.ok()?
+}
+
+async fn reached(at: SocketAddr, connections: usize) -> BTreeSet<Option<String>> {
+    let mut names = BTreeSet::new();
+    for _ in 0..connections {
+        names.insert(get(at).await);
+    }
+    names
+}
+
+fn names(names: &[&str]) -> BTreeSet<Option<String>> {
+    names.iter().map(|name| Some((*name).to_owned())).collect()
+}
+
+async fn ready_pods(sim: &SimHarvester, vip: IpAddr, wanted: &[&str]) {
+    // asks the same world that the listeners ask
+    let answers = |sim: &SimHarvester| -> BTreeSet<Option<String>> {
+        (0..60).map(|_| sim.carry(vip, 80).ok().map(|name| name.machine)).collect()
+    };
+    sim.until(|sim| answers(sim) == names(wanted)).await;
+}
+
+#[tokio::test]
+async fn a_guest_vip_answers_from_every_machine_until_one_stops_and_goes_with_its_service() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(0));
+    let sim = start(&clusters, nets, &life).await;
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": nets.vip(1).to_string()})).await;
+    let at = carried(&sim, nets.vip(1).into()).await;
+    ready_pods(&sim, nets.vip(1).into(), &["guest-1", "guest-2", "guest-3"]).await;
+    assert_eq!(reached(at, 60).await, names(&["guest-1", "guest-2", "guest-3"]));
+    sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Stopped).await.unwrap();
+    ready_pods(&sim, nets.vip(1).into(), &["guest-1", "guest-3"]).await;
+    assert_eq!(reached(at, 40).await, names(&["guest-1", "guest-3"]));
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    api.delete("web", &DeleteParams::default()).await.unwrap();
+    sim.until(|sim| sim.carried().is_empty()).await;
+    assert_eq!(get(at).await, None);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_connections_unanswered() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(1));
+    let sim = start(&clusters, nets, &life).await;
+    let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
+    let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
+        "spec": {"type": "LoadBalancer", "loadBalancerIP": nets.vip(2), "ports": [{"name": "http", "port": 80}]}});
+    create::<Service>(Api::namespaced(clusters.harvester(), "shop"), service).await;
+    let endpoint = |last: u8| json!({"addresses": [nets.machine(last)], "conditions": {"ready": true}});
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "lb", "namespace": "shop", "labels": {"kubernetes.io/service-name": "lb"}},
+        "addressType": "IPv4", "endpoints": [endpoint(10), endpoint(11), endpoint(12)],
+        "ports": [{"name": "http", "port": node_port, "protocol": "TCP"}]});
+    let slices: Api<k8s_openapi::api::discovery::v1::EndpointSlice> =
+        Api::namespaced(clusters.harvester(), "shop");
+    create(slices, slice).await;
+    let at = carried(&sim, nets.vip(2).into()).await;
+    ready_pods(&sim, nets.vip(2).into(), &["guest-1", "guest-2", "guest-3"]).await;
+    assert_eq!(reached(at, 60).await, names(&["guest-1", "guest-2", "guest-3"]));
+    // a prober dials the node port on the wire
+    let probe = WireMap::for_this_process()
+        .socket(SocketAddr::new(nets.machine(11).into(), u16::try_from(node_port).unwrap()));
+    timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap();
+    sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Stopped).await.unwrap();
+    sim.until(|sim| {
+        let stopped = |machine: &sim_harvester::Machine| machine.backend() == Backend::Stopped;
+        sim.machines().iter().any(stopped)
+    })
+    .await;
+    assert!(timeout(PATIENCE, TcpStream::connect(probe)).await.is_err(), "no answer, not even a refusal");
+    let answers = reached(at, 20).await;
+    assert!(!answers.contains(&Some("guest-2".to_owned())), "{answers:?}");
+    sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Refusing).await.unwrap();
+    sim.until(|sim| sim.machines().iter().any(|machine| machine.backend() == Backend::Refusing)).await;
+    let refused = timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn an_address_that_this_machine_does_not_have_is_reported_and_the_service_still_gets_it() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(2));
+    let sim = start(&clusters, nets, &life).await;
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "203.0.113.7"})).await;
+    sim.until(|sim| !sim.cannot_carry().is_empty()).await;
+    let report = sim.cannot_carry()[0].to_string();
+    assert!(report.contains("203.0.113.7:80 (Service default/web of the guest)"), "{report}");
+    life.end().await;
+}
+
+#[tokio::test]
+async fn dhcp_over_udp_leases_an_address_that_then_carries_traffic() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(3));
+    let sim = start(&clusters, nets, &life).await;
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
+    let at = carried(&sim, nets.vip(100).into()).await;
+    ready_pods(&sim, nets.vip(100).into(), &["guest-1", "guest-2", "guest-3"]).await;
+    assert!(get(at).await.is_some());
+    life.end().await;
+}

@@ -1,1 +1,117 @@
-fn main() {}
+//! One binary, all parts. The name by which it is called chooses the part, as in busybox, and a subcommand does the
+//! same; this file is that choice and nothing else.
+
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    io::IsTerminal,
+    path::Path,
+    process::ExitCode,
+};
+
+const OVERVIEW: &str = "\
+Harvester cloud provider: what stands between Harvester and the Kubernetes clusters in its virtual machines.
+
+Usage: harvester-cloud-provider [FLAGS]          the cloud controller manager (flags: --help)
+       harvester-cloud-provider <PART> [FLAGS]
+
+Parts, also chosen by the name of the program:
+  cloud-controller-manager  (harvester-cloud-provider)        addresses and traffic for Services, nodes, topology
+  load-balancer             (harvester-load-balancer)         pools, LoadBalancer objects, health checks
+  load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
+  sandbox                                                     two simulated clusters on this machine, to try it all
+
+Every part explains its flags with --help. To see it work: harvester-cloud-provider sandbox
+";
+
+/// What the program is asked to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Part {
+    CloudControllerManager,
+    LoadBalancer,
+    LoadBalancerWebhook,
+    Sandbox,
+}
+
+impl Part {
+    /// By the program's file name; a suffix for the machine's architecture does not count. Unknown names are the
+    /// cloud controller manager, because images and people rename it.
+    fn by_name(program: &OsStr) -> Self {
+        let stem = Path::new(program).file_stem().unwrap_or_default().to_string_lossy();
+        let stem = stem.strip_suffix("-amd64").or_else(|| stem.strip_suffix("-arm64")).unwrap_or(&stem);
+        match stem {
+            "harvester-load-balancer" => Self::LoadBalancer,
+            "harvester-load-balancer-webhook" => Self::LoadBalancerWebhook,
+            _ => Self::CloudControllerManager,
+        }
+    }
+
+    fn by_subcommand(word: &OsStr) -> Option<Self> {
+        match word.to_str()? {
+            "cloud-controller-manager" => Some(Self::CloudControllerManager),
+            "load-balancer" => Some(Self::LoadBalancer),
+            "load-balancer-webhook" => Some(Self::LoadBalancerWebhook),
+            "sandbox" => Some(Self::Sandbox),
+            _ => None,
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let mut args: Vec<OsString> = env::args_os().collect();
+    let program = args.first().cloned().unwrap_or_default();
+    let mut part = Part::by_name(&program);
+    if part == Part::CloudControllerManager {
+        match args.get(1) {
+            None if std::io::stdout().is_terminal() => {
+                #[expect(clippy::print_stdout, reason = "this is the command line")]
+                {
+                    print!("{OVERVIEW}");
+                }
+                return ExitCode::SUCCESS;
+            }
+            Some(word) => {
+                if let Some(chosen) = Part::by_subcommand(word) {
+                    part = chosen;
+                    args.remove(1);
+                }
+            }
+            None => {}
+        }
+    }
+    #[cfg(feature = "sandbox")]
+    sandbox::end_with_parent();
+    match part {
+        Part::CloudControllerManager => cloud_controller_manager::cli::main(args),
+        Part::LoadBalancer => load_balancer::cli::main(args),
+        Part::LoadBalancerWebhook => load_balancer::webhook::cli::main(args),
+        Part::Sandbox => sandbox(args),
+    }
+}
+
+#[cfg(feature = "sandbox")]
+fn sandbox(args: Vec<OsString>) -> ExitCode {
+    sandbox::cli::main(args)
+}
+
+#[cfg(not(feature = "sandbox"))]
+#[expect(clippy::needless_pass_by_value, reason = "the same shape as with the feature")]
+fn sandbox(_: Vec<OsString>) -> ExitCode {
+    eprintln!("this build has no sandbox: build with the default features, `cargo run --release -- sandbox`");
+    ExitCode::from(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_program_chooses_the_part() {
+        let part = |name: &str| Part::by_name(OsStr::new(name));
+        assert_eq!(part("/usr/bin/harvester-load-balancer"), Part::LoadBalancer);
+        assert_eq!(part("harvester-load-balancer-webhook-arm64"), Part::LoadBalancerWebhook);
+        assert_eq!(part("harvester-cloud-provider-amd64"), Part::CloudControllerManager);
+        assert_eq!(part("renamed"), Part::CloudControllerManager);
+        assert_eq!(part(""), Part::CloudControllerManager);
+    }
+}

@@ -1,1 +1,45 @@
-//! Two simulated clusters with the real parts running against them.
+//! Two clusters on one machine: a Harvester and a guest cluster whose nodes are its VMs, with the real load balancer,
+//! its webhook and the cloud controller manager as child processes between them.
+//!
+//! ```text
+//! options ──► ground (addresses) ──► clusters (API servers) ──► stage (machines, data path, parts) ──► tour
+//! ```
+//! Everything that is seen here goes over real sockets on loopback. The parts do not know where they are.
+
+mod announce;
+pub mod cli;
+mod clusters;
+mod curl;
+mod endpoints;
+mod example;
+mod faults;
+mod ground;
+mod manifests;
+mod measure;
+mod options;
+mod parts;
+mod recipes;
+mod snapshot;
+mod stage;
+mod tour;
+
+/// Name of the guest cluster.
+const GUEST_CLUSTER: &str = "demo";
+/// Namespace of its VMs in Harvester.
+const VM_NAMESPACE: &str = "default";
+
+/// Something that the caller gave is wrong, not the sandbox.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct WrongInput(pub(crate) String);
+
+/// Makes a child process of a sandbox end with its parent, however that ends. Does nothing in any other process.
+pub fn end_with_parent() {
+    if std::env::var_os(parts::CHILD).is_none() {
+        return;
+    }
+    let outcome = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
+    if let Err(error) = outcome {
+        eprintln!("this part will not end with its sandbox: {error}");
+    }
+}

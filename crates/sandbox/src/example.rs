@@ -1,0 +1,46 @@
+//! The example: the files under `examples/`, with the addresses of this sandbox in place of the documentation's.
+
+use ipnet::Ipv4Net;
+
+use crate::ground::Ground;
+
+const IP_POOL: &str = include_str!("../../../examples/harvester/ip-pool.yaml");
+const LEGACY_POOLS: &str = include_str!("../../../examples/harvester/legacy-pools.yaml");
+const CHECKED_SERVICE: &str = include_str!("../../../examples/guest/checked-service.yaml");
+
+/// Pools, for the Harvester cluster.
+pub(crate) fn pools(ground: &Ground) -> String {
+    let mut halves =
+        ground.legacy_vips().subnets(25).expect("25 is longer than 24").map(|net: Ipv4Net| net.to_string());
+    let mut half = || halves.next().expect("a /24 has two halves");
+    let legacy = LEGACY_POOLS.replace("192.168.200.0/25", &half()).replace("192.168.200.128/25", &half());
+    format!("{}---\n{legacy}", pool(&ground.vips().to_string()))
+}
+
+/// The pool alone, with these addresses.
+pub(crate) fn pool(addresses: &str) -> String {
+    IP_POOL.replace("192.168.100.0/24", addresses)
+}
+
+/// The Service that the sandbox shows.
+pub(crate) fn service() -> &'static str {
+    CHECKED_SERVICE
+}
+
+/// Name of [`service`], in namespace `default`.
+pub(crate) const SERVICE: &str = "web";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifests::documents;
+
+    #[test]
+    fn the_example_is_the_files_of_the_repository_with_addresses_of_this_sandbox() {
+        let ground = Ground::take().unwrap();
+        let pools = pools(&ground);
+        assert!(pools.contains(&ground.vips().to_string()) && !pools.contains("192.168."));
+        assert_eq!(documents(&pools).unwrap().len(), 2);
+        assert_eq!(documents(service()).unwrap()[0]["metadata"]["name"], SERVICE);
+    }
+}

@@ -1,0 +1,106 @@
+//! `--measure`: the figures of `cargo xtask bench`, one line `figure <name> <value>` each. Everything is measured from
+//! outside: by watching the two API servers, by reading their audit logs, and by asking the kernel for the parts'
+//! memory.
+
+mod audit;
+mod crowd;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::Instant;
+
+use crate::{announce::Announcer, recipes, stage::Stage};
+pub(crate) use audit::AuditFiles;
+use audit::Tally;
+use crowd::Crowd;
+
+/// Services created one after the other on idle clusters.
+const ONE_BY_ONE: usize = 50;
+/// Nothing was asked for so long: the parts are in step.
+const QUIET: Duration = Duration::from_millis(500);
+/// The time over which the steady state is watched.
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// Measures everything and prints it.
+///
+/// # Errors
+/// When a Service gets no address, or a file cannot be read.
+pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
+    let say = |name: &str, value: f64| announcer.note(&format!("figure {name} {value:.4}"));
+    let tally = |stage: &Stage| Tally::new(stage.audit_files());
+
+    stage.end_webhook().await?;
+    tally(stage).quiet(QUIET).await?;
+    say("rss-ccm-idle-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
+    say("rss-lb-idle-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
+
+    let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
+    let mut times = Vec::new();
+    for index in 0..ONE_BY_ONE {
+        times.push(crowd.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    say("service-create-p50-ms", percentile(&mut times, 0.50));
+    say("service-create-p99-ms", percentile(&mut times, 0.99));
+    crowd.delete_all().await?;
+
+    let mut counted = tally(stage);
+    let burst = crowd.create("hundred", 100).await?;
+    let mut times: Vec<_> = burst.one_by_one.iter().map(Duration::as_secs_f64).collect();
+    say("burst-100-p99-s", percentile(&mut times, 0.99));
+    counted.quiet(QUIET).await?;
+    say("delete-100-total-s", crowd.delete_all().await?.as_secs_f64());
+    counted.quiet(QUIET).await?;
+    let count = counted.count()?;
+    say("ccm-harvester-requests-per-service", count.ccm_in_harvester as f64 / 100.0);
+    say("lb-writes-per-service", count.load_balancer_writes as f64 / 100.0);
+
+    let mut counted = tally(stage);
+    let burst = crowd.create("thousand", 1_000).await?;
+    say("burst-1000-total-s", burst.total.as_secs_f64());
+    counted.quiet(QUIET).await?;
+    let surfaced = crowd.conflict_events().await?;
+    say("burst-1000-conflicts-surfaced", surfaced as f64);
+    say("burst-1000-lbs-deleted", counted.count()?.balancers_deleted as f64);
+    say("rss-ccm-1000-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
+    say("rss-lb-1000-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
+
+    let mut steady = tally(stage);
+    steady.count()?;
+    tokio::time::sleep(MINUTE).await;
+    say("steady-requests-per-minute", steady.count()?.all as f64);
+
+    stage.kill_controllers().await?;
+    stage.wait_for_leases_to_lapse().await?;
+    let mut restart = tally(stage);
+    restart.count()?;
+    let begun = Instant::now();
+    stage.start_controllers_again()?;
+    let last = restart.quiet(QUIET).await?;
+    say("restart-1000-services-s", last.duration_since(begun).as_secs_f64());
+    say("restart-1000-services-writes", restart.total().writes as f64);
+    crowd.delete_all().await.context("after the restart")?;
+    Ok(())
+}
+
+/// The value below which a share of the values lies; nearest rank.
+fn percentile(values: &mut [f64], share: f64) -> f64 {
+    values.sort_by(f64::total_cmp);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an index of a short list")]
+    let rank = (share * values.len() as f64).ceil() as usize;
+    values.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_a_value_that_was_measured() {
+        let mut values: Vec<f64> = (1..=100).rev().map(f64::from).collect();
+        assert_eq!(percentile(&mut values, 0.50), 50.0);
+        assert_eq!(percentile(&mut values, 0.99), 99.0);
+        assert_eq!(percentile(&mut [7.0], 0.99), 7.0);
+    }
+}

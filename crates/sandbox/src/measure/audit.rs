@@ -1,0 +1,165 @@
+//! Requests, counted from the audit logs. Leases, Events and watches are apart.
+
+use std::{
+    fs::File,
+    io::{BufRead, BufReader, Seek, SeekFrom},
+    path::PathBuf,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use tokio::time::Instant;
+
+/// The two logs.
+pub(crate) struct AuditFiles {
+    pub(crate) guest: PathBuf,
+    pub(crate) harvester: PathBuf,
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    user: String,
+    verb: String,
+    uri: String,
+}
+
+/// Requests of the parts since counting began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) all: usize,
+    pub(super) writes: usize,
+    pub(super) ccm_in_harvester: usize,
+    pub(super) load_balancer_writes: usize,
+    pub(super) balancers_deleted: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Guest,
+    Harvester,
+}
+
+impl Count {
+    fn add(&mut self, side: Side, line: &Line) {
+        let apart = line.verb == "watch" || line.uri.contains("/leases") || line.uri.contains("/events");
+        let ours = line.user.contains("harvester-load-balancer") || line.user.contains("harvester-cloud");
+        if apart || !ours {
+            return;
+        }
+        let writes = !matches!(line.verb.as_str(), "get" | "list");
+        let balancer = line.user.ends_with(":harvester-load-balancer");
+        self.all += 1;
+        self.writes += usize::from(writes);
+        self.ccm_in_harvester +=
+            usize::from(side == Side::Harvester && line.user.contains("harvester-cloud-provider"));
+        self.load_balancer_writes += usize::from(balancer && writes);
+        self.balancers_deleted += usize::from(line.verb == "delete" && line.uri.contains("/loadbalancers/"));
+    }
+}
+
+/// Reads what was added to the logs since it was made, or since it last read.
+pub(super) struct Tally {
+    files: AuditFiles,
+    at: [u64; 2],
+    total: Count,
+}
+
+impl Tally {
+    pub(super) fn new(files: AuditFiles) -> Self {
+        let end = |path: &PathBuf| path.metadata().map_or(0, |metadata| metadata.len());
+        let at = [end(&files.guest), end(&files.harvester)];
+        Self { files, at, total: Count::default() }
+    }
+
+    /// Everything since this tally was made.
+    pub(super) fn total(&self) -> Count {
+        self.total
+    }
+
+    /// Reads on, and answers what came since the last time.
+    pub(super) fn count(&mut self) -> Result<Count> {
+        let before = self.total;
+        for (index, side) in [Side::Guest, Side::Harvester].into_iter().enumerate() {
+            let path = if side == Side::Guest { &self.files.guest } else { &self.files.harvester };
+            let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
+            let mut lines = BufReader::new(file);
+            lines.seek(SeekFrom::Start(self.at[index])).context("read on in an audit log")?;
+            let mut text = String::new();
+            // a line without its end is still being written
+            while lines.read_line(&mut text).context("read an audit log")? > 0 && text.ends_with('\n') {
+                self.at[index] += text.len() as u64;
+                if let Ok(line) = serde_json::from_str::<Line>(&text) {
+                    self.total.add(side, &line);
+                }
+                text.clear();
+            }
+        }
+        Ok(Count {
+            all: self.total.all - before.all,
+            writes: self.total.writes - before.writes,
+            ccm_in_harvester: self.total.ccm_in_harvester - before.ccm_in_harvester,
+            load_balancer_writes: self.total.load_balancer_writes - before.load_balancer_writes,
+            balancers_deleted: self.total.balancers_deleted - before.balancers_deleted,
+        })
+    }
+
+    /// Waits until nothing was asked for `quiet`, and answers when the last request was seen.
+    pub(super) async fn quiet(&mut self, quiet: Duration) -> Result<Instant> {
+        let mut last = Instant::now();
+        loop {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            if self.count()?.all > 0 {
+                last = Instant::now();
+            }
+            if last.elapsed() > quiet {
+                return Ok(last);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(lines: &[(Side, &str, &str, &str)]) -> Count {
+        let mut count = Count::default();
+        for (side, user, verb, uri) in lines {
+            count.add(*side, &Line { user: (*user).into(), verb: (*verb).into(), uri: (*uri).into() });
+        }
+        count
+    }
+
+    #[test]
+    fn leases_events_watches_and_other_users_do_not_count() {
+        let lb = "system:serviceaccount:harvester-system:harvester-load-balancer";
+        let ccm = "system:serviceaccount:default:harvester-cloud-provider-demo";
+        let counted = count(&[
+            (Side::Harvester, lb, "update", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x"),
+            (Side::Harvester, lb, "create", "/api/v1/namespaces/default/events"),
+            (
+                Side::Harvester,
+                lb,
+                "watch",
+                "/apis/loadbalancer.harvesterhci.io/v1beta1/loadbalancers?watch=true",
+            ),
+            (
+                Side::Harvester,
+                "admin",
+                "delete",
+                "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers/b",
+            ),
+            (Side::Harvester, lb, "update", "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/edge"),
+            (
+                Side::Harvester,
+                ccm,
+                "create",
+                "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers",
+            ),
+        ]);
+        let wanted =
+            Count { all: 2, writes: 2, ccm_in_harvester: 1, load_balancer_writes: 1, balancers_deleted: 0 };
+        assert_eq!(counted, wanted);
+    }
+}

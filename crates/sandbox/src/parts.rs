@@ -1,0 +1,144 @@
+//! The real parts, as child processes of this same binary under their production names.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde::Serialize;
+use tokio::process::{Child, Command};
+
+/// A child that was told to stop is killed after this long.
+const GRACE: Duration = Duration::from_secs(5);
+/// Set for children, so that none outlives its sandbox, however that ends.
+pub(crate) const CHILD: &str = "HARVESTER_SANDBOX_CHILD";
+
+/// How to start one part; the same for its first start and for those after a kill.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recipe {
+    /// Production name of the program.
+    pub name: String,
+    pub args: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+}
+
+/// One running part.
+#[derive(Debug)]
+pub struct Part {
+    pub recipe: Recipe,
+    program: PathBuf,
+    log: PathBuf,
+    child: Child,
+}
+
+/// What `endpoints.json` tells of a part.
+#[derive(Clone, Debug, Serialize)]
+pub struct PartInfo {
+    pub name: String,
+    pub pid: u32,
+    pub command: Vec<String>,
+}
+
+impl Part {
+    /// Starts the part; its log goes to `<dir>/<name>.log`.
+    ///
+    /// # Errors
+    /// When this binary cannot be linked or started under that name.
+    pub fn start(dir: &Path, recipe: Recipe) -> Result<Self> {
+        let bin = dir.join("bin");
+        fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
+        let program = bin.join(&recipe.name);
+        if !program.exists() {
+            let this = std::env::current_exe().context("find this program")?;
+            symlink(this, &program).with_context(|| format!("link {}", program.display()))?;
+        }
+        let log = dir.join(format!("{}.log", recipe.name));
+        let child = spawn(&program, &recipe, &log)?;
+        Ok(Self { recipe, program, log, child })
+    }
+
+    pub fn info(&self) -> PartInfo {
+        // self-contained: whoever kills the part can start it again with these words
+        let mut command = vec!["env".to_owned()];
+        command.extend(self.recipe.environment.iter().map(|(key, value)| format!("{key}={value}")));
+        command.push(self.program.display().to_string());
+        command.extend(self.recipe.args.clone());
+        PartInfo { name: self.recipe.name.clone(), pid: self.child.id().unwrap_or_default(), command }
+    }
+
+    /// The file that its log goes to.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// SIGKILL: nothing is said to the part, nothing is put in order by it.
+    ///
+    /// # Errors
+    /// When the process cannot be killed.
+    pub async fn kill(&mut self) -> Result<()> {
+        self.child.kill().await.with_context(|| format!("kill {}", self.recipe.name))
+    }
+
+    /// Starts it again after [`Part::kill`], with the same recipe.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.child = spawn(&self.program, &self.recipe, &self.log)?;
+        Ok(())
+    }
+
+    /// An error with the end of its log when the part has ended by itself.
+    ///
+    /// # Errors
+    /// That one.
+    pub fn still_runs(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait().context("ask for a child's state")? {
+            let log = fs::read_to_string(&self.log).unwrap_or_default();
+            let tail: Vec<_> = log.lines().rev().take(15).collect();
+            let tail: Vec<_> = tail.into_iter().rev().collect();
+            bail!("{} ended with {status}; its last words:\n{}", self.recipe.name, tail.join("\n"));
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, and SIGKILL when that does not help.
+    pub async fn stop(mut self) {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(pid) = pid
+            && kill_process(pid, Signal::TERM).is_ok()
+            && tokio::time::timeout(GRACE, self.child.wait()).await.is_ok()
+        {
+            return;
+        }
+        if let Err(error) = self.child.kill().await {
+            tracing::warn!(part = self.recipe.name, %error, "could not be killed");
+        }
+    }
+}
+
+fn spawn(program: &Path, recipe: &Recipe, log: &Path) -> Result<Child> {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(log)
+        .with_context(|| format!("open {}", log.display()))?;
+    let errors = log.try_clone().context("share a log file")?;
+    Command::new(program)
+        .args(&recipe.args)
+        .env_remove("KUBECONFIG")
+        .envs(&recipe.environment)
+        .env(CHILD, std::process::id().to_string())
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("start {}", program.display()))
+}

@@ -1,0 +1,133 @@
+//! What is waited for while everything starts, each with its own words when it does not come.
+
+use std::{future::Future, net::IpAddr, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use harvester_api::VirtualMachineInstance;
+use k8s_openapi::api::{
+    admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
+    coordination::v1::Lease,
+    core::v1::{Node, Service},
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
+use tokio::time::Instant;
+
+use super::Machine;
+use crate::{example, manifests::plain, recipes};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const GLANCE: Duration = Duration::from_millis(20);
+
+async fn until<T, L>(what: &str, look: impl Fn() -> L) -> Result<T>
+where
+    L: Future<Output = Result<T>>,
+{
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        match look().await {
+            Ok(found) => return Ok(found),
+            Err(seen) if Instant::now() > give_up => {
+                return Err(seen.context(format!("waited {} s for {what}", PATIENCE.as_secs())));
+            }
+            Err(_) => tokio::time::sleep(GLANCE).await,
+        }
+    }
+}
+
+/// All VMs run, and each is a node of the guest.
+pub(super) async fn machines(guest: &Client, harvester: &Client, count: u8) -> Result<Vec<Machine>> {
+    let instances = Api::<VirtualMachineInstance>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
+    let nodes = Api::<Node>::all(guest.clone());
+    until("the VMs to run", || async {
+        let mut machines = Vec::new();
+        for instance in instances.list(&ListParams::default()).await.map_err(plain)? {
+            let status = instance.status.clone().unwrap_or_default();
+            let address =
+                status.interfaces.first().map(|interface| interface.ip_address.clone()).unwrap_or_default();
+            ensure!(!address.is_empty(), "{} has no address", instance.name_any());
+            let node = nodes.get(&instance.name_any()).await.map_err(plain)?;
+            machines.push(Machine { vm: instance.name_any(), node: node.name_any(), address });
+        }
+        ensure!(machines.len() == usize::from(count), "{} of {count} run", machines.len());
+        Ok(machines)
+    })
+    .await
+}
+
+/// The webhook's configurations are there.
+pub(super) async fn webhook(harvester: &Client) -> Result<()> {
+    until("the admission webhook to register", || async {
+        Api::<ValidatingWebhookConfiguration>::all(harvester.clone())
+            .get(recipes::WEBHOOK)
+            .await
+            .map_err(plain)?;
+        Api::<MutatingWebhookConfiguration>::all(harvester.clone())
+            .get(recipes::WEBHOOK)
+            .await
+            .map_err(plain)?;
+        Ok(())
+    })
+    .await
+}
+
+/// The webhook's configurations are gone.
+pub(super) async fn no_webhook(harvester: &Client) -> Result<()> {
+    let how = DeleteParams::default();
+    let validating = Api::<ValidatingWebhookConfiguration>::all(harvester.clone());
+    validating.delete(recipes::WEBHOOK, &how).await.map_err(plain)?;
+    let mutating = Api::<MutatingWebhookConfiguration>::all(harvester.clone());
+    mutating.delete(recipes::WEBHOOK, &how).await.map_err(plain)?;
+    Ok(())
+}
+
+/// Both controllers lead, and every node is initialised.
+pub(super) async fn controllers(guest: &Client, harvester: &Client, machines: &[Machine]) -> Result<()> {
+    for (client, lease) in [(harvester, recipes::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
+        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+        until(&format!("the Lease kube-system/{lease} to be held"), || async {
+            let spec = leases.get(lease).await.map_err(plain)?.spec.unwrap_or_default();
+            ensure!(spec.holder_identity.is_some_and(|holder| !holder.is_empty()), "nobody holds it");
+            Ok(())
+        })
+        .await?;
+    }
+    let nodes = Api::<Node>::all(guest.clone());
+    until("the nodes to be initialised", || async {
+        for machine in machines {
+            let node = nodes.get(&machine.node).await.map_err(plain)?;
+            let spec = node.spec.unwrap_or_default();
+            ensure!(spec.provider_id.is_some(), "{} has no provider ID", machine.node);
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Nobody leads.
+pub(super) async fn leases_lapsed(guest: &Client, harvester: &Client, lease: Duration) -> Result<()> {
+    let mut seen = Vec::new();
+    for (client, name) in [(harvester, recipes::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
+        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
+        seen.push(leases.get(name).await.map_err(plain)?.spec.and_then(|spec| spec.renew_time));
+    }
+    ensure!(seen.iter().all(Option::is_some), "a Lease was never held");
+    tokio::time::sleep(lease).await;
+    Ok(())
+}
+
+/// The example's Service has its address and answers.
+pub(super) async fn example(guest: &Client) -> Result<IpAddr> {
+    let services = Api::<Service>::namespaced(guest.clone(), "default");
+    until("the example's Service to get an address", || async {
+        let service = services.get(example::SERVICE).await.map_err(plain)?;
+        let status = service.status.unwrap_or_default().load_balancer.unwrap_or_default();
+        let ingress = status.ingress.unwrap_or_default();
+        let ip =
+            ingress.first().and_then(|ingress| ingress.ip.clone()).context("status.loadBalancer is empty")?;
+        Ok(ip.parse()?)
+    })
+    .await
+}

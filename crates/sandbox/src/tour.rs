@@ -1,0 +1,78 @@
+//! The tour: everything that the sandbox shows, walked through with real requests over loopback sockets, one line a
+//! step. It is what `--check` runs, and it knows the clusters only as a user does: through their API servers, and
+//! through the addresses that Services get.
+
+mod addresses;
+mod crash;
+mod eyes;
+mod outage;
+mod pools;
+
+use std::{collections::BTreeSet, time::Instant};
+
+use anyhow::{Context, Result, bail};
+use kube::Client;
+
+use crate::{announce::Announcer, snapshot, stage::Stage};
+pub(crate) use eyes::Eyes;
+
+/// What the steps share.
+pub(crate) struct Tour<'a> {
+    pub(crate) stage: &'a mut Stage,
+    pub(crate) guest: Client,
+    pub(crate) harvester: Client,
+    /// Both clusters as they were before the first step.
+    before: [BTreeSet<String>; 2],
+}
+
+/// Walks through all steps; the first one that fails ends the tour.
+///
+/// # Errors
+/// What went wrong, at which step.
+pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
+    let (guest, harvester) = (stage.guest.clone(), stage.harvester.clone());
+    let before = [snapshot::snapshot(&guest).await?, snapshot::snapshot(&harvester).await?];
+    let mut tour = Tour { stage, guest, harvester, before };
+    let started = Instant::now();
+
+    macro_rules! step {
+        ($number:literal, $title:literal, $step:expr) => {{
+            let begun = Instant::now();
+            let outcome = $step.await.and_then(|seen| tour.stage.parts_still_run().map(|()| seen));
+            announcer.step($number, $title, begun.elapsed(), outcome.as_deref());
+            outcome.with_context(|| format!("step {}: {}", $number, $title))?;
+        }};
+    }
+    step!(1, "pools, as IPPool and as legacy ConfigMap", pools::both_ways(&tour));
+    step!(2, "a Service with health check gets an address and all VMs", addresses::host_path(&tour));
+    step!(3, "a backend stops answering, and comes back", outage::one_backend(&tour));
+    step!(4, "a Service without health check takes the guest path", addresses::guest_path(&tour));
+    step!(5, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
+    step!(6, "region and zone follow a migrating VM", pools::topology(&tour));
+    step!(7, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
+    step!(8, "everything is deleted, and nothing stays behind", tour.clean_up());
+    announcer.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+impl Tour<'_> {
+    pub(crate) fn eyes(&self) -> Eyes {
+        Eyes { guest: self.guest.clone(), harvester: self.harvester.clone() }
+    }
+
+    /// Both clusters hold exactly what they held before the tour, and no pool has an address given away.
+    async fn clean_up(&self) -> Result<String> {
+        let eyes = self.eyes();
+        eyes.delete_services().await?;
+        eyes.wait("both clusters to hold what they held before", || async {
+            let guest = snapshot::snapshot(&self.guest).await?;
+            let harvester = snapshot::snapshot(&self.harvester).await?;
+            let mut left = snapshot::difference(&self.before[0], &guest);
+            left.extend(snapshot::difference(&self.before[1], &harvester));
+            if left.is_empty() { Ok(()) } else { bail!("{}", left.join(", ")) }
+        })
+        .await?;
+        let objects = self.before[0].len() + self.before[1].len();
+        Ok(format!("{objects} objects, as before"))
+    }
+}

@@ -1,0 +1,106 @@
+//! Steps 2, 4 and 5: Services get addresses, in the three ways there are.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use harvester_api::{WorkloadType, annotations, names};
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, ResourceExt, api::PostParams};
+use serde_json::{Value, json};
+
+use super::{
+    Eyes, Tour,
+    eyes::{NAMESPACE, TOUR},
+    pools,
+};
+use crate::manifests::plain;
+
+/// Renewals of the lease that the address must outlive.
+const RENEWALS: u32 = 2;
+
+/// A Service of the tour, as a manifest.
+pub(super) fn service(name: &str, annotations: &[(&str, &str)]) -> Value {
+    let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+    json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": {TOUR: "true"}, "annotations": annotations},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}})
+}
+
+async fn create(eyes: &Eyes, name: &str, annotations: &[(&str, &str)]) -> Result<()> {
+    let service: Service =
+        serde_json::from_value(service(name, annotations)).context("describe a Service")?;
+    let services = Api::namespaced(eyes.guest.clone(), NAMESPACE);
+    services.create(&PostParams::default(), &service).await.map_err(plain).map(drop)
+}
+
+/// A Service as documented, with health check: the host path, an address of the pool that selection prefers, and all
+/// VMs behind it.
+pub(super) async fn host_path(tour: &Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    create(
+        &eyes,
+        "checked",
+        &[
+            (annotations::IPAM, "pool"),
+            (annotations::HEALTH_CHECK_PORT, "80"),
+            (annotations::HEALTH_CHECK_PERIOD_SECONDS, "1"),
+            (annotations::HEALTH_CHECK_TIMEOUT_SECONDS, "1"),
+        ],
+    )
+    .await?;
+    let address = eyes.address("checked").await?;
+    within(address, tour.stage.ground.vips())?;
+    let balancer = eyes.balancer("checked").await?;
+    ensure!(balancer.spec.workload() == WorkloadType::Vm, "the object is not of type vm");
+    let pool = balancer.status.and_then(|status| status.allocated_address).unwrap_or_default().ip_pool;
+    ensure!(pool == "edge", "the address is of pool {pool}, not of the preferred one, edge");
+    eyes.answers(address, 80).await?;
+    eyes.reaches_all(address, 80, &pools::machines(tour)).await?;
+    Ok(format!("http://{address} of pool {pool}, answered by all {} VMs", tour.stage.machines.len()))
+}
+
+/// A Service without health check: announced in the guest, address in kube-vip's annotation, then in the status.
+pub(super) async fn guest_path(tour: &Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    create(&eyes, "plain", &[]).await?;
+    let address = eyes.address("plain").await?;
+    within(address, tour.stage.ground.vips())?;
+    let service = eyes.service("plain").await?;
+    let told = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).cloned().unwrap_or_default();
+    ensure!(told == address.to_string(), "{} is {told}", annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let balancer = eyes.balancer("plain").await?;
+    ensure!(balancer.spec.workload() == WorkloadType::Cluster, "the object is not of type cluster");
+    eyes.answers(address, 80).await?;
+    Ok(format!("http://{address}, annotation and status agree"))
+}
+
+/// A lease of the simulated DHCP server, kept over renewals and over the death of both controllers.
+pub(super) async fn dhcp(tour: &mut Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    create(&eyes, "leased", &[(annotations::IPAM, "dhcp")]).await?;
+    let address = eyes.address("leased").await?;
+    within(address, tour.stage.ground.leases())?;
+    let allocated = eyes
+        .wait("the LoadBalancer object to know the lease", || async {
+            let status = eyes.balancer("leased").await?.status.unwrap_or_default();
+            ensure!(status.address == address.to_string(), "its address is {:?}", status.address);
+            Ok(status.allocated_address.unwrap_or_default().ip)
+        })
+        .await?;
+    ensure!(allocated == names::DHCP_ADDRESS, "allocatedAddress is {allocated}");
+    eyes.answers(address, 80).await?;
+    tour.stage.kill_controllers().await?;
+    tour.stage.start_controllers_again()?;
+    let lease = Duration::from_secs(u64::from(tour.stage.lease_seconds));
+    tokio::time::sleep(lease / 2 * RENEWALS + Duration::from_secs(1)).await;
+    ensure!(eyes.address("leased").await? == address, "the lease changed");
+    eyes.answers(address, 80).await.context("after the renewals")?;
+    Ok(format!("{address}, the same after {RENEWALS} renewals and a restart"))
+}
+
+fn within(address: IpAddr, net: Ipv4Net) -> Result<()> {
+    let inside = matches!(address, IpAddr::V4(v4) if net.contains(&v4));
+    ensure!(inside, "{address} is not in {net}");
+    Ok(())
+}

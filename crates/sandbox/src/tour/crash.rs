@@ -1,0 +1,84 @@
+//! Step 7: both controllers are killed at a random moment during a burst, and started again.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Service;
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, PostParams},
+};
+
+use super::{
+    Tour,
+    addresses::service,
+    eyes::{NAMESPACE, published},
+    outage::Load,
+};
+use crate::manifests::plain;
+
+/// Services created at once.
+const BURST: usize = 50;
+/// The kill comes at a random moment within this time.
+const MOMENT: Duration = Duration::from_millis(1_000);
+
+pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    let loads = [Load::on(eyes.address("checked").await?, 80), Load::on(eyes.address("plain").await?, 80)];
+
+    let services = Api::<Service>::namespaced(tour.guest.clone(), NAMESPACE);
+    let creations = async {
+        for index in 0..BURST {
+            let service = service(&format!("burst-{index}"), &[]);
+            let service: Service = serde_json::from_value(service).context("describe a Service")?;
+            services.create(&PostParams::default(), &service).await.map_err(plain)?;
+        }
+        anyhow::Ok(())
+    };
+    let moment = MOMENT.mul_f64(fastrand::f64());
+    let stage = &mut *tour.stage;
+    let crash = async {
+        tokio::time::sleep(moment).await;
+        stage.kill_controllers().await?;
+        stage.start_controllers_again()
+    };
+    tokio::try_join!(creations, crash)?;
+
+    let addresses = eyes
+        .wait("an address for each Service", || async {
+            let all = services.list(&ListParams::default()).await.map_err(plain)?;
+            let burst = all.iter().filter(|service| service.name_any().starts_with("burst-"));
+            let addresses: Vec<_> = burst.filter_map(published).collect();
+            ensure!(addresses.len() == BURST, "{} of {BURST} have one", addresses.len());
+            Ok(addresses)
+        })
+        .await?;
+    let distinct: BTreeSet<_> = addresses.iter().collect();
+    ensure!(distinct.len() == BURST, "only {} of {BURST} addresses are distinct", distinct.len());
+
+    for load in &loads {
+        let (requests, failure) = load.verdict();
+        ensure!(failure.is_none(), "a request failed meanwhile: {}", failure.unwrap_or_default());
+        ensure!(requests > 0, "nobody asked meanwhile");
+    }
+    let requests: usize = loads.iter().map(|load| load.verdict().0).sum();
+    drop(loads);
+
+    // exactly the Services that hold an address of the pool are in its record
+    let held = services.list(&ListParams::default()).await.map_err(plain)?;
+    let pools = tour.stage.ground.vips();
+    let held: BTreeSet<String> = held
+        .iter()
+        .filter_map(published)
+        .filter(|ip| matches!(ip, std::net::IpAddr::V4(v4) if pools.contains(v4)))
+        .map(|ip| ip.to_string())
+        .collect();
+    let recorded = eyes.pool("edge").await?.status.unwrap_or_default().allocated;
+    let foreign: Vec<_> = recorded.keys().filter(|ip| !held.contains(*ip)).collect();
+    ensure!(foreign.is_empty(), "leaked: {foreign:?}");
+    Ok(format!(
+        "{BURST} distinct addresses, none leaked, killed {:.2} s after the first; {requests} requests meanwhile, \
+         none failed",
+        moment.as_secs_f64()
+    ))
+}

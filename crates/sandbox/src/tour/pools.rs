@@ -1,0 +1,80 @@
+//! Steps 1 and 6: what an operator of Harvester does.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use harvester_api::{ConditionStatus, VirtualMachineInstance, annotations, condition};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::Tour;
+use crate::manifests::{apply, plain};
+
+/// The example brings one pool as an IPPool and two in the ConfigMap of kube-vip-cloud-provider.
+pub(super) async fn both_ways(tour: &Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    let mut seen = Vec::new();
+    for name in ["edge", "default", "development"] {
+        let pool = eyes
+            .wait(&format!("IPPool {name} to be ready"), || async {
+                let pool = eyes.pool(name).await?;
+                let status = pool.status.clone().unwrap_or_default();
+                let ready = condition::ready(&status.conditions).context("no Ready condition yet")?;
+                ensure!(ready.status == ConditionStatus::True, "{}: {}", ready.reason, ready.message);
+                Ok(pool)
+            })
+            .await?;
+        let (total, status) = (&pool.spec.ranges[0].subnet, pool.status.unwrap_or_default());
+        ensure!(status.total > 0, "pool {name} counts no address");
+        seen.push(format!("{name} {total} ({} addresses)", status.total));
+    }
+    Ok(seen.join(", "))
+}
+
+/// A VM migrates to a host in another zone, and the labels of its node follow.
+pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
+    let eyes = tour.eyes();
+    let machine = tour.stage.machines.last().context("there is a machine")?.clone();
+    let zone_of = |node: Node| node.labels().get(annotations::TOPOLOGY_ZONE).cloned().unwrap_or_default();
+    let nodes = Api::<Node>::all(tour.guest.clone());
+    let instances = Api::<VirtualMachineInstance>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    let before = zone_of(nodes.get(&machine.node).await.map_err(plain)?);
+    let host = instances.get(&machine.vm).await.map_err(plain)?.status.unwrap_or_default().node_name;
+
+    let migration = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+        "metadata": {"name": "tour", "namespace": crate::VM_NAMESPACE}, "spec": {"vmiName": machine.vm}});
+    apply(&tour.harvester, "migration", &migration.to_string()).await?;
+    let target = eyes
+        .wait("the VM to run on another host", || async {
+            let status = instances.get(&machine.vm).await.map_err(plain)?.status.unwrap_or_default();
+            let done = status.migration_state.as_ref().is_some_and(|migration| migration.completed);
+            ensure!(done && status.node_name != host, "still on {}", status.node_name);
+            Ok(status.node_name)
+        })
+        .await?;
+    let hosts = Api::<Node>::all(tour.harvester.clone());
+    let wanted = zone_of(hosts.get(&target).await.map_err(plain)?);
+    ensure!(wanted != before, "host {target} is in the same zone as {host}");
+    eyes.wait("the node's zone to follow", || async {
+        let zone = zone_of(nodes.get(&machine.node).await.map_err(plain)?);
+        ensure!(zone == wanted, "node {} is labelled {zone}, its VM runs in {wanted}", machine.node);
+        Ok(())
+    })
+    .await?;
+    let migrations = Api::<kube::api::DynamicObject>::namespaced_with(
+        tour.harvester.clone(),
+        crate::VM_NAMESPACE,
+        &kube::discovery::ApiResource::from_gvk_with_plural(
+            &kube::core::GroupVersionKind::gvk("kubevirt.io", "v1", "VirtualMachineInstanceMigration"),
+            "virtualmachineinstancemigrations",
+        ),
+    );
+    migrations.delete("tour", &kube::api::DeleteParams::default()).await.map_err(plain)?;
+    Ok(format!("{}: {host} to {target}, {before} to {wanted}", machine.node))
+}
+
+/// The names by which the example backends answer.
+pub(super) fn machines(tour: &Tour<'_>) -> BTreeSet<String> {
+    tour.stage.machines.iter().map(|machine| machine.vm.clone()).collect()
+}

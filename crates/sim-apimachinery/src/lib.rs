@@ -9,12 +9,15 @@
 //! fields a kind has, what a patch makes of an object, which fields belong to whom, what a wrong object is told.
 //! Nothing here does I/O, waits, or reads a clock; nothing panics on foreign input.
 
+pub mod apply;
 pub mod body;
 pub mod builtin;
 pub mod kind;
+pub mod managed_fields;
 pub mod rbac;
 pub mod schema;
 pub mod selector;
 pub mod status;
+pub mod strategic_merge;
 mod types;
 pub mod validate;

@@ -229,8 +229,9 @@ impl HostPath {
                 Written::Done => return Ok(Withdrawal::LeftToGarbageCollector),
                 Written::Stale => {}
                 Written::Refused(why) => {
-                    let message = format!("Service {key} cannot be withdrawn: {why}");
-                    return Ok(Withdrawal::Going(Waiting { reason: "ServiceRefused", message }));
+                    // holding the object up would not take the address from the network either
+                    tracing::warn!(service = %key, why, "cannot be withdrawn, only collected");
+                    return Ok(Withdrawal::LeftToGarbageCollector);
                 }
             }
         }

@@ -48,7 +48,6 @@ test_cluster::component_tests! {
                 break;
             }
         }
-        eprintln!("DEBUG {:#?}", lab.cluster.harvester.work_of(test_cluster::User::LoadBalancer));
         assert_eq!(lab.cluster.objects(Side::Harvester).await, before);
         let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
         assert_eq!(pool.status.unwrap().allocated, Default::default());

@@ -81,37 +81,48 @@ fn waits_for_machines(cx: &Context, lb: &LoadBalancer) -> bool {
 async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result<Pass, Error> {
     let vm = lb.spec.workload() == WorkloadType::Vm;
     cx.waiting.enter(key, WaitingFor::AnyPool);
-    let addressed = address_for(cx, key, lb).await?;
-    if addressed.waiting.is_none() {
+    let Addressed { address, waiting, lost, moved } = address_for(cx, key, lb).await?;
+    if waiting.is_none() {
         cx.waiting.leave(key);
     }
-    let Addressed { address, waiting, lost, moved } = addressed;
-    let waits = waiting.is_some();
     if let Some(lost) = &lost {
         let message =
             format!("address {lost} belongs to somebody else according to its pool; a new one is claimed");
         cx.recorder.publish(&lb.object_ref(&()), EventKind::Warning, "AddressLost", &message);
         tracing::warn!(balancer = %key, lost, "address belongs to somebody else");
     }
-
-    let mut shown =
-        Shown { address: address.as_ref(), ready: ready(waiting), served: None, backends_known: false };
-    if !vm {
-        let pass = write(cx, key, status::write(lb, &shown, &cx.clock.now_text())).await?;
-        if let (Pass::Done, Some(address), true) = (&pass, &address, moved && !waits) {
-            release_others(cx, key, address).await?;
+    let waits = waiting.is_some();
+    match &address {
+        Some(address) if vm => return serve(cx, key, lb, address, waiting).await,
+        None if vm && lost.is_some() => {
+            let withdrawn = cx.host_path.withdraw(cx, lb).await;
+            withdrawn.map_err(|source| Error::HostPath { balancer: key.clone(), source })?;
         }
-        return Ok(pass);
+        _ => {}
     }
+    let shown =
+        Shown { address: address.as_ref(), ready: ready(waiting), served: None, backends_known: false };
+    let pass = write(cx, key, status::write(lb, &shown, &cx.clock.now_text())).await?;
+    if let (Pass::Done, Some(address), true) = (&pass, &address, moved && !waits) {
+        release_others(cx, key, address).await?;
+    }
+    Ok(pass)
+}
 
-    // the object holds its finalizer and its address before the network carries anything
+/// An object with a host path: its finalizer and address are written before the network carries anything.
+async fn serve(
+    cx: &Context,
+    key: &ObjectKey,
+    lb: &Kept<LoadBalancer>,
+    address: &AllocatedAddress,
+    waiting: Option<Waiting>,
+) -> Result<Pass, Error> {
+    let mut shown = Shown { address: Some(address), ready: ready(None), served: None, backends_known: false };
     let finalized = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
-    let has = lb.status.as_ref().and_then(|status| status.allocated_address.clone());
+    let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     let mut lb = Arc::new(lb.clone());
-    if !finalized || has.unwrap_or_default() != address.clone().unwrap_or_default() {
-        if shown.ready.ready {
-            shown.ready = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
-        }
+    if !finalized || has != Some(address) {
+        shown.ready = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
         if let Some(json) = status::write(&lb, &shown, &cx.clock.now_text()) {
             match put(cx, key, &json).await? {
                 Some(written) => lb = written,
@@ -119,18 +130,13 @@ async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result
             }
         }
     }
-    let host_error = |source| Error::HostPath { balancer: key.clone(), source };
-    let Some(address) = &address else {
-        if lost.is_some() {
-            cx.host_path.withdraw(cx, &lb).await.map_err(host_error)?;
-        }
-        return Ok(Pass::Done);
-    };
-    let served = cx.host_path.serve(cx, &lb, address).await.map_err(host_error)?;
-    shown.ready = ready(served.waiting.clone());
+    let served = cx.host_path.serve(cx, &lb, address).await;
+    let served = served.map_err(|source| Error::HostPath { balancer: key.clone(), source })?;
+    shown.ready = ready(waiting.or_else(|| served.waiting.clone()));
     shown.served = Some(&served);
     shown.backends_known = cx.backends_known;
     let pass = write(cx, key, status::write(&lb, &shown, &cx.clock.now_text())).await?;
+    // the old address goes back when the network has left it
     if served.address == address.ip && matches!(pass, Pass::Done) {
         release_others(cx, key, address).await?;
     }
@@ -181,7 +187,10 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
         address::decide(&Seen { lb, pools: &judged, standing, recorded: &recorded, served })
     };
     let (pools, known, meanwhile, lost) = match plan {
-        Plan::Keep(address) => return Ok(Addressed::some(address, None, false)),
+        Plan::Keep(address) => {
+            let left = has.is_some_and(|has| has.ip_pool != address.ip_pool);
+            return Ok(Addressed::some(address, None, left));
+        }
         Plan::Wait { waiting, lost } => return Ok(Addressed::none(waiting, lost)),
         Plan::Claim { pools, known, meanwhile, lost } => (pools, known, meanwhile, lost),
     };

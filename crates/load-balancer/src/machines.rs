@@ -124,6 +124,11 @@ where
     };
     match replace::<K>(&cx.client, &json).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_forbidden() => {
+            let kind = K::kind(&());
+            tracing::warn!(%kind, object = %key, finalizer, why = status.message, "left: take it off before deleting");
+            Ok(())
+        }
         other => other.map(drop),
     }
 }

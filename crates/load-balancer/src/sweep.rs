@@ -104,6 +104,9 @@ fn holder_in_caches(cx: &Context, holder: &str) -> Holder {
     if let Some(lb) = cx.caches.balancers.get(&key) {
         return holder_of(cx, &lb, &key);
     }
+    if cx.caches.balancers.malformed().iter().any(|(unreadable, _)| *unreadable == key) {
+        return Holder::Exists { uses: None, wants: String::new() };
+    }
     if cx.caches.services.get(&key).is_some() { Holder::OnlyService } else { Holder::Gone }
 }
 

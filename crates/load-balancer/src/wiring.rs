@@ -118,14 +118,14 @@ fn old(change: &Change<Kept<IPPool>>) -> Option<&IPPool> {
 /// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.
 fn needs_refresh(change: &Change<Kept<IPPool>>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
-    let status = new.status.clone().unwrap_or_default();
-    let counted = i64::try_from(status.allocated.len())
-        .is_ok_and(|held| status.total == i64::MAX || status.total - status.available == held);
+    let counted = new.status.as_ref().is_some_and(|status| {
+        let held = i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);
+        status.total == i64::MAX || status.total - status.available == held
+    });
     old.spec != new.spec
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
         || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
         || !new.finalizers().iter().any(|name| name == finalizers::IP_POOL)
-        || new.status.is_none()
         || !counted
         || !lost_holders(change).is_empty()
 }
@@ -140,13 +140,14 @@ fn concerns_others(change: &Change<Kept<IPPool>>) -> bool {
 
 /// Load balancers that the pool recorded before the change and does not record now.
 fn lost_holders(change: &Change<Kept<IPPool>>) -> BTreeSet<ObjectKey> {
-    let allocated = |pool: &Arc<Kept<IPPool>>| pool.status.clone().unwrap_or_default().allocated;
-    let (before, after) = match (&change.old, &change.new) {
-        (Some(old), Some(new)) if old.status == new.status => return BTreeSet::new(),
-        (Some(old), new) => (allocated(old), new.as_ref().map(allocated).unwrap_or_default()),
-        (None, _) => return BTreeSet::new(),
+    let Some(before) = change.old.as_ref().and_then(|old| old.status.as_ref()) else {
+        return BTreeSet::new();
     };
-    let lost = before.iter().filter(|(address, holder)| after.get(*address) != Some(holder));
+    let after = change.new.as_ref().and_then(|new| new.status.as_ref());
+    let lost = before
+        .allocated
+        .iter()
+        .filter(|(address, holder)| after.and_then(|after| after.allocated.get(*address)) != Some(*holder));
     lost.filter_map(|(_, holder)| ObjectKey::parse(holder)).filter(|key| !key.namespace.is_empty()).collect()
 }
 
@@ -163,14 +164,69 @@ impl Usage {
         let label = PoolLabel { pool: change.key.name.clone() };
         match &change.new {
             Some(pool) => {
-                let status = pool.status.clone().unwrap_or_default();
-                self.total.get_or_create(&label).set(status.total);
-                self.available.get_or_create(&label).set(status.available);
+                let numbers = pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
+                self.total.get_or_create(&label).set(numbers.0);
+                self.available.get_or_create(&label).set(numbers.1);
             }
             None => {
                 self.total.remove(&label);
                 self.available.remove(&label);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn pool(allocated: &Value, available: i64) -> Arc<Kept<IPPool>> {
+        let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
+            "status": {"total": 9, "available": available, "lastAllocated": "", "allocated": allocated}});
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    fn change(old: Option<Arc<Kept<IPPool>>>, new: Option<Arc<Kept<IPPool>>>) -> Change<Kept<IPPool>> {
+        Change { key: ObjectKey::new("", "edge"), old, new }
+    }
+
+    #[test]
+    fn a_load_balancer_hears_when_its_record_goes_or_changes_hands() {
+        let old = pool(&json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/api", "10.0.0.3": "nameless"}), 6);
+        let new = pool(&json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/db"}), 7);
+        let lost: Vec<_> = lost_holders(&change(Some(old.clone()), Some(new))).into_iter().collect();
+        assert_eq!(lost, [ObjectKey::new("shop", "api")]);
+        assert_eq!(lost_holders(&change(Some(old.clone()), None)).len(), 2);
+        assert!(lost_holders(&change(None, Some(old))).is_empty());
+    }
+
+    #[test]
+    fn our_own_claim_asks_for_no_second_look_and_everything_else_does() {
+        let (one, two) =
+            (json!({"10.0.0.1": "shop/web"}), json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/api"}));
+        let refresh = |old: Option<Arc<Kept<IPPool>>>, new| needs_refresh(&change(old, Some(new)));
+        assert!(!refresh(Some(pool(&one, 8)), pool(&two, 7)));
+        assert!(refresh(Some(pool(&one, 8)), pool(&two, 8)), "somebody wrote wrong numbers");
+        assert!(refresh(Some(pool(&two, 7)), pool(&one, 8)), "a record went");
+        assert!(refresh(None, pool(&one, 8)));
+        let mut bare = pool(&one, 8).json();
+        bare["metadata"]["finalizers"] = json!([]);
+        assert!(refresh(Some(pool(&one, 8)), Arc::new(serde_json::from_value(bare).unwrap())));
+    }
+
+    #[test]
+    fn the_sweep_hears_of_the_pool_that_an_object_left() {
+        let lb = |pool: &str, ip: &str| {
+            let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {},
+                "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}});
+            Arc::new(serde_json::from_value::<Kept<LoadBalancer>>(object).unwrap())
+        };
+        let left = |old, new| left_pool(&Change { key: ObjectKey::new("shop", "web"), old, new });
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("core", "10.0.1.1"))).as_deref(), Some("edge"));
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), None).as_deref(), Some("edge"));
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("edge", "10.0.0.1"))), None);
+        assert_eq!(left(None, Some(lb("edge", "10.0.0.1"))), None);
     }
 }

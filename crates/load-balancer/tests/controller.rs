@@ -2,6 +2,7 @@
 
 mod controller {
     pub mod addresses;
+    pub mod faults;
     pub mod import;
     pub mod machines;
     pub mod repair;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use controller_kit::ObjectKey;
-use harvester_api::IPPool;
+use harvester_api::{IPPool, condition};
 
 /// What a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,11 +46,14 @@ impl WaitingRoom {
     }
 }
 
-/// Whether a change of a pool can serve somebody who could not be served before: another spec, other conditions, or
-/// an address that came free. A claim alone wakes nobody.
+/// Whether a change of a pool can serve somebody who could not be served before: another spec, another
+/// verdict, or an address that came free. A claim alone wakes nobody.
 pub fn can_help(old: Option<&IPPool>, new: &IPPool) -> bool {
     let Some(old) = old else { return true };
-    let conditions = |pool: &IPPool| pool.status.clone().unwrap_or_default().conditions;
+    let ready = |pool: &IPPool| {
+        let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        condition::ready(conditions).map(|ready| ready.status)
+    };
     let (before, after) = (old.status.as_ref(), new.status.as_ref());
     let freed = match (before, after) {
         (Some(before), Some(after)) => {
@@ -59,7 +62,7 @@ pub fn can_help(old: Option<&IPPool>, new: &IPPool) -> bool {
         (Some(_), None) => true,
         (None, _) => false,
     };
-    freed || old.spec != new.spec || conditions(old) != conditions(new)
+    freed || old.spec != new.spec || ready(old) != ready(new)
 }
 
 #[cfg(test)]

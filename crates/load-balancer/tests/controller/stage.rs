@@ -9,13 +9,17 @@ use health_check::DialError;
 use load_balancer::{Config, ElectionTimes, Parts, run};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
+use tokio::task::JoinHandle;
 
 /// A controller that runs until it is dropped or stopped.
-pub struct Controller(Life);
+pub struct Controller {
+    life: Life,
+    run: JoinHandle<()>,
+}
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        self.0.stop.cancel();
+        self.life.stop.cancel();
     }
 }
 
@@ -37,16 +41,22 @@ impl Controller {
             dummy_endpoint: [10, 52, 0, 255].into(),
         };
         let inner = life.clone();
-        life.spawn(async move {
+        let run = tokio::spawn(async move {
             let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;
             ended.expect("the controller keeps its Lease");
         });
-        Self(life)
+        Self { life, run }
+    }
+
+    /// It renews its Lease no more and does not give it back, and what it has begun goes on.
+    pub fn hang(&mut self) {
+        self.run.abort();
     }
 
     /// As after SIGTERM: gives the Lease back.
-    pub async fn stop(self) {
-        self.0.end().await;
+    pub async fn stop(mut self) {
+        self.life.stop.cancel();
+        (&mut self.run).await.expect("the controller stops in order");
     }
 }
 

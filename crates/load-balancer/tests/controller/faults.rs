@@ -1,0 +1,124 @@
+//! Lost and late answers, crashes, and two leaders at once: nothing is given twice, nothing leaks.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use harvester_api::LoadBalancer;
+use test_cluster::TestCluster;
+
+use super::stage::{Controller, address_of, balancer, controller, in_step, pool, record_of};
+
+/// Rules as a person writes them.
+async fn faults(cluster: &TestCluster, rules: &str) {
+    let yaml = format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: sim-faults, namespace: kube-system}}, data: {{rules: '{rules}'}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// Ten load balancers come and five go while `rules` hold; then all is in step.
+async fn works_in_the_end(cluster: &TestCluster, rules: &str) {
+    let _running = controller(cluster).await;
+    pool(cluster, "edge", 10, 40).await;
+    cluster.settle().await;
+    faults(cluster, rules).await;
+    for n in 0..10 {
+        balancer(cluster, &format!("web-{n}"), "").await;
+    }
+    cluster.settle().await;
+    for n in 0..5 {
+        cluster.harvester.delete::<LoadBalancer>(&format!("team-a/web-{n}")).await;
+    }
+    cluster.settle().await;
+    faults(cluster, "[]").await;
+    cluster.advance(Duration::from_secs(120)).await;
+    in_step(cluster).await;
+    let mut addresses = BTreeSet::new();
+    for n in 5..10 {
+        addresses.insert(address_of(cluster, &format!("web-{n}")).await);
+    }
+    assert_eq!((addresses.len(), addresses.contains("")), (5, false));
+    assert_eq!(record_of(cluster, "edge").await.allocated.len(), 5);
+}
+
+test_cluster::component_tests! {
+    #[simulated_only("faults are the simulated server's")]
+    async fn lost_answers_of_pools_are_made_up_for(cluster: TestCluster) {
+        works_in_the_end(&cluster, "[{verb: update, resource: ippools, probability: 0.5, answer: drop, when: after}]").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn lost_answers_of_load_balancers_are_made_up_for(cluster: TestCluster) {
+        works_in_the_end(&cluster, "[{verb: update, resource: loadbalancers, probability: 0.5, answer: drop, when: after}]").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn conflicts_and_failures_are_made_up_for(cluster: TestCluster) {
+        works_in_the_end(&cluster, "[{verb: update, resource: ippools, probability: 0.3, answer: 409},
+            {verb: update, resource: loadbalancers, probability: 0.3, answer: 409},
+            {verb: update, probability: 0.3, answer: 500}, {verb: get, probability: 0.3, answer: 500}]").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn broken_watches_are_made_up_for(cluster: TestCluster) {
+        works_in_the_end(&cluster, "[{verb: watch, probability: 0.5, answer: drop}, {verb: watch, probability: 0.3, answer: 410}]").await;
+    }
+
+    // design/addresses.md section 2: leader A is stopped between pool PUT and LB PUT while B takes over and sweeps
+    #[simulated_only("the old leader's PUT arrives a minute late")]
+    async fn a_late_write_of_a_former_leader_finds_the_address_where_it_was(cluster: TestCluster) {
+        let mut former = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 40).await;
+        cluster.settle().await;
+        faults(&cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
+        balancer(&cluster, "web", "").await;
+        cluster.advance(Duration::from_secs(1)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
+        former.hang();
+        let _successor = Controller::start(&cluster, "two");
+        balancer(&cluster, "api", "").await;
+        cluster.advance(Duration::from_secs(300)).await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.11");
+        in_step(&cluster).await;
+    }
+
+    #[simulated_only("the old leader's PUT arrives a minute late")]
+    async fn a_late_write_of_a_former_leader_for_an_object_that_is_gone_leaves_nothing(cluster: TestCluster) {
+        let mut former = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 40).await;
+        cluster.settle().await;
+        faults(&cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
+        balancer(&cluster, "web", "").await;
+        cluster.advance(Duration::from_secs(1)).await;
+        former.hang();
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        let _successor = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(300)).await;
+        in_step(&cluster).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+    }
+
+    #[simulated_only("a kill at each of the first writes")]
+    async fn a_crash_after_any_write_is_healed_by_the_next_leader(cluster: TestCluster) {
+        pool(&cluster, "edge", 10, 40).await;
+        for nth in 1..8 {
+            let name = format!("web-{nth}");
+            let mut doomed = Controller::start(&cluster, &format!("doomed-{nth}"));
+            cluster.advance(Duration::from_secs(60)).await;
+            faults(&cluster, &format!("[{{verb: update, resource: ippools, nth: {nth}, answer: delay=600s, when: after}},
+                {{verb: update, resource: loadbalancers, nth: {nth}, answer: delay=600s, when: after}}]")).await;
+            balancer(&cluster, &name, "").await;
+            balancer(&cluster, &format!("gone-{nth}"), "").await;
+            cluster.advance(Duration::from_secs(1)).await;
+            cluster.harvester.delete::<LoadBalancer>(&format!("team-a/gone-{nth}")).await;
+            cluster.advance(Duration::from_secs(1)).await;
+            doomed.hang();
+            faults(&cluster, "[]").await;
+            let next = Controller::start(&cluster, &format!("next-{nth}"));
+            cluster.advance(Duration::from_secs(200)).await;
+            in_step(&cluster).await;
+            assert!(!address_of(&cluster, &name).await.is_empty());
+            next.stop().await;
+        }
+    }
+}

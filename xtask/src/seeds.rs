@@ -41,7 +41,15 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 
 /// The test of the fault schedules over `seeds`: it reads them from `FAULT_SEEDS`, as `first..end`.
 pub(crate) fn command(seeds: Range<u64>) -> Command {
-    let mut command = workspace::cargo(["test", "--release", "--test", "fault_schedules", "--"]);
+    let mut command = workspace::cargo([
+        "test",
+        "--release",
+        "--package",
+        "fault-schedules",
+        "--test",
+        "fault_schedules",
+        "--",
+    ]);
     command.env("FAULT_SEEDS", format!("{}..{}", seeds.start, seeds.end));
     command
 }

@@ -44,6 +44,19 @@ impl Release {
             _ => Self::From12,
         })
     }
+
+    /// The range that a Harvester release such as `v1.4.2` brings on its hosts.
+    pub fn of_harvester(version: &str) -> Option<Self> {
+        let mut numbers =
+            version.trim_start_matches('v').split(['.', '-']).map(|part| part.parse::<u32>().ok());
+        let (major, minor) = (numbers.next()??, numbers.next()??);
+        Some(match (major, minor) {
+            (0, _) | (1, ..=3) => Self::UpTo06,
+            (1, 4..=6) => Self::From07,
+            (1, 7 | 8) => Self::From09,
+            _ => Self::From12,
+        })
+    }
 }
 
 /// What one Service has announced.
@@ -293,5 +306,16 @@ mod tests {
     #[case("latest", None)]
     fn every_version_has_its_range(#[case] version: &str, #[case] expected: Option<Release>) {
         assert_eq!(Release::of(version), expected);
+    }
+
+    #[rstest]
+    #[case("v1.3.2", Release::UpTo06)]
+    #[case("v1.4.1", Release::From07)]
+    #[case("v1.6.0", Release::From07)]
+    #[case("v1.7.0", Release::From09)]
+    #[case("v1.8.0", Release::From09)]
+    #[case("v1.9.0-rc6", Release::From12)]
+    fn every_harvester_brings_one(#[case] version: &str, #[case] expected: Release) {
+        assert_eq!(Release::of_harvester(version), Some(expected));
     }
 }

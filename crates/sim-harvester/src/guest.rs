@@ -1,10 +1,12 @@
 //! What runs inside the machines of the guest cluster: a kubelet each, and the pods of the example.
 //!
 //! A kubelet registers its Node once, when its machine starts, with the taint that asks for a cloud controller manager;
-//! it reports the Node Ready while the machine is up, and it runs every pod that names the Node. Schedulers there are
-//! none: the example's pods are made for each Node, as by a DaemonSet that tolerates everything.
+//! it reports the Node Ready while the machine is up, and it runs every pod that names the Node. The example's pods are
+//! made for each Node; DaemonSets and Deployments get theirs in `workloads`. Every pod answers HTTP, whatever its image.
 
 pub(crate) mod controller;
+mod workload;
+pub(crate) mod workloads;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -18,6 +18,29 @@ pub const ADDRESS: &str = "sim.harvesterhci.io/address";
 /// On a Setting: JSON, see [`Dhcp`].
 pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 
+/// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
+pub const HELP: [(&str, &str, &str); 6] = [
+    (AGENT, "VirtualMachine, VirtualMachineInstance", "silent | ok: whether the guest agent answers"),
+    (
+        BACKEND,
+        "VirtualMachine, VirtualMachineInstance",
+        "ok | stopped | refusing | slow=2s: how the machine's server, pods and node ports answer \
+         (stopped: connection attempts time out; refusing: they are reset)",
+    ),
+    (READY, "VirtualMachine, VirtualMachineInstance", "\"false\" | \"true\": as if its kubelet had died"),
+    (HOTPLUG, "VirtualMachine, VirtualMachineInstance", "stuck | ok: whether volumes asked for are attached"),
+    (
+        ADDRESS,
+        "VirtualMachine",
+        "an address of 198.18.0.0/16: chosen at the first start unless it is there already",
+    ),
+    (
+        DHCP,
+        "Setting",
+        r#"{"pool": "127.7.0.100-127.7.0.200", "leaseSeconds": 60, "silent": false}: the DHCP server for VIPs"#,
+    ),
+];
+
 /// How everything that listens in a machine answers: its own server, its pods, its node ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {

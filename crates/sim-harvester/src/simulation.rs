@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::json;
 
-use controller_kit::{Cache, Clock, Life, ObjectKey, Queue};
+use controller_kit::{Cache, Clock, Life, ObjectKey, Queue, Recorder};
 use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
 
 use crate::{
@@ -27,7 +27,7 @@ use crate::{
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
-    guest::{Workload, controller::Kubelets, pod_address},
+    guest::{Workload, controller::Kubelets, pod_address, workloads as deployed},
     machine::{Machine, controller::Machines},
     settings::{self, Backend},
     wire::WireMap,
@@ -88,9 +88,11 @@ impl SimHarvester {
         let Options { harvester, guest, cluster, network, workloads, writes_slices, .. } = options;
         let Options { harvester_vip, guest_vip, carrier, lan, dhcp, clock, seed, .. } = options;
         let (lower, upper) = halves(network);
+        let events = Recorder::start(life, harvester.clone(), "sim-harvester", clock);
         let hosts: Cache<Node> = Cache::start(life, Api::all(harvester.clone()), Default::default());
-        let machines = Machines::start(life, &harvester, &hosts, lower, clock);
+        let machines = Machines::start(life, &harvester, &hosts, lower, clock, &events);
         let kubelets = Kubelets::start(life, &guest, &machines, &cluster, upper, workloads, clock);
+        deployed::start(life, &guest, &kubelets);
         let changed = Queue::new();
         let harvester_vip = Announcer::start(life, &harvester, harvester_vip, &hosts, &lan, seed, &changed);
         let nodes = &kubelets.nodes;
@@ -107,7 +109,7 @@ impl SimHarvester {
         }
         let server = Arc::new(Mutex::new(Server::new(dhcp.pool.0, dhcp.clone())));
         dhcp::serve(life, &lan, server.clone());
-        dhcp::server::follow_settings(life, &harvester, server, dhcp);
+        dhcp::server::follow_settings(life, &harvester, server, dhcp, events);
         let wire = match carrier {
             Carrier::Sockets(wire) => wire,
             Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),

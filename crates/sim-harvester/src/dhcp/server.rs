@@ -10,13 +10,13 @@ use std::{
 use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode, OptionCode};
 use futures::StreamExt;
 use kube::{
-    Api, Client, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::{WatchStreamExt, watcher},
 };
 use tokio::time::Instant;
 
-use controller_kit::Life;
+use controller_kit::{EventKind, Life, Recorder};
 
 use super::{Mac, address_option, kind};
 use crate::settings::{DHCP, Dhcp};
@@ -118,34 +118,52 @@ impl Server {
     }
 }
 
-/// Follows the annotation of the first Setting, by name, that carries one; without any, `defaults` hold.
-pub(crate) fn follow_settings(life: &Life, harvester: &Client, server: Arc<Mutex<Server>>, defaults: Dhcp) {
+/// Follows the annotation of the first Setting, by name, that carries one; without any, `defaults` hold. One that cannot
+/// be read changes nothing, and an Event on its Setting says so.
+pub(crate) fn follow_settings(
+    life: &Life,
+    harvester: &Client,
+    server: Arc<Mutex<Server>>,
+    defaults: Dhcp,
+    events: Recorder,
+) {
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting"));
     let api: Api<DynamicObject> = Api::all_with(harvester.clone(), &resource);
     life.spawn_until_stop(async move {
-        let mut settings = BTreeMap::new();
-        let mut events = watcher(api, watcher::Config::default()).default_backoff().boxed();
-        while let Some(event) = events.next().await {
-            match event {
+        let (mut settings, mut last) = (BTreeMap::new(), None);
+        let mut changes = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        while let Some(change) = changes.next().await {
+            match change {
                 Ok(watcher::Event::Init) => settings.clear(),
-                Ok(watcher::Event::Apply(object) | watcher::Event::InitApply(object)) => {
-                    drop(settings.insert(object.name_any(), object.annotations().get(DHCP).cloned()));
+                Ok(watcher::Event::Apply(setting) | watcher::Event::InitApply(setting)) => {
+                    settings.insert(setting.name_any(), setting);
                 }
-                Ok(watcher::Event::Delete(object)) => drop(settings.remove(&object.name_any())),
+                Ok(watcher::Event::Delete(setting)) => drop(settings.remove(&setting.name_any())),
                 Ok(watcher::Event::InitDone) => {}
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "watch of Settings broke");
                 }
             }
-            let now = match settings.values().flatten().next().map(|text| serde_json::from_str(text)) {
-                None => defaults.clone(),
-                Some(Ok(dhcp)) => dhcp,
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "annotation {DHCP} of a Setting cannot be read; it is ignored");
-                    continue;
+            let mut annotated = settings.values().filter_map(|of| Some((of, of.annotations().get(DHCP)?)));
+            let first = annotated.next();
+            let text = first.map(|(_, text)| text.clone());
+            if text == last {
+                continue;
+            }
+            last = text;
+            match first.map(|(setting, text)| (setting, serde_json::from_str(text))) {
+                None => server.lock().expect("no panic while answering").reconfigure(defaults.clone()),
+                Some((_, Ok(dhcp))) => server.lock().expect("no panic while answering").reconfigure(dhcp),
+                Some((setting, Err(error))) => {
+                    let message = format!("annotation {DHCP} cannot be read, nothing changes: {error}");
+                    events.publish(
+                        &setting.object_ref(&resource),
+                        EventKind::Warning,
+                        "UnknownValue",
+                        &message,
+                    );
                 }
-            };
-            server.lock().expect("no panic while answering").reconfigure(now);
+            }
         }
     });
 }

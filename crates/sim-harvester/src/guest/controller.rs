@@ -83,15 +83,20 @@ impl Kubelets {
         kubelets.subscribe(&queue);
         let (worker, in_life) = (kubelets.clone(), life.clone());
         life.spawn_until_stop(async move {
-            worker.machines.ready().await;
-            worker.nodes.ready().await;
-            worker.pods.ready().await;
+            worker.ready().await;
             queue.run(&in_life, 1, move |item| {
                 let worker = worker.clone();
                 async move { worker.reconcile(item).await.map(|()| Next::AwaitChange) }
             });
         });
         kubelets
+    }
+
+    /// Waits until everything that exists is known.
+    pub(crate) async fn ready(&self) {
+        self.machines.ready().await;
+        self.nodes.ready().await;
+        self.pods.ready().await;
     }
 
     /// The machines of this guest cluster.

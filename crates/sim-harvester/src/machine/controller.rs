@@ -66,6 +66,7 @@ impl Machines {
         hosts: &Cache<Node>,
         network: Ipv4Net,
         clock: Clock,
+        events: &Recorder,
     ) -> Self {
         let machines = Self {
             harvester: harvester.clone(),
@@ -75,7 +76,7 @@ impl Machines {
             instances: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             migrations: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             hosts: hosts.clone(),
-            events: Recorder::start(life, harvester.clone(), "sim-harvester", clock),
+            events: events.clone(),
             said: Arc::default(),
         };
         let queue = Queue::new();

@@ -2,10 +2,13 @@
 
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Event, Node, Pod, Service},
+};
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, Patch, PatchParams},
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
 use tower::ServiceExt;
@@ -239,22 +242,29 @@ async fn a_lease_is_kept_over_renewals_and_over_a_restart() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_dhcp_server_obeys_the_annotation_of_a_setting() {
+async fn the_dhcp_server_obeys_the_annotation_of_a_setting_and_one_that_cannot_be_read_gets_an_event() {
     let (clusters, life) = (Clusters::new().await, Life::new());
-    let settings = serde_json::from_value(json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting",
-        "metadata": {"name": "sim-dhcp", "annotations": {
-            "sim.harvesterhci.io/dhcp": r#"{"pool": "127.79.0.200-127.79.0.210", "leaseSeconds": 60}"#}}}));
-    let resource = kube::api::ApiResource::from_gvk(&kube::api::GroupVersionKind::gvk(
-        "harvesterhci.io",
-        "v1beta1",
-        "Setting",
-    ));
-    let api: Api<kube::api::DynamicObject> = Api::all_with(clusters.harvester(), &resource);
-    api.create(&Default::default(), &settings.unwrap()).await.unwrap();
     clusters.start(Release::From12, &life);
+    settle().await;
+    let kind = GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting");
+    let api: Api<DynamicObject> = Api::all_with(clusters.harvester(), &ApiResource::from_gvk(&kind));
+    let pool = r#"{"pool": "127.79.0.200-127.79.0.210", "leaseSeconds": 60}"#;
+    let annotations = |text: &str| json!({"metadata": {"annotations": {"sim.harvesterhci.io/dhcp": text}}});
+    let mut setting = annotations(pool);
+    setting["metadata"]["name"] = "sim-dhcp".into();
+    create(api.clone(), setting).await;
     settle().await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
     settle().await;
+    assert_eq!(ingress(&clusters.service("web").await), ["127.79.0.200"]);
+    let wrong = Patch::Merge(annotations(r#"{"pool": "everything"}"#));
+    api.patch("sim-dhcp", &PatchParams::default(), &wrong).await.unwrap();
+    settle().await;
+    let events: Api<Event> = Api::namespaced(clusters.harvester(), "default");
+    let events = events.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(events.len(), 1);
+    assert_eq!(events[0].involved_object.name.as_deref(), Some("sim-dhcp"));
+    assert!(events[0].message.as_ref().unwrap().contains("not a range"));
     assert_eq!(ingress(&clusters.service("web").await), ["127.79.0.200"]);
     life.end().await;
 }
@@ -270,7 +280,7 @@ async fn an_annotation_that_says_nothing_gets_one_event_on_its_vm() {
     settle().await;
     clusters.patch_vm("guest-1", json!({"metadata": {"annotations": {"note": "again"}}})).await;
     settle().await;
-    let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(clusters.harvester(), "shop");
+    let events: Api<Event> = Api::namespaced(clusters.harvester(), "shop");
     let events = events.list(&ListParams::default()).await.unwrap().items;
     assert_eq!(events.len(), 1);
     assert_eq!((events[0].reason.as_deref(), events[0].count), (Some("UnknownValue"), Some(1)));
@@ -329,5 +339,35 @@ async fn the_subresources_start_stop_and_restart_a_machine_and_tell_its_host_nam
         .await;
     settle().await;
     assert_eq!(ask("GET", "virtualmachineinstances/guest-1/guestosinfo").await.0, 409);
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deployment_that_somebody_creates_runs_scales_and_is_reached_through_its_service() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    let sim = clusters.start(Release::From12, &life);
+    settle().await;
+    let api: Api<Deployment> = Api::namespaced(clusters.guest(), "default");
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "shop"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "shop"}}, "template": {
+            "metadata": {"labels": {"app": "shop"}}, "spec": {"containers": [{"name": "nginx", "image": "nginx"}]}}}});
+    create(api.clone(), deployment).await;
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    let services: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    let selector = json!({"spec": {"selector": {"app": "shop"}}});
+    services.patch("web", &PatchParams::default(), &Patch::Merge(selector)).await.unwrap();
+    settle().await;
+    assert_eq!(api.get("shop").await.unwrap().status.unwrap().ready_replicas, Some(2));
+    assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-2"]), vec![]));
+    let more = json!({"spec": {"replicas": 3}});
+    api.patch("shop", &PatchParams::default(), &Patch::Merge(more)).await.unwrap();
+    settle().await;
+    assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-2", "guest-3"]), vec![]));
+    api.delete("shop", &DeleteParams::default()).await.unwrap();
+    settle().await;
+    let pods =
+        Api::<Pod>::all(clusters.guest()).list(&ListParams::default().labels("app=shop")).await.unwrap();
+    assert_eq!(pods.items.len(), 0, "garbage collection");
+    assert!(matches!(sim.carry(vip(), 80), Err(Refused::NotAnnounced(_))), "1.2 withdraws without endpoints");
     life.end().await;
 }

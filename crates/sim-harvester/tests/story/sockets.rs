@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::fixtures::{Clusters, create};
 use controller_kit::{Life, ObjectKey};
-use sim_harvester::{Backend, Lan, Release, SimHarvester, WireMap, simulation::Carrier};
+use sim_harvester::{Backend, Lan, LowPorts, Release, SimHarvester, WireMap, simulation::Carrier};
 
 /// Longer than anything on loopback takes, short enough to wait for when nothing should come.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -40,8 +40,8 @@ impl Nets {
     }
 }
 
-async fn start(clusters: &Clusters, nets: Nets, life: &Life) -> SimHarvester {
-    let mut options = clusters.options(Release::From12, Carrier::Sockets(WireMap::for_this_process()));
+async fn start(clusters: &Clusters, nets: Nets, wire: WireMap, life: &Life) -> SimHarvester {
+    let mut options = clusters.options(Release::From12, Carrier::Sockets(wire));
     options.network = ipnet::Ipv4Net::new(nets.machine(0), 24).unwrap();
     let server = SocketAddr::new(nets.vip(254).into(), 0);
     options.lan = Lan::udp(server).await.unwrap();
@@ -92,7 +92,7 @@ async fn ready_pods(sim: &SimHarvester, vip: IpAddr, wanted: &[&str]) {
 #[tokio::test]
 async fn a_guest_vip_answers_from_every_machine_until_one_stops_and_goes_with_its_service() {
     let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(0));
-    let sim = start(&clusters, nets, &life).await;
+    let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": nets.vip(1).to_string()})).await;
     let at = carried(&sim, nets.vip(1).into()).await;
     ready_pods(&sim, nets.vip(1).into(), &["guest-1", "guest-2", "guest-3"]).await;
@@ -110,7 +110,7 @@ async fn a_guest_vip_answers_from_every_machine_until_one_stops_and_goes_with_it
 #[tokio::test]
 async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_connections_unanswered() {
     let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(1));
-    let sim = start(&clusters, nets, &life).await;
+    let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
     let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
     let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
@@ -150,7 +150,7 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_con
 #[tokio::test]
 async fn an_address_that_this_machine_does_not_have_is_reported_and_the_service_still_gets_it() {
     let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(2));
-    let sim = start(&clusters, nets, &life).await;
+    let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "203.0.113.7"})).await;
     sim.until(|sim| !sim.cannot_carry().is_empty()).await;
     let report = sim.cannot_carry()[0].to_string();
@@ -161,9 +161,10 @@ async fn an_address_that_this_machine_does_not_have_is_reported_and_the_service_
 #[tokio::test]
 async fn dhcp_over_udp_leases_an_address_that_then_carries_traffic() {
     let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(3));
-    let sim = start(&clusters, nets, &life).await;
+    let sim = start(&clusters, nets, WireMap::loopback(LowPorts::Shifted), &life).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
     let at = carried(&sim, nets.vip(100).into()).await;
+    assert_eq!(at.port(), 8080, "port 80 is served elsewhere when an ordinary user may not bind it");
     ready_pods(&sim, nets.vip(100).into(), &["guest-1", "guest-2", "guest-3"]).await;
     assert!(get(at).await.is_some());
     life.end().await;

@@ -1,1 +1,0 @@
-fn main() -> std::process::ExitCode { sandbox::end_with_parent(); sandbox::cli::main(std::env::args_os().collect()) }

@@ -24,7 +24,14 @@ impl NodeAddresses {
     /// Asks once which source the role admits, and watches it.
     pub(crate) async fn watch(life: &Life, client: &Client) -> Self {
         match Api::<Node>::all(client.clone()).list(&ListParams::default().limit(1)).await {
-            Ok(_) => {
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let why = &status.message;
+                tracing::info!(why, "node addresses come from the EndpointSlice of default/kubernetes");
+                let config = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
+                Self::ApiServers(Cache::start(life, Api::namespaced(client.clone(), "default"), config))
+            }
+            // any other failure is not about rights: the watch tries again by itself
+            Ok(_) | Err(_) => {
                 tracing::info!("node addresses come from the Nodes");
                 let trim = |node: &mut Node| {
                     node.spec = None;
@@ -38,12 +45,6 @@ impl NodeAddresses {
                 };
                 let config = watcher::Config::default();
                 Self::Nodes(Cache::start_trimmed(life, Api::all(client.clone()), config, trim))
-            }
-            Err(error) => {
-                let why = super::write::message(&error);
-                tracing::info!(%why, "node addresses come from the EndpointSlice of default/kubernetes");
-                let config = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
-                Self::ApiServers(Cache::start(life, Api::namespaced(client.clone(), "default"), config))
             }
         }
     }
@@ -75,4 +76,21 @@ fn of_slice(slice: &EndpointSlice) -> Vec<Ipv4Addr> {
         .flat_map(|endpoint| &endpoint.addresses)
         .filter_map(|text| text.parse().ok())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn both_sources_tell_the_ipv4_addresses() {
+        let addresses = json!([{"type": "InternalIP", "address": "192.168.7.1"}, {"type": "Hostname", "address": "host-1"}]);
+        let node = serde_json::from_value(json!({"status": {"addresses": addresses}})).unwrap();
+        assert_eq!(of_node(&node), [Ipv4Addr::new(192, 168, 7, 1)]);
+        let endpoints = json!([{"addresses": ["192.168.7.2"]}, {"addresses": ["fd00::1"]}]);
+        let slice = json!({"metadata": {}, "addressType": "IPv4", "endpoints": endpoints, "ports": []});
+        assert_eq!(of_slice(&serde_json::from_value(slice).unwrap()), [Ipv4Addr::new(192, 168, 7, 2)]);
+    }
 }

@@ -75,7 +75,7 @@ impl Judge {
     pub(super) async fn validate(&self, request: &Request) -> Result<Answer, Unseen> {
         match request.subject {
             Subject::LoadBalancer => {
-                let faults = load_balancer::validate(request, &self.around(request), &self.policy);
+                let faults = load_balancer::validate(request, &self.around(request).await?, &self.policy);
                 Ok(Answer::to_faults(&load_balancer::prefix(request), &faults))
             }
             Subject::IPPool => {
@@ -91,7 +91,7 @@ impl Judge {
     pub(super) async fn mutate(&self, request: &Request) -> Result<Answer, Unseen> {
         let (prefix, answer) = match request.subject {
             Subject::LoadBalancer => {
-                let operations = load_balancer::mutate(request, &self.around(request), &self.policy);
+                let operations = load_balancer::mutate(request, &self.around(request).await?, &self.policy);
                 (load_balancer::prefix(request), operations)
             }
             Subject::IPPool => {
@@ -111,19 +111,26 @@ impl Judge {
         })
     }
 
-    /// What the caches know of a load balancer's namespace.
-    fn around(&self, request: &Request) -> load_balancer::World {
+    /// What is known of a load balancer's namespace. One that the cache does not have may be just made.
+    async fn around(&self, request: &Request) -> Result<load_balancer::World, Unseen> {
         if request.operation == Operation::Delete || request.object["spec"]["workloadType"] != "cluster" {
-            return load_balancer::World::default();
+            return Ok(load_balancer::World::default());
         }
-        let namespace = self.namespaces.get(&ObjectKey::new("", request.namespace.clone()));
+        let namespace = match self.namespaces.get(&ObjectKey::new("", request.namespace.clone())) {
+            Some(namespace) => Some(namespace),
+            None => {
+                let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(&request.namespace).await;
+                let fresh = fresh.map_err(|source| Unseen { what: "the Namespace", source })?;
+                fresh.map(|namespace| self.namespaces.wrote(namespace))
+            }
+        };
         let here =
             |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == request.namespace);
-        load_balancer::World {
+        Ok(load_balancer::World {
             namespace: namespace.map(|namespace| namespace.annotations().clone()),
             vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
             vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
-        }
+        })
     }
 
     async fn pools(&self) -> Result<Vec<IPPool>, Unseen> {

@@ -1,6 +1,6 @@
 //! Building a server: what differs from one cluster to another.
 
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use sim_apimachinery::rbac;
 
+use crate::admission::Resolver;
 use crate::clock::Clock;
 use crate::kind::table_name;
 use crate::server::{ApiServer, Shared};
@@ -21,7 +22,6 @@ const HISTORY: usize = 4096;
 const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// Makes an [`ApiServer`]. Start with [`ApiServer::builder`].
-#[derive(Debug)]
 pub struct Builder {
     service_network: (Ipv4Addr, u8),
     node_ports: RangeInclusive<u16>,
@@ -32,6 +32,7 @@ pub struct Builder {
     audit_file: Option<PathBuf>,
     release: (u32, u32),
     namespaces: Vec<String>,
+    resolver: Option<Resolver>,
 }
 
 impl Default for Builder {
@@ -46,6 +47,7 @@ impl Default for Builder {
             audit_file: None,
             release: (1, 33),
             namespaces: vec![],
+            resolver: None,
         }
     }
 }
@@ -107,6 +109,16 @@ impl Builder {
         self
     }
 
+    /// Where the Services of webhooks listen: from namespace, name and port of a `clientConfig.service`.
+    #[must_use]
+    pub fn webhook_resolver(
+        mut self,
+        resolve: impl Fn(&str, &str, u16) -> Option<SocketAddr> + Send + Sync + 'static,
+    ) -> Self {
+        self.resolver = Some(Arc::new(resolve));
+        self
+    }
+
     /// A namespace that is there from the start, besides `default`, `kube-system`, `kube-public` and `kube-node-lease`.
     #[must_use]
     pub fn namespace(mut self, name: impl Into<String>) -> Self {
@@ -119,12 +131,12 @@ impl Builder {
     /// # Errors
     /// When the audit file cannot be opened.
     pub fn try_build(self) -> std::io::Result<ApiServer> {
-        let mut random = fastrand::Rng::with_seed(self.seed);
         let (network, prefix) = self.service_network;
         let mut addresses = Addresses::new(network, prefix, self.node_ports);
-        addresses.seed(random.u32(..));
+        addresses.seed(fastrand::Rng::with_seed(self.seed).u32(..));
         let store = Store::new(self.history, addresses);
-        let shared = Shared::new(store, self.clock.unwrap_or_else(Clock::system), random, self.release);
+        let clock = self.clock.unwrap_or_else(Clock::system);
+        let shared = Shared::new(store, clock, self.seed, self.release, self.resolver);
         let server = ApiServer(Arc::new(shared));
         for (token, user) in self.tokens {
             server.0.tokens.add(token, user);

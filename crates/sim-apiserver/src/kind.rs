@@ -113,12 +113,6 @@ impl Kinds {
         self.0.get(&(group.to_owned(), plural.to_owned()))
     }
 
-    /// The kind that objects of this `apiVersion` and `kind` belong to.
-    pub(crate) fn of(&self, api_version: &str, kind: &str) -> Option<&Arc<Kind>> {
-        let group = api_version.split_once('/').map_or("", |(group, _)| group);
-        self.iter().find(|k| k.group == group && k.kind == kind)
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.0.values()
     }

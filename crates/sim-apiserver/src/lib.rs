@@ -27,12 +27,15 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod admission;
+mod aggregated;
 mod audit;
 mod builder;
 mod clock;
 mod collect;
 mod documents;
-mod faults;
+mod endpoint;
+pub mod faults;
 mod form;
 mod kind;
 mod machinery;
@@ -52,6 +55,7 @@ mod write;
 
 pub use audit::{Audit, Record};
 pub use builder::Builder;
+pub use faults::Faults;
 pub use request::Verb;
 pub use server::{ApiServer, Dropped};
 pub use user::User;

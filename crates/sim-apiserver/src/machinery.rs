@@ -2,16 +2,21 @@
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use sim_apimachinery::managed_fields::{self, Writer};
+use sim_apimachinery::schema::{self, Schema};
 use sim_apimachinery::status::Cause;
+use sim_apimachinery::{apply as server_side, strategic_merge as strategic, table};
 
 use crate::Failure;
-use crate::kind::Kind;
+use crate::kind::{Behaviour, Kind};
 use crate::server::{ApiServer, Ask};
 
 /// How a writer comes to own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
+    /// By what a write changes.
     Update,
+    /// By what it applies: already written down.
     Apply,
 }
 
@@ -32,42 +37,73 @@ pub(crate) fn validate(ask: &Ask, new: &Value, causes: &mut Vec<Cause>) {
     causes.extend(ask.schema().validate(new));
 }
 
-/// Writes down who owns which fields.
-pub(crate) fn own(
-    _server: &ApiServer,
-    _ask: &Ask,
-    _operation: Operation,
-    _old: Option<&Value>,
-    _new: &mut Value,
-) {
+/// Calls `f` with the schema of the kept form, and with who writes.
+fn with_writer<T>(server: &ApiServer, ask: &Ask, f: impl FnOnce(&Schema, &Writer<'_>) -> T) -> T {
+    let now = server.0.clock.text();
+    let api_version = ask.api().api_version();
+    let writer = Writer {
+        manager: &ask.manager,
+        api_version: &api_version,
+        subresource: ask.subresource(),
+        now: &now,
+    };
+    // both groups of events are kept in the words of the core group
+    if ask.kind.behaviour == Behaviour::NewEvent
+        && let Some(core) = schema::builtin("", "Event")
+    {
+        return f(&core, &writer);
+    }
+    f(ask.schema(), &writer)
 }
 
-/// Whether two states differ in who applies what.
-pub(crate) fn ownership_differs(_kind: &Kind, _old: &Map<String, Value>, _new: &Map<String, Value>) -> bool {
-    false
+/// Writes down who owns which fields.
+pub(crate) fn own(server: &ApiServer, ask: &Ask, operation: Operation, old: Option<&Value>, new: &mut Value) {
+    if operation == Operation::Update {
+        with_writer(server, ask, |schema, writer| managed_fields::track(schema, old, new, writer));
+    }
+}
+
+/// Whether two states differ in who owns what, times apart.
+pub(crate) fn ownership_differs(old: &Map<String, Value>, new: &Map<String, Value>) -> bool {
+    let entries = |object: &Map<String, Value>| -> Vec<Value> {
+        let metadata = object.get("metadata").unwrap_or(&Value::Null);
+        let mut entries = metadata["managedFields"].as_array().cloned().unwrap_or_default();
+        for entry in entries.iter_mut().filter_map(Value::as_object_mut) {
+            entry.remove("time");
+        }
+        entries
+    };
+    entries(old) != entries(new)
 }
 
 /// What a strategic merge patch makes of an object.
-pub(crate) fn strategic_merge(_kind: &Kind, object: &Value, patch: &Value) -> Result<Value, Failure> {
-    let mut object = object.clone();
-    json_patch::merge(&mut object, patch);
-    Ok(object)
+pub(crate) fn strategic_merge(ask: &Ask, object: &Value, patch: &Value) -> Result<Value, Failure> {
+    strategic::patch(ask.schema(), object, patch)
 }
 
-/// What server-side apply makes of an object.
-pub(crate) fn apply(_server: &ApiServer, _ask: &Ask, old: &Value, applied: &Value) -> Result<Value, Failure> {
-    let mut object = old.clone();
-    json_patch::merge(&mut object, applied);
-    Ok(object)
+/// What server-side apply makes of an object, or of nothing.
+pub(crate) fn apply(
+    server: &ApiServer,
+    ask: &Ask,
+    live: Option<&Value>,
+    applied: &Value,
+) -> Result<Value, Failure> {
+    if ask.query.field_manager.is_none() {
+        let cause = Cause::required("fieldManager", "is required for apply patch");
+        return Err(Failure::invalid_kind("meta.k8s.io", "PatchOptions", "", &[cause]));
+    }
+    with_writer(server, ask, |schema, writer| {
+        server_side::apply(ask.api(), schema, live, applied, writer, ask.query.force)
+    })
 }
 
 /// A table for kubectl.
 pub(crate) fn table(
-    _kind: &Kind,
-    _version: usize,
-    _objects: &[Value],
-    _rows: Vec<Value>,
-    _now: Timestamp,
+    kind: &Kind,
+    version: usize,
+    objects: &[Value],
+    rows: Vec<Value>,
+    now: Timestamp,
 ) -> Value {
-    Value::Null
+    table::table(kind.api(version), objects, rows, now)
 }

@@ -16,10 +16,12 @@ use sim_apimachinery::{kind as api, rbac};
 use tokio::time::Instant;
 
 use crate::Failure;
+use crate::admission::{Admission, Resolver};
+use crate::aggregated::{self, Aggregated};
 use crate::audit::{Audit, Record};
 use crate::builder::Builder;
 use crate::clock::Clock;
-use crate::faults::Faults;
+use crate::faults::{self, Aim, Answer, Fault, Faults, When};
 use crate::form::{Shape, to_bytes};
 use crate::kind::{Kind, Kinds};
 use crate::read::Pages;
@@ -32,6 +34,9 @@ use crate::{documents, read, review, watch, write};
 
 /// The largest body of a request that is read, as of a real server.
 pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
+
+/// The longest name of a field manager.
+const MANAGER: usize = 128;
 
 /// A Kubernetes API server in this process. Clones are the same server.
 #[derive(Clone, Debug)]
@@ -49,23 +54,33 @@ pub(crate) struct Shared {
     pub(crate) pages: Pages,
     pub(crate) faults: Faults,
     pub(crate) authority: OnceLock<Authority>,
+    pub(crate) admission: Admission,
+    pub(crate) aggregated: Aggregated,
     pub(crate) release: (u32, u32),
 }
 
 impl Shared {
-    pub(crate) fn new(store: Store, clock: Clock, random: fastrand::Rng, release: (u32, u32)) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        clock: Clock,
+        seed: u64,
+        release: (u32, u32),
+        resolver: Option<Resolver>,
+    ) -> Self {
         let rights = Rights::new(&store);
         Self {
             store,
             kinds: RwLock::new(Arc::new(Kinds::builtin())),
             tokens: Tokens::default(),
             clock,
-            random: Mutex::new(random),
+            random: Mutex::new(fastrand::Rng::with_seed(seed)),
             audit: Audit::default(),
             rights,
             pages: Pages::default(),
-            faults: Faults::default(),
+            faults: Faults::new(seed),
             authority: OnceLock::new(),
+            admission: Admission::new(resolver),
+            aggregated: Aggregated::default(),
             release,
         }
     }
@@ -193,21 +208,19 @@ impl ApiServer {
         let started = Instant::now();
         let user = user.or_else(|| self.authenticate(&request).map(Arc::new));
         let uri = request.uri().to_string();
-        let method = request.method().clone();
+        let method = request.method().as_str().to_ascii_lowercase();
         let (verb, answer) = match user.clone() {
-            None => (None, Err(Failure::unauthorized())),
+            None => (None, Ok(refusal(&Failure::unauthorized()))),
             Some(user) => self.answer(user, request).await,
         };
-        let response = answer.unwrap_or_else(|failure| refusal(&failure));
-        let verb = verb.map_or_else(|| method.as_str().to_ascii_lowercase(), |verb| verb.as_str().to_owned());
         self.0.audit.add(Record {
             user: user.map_or_else(String::new, |user| user.name.clone()),
-            verb,
+            verb: verb.map_or(method, |verb| verb.as_str().to_owned()),
             uri,
-            code: response.status().as_u16(),
+            code: answer.as_ref().map_or(0, |response| response.status().as_u16()),
             ms: u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX),
         });
-        Ok(response)
+        answer
     }
 
     fn authenticate(&self, request: &Request<Bytes>) -> Option<User> {
@@ -220,19 +233,80 @@ impl ApiServer {
         &self,
         user: Arc<User>,
         request: Request<Bytes>,
-    ) -> (Option<Verb>, Result<Response<Body>, Failure>) {
-        let target = match route(request.uri().path()) {
-            Route::Other => return (None, documents::answer(self, &request)),
-            Route::Resource(target) => target,
-        };
-        let query = match Query::of(request.uri()) {
-            Ok(query) => query,
-            Err(failure) => return (None, Err(failure)),
+    ) -> (Option<Verb>, Result<Response<Body>, Dropped>) {
+        let (target, query) = match (route(request.uri().path()), Query::of(request.uri())) {
+            (Route::Other, _) => return (None, Ok(self.document(&user, request).await)),
+            (_, Err(failure)) => return (None, Ok(refusal(&failure))),
+            (Route::Resource(target), Ok(query)) => (target, query),
         };
         let Some(verb) = Verb::of(request.method(), target.name.is_some(), query.watch) else {
-            return (None, Err(Failure::method_not_allowed()));
+            return (None, Ok(refusal(&Failure::method_not_allowed())));
         };
-        (Some(verb), self.resource(user, verb, target, query, request).await)
+        let resource = match &target.subresource {
+            Some(subresource) => format!("{}/{subresource}", target.plural),
+            None => target.plural.clone(),
+        };
+        let fault = self.fault(Aim {
+            user: &user.name,
+            is_admin: user.may_do_everything(),
+            verb: verb.as_str(),
+            resource: &resource,
+            name: target.name.as_deref().unwrap_or_default(),
+        });
+        (Some(verb), self.through(fault, user, verb, target, query, request).await)
+    }
+
+    /// Answers a request for a resource, through the fault that hits it.
+    async fn through(
+        &self,
+        fault: Option<Fault>,
+        user: Arc<User>,
+        verb: Verb,
+        target: Target,
+        mut query: Query,
+        request: Request<Bytes>,
+    ) -> Result<Response<Body>, Dropped> {
+        let Some(Fault { answer, when }) = fault else {
+            return Ok(self.resource(user, verb, target, query, request).await);
+        };
+        if when == When::Before {
+            match answer {
+                Answer::Drop => return Err(Dropped),
+                Answer::Code(410) if verb == Verb::Watch => return Ok(watch::expired()),
+                Answer::Code(code) => return Ok(refusal(&faults::status(code))),
+                Answer::Delay(delay) => tokio::time::sleep(delay).await,
+            }
+            return Ok(self.resource(user, verb, target, query, request).await);
+        }
+        if verb == Verb::Watch && answer == Answer::Drop {
+            // it breaks after what it begins with
+            query.timeout_seconds = Some(0);
+            return Ok(self.resource(user, verb, target, query, request).await);
+        }
+        let right = self.resource(user, verb, target, query, request).await;
+        match answer {
+            Answer::Drop => Err(Dropped),
+            Answer::Code(code) => Ok(refusal(&faults::status(code))),
+            Answer::Delay(delay) => {
+                tokio::time::sleep(delay).await;
+                Ok(right)
+            }
+        }
+    }
+
+    async fn document(&self, user: &User, request: Request<Bytes>) -> Response<Body> {
+        let path = request.uri().path();
+        let verb = request.method().as_str().to_ascii_lowercase();
+        let asked = rbac::Request::Path { verb: &verb, path };
+        if !self.0.rights.allow(&self.0.store, user, &asked) {
+            return refusal(&Failure::unauthorized_by_rbac("", "", "", &asked.refusal(user)));
+        }
+        if let Some(group) = path.strip_prefix("/apis/").and_then(|rest| rest.split('/').next())
+            && let Some(endpoint) = self.aggregated(group)
+        {
+            return aggregated::forward(&endpoint, user, request).await;
+        }
+        documents::answer(self, &request).unwrap_or_else(|failure| refusal(&failure))
     }
 
     async fn resource(
@@ -242,8 +316,24 @@ impl ApiServer {
         target: Target,
         query: Query,
         request: Request<Bytes>,
+    ) -> Response<Body> {
+        if let Err(failure) = self.authorize(&user, verb, &target) {
+            return refusal(&failure);
+        }
+        if let Some(endpoint) = self.aggregated(&target.group) {
+            return aggregated::forward(&endpoint, &user, request).await;
+        }
+        self.carry_out(user, verb, target, query, request).await.unwrap_or_else(|failure| refusal(&failure))
+    }
+
+    async fn carry_out(
+        &self,
+        user: Arc<User>,
+        verb: Verb,
+        target: Target,
+        query: Query,
+        request: Request<Bytes>,
     ) -> Result<Response<Body>, Failure> {
-        self.authorize(&user, verb, &target)?;
         let kinds = self.kinds();
         let kind = kinds.get(&target.group, &target.plural).ok_or_else(Failure::no_such_path)?.clone();
         let version = kind.version(&target.version).ok_or_else(Failure::no_such_path)?;
@@ -253,9 +343,9 @@ impl ApiServer {
         let headers = request.headers();
         let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).unwrap_or_default();
         let shape = Shape::negotiate(text(header::ACCEPT), query.include_object.as_deref())?;
-        let manager = query.field_manager.clone().unwrap_or_else(|| {
-            text(header::USER_AGENT).split('/').next().unwrap_or_default().chars().take(128).collect()
-        });
+        let agent = text(header::USER_AGENT).split('/').next().filter(|agent| !agent.is_empty());
+        let manager = query.field_manager.as_deref().or(agent).unwrap_or("unknown");
+        let manager = manager.chars().take(MANAGER).collect();
         let media = Media::of(headers);
         let body = request.into_body();
         let ask = Ask {

@@ -226,6 +226,12 @@ impl Watching {
     }
 }
 
+/// A watch that is told at once that its version is too old.
+pub(crate) fn expired() -> Response<Body> {
+    let status = Failure::expired("too old resource version").to_value();
+    json_response(StatusCode::OK, event("ERROR", &to_bytes(&status)))
+}
+
 fn event(ty: &str, object: &[u8]) -> Bytes {
     let mut line = Vec::with_capacity(object.len() + 40);
     line.extend_from_slice(br#"{"type":""#);

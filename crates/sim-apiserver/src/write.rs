@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use sim_apimachinery::body::{Body, FieldValidation};
 
 use crate::Failure;
-use crate::kind::{Behaviour, Kind, custom};
+use crate::kind::{Behaviour, custom};
 use crate::machinery;
 use crate::read::present;
 use crate::request::{Media, Verb};
@@ -97,7 +97,7 @@ fn follow_definition(server: &ApiServer, definition: &Value) {
 }
 
 /// Whether two states of an object differ for a reader: in anything but the revision and who wrote what when.
-fn differs(kind: &Kind, old: &Value, new: &Value) -> bool {
+fn differs(old: &Value, new: &Value) -> bool {
     let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return true };
     let keys = old.keys().chain(new.keys().filter(|key| !old.contains_key(*key)));
     for key in keys {
@@ -117,7 +117,7 @@ fn differs(kind: &Kind, old: &Value, new: &Value) -> bool {
         }
     }
     // who applies what is part of the state: an apply that only claims fields must be kept
-    machinery::ownership_differs(kind, old, new)
+    machinery::ownership_differs(old, new)
 }
 
 /// The answer of a delete that removed the object.

@@ -7,6 +7,7 @@ use sim_apimachinery::status::Cause;
 use sim_apimachinery::validate::names;
 
 use super::{elements, is_unset, set_default};
+use crate::faults;
 use crate::kind::Kind;
 
 /// All data of a ConfigMap or Secret together.
@@ -164,6 +165,13 @@ fn validate_immutable(old: Option<&Value>, new: &Value, fields: &[&str], causes:
 pub(crate) fn validate_config_map(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
     validate_data(new, &["data", "binaryData"], causes);
     validate_immutable(old, new, &["data", "binaryData"], causes);
+    let place = (new["metadata"]["namespace"].as_str(), new["metadata"]["name"].as_str());
+    let (namespace, name) = faults::CONFIG_MAP;
+    if place == (Some(namespace), Some(name))
+        && let Err(fault) = faults::Rule::parse(new["data"]["rules"].as_str().unwrap_or_default())
+    {
+        causes.push(Cause::invalid("data[rules]", &new["data"]["rules"], &fault));
+    }
 }
 
 pub(crate) fn validate_secret(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {

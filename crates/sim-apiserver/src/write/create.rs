@@ -7,6 +7,7 @@ use sim_apimachinery::{builtin, kind as api};
 
 use super::{follow_definition, metadata, object};
 use crate::Failure;
+use crate::admission::{self, Write};
 use crate::kind::Behaviour;
 use crate::machinery::{self, Operation};
 use crate::rules;
@@ -42,9 +43,16 @@ pub(super) async fn store(
         server.0.store.transact(|inner| in_a_living_namespace(inner, ask, &name))?;
     }
     rules::complete(ask, None, &mut object);
+    let dry_run = ask.query.dry_run;
+    let write = Write { operation: admission::Operation::Create, name: &name, old: None, new: None, dry_run };
+    if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&object), ..write }).await? {
+        object = mutated;
+        rules::complete(ask, None, &mut object);
+    }
     rules::prepare_create(server, ask, &mut object)?;
     rules::validate(ask, None, &object)?;
     machinery::own(server, ask, operation, None, &mut object);
+    admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;
     let table = &kind.table;
     let stored = server.0.store.transact(|inner| {
         // again, under the lock: it may have gone while webhooks were asked
@@ -55,12 +63,12 @@ pub(super) async fn store(
             return Err(Failure::already_exists(ask.api(), &name));
         }
         rules::allocate(inner, ask, None, &mut object)?;
-        if ask.query.dry_run {
+        if dry_run {
             return Ok(Arc::new(Stored::unkept(object)));
         }
         Ok(inner.put(table, object))
     })?;
-    if kind.behaviour == Behaviour::Definition && !ask.query.dry_run {
+    if kind.behaviour == Behaviour::Definition && !dry_run {
         follow_definition(server, &stored.value);
     }
     Ok(stored)

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{is_held, removed};
 use crate::Failure;
+use crate::admission::{self, Write};
 use crate::kind::Behaviour;
 use crate::read::present;
 use crate::selection::Selection;
@@ -121,6 +122,15 @@ pub(crate) async fn delete(
     let current = server.0.store.get(&kind.table, key).ok_or_else(not_found)?;
     check(ask, &current, key, options)?;
     let dry_run = ask.query.dry_run || options.dry_run.iter().any(|run| run == "All");
+    let write = Write {
+        operation: admission::Operation::Delete,
+        name: &key.name,
+        old: Some(&current.value),
+        new: None,
+        dry_run,
+    };
+    admission::mutate(server, ask, write).await?;
+    admission::validate(server, ask, write).await?;
     let time = server.0.clock.text();
     let outcome = server.0.store.transact(|inner| {
         let current = inner.get(&kind.table, key).ok_or_else(not_found)?;

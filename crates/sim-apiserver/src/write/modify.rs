@@ -9,6 +9,7 @@ use sim_apimachinery::kind as api;
 
 use super::{create, differs, follow_definition, key, metadata, object, patch};
 use crate::Failure;
+use crate::admission::{self, Write};
 use crate::kind::{Behaviour, Kind};
 use crate::machinery::{self, Operation};
 use crate::read::present;
@@ -38,7 +39,7 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
     for _ in 0..ATTEMPTS {
         let Some(current) = server.0.store.get(&ask.kind.table, &key(ask)) else {
             if ask.media == Media::ApplyPatch && ask.subresource().is_empty() {
-                let object = patch::applied_to_nothing(ask)?;
+                let object = patch::applied_to_nothing(server, ask)?;
                 let stored = create::store(server, ask, object, Operation::Apply).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
             }
@@ -71,20 +72,28 @@ async fn attempt(
         _ => patch::patched(server, ask, old)?,
     };
     metadata::keep(ask, old, &mut new)?;
-    if new["metadata"].get("managedFields").is_none()
-        && let Some(fields) = old["metadata"].get("managedFields")
-    {
-        new["metadata"]["managedFields"] = fields.clone();
-    }
     only_what_the_path_may_write(ask, old, &mut new);
     rules::complete(ask, Some(old), &mut new);
+    let write = Write {
+        operation: admission::Operation::Update,
+        name: ask.name(),
+        old: Some(old),
+        new: None,
+        dry_run: ask.query.dry_run,
+    };
+    if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&new), ..write }).await? {
+        new = mutated;
+        only_what_the_path_may_write(ask, old, &mut new);
+        rules::complete(ask, Some(old), &mut new);
+    }
     rules::prepare_update(server, ask, old, &mut new);
     rules::validate(ask, Some(old), &new)?;
     let operation = if ask.media == Media::ApplyPatch { Operation::Apply } else { Operation::Update };
     machinery::own(server, ask, operation, Some(old), &mut new);
-    if !differs(&ask.kind, old, &new) {
+    if !differs(old, &new) {
         return Ok(Some(current.clone()));
     }
+    admission::validate(server, ask, Write { new: Some(&new), ..write }).await?;
     if ask.api().keeps_generation && counts(ask.api(), old, &new) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         new["metadata"]["generation"] = generation.into();

@@ -26,11 +26,11 @@ pub(super) fn patched(server: &ApiServer, ask: &Ask, old: &Value) -> Result<Valu
             return Err(Failure::unsupported_media_type(MEDIA_TYPES));
         }
         Media::StrategicMergePatch => {
-            object = machinery::strategic_merge(&ask.kind, &object, &document(ask)?)?;
+            object = machinery::strategic_merge(ask, &object, &document(ask)?)?;
         }
         Media::ApplyPatch => {
             let applied = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
-            object = machinery::apply(server, ask, old, &applied)?;
+            return machinery::apply(server, ask, Some(old), &applied);
         }
         _ => return Err(Failure::unsupported_media_type(MEDIA_TYPES)),
     }
@@ -38,12 +38,9 @@ pub(super) fn patched(server: &ApiServer, ask: &Ask, old: &Value) -> Result<Valu
 }
 
 /// The object that an apply patch makes where there is none.
-pub(super) fn applied_to_nothing(ask: &Ask) -> Result<Value, Failure> {
-    let object = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
-    if object["metadata"].get("managedFields").is_some_and(|fields| !fields.is_null()) {
-        return Err(Failure::bad_request("metadata.managedFields must be nil"));
-    }
-    Ok(object)
+pub(super) fn applied_to_nothing(server: &ApiServer, ask: &Ask) -> Result<Value, Failure> {
+    let applied = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
+    machinery::apply(server, ask, None, &applied)
 }
 
 /// The `Scale` that the body makes of the present one.

@@ -1,0 +1,247 @@
+//! One rule: which requests, how often, and what they get.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Aim;
+use crate::Failure;
+
+/// Whether the request is carried out all the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum When {
+    /// It is not carried out.
+    #[default]
+    Before,
+    /// It is, and only the answer is lost.
+    After,
+}
+
+/// What a request gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A `Status` of this code: 403, 409, 410 (of a watch: inside its stream), 429 (with `Retry-After: 1`), 500, …
+    Code(u16),
+    /// No answer: the connection breaks. A watch breaks after its first events.
+    Drop,
+    /// The right answer, late.
+    Delay(Duration),
+}
+
+/// A rule. What is not given matches everything; `*` as the last character of a text matches any end.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rule {
+    /// Name of the user. Without it, everybody but the administrator.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
+    #[serde(default)]
+    pub verb: Option<String>,
+    /// Plural, with a subresource where one is meant: `services`, `services/status`.
+    #[serde(default)]
+    pub resource: Option<String>,
+    /// Name of the object.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Only the nth request that matches, counted from 1.
+    #[serde(default)]
+    pub nth: Option<u64>,
+    /// Only with this chance, 0 to 1.
+    #[serde(default)]
+    pub probability: Option<f64>,
+    /// What the request gets.
+    #[serde(deserialize_with = "answer")]
+    pub answer: Answer,
+    /// Whether it is carried out.
+    #[serde(default)]
+    pub when: When,
+}
+
+/// What hits a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) answer: Answer,
+    pub(crate) when: When,
+}
+
+fn answer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Answer, D::Error> {
+    let value = Value::deserialize(deserializer)?;
+    let text = match &value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    parse_answer(&text).ok_or_else(|| {
+        let example = "a code such as 409, \"drop\", or a delay such as \"delay=2s\"";
+        serde::de::Error::custom(format!("answer {text:?}: expected {example}"))
+    })
+}
+
+fn parse_answer(text: &str) -> Option<Answer> {
+    if text == "drop" {
+        return Some(Answer::Drop);
+    }
+    if let Some(delay) = text.strip_prefix("delay=") {
+        let milliseconds = match delay.strip_suffix("ms") {
+            Some(number) => number.parse::<f64>().ok()?,
+            None => delay.strip_suffix('s')?.parse::<f64>().ok()? * 1000.0,
+        };
+        return Duration::try_from_secs_f64(milliseconds / 1000.0).ok().map(Answer::Delay);
+    }
+    text.parse().ok().filter(|code| (400..600).contains(code)).map(Answer::Code)
+}
+
+impl Rule {
+    /// A rule that hits every request of everybody but the administrator.
+    #[must_use]
+    pub fn new(answer: Answer) -> Self {
+        Self {
+            user: None,
+            verb: None,
+            resource: None,
+            name: None,
+            nth: None,
+            probability: None,
+            answer,
+            when: When::Before,
+        }
+    }
+
+    /// Reads a YAML list of rules; nothing is no rules.
+    ///
+    /// # Errors
+    /// Says what is wrong with which rule.
+    pub fn parse(text: &str) -> Result<Vec<Self>, String> {
+        if text.trim().is_empty() {
+            return Ok(vec![]);
+        }
+        let rules: Vec<Value> =
+            serde_saphyr::from_str(text).map_err(|e| format!("a YAML list of rules is expected: {e}"))?;
+        rules
+            .into_iter()
+            .enumerate()
+            .map(|(i, rule)| {
+                let rule: Self = serde_json::from_value(rule).map_err(|e| format!("rule {}: {e}", i + 1))?;
+                match rule.probability {
+                    Some(chance) if !(0.0..=1.0).contains(&chance) => {
+                        Err(format!("rule {}: probability {chance} is not between 0 and 1", i + 1))
+                    }
+                    _ => Ok(rule),
+                }
+            })
+            .collect()
+    }
+
+    pub(super) fn matches(&self, aim: Aim<'_>) -> bool {
+        let fits = |wanted: &Option<String>, given: &str| {
+            wanted.as_deref().is_none_or(|wanted| match wanted.strip_suffix('*') {
+                Some(start) => given.starts_with(start),
+                None => given == wanted,
+            })
+        };
+        (self.user.is_some() || !aim.is_admin)
+            && fits(&self.user, aim.user)
+            && fits(&self.verb, aim.verb)
+            && fits(&self.resource, aim.resource)
+            && fits(&self.name, aim.name)
+    }
+
+    /// Whether the rule hits its `matched`th request.
+    pub(super) fn fires(&self, matched: u64, chance: impl FnOnce() -> f64) -> bool {
+        self.nth.is_none_or(|nth| nth == matched) && self.probability.is_none_or(|p| chance() < p)
+    }
+
+    pub(super) fn fault(&self) -> Fault {
+        Fault { answer: self.answer.clone(), when: self.when }
+    }
+}
+
+/// The `Status` of an injected code.
+pub(crate) fn status(code: u16) -> Failure {
+    let text = "injected by a rule of kube-system/sim-faults or of the test";
+    match code {
+        429 => Failure::too_many_requests(
+            "the server has received too many requests and has asked us to try again later",
+            1,
+        ),
+        410 => Failure::expired(format!("too old resource version ({text})")),
+        500 => Failure::internal(text),
+        503 => Failure::unavailable(text),
+        _ => {
+            let reason = match code {
+                401 => "Unauthorized",
+                403 => "Forbidden",
+                404 => "NotFound",
+                409 => "Conflict",
+                422 => "Invalid",
+                504 => "Timeout",
+                _ => "",
+            };
+            let name = StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
+            let message = format!("{}: {text}", name.unwrap_or("fault"));
+            Failure { code, reason, message, details: Value::Null }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("409", Some(Answer::Code(409)))]
+    #[case("drop", Some(Answer::Drop))]
+    #[case("delay=2s", Some(Answer::Delay(Duration::from_secs(2))))]
+    #[case("delay=1.5s", Some(Answer::Delay(Duration::from_millis(1500))))]
+    #[case("delay=20ms", Some(Answer::Delay(Duration::from_millis(20))))]
+    #[case("delay=-1s", None)]
+    #[case("delay=2", None)]
+    #[case("200", None)]
+    #[case("", None)]
+    fn answers(#[case] text: &str, #[case] answer: Option<Answer>) {
+        assert_eq!(parse_answer(text), answer);
+    }
+
+    #[test]
+    fn rules_are_a_yaml_list_and_a_wrong_one_is_named() {
+        let rules =
+            Rule::parse("- verb: update\n  resource: ippools\n  nth: 3\n  answer: 409\n  when: after\n");
+        let rule = Rule {
+            verb: Some("update".into()),
+            resource: Some("ippools".into()),
+            nth: Some(3),
+            when: When::After,
+            ..Rule::new(Answer::Code(409))
+        };
+        assert_eq!(rules, Ok(vec![rule]));
+        assert_eq!(Rule::parse("\n"), Ok(vec![]));
+        for wrong in
+            ["- answer: maybe", "- answer: 409\n  vreb: get", "verb: get", "- answer: 409\n  probability: 7"]
+        {
+            assert!(Rule::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Rule::parse("- answer: 409\n- {}").unwrap_err().starts_with("rule 2: "));
+    }
+
+    #[rstest]
+    #[case(Rule::new(Answer::Drop), "ccm", false, true)]
+    #[case(Rule::new(Answer::Drop), "admin", true, false)]
+    #[case(Rule { user: Some("admin".into()), ..Rule::new(Answer::Drop) }, "admin", true, true)]
+    #[case(Rule { user: Some("system:*".into()), ..Rule::new(Answer::Drop) }, "system:x", false, true)]
+    #[case(Rule { user: Some("ccm".into()), ..Rule::new(Answer::Drop) }, "lb", false, false)]
+    #[case(Rule { resource: Some("services".into()), ..Rule::new(Answer::Drop) }, "ccm", false, false)]
+    fn a_rule_hits_whom_it_means(
+        #[case] rule: Rule,
+        #[case] user: &str,
+        #[case] is_admin: bool,
+        #[case] hit: bool,
+    ) {
+        let aim = Aim { user, is_admin, verb: "get", resource: "ippools", name: "default" };
+        assert_eq!(rule.matches(aim), hit);
+    }
+}

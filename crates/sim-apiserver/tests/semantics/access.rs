@@ -1,0 +1,209 @@
+//! Who may do what: RBAC, reviews, tokens, the audit log, aggregated APIs.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use http::{Request, Response};
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
+use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview};
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use rstest::rstest;
+use serde_json::{Value, json};
+use sim_apiserver::{ApiServer, User};
+
+use crate::support::{cluster, config_map, object, refusal};
+
+const CCM: &str = "system:serviceaccount:kube-system:ccm";
+
+async fn grant(client: &Client, rules: Value) {
+    let roles: Api<Role> = Api::namespaced(client.clone(), "shop");
+    let role = object(json!({"metadata": {"name": "ccm"}, "rules": rules}));
+    roles.create(&PostParams::default(), &role).await.unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), "shop");
+    let binding = object(json!({
+        "metadata": {"name": "ccm"}, "roleRef": {"kind": "Role", "name": "ccm"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "ccm"}],
+    }));
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
+}
+
+fn maps(client: &Client) -> Api<ConfigMap> {
+    Api::namespaced(client.clone(), "shop")
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_allowed_that_no_rule_allows() {
+    let (server, admin) = cluster();
+    let ccm = server.client(CCM);
+    let status = refusal(maps(&ccm).list(&ListParams::default()).await);
+    assert_eq!(status.code, 403);
+    assert_eq!(
+        status.message,
+        "configmaps is forbidden: User \"system:serviceaccount:kube-system:ccm\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"shop\""
+    );
+    grant(&admin, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["list"]}])).await;
+    maps(&ccm).list(&ListParams::default()).await.unwrap();
+    assert_eq!(refusal(maps(&ccm).get("a").await).code, 403);
+    assert_eq!(refusal(Api::<ConfigMap>::all(ccm).list(&ListParams::default()).await).code, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_end_with_their_binding() {
+    let (server, admin) = cluster();
+    let ccm = server.client(CCM);
+    grant(&admin, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["*"]}])).await;
+    maps(&ccm).create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(admin, "shop");
+    bindings.delete("ccm", &DeleteParams::default()).await.unwrap();
+    assert_eq!(refusal(maps(&ccm).get("a").await).code, 403);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_can_name_objects_and_subresources() {
+    let (server, admin) = cluster();
+    let ccm = server.client(CCM);
+    grant(
+        &admin,
+        json!([
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"], "verbs": ["get"]},
+            {"apiGroups": [""], "resources": ["services/status"], "verbs": ["patch"]},
+        ]),
+    )
+    .await;
+    for name in ["a", "b"] {
+        maps(&admin).create(&PostParams::default(), &config_map(name, "1")).await.unwrap();
+    }
+    maps(&ccm).get("a").await.unwrap();
+    assert_eq!(refusal(maps(&ccm).get("b").await).code, 403);
+    let review = async |resource: &str, subresource: &str| {
+        let reviews: Api<SelfSubjectAccessReview> = Api::all(ccm.clone());
+        let review = object(json!({"spec": {"resourceAttributes": {
+            "verb": "patch", "resource": resource, "subresource": subresource, "namespace": "shop",
+        }}}));
+        reviews.create(&PostParams::default(), &review).await.unwrap().status.unwrap().allowed
+    };
+    assert!(review("services", "status").await);
+    assert!(!review("services", "").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn everybody_may_ask_about_himself() {
+    let (server, _admin) = cluster();
+    let ccm = server.client(CCM);
+    let whoami: Api<SelfSubjectReview> = Api::all(ccm.clone());
+    let me = whoami.create(&PostParams::default(), &SelfSubjectReview::default()).await.unwrap();
+    let me = me.status.unwrap().user_info.unwrap();
+    assert_eq!(me.username.as_deref(), Some(CCM));
+    assert!(me.groups.unwrap().contains(&"system:serviceaccounts:kube-system".to_owned()));
+    let rules: Api<SelfSubjectRulesReview> = Api::all(ccm);
+    let review = object(json!({"spec": {"namespace": "shop"}}));
+    let status = rules.create(&PostParams::default(), &review).await.unwrap().status.unwrap();
+    assert!(!status.incomplete && !status.resource_rules.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_of_a_service_account_is_known_to_the_server() {
+    let (_server, admin) = cluster();
+    let accounts: Api<ServiceAccount> = Api::namespaced(admin.clone(), "kube-system");
+    let account = object(json!({"metadata": {"name": "ccm"}}));
+    accounts.create(&PostParams::default(), &account).await.unwrap();
+    let request: TokenRequest = object(json!({"spec": {"audiences": []}}));
+    let token = accounts.create_token_request("ccm", &PostParams::default(), &request).await.unwrap();
+    let token = token.status.unwrap().token;
+    let reviews: Api<TokenReview> = Api::all(admin);
+    let review = async |token: &str| {
+        let review = object(json!({"spec": {"token": token}}));
+        reviews.create(&PostParams::default(), &review).await.unwrap().status.unwrap()
+    };
+    assert_eq!(review(&token).await.user.unwrap().username.as_deref(), Some(CCM));
+    assert_ne!(review("wrong").await.authenticated, Some(true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_request_is_recorded_with_its_user_and_answer() {
+    let (server, admin) = cluster();
+    let before = server.audit().total();
+    maps(&admin).create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    assert!(maps(&server.client("eve")).delete("a", &DeleteParams::default()).await.is_err());
+    let seen: Vec<_> = server
+        .audit()
+        .since(before)
+        .into_iter()
+        .map(|record| (record.user, record.verb, record.uri, record.code))
+        .collect();
+    let path = "/api/v1/namespaces/shop/configmaps";
+    let record = |user: &str, verb: &str, uri: String, code| (user.to_owned(), verb.to_owned(), uri, code);
+    assert_eq!(
+        seen,
+        [
+            record("admin", "create", format!("{path}?"), 201),
+            record("eve", "delete", format!("{path}/a?"), 403)
+        ]
+    );
+}
+
+#[test]
+fn the_audit_log_can_be_a_file_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("audit.log");
+    let server = ApiServer::builder().audit_file(&path).try_build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { server.client("admin").apiserver_version().await.unwrap() });
+    let lines = std::fs::read_to_string(path).unwrap();
+    let line: Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&line["user"], &line["uri"], &line["code"]),
+        (&json!("admin"), &json!("/version"), &json!(200))
+    );
+    assert!(ApiServer::builder().audit_file("/nowhere/audit.log").try_build().is_err());
+}
+
+#[rstest]
+#[case(User::admin(), "", 200)]
+#[case(User::named("eve"), "", 403)]
+#[case(User::named("eve"), "/x", 403)]
+#[tokio::test(start_paused = true)]
+async fn an_aggregated_api_answers_after_the_servers_own_checks(
+    #[case] user: User,
+    #[case] rest: &str,
+    #[case] code: u16,
+) {
+    let (server, _admin) = cluster();
+    let service = tower::service_fn(|request: Request<Body>| async move {
+        let user = request.headers()["x-remote-user"].to_str().unwrap();
+        let answer = json!({"path": request.uri().path(), "user": user});
+        Ok::<_, Infallible>(Response::new(Body::from(answer.to_string())))
+    });
+    server.aggregate("subresources.kubevirt.io", service);
+    let path = format!("/apis/subresources.kubevirt.io/v1/namespaces/shop/virtualmachines/vm/start{rest}");
+    let request = Request::put(&path).body(vec![]).unwrap();
+    match server.client(user).request::<Value>(request).await {
+        Ok(answer) => assert_eq!((answer, code), (json!({"path": path, "user": "admin"}), 200)),
+        refused => assert_eq!(refusal(refused).code, code),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cluster_role_bound_in_a_namespace_holds_there() {
+    let (server, admin) = cluster();
+    let roles: Api<ClusterRole> = Api::all(admin.clone());
+    let role = object(json!({
+        "metadata": {"name": "harvesterhci.io:cloudprovider"},
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}],
+    }));
+    roles.create(&PostParams::default(), &role).await.unwrap();
+    let bindings: Api<RoleBinding> = Api::namespaced(admin, "shop");
+    let binding = object(json!({
+        "metadata": {"name": "ccm"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "harvesterhci.io:cloudprovider"},
+        "subjects": [{"kind": "ServiceAccount", "namespace": "shop", "name": "ccm"}],
+    }));
+    bindings.create(&PostParams::default(), &binding).await.unwrap();
+    let ccm = server.client(User::service_account("shop", "ccm"));
+    maps(&ccm).list(&ListParams::default()).await.unwrap();
+    let elsewhere: Api<ConfigMap> = Api::namespaced(ccm, "default");
+    assert_eq!(refusal(elsewhere.list(&ListParams::default()).await).code, 403);
+}

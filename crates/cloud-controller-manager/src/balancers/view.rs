@@ -1,5 +1,8 @@
 //! What there is and what should be, for one Service: the decision. No clock, no cache, no client.
 
+mod host;
+mod remarks;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use cloud_provider::{Balancer, Notice, Publish, View};
@@ -8,14 +11,11 @@ use harvester_api::{ConditionStatus, LoadBalancer, annotations, condition, names
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{
-    object::{Carried, Identity, Wanted, listeners},
-    selector::select,
-};
+use super::object::{Carried, Identity, Wanted};
 use crate::{
     data_path::{Allowed, DataPath, Policy, choose},
     machines::Backends,
-    wishes::{Fault, REFUSED, Wishes, health_check},
+    wishes::{Fault, Wishes},
 };
 
 /// Harvester answers a new object within a fraction of a second; after this time its silence is told.
@@ -77,21 +77,21 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     let mut view = View { notices: choice.notices, ..View::default() };
     let carried = match path {
         DataPath::Guest => Some(Carried::Guest { announced: ingress(service) }),
-        DataPath::Host => host(sight, present.is_some(), &mut faults, &mut view.notices),
+        DataPath::Host => host::carried(sight, present.is_some(), &mut faults, &mut view.notices),
     };
     let (identity, service, wishes) = (*identity, *service, *wishes);
     let wanted = carried.map(|carried| Wanted { identity, service, wishes, carried });
     let refused = refusal(service, &faults, present.is_some());
     let forbidden = refused.is_some() && present.is_none();
 
-    view.notices.extend(remarks(wishes, path));
+    view.notices.extend(remarks::keys(wishes, path));
     view.own_annotations.push(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned());
     view.balancer = match balancer {
         Found::Absent => Balancer::Absent,
         Found::Unreadable(why) => Balancer::Unreadable((*why).to_owned()),
         Found::Present(balancer) if balancer.metadata.deletion_timestamp.is_some() => Balancer::Leaving,
         Found::Present(balancer) => {
-            view.notices.extend(fixed(balancer, wishes, path));
+            view.notices.extend(remarks::fixed(balancer, wishes, path));
             let in_step =
                 wanted.as_ref().is_none_or(|wanted| balancer.edited(|json| wanted.apply(json)).is_none());
             Balancer::Present { in_step, address: working(balancer, service, path) }
@@ -142,80 +142,6 @@ fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<D
         .or_else(|| (leaving && marked()).then_some(DataPath::Host))
 }
 
-/// What the host path needs of a Service and of the cluster; faults and remarks are added where they belong.
-fn host(
-    sight: &Sight<'_>,
-    exists: bool,
-    faults: &mut Vec<Fault>,
-    notices: &mut Vec<Notice>,
-) -> Option<Carried> {
-    let Sight { identity, service, wishes, backends, .. } = sight;
-    let spec = service.spec.as_ref();
-    let own = faults.len();
-    let listeners = listeners(service).map_err(|found| faults.extend(found)).ok();
-    let check = health_check(service).map_err(|found| faults.extend(found)).ok();
-    if !wishes.network.is_empty() {
-        let sentence = format!(
-            "annotation {} is not for the data path host, which speaks on the management network: remove it, or use data-path: guest",
-            annotations::SERVICE_NETWORK
-        );
-        faults.push(Fault::new("NetworkNotSupported", sentence));
-    }
-    if spec.and_then(|spec| spec.ip_families.as_deref()).is_some_and(|families| families == ["IPv6"]) {
-        faults.push(Fault::new("IPFamilyNotSupported", "the data path host has IPv4 addresses only"));
-    }
-    if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local") {
-        if matches!(check, Some(None)) {
-            let sentence = format!(
-                "externalTrafficPolicy Local needs a health check on the data path host: set annotation {}",
-                annotations::HEALTH_CHECK_PORT
-            );
-            faults.push(Fault::new("HealthCheckNeeded", sentence));
-        }
-        let sentence =
-            "externalTrafficPolicy Local does not preserve the client's address on the data path host";
-        notices.push(Notice::normal("ClientAddressNotPreserved", sentence));
-    }
-    let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
-    let shown = has(annotations::KUBE_VIP_VIP_HOST);
-    if exists && shown {
-        let sentence = "kube-vip in the guest announces this address too and does not let go of it: restart kube-vip, or \
-            create the Service anew";
-        notices.push(Notice::warning("VipAnnouncedTwice", sentence));
-    } else if !exists && (shown || has(annotations::KUBE_VIP_LOADBALANCER_IPS)) {
-        let sentence = "kube-vip in the guest has announced this Service and would announce its address a second time: \
-            create the Service anew for the data path host";
-        faults.push(Fault::new("AnnouncedInGuest", sentence));
-    }
-
-    let backends = backends.as_ref()?;
-    if !backends.nodes_without_vm.is_empty() {
-        let sentence =
-            format!("no VM is known for nodes {}: they get no traffic", backends.nodes_without_vm.join(", "));
-        notices.push(Notice::warning("NodeWithoutVM", sentence));
-    }
-    if backends.eligible.is_empty() {
-        let sentence = "There are no available nodes for the load balancer";
-        if exists {
-            notices.push(Notice::warning("UnAvailableLoadBalancer", sentence));
-        } else {
-            faults.push(Fault::new("UnAvailableLoadBalancer", sentence));
-        }
-        return None;
-    }
-    let selector = select(&identity.cluster, &backends.eligible, &backends.all).map_err(|vms| {
-        let sentence = format!(
-            "VMs {} have neither label guestcluster.harvesterhci.io/name={} nor harvesterhci.io/vmName: label them and their templates in Harvester",
-            vms.join(", "),
-            identity.cluster.name()
-        );
-        faults.push(Fault::new("NodesNotSelectable", sentence));
-    });
-    let carried = Carried::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
-    // an object that exists follows what can be followed; a new one is made only without fault
-    (exists && faults.len() == own || faults.is_empty()).then_some(carried)
-}
-
 /// All faults in one Event.
 fn refusal(service: &Service, faults: &[Fault], exists: bool) -> Option<Notice> {
     let first = faults.first()?;
@@ -226,54 +152,6 @@ fn refusal(service: &Service, faults: &[Fault], exists: bool) -> Option<Notice> 
         first.reason,
         format!("{what} for service {namespace}/{name}: {}", sentences.join("; ")),
     ))
-}
-
-/// Keys without effect, in one Event.
-fn remarks(wishes: &Wishes, path: DataPath) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    let told_elsewhere = |key: &&str| {
-        REFUSED.contains(key) || (path == DataPath::Host && *key == annotations::SERVICE_NETWORK)
-    };
-    let keys: Vec<&str> = wishes.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
-    if !keys.is_empty() {
-        let network = if keys.contains(&annotations::SERVICE_NETWORK) {
-            "; the network chooses the pool, but no interface of the nodes"
-        } else {
-            ""
-        };
-        let sentence = format!("this version does not act on {}{network}", keys.join(", "));
-        notices.push(Notice::warning("NotSupported", sentence));
-    }
-    if !wishes.misplaced.is_empty() {
-        let sentence = format!(
-            "{} are keys of objects in Harvester and have no effect on a Service: use cloudprovider.harvesterhci.io/…",
-            wishes.misplaced.join(", ")
-        );
-        notices.push(Notice::warning("AnnotationHasNoEffect", sentence));
-    }
-    notices
-}
-
-/// What was decided at creation and is wished otherwise now.
-fn fixed(balancer: &LoadBalancer, wishes: &Wishes, path: DataPath) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    if wishes.ipam.is_some_and(|ipam| ipam != balancer.spec.ipam()) {
-        let sentence = format!(
-            "annotation {} cannot be changed, the Service keeps its address: create it anew",
-            annotations::IPAM
-        );
-        notices.push(Notice::warning("IPAMFixed", sentence));
-    }
-    let request = balancer.annotations().get(annotations::LB_NETWORK_REQUEST);
-    if path == DataPath::Guest && request.is_some_and(|request| *request != wishes.network) {
-        let sentence = format!(
-            "annotation {} cannot be changed, the Service stays on network {:?}: create it anew",
-            annotations::SERVICE_NETWORK,
-            request.map(String::as_str).unwrap_or_default()
-        );
-        notices.push(Notice::warning("NetworkFixed", sentence));
-    }
-    notices
 }
 
 /// Why there is no address, and when to look again.
@@ -336,4 +214,166 @@ fn ingress(service: &Service) -> Option<String> {
 
 fn mark(key: &str, value: &str) -> BTreeMap<String, Option<String>> {
     BTreeMap::from([(key.to_owned(), Some(value.to_owned()))])
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{balancers::selector::Backend, cluster::GuestCluster};
+
+    const CHECK: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
+    const HOST: &str = "cloudprovider.harvesterhci.io/data-path";
+
+    fn service(annotations: &Value, spec: &Value) -> Service {
+        let mut json = json!({
+            "metadata": {"name": "web", "namespace": "shop", "uid": "1", "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
+        });
+        for (key, value) in spec.as_object().into_iter().flatten() {
+            json["spec"][key] = value.clone();
+        }
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn object(workload: &str, status: &Value) -> Kept<LoadBalancer> {
+        let json = json!({"metadata": {"name": "blue-shop-web-1", "namespace": "team-a"},
+            "spec": {"workloadType": workload, "ipam": "pool"}, "status": status});
+        Kept::from_json(json).unwrap()
+    }
+
+    fn backends() -> Backends {
+        let backend = Backend { vm: "a".into(), cluster: Some("blue".into()), name: Some("a".into()) };
+        Backends { eligible: ["a".to_owned()].into(), nodes_without_vm: vec![], all: vec![backend] }
+    }
+
+    /// Judges in mode `annotation`; `change` makes the sight another one.
+    fn view(
+        service: &Service,
+        balancer: Option<&Kept<LoadBalancer>>,
+        change: impl FnOnce(&mut Sight<'_>),
+    ) -> View {
+        let identity =
+            Identity { cluster: GuestCluster::new("blue"), cluster_uid: None, management_network: None };
+        let wishes = Wishes::of(service);
+        let mut sight = Sight {
+            identity: &identity,
+            policy: Policy::Annotation,
+            allowed: Allowed::default(),
+            service,
+            wishes: &wishes,
+            balancer: balancer.map_or(Found::Absent, Found::Present),
+            backends: Some(backends()),
+            waited: Duration::ZERO,
+        };
+        change(&mut sight);
+        judge(&sight).0
+    }
+
+    fn refusals(annotations: &Value, spec: &Value, change: impl FnOnce(&mut Sight<'_>)) -> Vec<&'static str> {
+        let view = view(&service(annotations, spec), None, change);
+        view.refusals.iter().map(|notice| notice.reason).collect()
+    }
+
+    fn told(view: &View) -> Vec<&'static str> {
+        view.notices.iter().map(|notice| notice.reason).collect()
+    }
+
+    // data-paths.md rows 1, 2, 9; the first reason names the Event, its text has them all
+    #[rstest]
+    #[case::nothing_wrong(json!({CHECK: "80"}), json!({}), None)]
+    #[case::no_node_port(json!({CHECK: "80"}), json!({"ports": [{"port": 80}]}), Some("NodePortMissing"))]
+    #[case::sctp(json!({HOST: "host"}), json!({"ports": [{"port": 80, "protocol": "SCTP", "nodePort": 1}]}),
+        Some("ProtocolNotSupported"))]
+    #[case::network(json!({HOST: "host", annotations::SERVICE_NETWORK: "a/b"}), json!({}), Some("NetworkNotSupported"))]
+    #[case::ipv6(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), Some("IPFamilyNotSupported"))]
+    #[case::dual(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6", "IPv4"]}), None)]
+    #[case::check(json!({CHECK: "81"}), json!({}), Some("InvalidHealthCheck"))]
+    #[case::announced(json!({CHECK: "80", annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.1"}), json!({}),
+        Some("AnnouncedInGuest"))]
+    #[case::local(json!({HOST: "host"}), json!({"externalTrafficPolicy": "Local"}), Some("HealthCheckNeeded"))]
+    #[case::local_and_check(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local"}), None)]
+    // docs: health checks of old manifests never fail a Service
+    #[case::check_on_guest(json!({HOST: "guest", CHECK: "81"}), json!({}), None)]
+    #[case::source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), Some("NotSupported"))]
+    #[case::later_but_served(json!({annotations::SERVICE_IP: "10.0.0.1"}), json!({}), None)]
+    fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Option<&str>) {
+        assert_eq!(refusals(&annotations, &spec, |_| ()), reason.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_host_path_waits_for_the_list_of_vms_in_silence() {
+        let service = service(&json!({CHECK: "80"}), &json!({}));
+        let unknown = view(&service, None, |sight| sight.backends = None);
+        assert_eq!((unknown.held, unknown.refusals), (true, vec![]));
+        let empty = view(&service, None, |sight| sight.backends = Some(Backends::default()));
+        assert_eq!((empty.held, empty.refusals[0].reason), (false, "UnAvailableLoadBalancer"));
+    }
+
+    #[test]
+    fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
+        let object = object("vm", &json!({"address": "10.0.0.9"}));
+        let view = view(&service(&json!({CHECK: "81"}), &json!({})), Some(&object), |_| ());
+        assert_eq!((view.refusals.len(), told(&view)), (0, vec!["InvalidHealthCheck"]));
+        let address = Some("10.0.0.9".to_owned());
+        assert_eq!(view.balancer, Balancer::Present { in_step: true, address });
+        assert_eq!(view.publish, Publish::Address("10.0.0.9".into()));
+    }
+
+    #[rstest]
+    #[case::nothing("cluster", json!({}), 0, None, Some(10))]
+    #[case::silence("cluster", json!({}), 10, Some("has not answered"), None)]
+    #[case::reason("cluster", json!({"conditions": [{"type": "Ready", "status": "False", "message": "pool lab is full"}]}),
+        0, Some("pool lab is full"), None)]
+    #[case::hint_on_host("vm", json!({"conditions": [{"type": "Ready", "status": "False", "message": "no pool"}]}),
+        0, Some("data-path: guest"), None)]
+    #[case::allocated("cluster", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 99, None, None)]
+    #[case::to_be_announced("vm", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 20, None, Some(40))]
+    fn what_is_waited_for_is_told(
+        #[case] workload: &str,
+        #[case] status: Value,
+        #[case] waited: u64,
+        #[case] waiting: Option<&str>,
+        #[case] again: Option<u64>,
+    ) {
+        let object = object(workload, &status);
+        let view = view(&service(&json!({}), &json!({})), Some(&object), |sight| {
+            sight.waited = Duration::from_secs(waited);
+        });
+        let text = view.waiting.unwrap_or_default();
+        assert!(waiting.map_or(text.is_empty(), |part| text.contains(part)), "{text}");
+        assert_eq!(view.again, again.map(Duration::from_secs));
+    }
+
+    // data-paths.md row 2, last sentence: an object of v0.1.x, whose Service kube-vip announced
+    #[test]
+    fn an_address_announced_twice_is_told() {
+        let marks = json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"});
+        let object = object("vm", &json!({"address": "10.0.0.9"}));
+        let view = view(&service(&marks, &json!({})), Some(&object), |_| ());
+        assert_eq!(told(&view), ["VipAnnouncedTwice"]);
+        assert_eq!(view.before[annotations::KUBE_VIP_IGNORE].as_deref(), Some("true"));
+    }
+
+    #[test]
+    fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
+        let mut service =
+            service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({"type": "ClusterIP"}));
+        service.metadata.deletion_timestamp = None;
+        let view = view(&service, None, |_| ());
+        assert_eq!((view.outlives, view.publish), (true, Publish::Nothing));
+        assert!(view.own_annotations.contains(&annotations::KUBE_VIP_IGNORE.to_owned()));
+    }
+
+    #[test]
+    fn the_address_for_kube_vip_is_what_harvester_allocated() {
+        for ip in ["10.0.0.9", DHCP_ADDRESS] {
+            let object = object("cluster", &json!({"allocatedAddress": {"ip": ip}}));
+            let view = view(&service(&json!({}), &json!({})), Some(&object), |_| ());
+            assert_eq!(view.after[annotations::KUBE_VIP_LOADBALANCER_IPS].as_deref(), Some(ip));
+            assert_eq!(view.publish, Publish::NotOurs);
+        }
+    }
 }

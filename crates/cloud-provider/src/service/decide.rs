@@ -86,15 +86,6 @@ fn provide(seen: &Seen) -> Plan {
         }
         Balancer::Present { in_step, address } => {
             marks.extend(missing(&view.after, &seen.annotations));
-            let ours = matches!(view.publish, Publish::Address(_)) || !view.after.is_empty();
-            if let Some(address) = address
-                && ours
-            {
-                plan.notices.push(Notice::normal(
-                    "EnsuredLoadBalancer",
-                    format!("Load balancer has address {address}"),
-                ));
-            }
             if !seen.finalized || !marks.is_empty() {
                 plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
             }
@@ -117,6 +108,13 @@ fn provide(seen: &Seen) -> Plan {
         && seen.published != [address.clone()]
     {
         plan.steps.push(Step::Publish(address.clone()));
+    }
+    // told when something is handed over, so that a restart tells nothing
+    if let Balancer::Present { address: Some(address), .. } = &view.balancer
+        && !plan.steps.is_empty()
+    {
+        plan.notices
+            .push(Notice::normal("EnsuredLoadBalancer", format!("Load balancer has address {address}")));
     }
     plan
 }
@@ -324,6 +322,8 @@ mod tests {
         let told = |balancer| decide(&with(wanted(balancer), publishing)).notices;
         assert_eq!(told(present(true, None)), []);
         assert_eq!(told(present(true, Some("10.0.0.9")))[0].reason, "EnsuredLoadBalancer");
+        let settled = decide(&with(wanted(present(true, Some("10.0.0.9"))), finalized));
+        assert_eq!((settled.steps, settled.notices), (vec![], vec![]));
     }
 
     proptest::proptest! {

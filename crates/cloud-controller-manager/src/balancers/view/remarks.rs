@@ -1,0 +1,58 @@
+//! What the owner of a Service should know about its annotations, though nothing is refused because of it.
+
+use cloud_provider::Notice;
+use harvester_api::{LoadBalancer, annotations};
+use kube::ResourceExt;
+
+use crate::{
+    data_path::DataPath,
+    wishes::{REFUSED, Wishes},
+};
+
+/// Keys without effect, in one Event.
+pub(super) fn keys(wishes: &Wishes, path: DataPath) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    let told_elsewhere = |key: &&str| {
+        REFUSED.contains(key) || (path == DataPath::Host && *key == annotations::SERVICE_NETWORK)
+    };
+    let keys: Vec<&str> = wishes.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
+    if !keys.is_empty() {
+        let network = if keys.contains(&annotations::SERVICE_NETWORK) {
+            "; the network chooses the pool, but no interface of the nodes"
+        } else {
+            ""
+        };
+        let sentence = format!("this version does not act on {}{network}", keys.join(", "));
+        notices.push(Notice::warning("NotSupported", sentence));
+    }
+    if !wishes.misplaced.is_empty() {
+        let sentence = format!(
+            "{} are keys of objects in Harvester and have no effect on a Service: use cloudprovider.harvesterhci.io/…",
+            wishes.misplaced.join(", ")
+        );
+        notices.push(Notice::warning("AnnotationHasNoEffect", sentence));
+    }
+    notices
+}
+
+/// What was decided at creation and is wished otherwise now.
+pub(super) fn fixed(balancer: &LoadBalancer, wishes: &Wishes, path: DataPath) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    if wishes.ipam.is_some_and(|ipam| ipam != balancer.spec.ipam()) {
+        let sentence = format!(
+            "annotation {} cannot be changed, the Service keeps its address: create it anew",
+            annotations::IPAM
+        );
+        notices.push(Notice::warning("IPAMFixed", sentence));
+    }
+    let request = balancer.annotations().get(annotations::LB_NETWORK_REQUEST);
+    if path == DataPath::Guest && request.is_some_and(|request| *request != wishes.network) {
+        let sentence = format!(
+            "annotation {} cannot be changed, the Service stays on network {:?}: create it anew",
+            annotations::SERVICE_NETWORK,
+            request.map(String::as_str).unwrap_or_default()
+        );
+        notices.push(Notice::warning("NetworkFixed", sentence));
+    }
+    notices
+}

@@ -1,0 +1,13 @@
+//! The cloud controller manager in a guest and a Harvester cluster, on the simulated servers and on real ones. The
+//! tests play Harvester's load balancer and kube-vip themselves: what is tested is what is asked of them.
+
+#[path = "component/guest_path.rs"]
+mod guest_path;
+#[path = "component/harness.rs"]
+mod harness;
+#[path = "component/host_path.rs"]
+mod host_path;
+#[path = "component/nodes.rs"]
+mod nodes;
+#[path = "component/requests.rs"]
+mod requests;

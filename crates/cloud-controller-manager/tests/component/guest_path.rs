@@ -1,0 +1,234 @@
+//! Services whose traffic the guest carries.
+
+use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::Service;
+use serde_json::json;
+use test_cluster::TestCluster;
+
+use super::harness::{
+    Ccm, allocate, annotation, announce, asked, balancer, create_service, events, finalizers, harvester_says,
+    ingress, service, told,
+};
+
+const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
+test_cluster::component_tests! {
+    /// The requests are the benchmark's aim: one POST, one PUT, one DELETE, and no GET.
+    async fn a_service_costs_three_requests_in_harvester_over_its_life(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let before = cluster.objects(test_cluster::Side::Harvester).await;
+        create_service(&cluster, "{}", "").await;
+        let made = balancer(&cluster).await.unwrap();
+        let uid = service(&cluster).await.unwrap().metadata.uid.unwrap();
+        assert!(made.metadata.name.clone().unwrap().starts_with("blue-shop-web-"));
+        assert_eq!(made.metadata.annotations.as_ref().unwrap()["cloudprovider.harvesterhci.io/service-uid"], uid);
+        assert_eq!(finalizers(&service(&cluster).await.unwrap()), [FINALIZER]);
+
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        assert_eq!(told(&cluster, "EnsuredLoadBalancer").await, 1);
+        announce(&cluster, "127.9.0.1").await;
+        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
+
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!(service(&cluster).await, None);
+        assert_eq!(cluster.objects(test_cluster::Side::Harvester).await, before);
+        assert_eq!(
+            asked(&cluster.harvester),
+            ["create loadbalancers 201", "update loadbalancers 200", "delete loadbalancers 200"]
+        );
+        assert_eq!(asked(&cluster.guest), ["patch services 200", "patch services 200", "patch services 200"]);
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md L1: in the Go program this leaves the object and its address behind.
+    async fn a_service_that_never_had_an_address_leaves_nothing_behind(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        assert!(balancer(&cluster).await.is_some());
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md, top list 7: no drift repair.
+    async fn an_object_deleted_in_harvester_comes_back(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        let key = format!("team-a/{}", balancer(&cluster).await.unwrap().metadata.name.unwrap());
+        cluster.harvester.delete::<LoadBalancer>(&key).await;
+        cluster.settle().await;
+        assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md L8, L9, L32 and section 7.2.
+    async fn changes_that_mean_nothing_cost_nothing(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        cluster.guest.forget_requests();
+        cluster.harvester.forget_requests();
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"annotations": {"foreign": "x"}}})).await;
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"ports": [{"name": "http", "port": 81}]}})).await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "b"}}})).await;
+        cluster.settle().await;
+        ccm.stop().await;
+        let again = Ccm::start(&cluster).await;
+        assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
+        again.stop().await;
+    }
+
+    async fn dhcp_hands_over_the_marker_and_takes_back_the_lease(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/ipam: dhcp}", "").await;
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}})).await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("0.0.0.0"));
+        announce(&cluster, "127.9.0.7").await;
+        announce(&cluster, "127.9.0.8").await;
+        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.8");
+        ccm.stop().await;
+    }
+
+    async fn what_harvester_waits_for_is_told_and_success_comes_by_itself(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        assert_eq!(told(&cluster, "SyncLoadBalancerFailed").await, 0);
+        let ready = json!({"type": "Ready", "status": "False", "message": "no pool matches, add a range"});
+        harvester_says(&cluster, json!({"status": {"conditions": [ready]}})).await;
+        let all = events(&cluster).await;
+        let failed = all.iter().find(|(reason, _)| reason == "SyncLoadBalancerFailed");
+        assert!(failed.is_some_and(|(_, message)| message.contains("no pool matches, add a range")), "{all:?}");
+        assert_eq!(finalizers(&service(&cluster).await.unwrap()), [FINALIZER]);
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
+    async fn a_changed_ipam_is_told_and_the_address_stays(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        cluster.harvester.forget_requests();
+        let change = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": "dhcp"}}});
+        cluster.guest.patch::<Service>("shop/web", change).await;
+        cluster.settle().await;
+        assert_eq!(told(&cluster, "IPAMFixed").await, 1);
+        assert_eq!(asked(&cluster.harvester), Vec::<String>::new());
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md L15.
+    async fn a_service_that_becomes_a_cluster_ip_keeps_nothing_of_ours(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{foreign: stays}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
+        cluster.settle().await;
+        let service = service(&cluster).await.unwrap();
+        assert_eq!((balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
+        assert_eq!((annotation(&service, LOADBALANCER_IPS), annotation(&service, "foreign")), (None, Some("stays")));
+        ccm.stop().await;
+    }
+
+    async fn a_service_of_another_class_is_left_alone(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "loadBalancerClass: kube-vip.io/kube-vip-class").await;
+        assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
+        ccm.stop().await;
+    }
+
+    async fn a_wrong_service_gets_one_event_with_every_fault_and_no_object(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b}";
+        create_service(&cluster, wrong, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
+        let all = events(&cluster).await;
+        assert_eq!(all.len(), 1, "{all:?}");
+        for part in ["ipam", "\"static\"", "primary-service", "spec.loadBalancerSourceRanges"] {
+            assert!(all[0].1.contains(part), "{part} is not in {all:?}");
+        }
+        assert_eq!(balancer(&cluster).await, None);
+        // corrected, it is served
+        let right = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": "ippool",
+            "cloudprovider.harvesterhci.io/primary-service": null}}, "spec": {"loadBalancerSourceRanges": null}});
+        cluster.guest.patch::<Service>("shop/web", right).await;
+        cluster.settle().await;
+        assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    async fn keys_of_later_versions_are_named_once_and_the_service_is_served(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let keys = "{cloudprovider.harvesterhci.io/ip: 10.0.0.1, cloudprovider.harvesterhci.io/ip-pool: lab}";
+        create_service(&cluster, keys, "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        let all = events(&cluster).await;
+        let named: Vec<_> = all.iter().filter(|(reason, _)| reason == "NotSupported").collect();
+        assert!(named.len() == 1 && named[0].1.contains("/ip,") && named[0].1.contains("/ip-pool"), "{all:?}");
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
+    async fn a_health_check_on_the_guest_path_names_the_flag(cluster: TestCluster) {
+        let policy = cloud_controller_manager::data_path::Policy::Guest;
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.policy = policy).await;
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/healthcheck-port: nonsense}", "").await;
+        let all = events(&cluster).await;
+        let told = all.iter().filter(|(reason, text)| reason == "HealthCheckNotEnforced" && text.contains("--data-path"));
+        assert_eq!(told.count(), 1, "{all:?}");
+        assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    /// The object of the Go program has our computed name and none of our annotations.
+    async fn an_object_of_the_go_program_is_taken_over_with_its_address(cluster: TestCluster) {
+        create_service(&cluster, "{}", "").await;
+        let uid = service(&cluster).await.unwrap().metadata.uid.unwrap();
+        let name = cloud_controller_manager::cluster::GuestCluster::new("blue").balancer_name("shop", "web", &uid);
+        let yaml = format!(
+            "apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: LoadBalancer
+metadata:
+  name: {name}
+  namespace: team-a
+  annotations: {{loadbalancer.harvesterhci.io/network: default/mgmt, loadbalancer.harvesterhci.io/cluster: blue}}
+  labels:
+    cloudprovider.harvesterhci.io/cluster: blue
+    cloudprovider.harvesterhci.io/serviceNamespace: shop
+    cloudprovider.harvesterhci.io/serviceName: web
+spec: {{workloadType: cluster, ipam: pool}}
+status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
+"
+        );
+        cluster.harvester.apply(&yaml).await;
+        let ccm = Ccm::start(&cluster).await;
+        let taken = balancer(&cluster).await.unwrap();
+        let notes = taken.metadata.annotations.unwrap();
+        assert_eq!(notes["cloudprovider.harvesterhci.io/service-uid"], uid);
+        assert_eq!(notes["loadbalancer.harvesterhci.io/network"], "default/mgmt");
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.3"));
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md L34: in Go another cluster name orphans every object.
+    async fn another_cluster_name_keeps_the_objects(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        let name = balancer(&cluster).await.unwrap().metadata.name;
+        ccm.stop().await;
+        let green = cloud_controller_manager::cluster::GuestCluster::new("green");
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.cluster = green).await;
+        let kept = balancer(&cluster).await.unwrap();
+        assert_eq!(kept.metadata.name, name);
+        assert_eq!(kept.metadata.labels.unwrap()["cloudprovider.harvesterhci.io/cluster"], "green");
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!(balancer(&cluster).await, None);
+        ccm.stop().await;
+    }
+}

@@ -1,0 +1,183 @@
+//! What every story needs: the program in this process, and the parts of the world that it works with.
+
+use cloud_controller_manager::{
+    ElectionSettings, Parts, Settings,
+    balancers::Rules,
+    cluster::GuestCluster,
+    data_path::{Allowed, Policy},
+    machines::AddressRules,
+    run,
+};
+use cloud_provider::Duties;
+use controller_kit::{Clock, Life};
+use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::{Event, Service};
+use serde_json::{Value, json};
+use test_cluster::{TestCluster, User};
+use tokio::task::JoinHandle;
+
+/// A program that runs.
+pub(crate) struct Ccm {
+    life: Life,
+    task: JoinHandle<()>,
+}
+
+impl Ccm {
+    /// With the flags of the sandbox: `--data-path=annotation`.
+    pub(crate) async fn start(cluster: &TestCluster) -> Self {
+        Self::start_with(cluster, |_| ()).await
+    }
+
+    pub(crate) async fn start_with(cluster: &TestCluster, change: impl FnOnce(&mut Settings)) -> Self {
+        let user = User::CloudControllerManager;
+        let (guest, harvester) = (cluster.guest.client(user), cluster.harvester.client(user));
+        let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
+        let mut settings = Settings {
+            rules: Rules {
+                cluster: GuestCluster::new(&cluster.guest_cluster().name),
+                namespace: cluster.guest_cluster().vm_namespace.clone(),
+                management_network: None,
+                policy: Policy::Annotation,
+                allowed: Allowed::default(),
+            },
+            addresses: AddressRules::default(),
+            election: Some(ElectionSettings::usual("first")),
+            services: true,
+            nodes: Duties { initialise: true, follow_topology: true },
+            service_workers: None,
+            node_workers: 1,
+        };
+        change(&mut settings);
+        let life = Life::new();
+        let own = life.clone();
+        let task = tokio::spawn(async move { run(parts, settings, &own).await.expect("the Lease is kept") });
+        cluster.settle().await;
+        Self { life, task }
+    }
+
+    /// As SIGTERM does.
+    pub(crate) async fn stop(self) {
+        self.life.end().await;
+        self.task.await.expect("the program ends without a panic");
+    }
+}
+
+/// A Service `shop/web` of type LoadBalancer with one port; `annotations` as a YAML map, `spec` as more fields.
+pub(crate) async fn create_service(cluster: &TestCluster, annotations: &str, spec: &str) {
+    let yaml = format!(
+        "{{apiVersion: v1, kind: Namespace, metadata: {{name: shop}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: shop, annotations: {annotations}}}
+spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: http, port: 80}}], {spec}}}
+"
+    );
+    cluster.guest.apply(&yaml).await;
+    cluster.settle().await;
+}
+
+pub(crate) async fn service(cluster: &TestCluster) -> Option<Service> {
+    cluster.guest.get("shop/web").await
+}
+
+/// The only LoadBalancer object, if there is one.
+pub(crate) async fn balancer(cluster: &TestCluster) -> Option<LoadBalancer> {
+    let mut all = cluster.harvester.list::<LoadBalancer>().await;
+    assert!(all.len() <= 1, "{all:?}");
+    all.pop()
+}
+
+/// Changes the only LoadBalancer object as Harvester's load balancer would.
+pub(crate) async fn harvester_says(cluster: &TestCluster, patch: Value) {
+    let name =
+        balancer(cluster).await.expect("there is a LoadBalancer").metadata.name.expect("it has a name");
+    let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
+    cluster.harvester.patch::<LoadBalancer>(&key, patch).await;
+    cluster.settle().await;
+}
+
+/// An address out of a pool.
+pub(crate) async fn allocate(cluster: &TestCluster, ip: &str) {
+    harvester_says(cluster, json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}}})).await;
+}
+
+/// kube-vip in the guest announces an address: first its annotation, then the status.
+pub(crate) async fn announce(cluster: &TestCluster, ip: &str) {
+    let mark = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
+    cluster.guest.patch::<Service>("shop/web", mark).await;
+    cluster
+        .guest
+        .patch_status::<Service>("shop/web", json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}}))
+        .await;
+    cluster.settle().await;
+}
+
+/// Reason and message of every Event about `shop/web`, oldest first.
+pub(crate) async fn events(cluster: &TestCluster) -> Vec<(String, String)> {
+    let all = cluster.guest.list::<Event>().await;
+    let about = all.into_iter().filter(|event| event.involved_object.name.as_deref() == Some("web"));
+    about.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
+}
+
+/// How often an Event with this reason was written.
+pub(crate) async fn told(cluster: &TestCluster, reason: &str) -> usize {
+    events(cluster).await.iter().filter(|(told, _)| told == reason).count()
+}
+
+pub(crate) fn annotation<'a>(service: &'a Service, key: &str) -> Option<&'a str> {
+    service.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn finalizers(service: &Service) -> &[String] {
+    service.metadata.finalizers.as_deref().unwrap_or_default()
+}
+
+/// Addresses in the Service's status.
+pub(crate) fn ingress(service: &Service) -> Vec<String> {
+    let balancer = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let list = balancer.and_then(|balancer| balancer.ingress.clone()).unwrap_or_default();
+    list.into_iter().filter_map(|entry| entry.ip).collect()
+}
+
+/// Verb and resource of what the program asked of one side, in order.
+pub(crate) fn asked(cluster: &test_cluster::Cluster) -> Vec<String> {
+    let work = cluster.work_of(User::CloudControllerManager);
+    work.iter().map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()
+}
+
+/// A Node and its VM, with the labels of the node driver; `labels` are more labels of the VM.
+pub(crate) async fn join(cluster: &TestCluster, name: &str, vm: &str, labels: &str) {
+    let (namespace, blue) = (&cluster.guest_cluster().vm_namespace, &cluster.guest_cluster().name);
+    let labels = if labels.is_empty() {
+        format!("{{guestcluster.harvesterhci.io/name: {blue}, harvesterhci.io/vmName: {vm}}}")
+    } else {
+        labels.to_owned()
+    };
+    let yaml = format!(
+        "apiVersion: kubevirt.io/v1
+kind: VirtualMachine
+metadata: {{name: {vm}, namespace: {namespace}, labels: {labels}}}
+spec: {{runStrategy: Always, template: {{metadata: {{labels: {labels}}}, spec: {{}}}}}}
+---
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: {vm}
+  namespace: {namespace}
+  labels: {labels}
+  annotations: {{topology.kubernetes.io/zone: zone-a, topology.kubernetes.io/region: region-1}}
+spec: {{networks: [{{name: nic-0, multus: {{networkName: {namespace}/mgmt}}}}], domain: {{devices: {{}}}}}}
+status: {{phase: Running, interfaces: [{{name: nic-0, ipAddresses: [198.18.0.5]}}]}}
+"
+    );
+    cluster.harvester.apply(&yaml).await;
+    cluster
+        .guest
+        .apply(&format!(
+            "{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}, spec: {{taints: [{{key: \
+             node.cloudprovider.kubernetes.io/uninitialized, value: 'true', effect: NoSchedule}}]}}}}"
+        ))
+        .await;
+    cluster.settle().await;
+}

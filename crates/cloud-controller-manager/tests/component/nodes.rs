@@ -1,0 +1,84 @@
+//! Nodes and their VMs.
+
+use harvester_api::VirtualMachineInstance;
+use k8s_openapi::api::core::v1::Node;
+use serde_json::json;
+use test_cluster::TestCluster;
+
+use super::harness::{Ccm, asked, join};
+
+async fn node(cluster: &TestCluster, name: &str) -> Node {
+    cluster.guest.get::<Node>(name).await.expect("the Node is there")
+}
+
+fn zone(node: &Node) -> Vec<&str> {
+    let labels = node.metadata.labels.as_ref().expect("the Node has labels");
+    let keys = [
+        "topology.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/region",
+    ];
+    keys.iter().map(|key| labels.get(*key).map(String::as_str).unwrap_or_default()).collect()
+}
+
+/// As Harvester does when a VM has arrived on another host.
+async fn migrate(cluster: &TestCluster, vm: &str, zone: &str) {
+    let key = format!("{}/{vm}", cluster.guest_cluster().vm_namespace);
+    let moved = json!({"metadata": {"annotations": {"topology.kubernetes.io/zone": zone}},
+        "status": {"migrationState": {"completed": true}}});
+    cluster.harvester.patch::<VirtualMachineInstance>(&key, moved).await;
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    cluster.settle().await;
+}
+
+test_cluster::component_tests! {
+    async fn a_node_is_initialised_from_its_vm(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        let node = node(&cluster, "worker-1").await;
+        let spec = node.spec.clone().unwrap();
+        let taints = spec.taints.unwrap_or_default();
+        assert!(taints.iter().all(|taint| taint.key != "node.cloudprovider.kubernetes.io/uninitialized"), "{taints:?}");
+        assert!(spec.provider_id.unwrap().starts_with("harvester://"));
+        assert_eq!(zone(&node), ["zone-a", "zone-a", "region-1", "region-1"]);
+        let addresses = node.status.unwrap().addresses.unwrap();
+        assert!(addresses.iter().any(|it| it.type_ == "InternalIP" && it.address == "198.18.0.5"), "{addresses:?}");
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md V3: six requests and a taint in the Go program.
+    async fn labels_follow_a_migration_by_one_patch(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        cluster.guest.forget_requests();
+        migrate(&cluster, "worker-1", "zone-b").await;
+        assert_eq!(zone(&node(&cluster, "worker-1").await), ["zone-b", "zone-b", "region-1", "region-1"]);
+        assert_eq!(asked(&cluster.guest), ["patch nodes 200"]);
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md N1 and V2: found by provider ID, and labelled under its own name.
+    async fn a_node_with_another_name_is_found_by_its_provider_id(cluster: TestCluster) {
+        join(&cluster, "host-name", "vm-7", "").await;
+        let id = json!({"spec": {"providerID": "harvester://vm-7"}});
+        cluster.guest.patch::<Node>("host-name", id).await;
+        let ccm = Ccm::start(&cluster).await;
+        migrate(&cluster, "vm-7", "zone-c").await;
+        assert_eq!(zone(&node(&cluster, "host-name").await)[0], "zone-c");
+        ccm.stop().await;
+    }
+
+    async fn a_node_without_vm_waits_and_says_so(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        cluster.guest.apply(
+            "{apiVersion: v1, kind: Node, metadata: {name: lonely}, spec: {taints: [{key: \
+             node.cloudprovider.kubernetes.io/uninitialized, effect: NoSchedule}]}}",
+        ).await;
+        cluster.settle().await;
+        assert_eq!(node(&cluster, "lonely").await.spec.unwrap().provider_id, None);
+        let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
+        assert!(events.iter().any(|event| event.reason.as_deref() == Some("MachineNotFound")), "{events:?}");
+        ccm.stop().await;
+    }
+}

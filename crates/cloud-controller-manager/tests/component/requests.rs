@@ -1,0 +1,49 @@
+//! Start, stop, and two programs at once.
+
+use cloud_controller_manager::ElectionSettings;
+use k8s_openapi::api::coordination::v1::Lease;
+use test_cluster::TestCluster;
+
+use super::harness::{Ccm, asked, balancer, create_service};
+
+test_cluster::component_tests! {
+    async fn a_settled_cluster_is_started_upon_without_a_write(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        for name in ["a", "b", "c"] {
+            cluster.guest.apply(&format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}}}, spec: {{type: LoadBalancer, ports: [{{port: 80}}]}}}}"
+            )).await;
+        }
+        cluster.settle().await;
+        ccm.stop().await;
+        cluster.guest.forget_requests();
+        cluster.harvester.forget_requests();
+        let ccm = Ccm::start(&cluster).await;
+        assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
+        ccm.stop().await;
+    }
+
+    /// Contract 25.3, 14; and pitfalls-ccm.md S2: the Lease is given back, so the second need not wait for it.
+    async fn of_two_programs_one_acts_and_the_other_takes_over_at_once(cluster: TestCluster) {
+        let first = Ccm::start(&cluster).await;
+        let second = Ccm::start_with(&cluster, |settings| settings.election = Some(ElectionSettings::usual("second"))).await;
+        create_service(&cluster, "{}", "").await;
+        assert!(balancer(&cluster).await.is_some());
+        assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
+        first.stop().await;
+        while holder(&cluster).await.as_deref() != Some("second") {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        }
+        cluster.settle().await;
+        cluster.guest.delete::<k8s_openapi::api::core::v1::Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!(balancer(&cluster).await, None);
+        second.stop().await;
+    }
+}
+
+/// Who has the Lease. Nobody hears of it but by looking.
+async fn holder(cluster: &TestCluster) -> Option<String> {
+    let lease = cluster.guest.get::<Lease>("kube-system/cloud-controller-manager").await;
+    lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity)
+}

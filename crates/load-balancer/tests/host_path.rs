@@ -1,5 +1,7 @@
 //! Stories of vm load balancers: from object to traffic and back.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
+
 #[path = "host_path/lab.rs"]
 mod lab;
 

@@ -1,5 +1,7 @@
 //! Stories of the admission webhook: over TLS as an API server asks it, and behind a real API server.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
+
 use std::net::TcpListener;
 use std::time::Duration;
 
@@ -56,7 +58,7 @@ async fn bundle(cluster: &TestCluster, port: u16) -> Vec<u8> {
 }
 
 /// A client that believes `bundle` and nobody else.
-fn client(port: u16, bundle: &[u8]) -> Client {
+fn believing(port: u16, bundle: &[u8]) -> Client {
     rustls::crypto::ring::default_provider().install_default().ok();
     let mut config = kube::Config::new(format!("https://127.0.0.1:{port}").parse().unwrap());
     let authorities = CertificateDer::pem_slice_iter(bundle).map(|one| one.unwrap().to_vec()).collect();
@@ -110,7 +112,7 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
     let (life, second) = (Life::new(), Life::new());
     let port = start(&cluster, &life);
     let believed = bundle(&cluster, port).await;
-    let client = self::client(port, &believed);
+    let client = believing(port, &believed);
 
     let denied = answer(&client, "validation", review("CREATE", &web(&json!([])))).await;
     assert_eq!(denied["response"]["uid"], "u1");
@@ -162,7 +164,7 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
     }
     let renewed = bundle(&cluster, port).await;
     assert_ne!(renewed, believed);
-    let client = self::client(port, &renewed);
+    let client = believing(port, &renewed);
     answer(&client, "validation", review("CREATE", &web(&http()))).await;
     second.end().await;
 }

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::Uri;
 use axum_server::tls_rustls::RustlsConfig;
 use controller_kit::{Cache, Clock, Kept, Life, ObjectKey, replace};
 use jiff::Timestamp;
@@ -241,7 +242,7 @@ fn names(namespace: &str, address: &Address) -> BTreeSet<String> {
     let mut names: BTreeSet<String> =
         ["", ".svc", ".svc.cluster.local"].map(|suffix| format!("{NAME}.{namespace}{suffix}")).into();
     if let Address::Url(url) = address
-        && let Ok(url) = url.parse::<axum::http::Uri>()
+        && let Ok(url) = url.parse::<Uri>()
         && let Some(host) = url.host()
     {
         names.insert(host.trim_matches(['[', ']']).to_owned());

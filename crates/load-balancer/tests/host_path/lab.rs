@@ -18,15 +18,15 @@ use test_cluster::{TestCluster, User};
 /// How often the cluster may come to rest without showing what is waited for: thresholds and leases take time.
 const RESTS: usize = 80;
 
-pub struct Lab {
-    pub cluster: TestCluster,
+pub(crate) struct Lab {
+    pub(crate) cluster: TestCluster,
     answering: Arc<Mutex<BTreeSet<SocketAddr>>>,
     life: Option<Life>,
 }
 
 impl Lab {
     /// A pool `edge` with 203.0.113.2 to .254, and the load balancer.
-    pub async fn start(cluster: TestCluster) -> Self {
+    pub(crate) async fn start(cluster: TestCluster) -> Self {
         cluster
             .harvester
             .apply(
@@ -41,7 +41,7 @@ impl Lab {
         lab
     }
 
-    pub fn start_controller(&mut self) {
+    pub(crate) fn start_controller(&mut self) {
         let life = Life::new();
         let answering = self.answering.clone();
         let dial: Dial = Arc::new(move |address| {
@@ -67,12 +67,12 @@ impl Lab {
         self.life = Some(life);
     }
 
-    pub async fn stop_controller(&mut self) {
+    pub(crate) async fn stop_controller(&mut self) {
         self.life.take().expect("it runs").end().await;
     }
 
     /// A VM with label `tier: <tier>` and one address.
-    pub async fn vm(&self, name: &str, tier: &str, address: &str) {
+    pub(crate) async fn vm(&self, name: &str, tier: &str, address: &str) {
         self.cluster
             .harvester
             .apply(&format!(
@@ -84,7 +84,7 @@ impl Lab {
     }
 
     /// A load balancer `web` for the VMs of tier `api`, port 80 to 8080; `check` is the text of its health check.
-    pub async fn web(&self, check: &str) {
+    pub(crate) async fn web(&self, check: &str) {
         self.cluster
             .harvester
             .apply(&format!(
@@ -97,36 +97,36 @@ impl Lab {
             .await;
     }
 
-    pub fn answer(&self, address: &str) {
+    pub(crate) fn answer(&self, address: &str) {
         self.answering.lock().unwrap().insert(format!("{address}:8080").parse().unwrap());
     }
 
-    pub fn refuse(&self, address: &str) {
+    pub(crate) fn refuse(&self, address: &str) {
         self.answering.lock().unwrap().remove(&format!("{address}:8080").parse().unwrap());
     }
 
     /// Announces what the Service asks for, as kube-vip does.
-    pub async fn announce(&self) {
+    pub(crate) async fn announce(&self) {
         let service = self.service().await.expect("there is something to announce");
         let ip = service.spec.and_then(|spec| spec.load_balancer_ip).expect("it asks for an address");
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
         self.cluster.harvester.patch_status::<Service>("team-a/web", status).await;
     }
 
-    pub async fn service(&self) -> Option<Service> {
+    pub(crate) async fn service(&self) -> Option<Service> {
         self.cluster.harvester.get("team-a/web").await
     }
 
-    pub async fn slice(&self) -> Option<EndpointSlice> {
+    pub(crate) async fn slice(&self) -> Option<EndpointSlice> {
         self.cluster.harvester.get("team-a/web").await
     }
 
-    pub async fn balancer(&self) -> LoadBalancer {
+    pub(crate) async fn balancer(&self) -> LoadBalancer {
         self.cluster.harvester.get("team-a/web").await.expect("the load balancer is there")
     }
 
     /// Endpoints with their readiness, the dummy as `dummy`.
-    pub async fn endpoints(&self) -> Vec<(String, bool)> {
+    pub(crate) async fn endpoints(&self) -> Vec<(String, bool)> {
         let endpoints = self.slice().await.map(|slice| slice.endpoints).unwrap_or_default();
         let mut endpoints: Vec<_> = endpoints
             .into_iter()
@@ -143,7 +143,7 @@ impl Lab {
     }
 
     /// Waits until the endpoints are these: `192.168.7.11+` ready, `192.168.7.11-` not.
-    pub async fn until_endpoints(&self, expected: &[&str]) {
+    pub(crate) async fn until_endpoints(&self, expected: &[&str]) {
         let mut seen = Vec::new();
         for _ in 0..RESTS {
             self.cluster.settle().await;
@@ -160,7 +160,7 @@ impl Lab {
     }
 
     /// Waits until the Ready condition says this; an empty text: is true.
-    pub async fn until_ready_says(&self, expected: &str) {
+    pub(crate) async fn until_ready_says(&self, expected: &str) {
         let mut seen = None;
         for _ in 0..RESTS {
             self.cluster.settle().await;
@@ -175,12 +175,12 @@ impl Lab {
         panic!("expected {expected:?}, it stays {seen:#?}");
     }
 
-    pub async fn ready(&self) -> Option<Condition> {
+    pub(crate) async fn ready(&self) -> Option<Condition> {
         condition::ready(&self.balancer().await.status?.conditions).cloned()
     }
 
     /// Verb and resource of what the load balancer wrote since the last look, in order.
-    pub fn writes(&self) -> Vec<String> {
+    pub(crate) fn writes(&self) -> Vec<String> {
         let work = self.cluster.harvester.work_of(User::LoadBalancer);
         self.cluster.harvester.forget_requests();
         let writes = work.iter().filter(|request| request.is_write());
@@ -189,4 +189,4 @@ impl Lab {
 }
 
 /// Long enough for thresholds of a few seconds.
-pub const A_WHILE: Duration = Duration::from_secs(30);
+pub(crate) const A_WHILE: Duration = Duration::from_secs(30);

@@ -142,6 +142,68 @@ test_cluster::component_tests! {
         assert!(lab.service().await.is_some());
     }
 
+    async fn a_health_check_that_comes_or_goes_takes_nobodys_traffic_away(cluster: TestCluster) {
+        // load-balancer.md 10.5
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.answer("192.168.7.11");
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        let backends = lab.balancer().await.status.unwrap().backends;
+        let errors: Vec<_> = backends.iter().map(|backend| (backend.name.as_str(), backend.last_error.as_str())).collect();
+        assert_eq!(errors, [("api-1", ""), ("api-2", "connection refused")]);
+        lab.vm("api-3", "api", "192.168.7.13").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-", "192.168.7.13-"]).await;
+        lab.web("{port: 0}").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.13+"]).await;
+    }
+
+    async fn a_leased_address_is_followed_and_zero_is_none(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web_with("{}", "dhcp").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        let spec = lab.service().await.unwrap().spec.unwrap();
+        assert_eq!(spec.load_balancer_ip.as_deref(), Some("0.0.0.0"));
+        lab.announce_as("0.0.0.0").await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.balancer().await.status.unwrap().address, "");
+        lab.announce_as("203.0.113.77").await;
+        lab.until_ready_says("").await;
+        assert_eq!(lab.balancer().await.status.unwrap().address, "203.0.113.77");
+        // pitfalls-load-balancer.md LB-13: there, a new lease goes unseen
+        lab.announce_as("203.0.113.78").await;
+        lab.until_address("203.0.113.78").await;
+        assert_eq!(lab.balancer().await.status.unwrap().allocated_address.unwrap().ip, "0.0.0.0");
+    }
+
+    async fn a_load_balancer_made_again_at_once_does_not_take_the_old_ones_service(cluster: TestCluster) {
+        // pitfalls-load-balancer.md LB-11
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        let old = lab.balancer().await.metadata.uid;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        while lab.cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some() {
+            tokio::task::yield_now().await;
+        }
+        lab.web("{}").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        let new = lab.balancer().await.metadata.uid;
+        assert_ne!(new, old);
+        let owners = lab.service().await.unwrap().metadata.owner_references.unwrap();
+        assert_eq!(Some(&owners[0].uid), new.as_ref());
+        lab.announce().await;
+        lab.until_ready_says("").await;
+    }
+
     #[simulated_only("waits for the look of a minute later")]
     async fn a_service_of_somebody_else_is_not_touched_and_named(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;

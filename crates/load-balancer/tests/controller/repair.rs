@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use harvester_api::{IPPool, LoadBalancer, annotations};
+use load_balancer::sweep::managers;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
@@ -94,6 +95,19 @@ test_cluster::component_tests! {
         cluster.settle().await;
         in_step(&cluster).await;
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+    }
+
+    async fn the_server_tells_who_made_a_record(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let foreign = json!({"status": {"allocated": {"192.0.2.19": "machines/node-1"}}});
+        cluster.harvester.patch::<IPPool>("edge", foreign).await;
+        cluster.settle().await;
+        let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        assert_eq!(managers::foreign(&pool, "192.0.2.10"), None);
+        assert!(managers::foreign(&pool, "192.0.2.19").is_some());
     }
 
     #[simulated_only("the patience of the sweep is half a minute")]

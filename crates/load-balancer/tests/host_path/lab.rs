@@ -85,12 +85,16 @@ impl Lab {
 
     /// A load balancer `web` for the VMs of tier `api`, port 80 to 8080; `check` is the text of its health check.
     pub(crate) async fn web(&self, check: &str) {
+        self.web_with(check, "pool").await;
+    }
+
+    pub(crate) async fn web_with(&self, check: &str, ipam: &str) {
         self.cluster
             .harvester
             .apply(&format!(
                 "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
                    metadata: {{name: web, namespace: team-a}},
-                   spec: {{workloadType: vm, ipam: pool, healthCheck: {check},
+                   spec: {{workloadType: vm, ipam: {ipam}, healthCheck: {check},
                           listeners: [{{name: http, port: 80, protocol: TCP, backendPort: 8080}}],
                           backendServerSelector: {{tier: [api]}}}}}}"
             ))
@@ -109,6 +113,10 @@ impl Lab {
     pub(crate) async fn announce(&self) {
         let service = self.service().await.expect("there is something to announce");
         let ip = service.spec.and_then(|spec| spec.load_balancer_ip).expect("it asks for an address");
+        self.announce_as(&ip).await;
+    }
+
+    pub(crate) async fn announce_as(&self, ip: &str) {
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
         self.cluster.harvester.patch_status::<Service>("team-a/web", status).await;
     }
@@ -173,6 +181,16 @@ impl Lab {
             }
         }
         panic!("expected {expected:?}, it stays {seen:#?}");
+    }
+
+    pub(crate) async fn until_address(&self, expected: &str) {
+        for _ in 0..RESTS {
+            self.cluster.settle().await;
+            if self.balancer().await.status.unwrap_or_default().address == expected {
+                return;
+            }
+        }
+        panic!("expected {expected}, it stays {:#?}", self.balancer().await.status);
     }
 
     pub(crate) async fn ready(&self) -> Option<Condition> {

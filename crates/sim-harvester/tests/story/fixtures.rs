@@ -57,22 +57,8 @@ impl Clusters {
     }
 
     pub(crate) fn options(&self, release: Release, carrier: Carrier) -> Options {
-        let range = |last| Ipv4Addr::new(127, 79, 0, last);
-        Options {
-            harvester: self.harvester.client(User::named("sim-harvester").with_group("system:masters")),
-            guest: self.guest.client(User::named("sim-harvester").with_group("system:masters")),
-            cluster: "demo".to_owned(),
-            network: "198.18.250.0/24".parse().unwrap(),
-            workloads: vec![Workload::web()],
-            writes_slices: true,
-            harvester_vip: release,
-            guest_vip: release,
-            carrier,
-            lan: Lan::memory(),
-            dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
-            clock: Clock::system(),
-            seed: 7,
-        }
+        let user = || User::named("sim-harvester").with_group("system:masters");
+        options(self.guest.client(user()), self.harvester.client(user()), release, carrier)
     }
 
     pub(crate) fn start(&self, release: Release, life: &Life) -> SimHarvester {
@@ -98,6 +84,26 @@ impl Clusters {
 
     pub(crate) async fn service(&self, name: &str) -> Service {
         Api::namespaced(self.guest(), "default").get(name).await.unwrap()
+    }
+}
+
+/// A simulation of guest cluster `demo` with the example's pods.
+pub(crate) fn options(guest: Client, harvester: Client, release: Release, carrier: Carrier) -> Options {
+    let range = |last| Ipv4Addr::new(127, 79, 0, last);
+    Options {
+        harvester,
+        guest,
+        cluster: "demo".to_owned(),
+        network: "198.18.250.0/24".parse().unwrap(),
+        workloads: vec![Workload::web()],
+        writes_slices: true,
+        harvester_vip: release,
+        guest_vip: release,
+        carrier,
+        lan: Lan::memory(),
+        dhcp: Dhcp { pool: (range(100), range(120)), lease_seconds: 600, silent: false },
+        clock: Clock::system(),
+        seed: 7,
     }
 }
 

@@ -1,6 +1,7 @@
-//! The whole simulation on two API servers in this process.
+//! The whole simulation on two API servers: in this process, and where said so on real ones.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod clusters;
 mod fixtures;
+mod servers;
 mod sockets;

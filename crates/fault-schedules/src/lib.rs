@@ -20,7 +20,7 @@ mod weather;
 use std::sync::Arc;
 use std::time::Duration;
 
-use test_cluster::{Rights, Side, TestCluster};
+use test_cluster::{Request, Rights, Side, TestCluster};
 
 use crate::deeds::Deeds;
 use crate::system::System;
@@ -36,11 +36,22 @@ pub fn rights(seed: u64) -> Rights {
     if seed.is_multiple_of(2) { Rights::Ours } else { Rights::Existing }
 }
 
+/// What happened in a run: of the same seed always the same.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Story {
+    /// Everything that the programs asked, guest first.
+    pub requests: Vec<Request>,
+    /// How many requests were hit by a fault.
+    pub faults: u64,
+    /// How many programs died.
+    pub deaths: usize,
+}
+
 /// Runs one schedule on fresh simulated servers.
 ///
 /// # Panics
 /// When an invariant does not hold; the message says which.
-pub async fn run(seed: u64, cluster: TestCluster) {
+pub async fn run(seed: u64, cluster: TestCluster) -> Story {
     let mut random = fastrand::Rng::with_seed(seed);
     let cluster = Arc::new(cluster);
     let mut deeds = Deeds::begin(cluster.clone(), random.fork()).await;
@@ -60,5 +71,7 @@ pub async fn run(seed: u64, cluster: TestCluster) {
     cluster.settle().await;
     invariants::hold(&cluster).await;
     invariants::nothing_is_left(&cluster, &before).await;
-    system.end().await;
+    let deaths = system.end().await;
+    let requests = [cluster.guest.requests(), cluster.harvester.requests()].concat();
+    Story { requests, faults: weather::hits(&cluster), deaths }
 }

@@ -1,6 +1,7 @@
 //! The programs: two load balancers and two cloud controller managers, of which one each leads. One that died or lost
 //! its Lease is started again, under another identity.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -38,9 +39,10 @@ pub(crate) struct System {
 /// What all programs live under.
 #[derive(Debug, Default)]
 struct Sky {
-    /// The lives that run now, and `None` once nobody dies any more.
+    /// The lives that were begun, and `None` once nobody dies any more.
     doomed: Mutex<Option<Vec<Process>>>,
     end: CancellationToken,
+    deaths: AtomicUsize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +72,7 @@ impl System {
             cluster: cluster.guest_cluster().name.clone(),
             vm_namespace: cluster.guest_cluster().vm_namespace.clone(),
         };
-        let sky = Arc::new(Sky { doomed: Mutex::new(Some(vec![])), end: CancellationToken::new() });
+        let sky = Arc::new(Sky { doomed: Mutex::new(Some(vec![])), ..Sky::default() });
         let replicas = [Program::LoadBalancer, Program::CloudControllerManager]
             .into_iter()
             .flat_map(|program| (0..REPLICAS).map(move |index| (program, index)))
@@ -88,12 +90,13 @@ impl System {
         doomed.into_iter().flatten().for_each(|process| process.spare());
     }
 
-    /// As SIGTERM does.
-    pub(crate) async fn end(self) {
+    /// As SIGTERM does; says how many died before.
+    pub(crate) async fn end(self) -> usize {
         self.sky.end.cancel();
         for ended in join_all(self.replicas).await {
             ended.expect("no program panics");
         }
+        self.sky.deaths.load(Ordering::Relaxed)
     }
 }
 
@@ -126,6 +129,7 @@ async fn keep(program: Program, index: usize, world: World, sky: Arc<Sky>, mut r
             }
             () = process.died() => {
                 tracing::info!(identity, "dies");
+                sky.deaths.fetch_add(1, Ordering::Relaxed);
                 running.abort();
             }
             // it lost its Lease: what it still has under way goes with the process

@@ -43,6 +43,15 @@ pub(crate) fn calm(cluster: &TestCluster) {
     }
 }
 
+/// How many requests have been hit.
+pub(crate) fn hits(cluster: &TestCluster) -> u64 {
+    Side::ALL
+        .iter()
+        .filter_map(|side| cluster.side(*side).simulated())
+        .map(|server| server.faults().hits())
+        .sum()
+}
+
 /// Something happens to all watches of one server.
 pub(crate) fn gust(cluster: &TestCluster, random: &mut fastrand::Rng) {
     let side = Side::ALL[random.usize(..Side::ALL.len())];

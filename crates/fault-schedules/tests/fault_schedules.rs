@@ -1,30 +1,73 @@
-//! Runs the seeds that `FAULT_SEEDS` names, as `first..end`, or a few.
+//! Runs the seeds that `FAULT_SEEDS` names, as `first..end`, or a few. Each in a process of its own: tokio numbers the
+//! runtimes of a process, and what it draws depends on the number.
 
+#[path = "fault_schedules/chance.rs"]
+mod chance;
+
+use std::env;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use fault_schedules::Story;
 use test_cluster::on_simulated;
 
 /// Enough to see that the harness works; `cargo xtask seeds` runs a thousand.
 const A_FEW: Range<u64> = 0..6;
 
 fn seeds() -> Range<u64> {
-    std::env::var("FAULT_SEEDS").map_or(A_FEW, |text| {
+    env::var("FAULT_SEEDS").map_or(A_FEW, |text| {
         let (first, end) = text.split_once("..").expect("FAULT_SEEDS is first..end");
         first.parse().expect("a number")..end.parse().expect("a number")
     })
 }
 
 #[test]
-fn after_any_storm_everything_is_as_if_there_had_been_none() {
-    let log = tracing_subscriber::EnvFilter::try_from_default_env();
-    if let Ok(filter) = log {
-        tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().init();
+#[ignore = "the other tests run it, with the seed in FAULT_SEED"]
+fn one_storm() {
+    if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
     }
+    let seed = env::var("FAULT_SEED").map_or(0, |seed| seed.parse().expect("FAULT_SEED is a number"));
+    chance::begin(seed);
+    on_simulated(fault_schedules::rights(seed), async |cluster| {
+        let Story { requests, faults, deaths } = Box::pin(fault_schedules::run(seed, cluster)).await;
+        let mut digest = DefaultHasher::new();
+        requests.iter().for_each(|request| format!("{request:?}").hash(&mut digest));
+        println!("story {} {faults} {deaths} {:x}", requests.len(), digest.finish());
+    });
+}
+
+/// What a storm says of itself; `None` where it failed, after showing why.
+fn story(seed: u64) -> Option<String> {
+    let this = env::current_exe().expect("a test has a file");
+    let storm = Command::new(this)
+        .args(["--exact", "one_storm", "--include-ignored", "--nocapture"])
+        .env("FAULT_SEED", seed.to_string())
+        .output()
+        .expect("a test can be started");
+    let text = String::from_utf8_lossy(&storm.stdout).into_owned();
+    let story = text.lines().find_map(|line| line.split_once("story ")).map(|(_, story)| story.to_owned());
+    if env::var_os("RUST_LOG").is_some() || story.is_none() {
+        println!("seed {seed}:\n{text}{}", String::from_utf8_lossy(&storm.stderr));
+    }
+    story.filter(|_| storm.status.success())
+}
+
+/// Requests, faults, deaths.
+fn numbers(story: &str) -> [u64; 3] {
+    let mut words = story.split_whitespace();
+    [(); 3].map(|()| words.next().and_then(|word| word.parse().ok()).expect("a story has numbers"))
+}
+
+#[test]
+fn after_any_storm_everything_is_as_if_there_had_been_none() {
     let seeds = seeds();
-    let (next, failed) = (AtomicU64::new(seeds.start), Mutex::new(vec![]));
+    let next = AtomicU64::new(seeds.start);
+    let (stories, failed) = (Mutex::new(vec![]), Mutex::new(vec![]));
     thread::scope(|scope| {
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -33,19 +76,27 @@ fn after_any_storm_everything_is_as_if_there_had_been_none() {
                     if seed >= seeds.end {
                         return;
                     }
-                    // a thread of its own: a seed that fails does not keep the others from running
-                    let run = thread::Builder::new().name(format!("seed {seed}")).spawn(move || {
-                        on_simulated(fault_schedules::rights(seed), |cluster| {
-                            fault_schedules::run(seed, cluster)
-                        });
-                    });
-                    if run.expect("a thread for a seed").join().is_err() {
-                        failed.lock().expect("nobody panics with the list").push(seed);
+                    match story(seed) {
+                        Some(story) => stories.lock().expect("nobody panics with it").push(numbers(&story)),
+                        None => failed.lock().expect("nobody panics with it").push(seed),
                     }
                 }
             });
         }
     });
-    let failed = failed.into_inner().expect("nobody panics with the list");
+    let stories = stories.into_inner().expect("nobody panics with it");
+    let sum = |at: usize| stories.iter().map(|numbers| numbers[at]).sum::<u64>();
+    println!("{} storms: {} requests, {} faults, {} deaths", stories.len(), sum(0), sum(1), sum(2));
+    let mut failed = failed.into_inner().expect("nobody panics with it");
+    failed.sort_unstable();
     assert!(failed.is_empty(), "these seeds failed, `cargo xtask seeds --replay SEED` shows one: {failed:?}");
+    assert!(stories.iter().all(|[_, faults, deaths]| faults * deaths > 0), "a storm that harms nobody");
+}
+
+#[test]
+fn a_seed_always_makes_the_same_run() {
+    for seed in [1, 2] {
+        let [first, second] = [seed; 2].map(|seed| story(seed).expect("the seed holds"));
+        assert_eq!(first, second);
+    }
 }

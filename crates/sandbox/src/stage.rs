@@ -359,15 +359,27 @@ async fn apply_files(client: &Client, files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
+/// An earlier sandbox in the same folder leaves nothing that this one would take for its own.
+fn clear(dir: &Path) -> std::io::Result<()> {
+    let gone = |outcome: std::io::Result<()>| match outcome {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    };
+    for folder in ["servers", "bin"] {
+        gone(fs::remove_dir_all(dir.join(folder)))?;
+    }
+    for file in ["endpoints.json", "guest.audit.log", "harvester.audit.log"] {
+        gone(fs::remove_file(dir.join(file)))?;
+    }
+    Ok(())
+}
+
 /// The folder, and whether it goes with the sandbox.
 fn folder(options: &Options) -> Result<(PathBuf, bool)> {
     if let Some(dir) = &options.dir {
         fs::create_dir_all(dir)
             .map_err(|error| crate::WrongInput(format!("--dir {}: {error}", dir.display())))?;
-        let ready = dir.join("endpoints.json");
-        if ready.exists() {
-            fs::remove_file(&ready).with_context(|| format!("remove {}", ready.display()))?;
-        }
+        clear(dir).with_context(|| format!("clear what an earlier sandbox left in {}", dir.display()))?;
         return Ok((dir.canonicalize().context("find the sandbox's folder")?, false));
     }
     for _ in 0..100 {

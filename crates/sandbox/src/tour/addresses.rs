@@ -56,7 +56,9 @@ pub(super) async fn host_path(tour: &Tour<'_>) -> Result<String> {
     let pool = balancer.status.and_then(|status| status.allocated_address).unwrap_or_default().ip_pool;
     ensure!(pool == "edge", "the address is of pool {pool}, not of the preferred one, edge");
     eyes.answers(address, 80).await?;
-    eyes.reaches_all(address, 80, &pools::machines(tour)).await?;
+    // the verdicts on the VMs come one by one, within a period of the health check
+    let machines = pools::machines(tour);
+    eyes.wait("all VMs to serve", || eyes.reaches_all(address, 80, &machines)).await?;
     Ok(format!("http://{address} of pool {pool}, answered by all {} VMs", tour.stage.machines.len()))
 }
 

@@ -14,6 +14,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
+use serde_json::Value;
 
 use crate::{curl::curl, manifests::plain, stage::wire_port};
 
@@ -137,6 +138,6 @@ pub(crate) fn published(service: &Service) -> Option<IpAddr> {
 
 /// The VM that an answer of the example backend names.
 pub(crate) fn backend_of(answer: &str) -> Result<String> {
-    let first = answer.split_whitespace().next().context("the answer is empty")?;
-    Ok(first.to_owned())
+    let answer: Value = serde_json::from_str(answer).with_context(|| format!("the answer is {answer:?}"))?;
+    Ok(answer["vm"].as_str().context("the answer names no VM")?.to_owned())
 }

@@ -15,7 +15,7 @@ pub(crate) mod listeners;
 mod service;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     net::{IpAddr, SocketAddr},
 };
@@ -24,7 +24,7 @@ use controller_kit::ObjectKey;
 
 use crate::{machine::Machine, settings::Backend};
 
-pub(crate) use service::{Balanced, endpoints_of};
+pub(crate) use service::{Balanced, Endpoint, endpoints_of};
 
 /// Kubernetes' default range of node ports: a machine's own server keeps out of it.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
@@ -100,13 +100,19 @@ pub(crate) struct Side {
     pub(crate) announced: BTreeMap<ObjectKey, (BTreeSet<IpAddr>, String)>,
 }
 
-/// Both clusters as the data path sees them.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// Both clusters as the data path sees them, with what is looked up for every connection.
+#[derive(Debug, Default)]
 pub(crate) struct World {
-    pub(crate) machines: Vec<Machine>,
-    pub(crate) pods: Vec<PodAt>,
-    pub(crate) guest: Side,
-    pub(crate) harvester: Side,
+    machines: HashMap<IpAddr, Machine>,
+    /// Address of the machine behind each guest Node.
+    nodes: HashMap<String, IpAddr>,
+    pods: HashMap<IpAddr, PodAt>,
+    guest: Side,
+    harvester: Side,
+    /// The Services that each address is announced for, several where they share it.
+    vips: HashMap<IpAddr, Vec<(Cluster, ObjectKey)>>,
+    /// The Service of the guest that has each node port.
+    node_ports: HashMap<u16, ObjectKey>,
 }
 
 /// What happens to a connection that arrives somewhere.
@@ -138,23 +144,43 @@ impl fmt::Display for Place {
 }
 
 impl World {
+    pub(crate) fn new(machines: Vec<Machine>, pods: Vec<PodAt>, guest: Side, harvester: Side) -> Self {
+        let mut vips: HashMap<IpAddr, Vec<_>> = HashMap::new();
+        for (cluster, side) in [(Cluster::Harvester, &harvester), (Cluster::Guest, &guest)] {
+            for (key, (addresses, _)) in &side.announced {
+                for address in addresses {
+                    vips.entry(*address).or_default().push((cluster, key.clone()));
+                }
+            }
+        }
+        let ports = |(key, service): (&ObjectKey, &Balanced)| {
+            service.node_ports().map(|port| (port, key.clone())).collect::<Vec<_>>()
+        };
+        Self {
+            nodes: machines.iter().map(|machine| (machine.node.clone(), machine.address.into())).collect(),
+            machines: machines.into_iter().map(|machine| (machine.address.into(), machine)).collect(),
+            pods: pods.into_iter().map(|pod| (pod.address, pod)).collect(),
+            vips,
+            node_ports: guest.services.iter().flat_map(ports).collect(),
+            guest,
+            harvester,
+        }
+    }
+
     /// What happens to a TCP connection that arrives at `at`.
     pub(crate) fn at(&self, at: SocketAddr) -> Hop {
-        if let Some(machine) = self.machines.iter().find(|machine| at.ip() == machine.address) {
+        if let Some(machine) = self.machines.get(&at.ip()) {
             return self.at_machine(machine, at);
         }
-        if let Some(pod) = self.pods.iter().find(|pod| pod.address == at.ip()) {
-            let machine = self.machines.iter().find(|machine| machine.node == pod.node);
-            let name = |machine: &Machine| BackendName {
-                machine: machine.name.clone(),
-                pod: Some(pod.key.to_string()),
-            };
+        if let Some(pod) = self.pods.get(&at.ip()) {
+            let machine = self.nodes.get(&pod.node).and_then(|address| self.machines.get(address));
             return machine.map_or(Hop::Refused(Refused::Silent(at)), |machine| {
-                answer(at, machine.backend(), name(machine))
+                let name = BackendName { machine: machine.name.clone(), pod: Some(pod.key.to_string()) };
+                answer(at, machine.backend(), name)
             });
         }
-        match self.vip(at.ip()).next() {
-            Some(_) => self.at_vip(at),
+        match self.vips.get(&at.ip()) {
+            Some(services) => self.at_vip(services, at),
             // not one of ours, the dummy endpoint for instance: no answer ever comes
             None => Hop::Refused(Refused::Silent(at)),
         }
@@ -169,7 +195,7 @@ impl World {
         vip: SocketAddr,
         mut pick: impl FnMut(usize) -> usize,
     ) -> Result<(BackendName, Backend), Refused> {
-        if self.vip(vip.ip()).next().is_none() {
+        if !self.vips.contains_key(&vip.ip()) {
             return Err(Refused::NotAnnounced(vip.ip()));
         }
         let mut at = vip;
@@ -186,66 +212,77 @@ impl World {
     /// Every address at which somebody should listen or visibly not, and for whom.
     pub(crate) fn places(&self) -> BTreeMap<SocketAddr, Place> {
         let mut places = BTreeMap::new();
-        for (cluster, side) in [(Cluster::Harvester, &self.harvester), (Cluster::Guest, &self.guest)] {
-            for (key, (addresses, _)) in &side.announced {
-                for port in side.services.get(key).iter().flat_map(|service| service.tcp_ports()) {
-                    for address in addresses {
-                        let at = SocketAddr::new(*address, port);
-                        places.entry(at).or_insert_with(|| Place::Vip(cluster, key.clone()));
-                    }
+        for (address, services) in &self.vips {
+            for (cluster, key) in services {
+                for port in
+                    self.side(*cluster).services.get(key).iter().flat_map(|service| service.tcp_ports())
+                {
+                    let at = SocketAddr::new(*address, port);
+                    places.entry(at).or_insert_with(|| Place::Vip(*cluster, key.clone()));
                 }
             }
         }
-        let sent_to = |side: &Side, address: IpAddr| -> BTreeSet<u16> {
-            let services = side.services.values();
-            services.flat_map(|service| service.ports_at(address)).collect()
-        };
-        for machine in &self.machines {
-            let address = IpAddr::V4(machine.address);
-            let own = sent_to(&self.harvester, address).into_iter().filter(|port| !NODE_PORTS.contains(port));
-            let node_ports = self.guest.services.values().flat_map(Balanced::node_ports);
-            for port in own.chain(node_ports) {
-                places.insert(SocketAddr::new(address, port), Place::Backend);
+        let in_harvester = sent_to(&self.harvester);
+        for address in self.machines.keys() {
+            let own =
+                in_harvester.get(address).into_iter().flatten().filter(|port| !NODE_PORTS.contains(port));
+            for port in own.chain(self.node_ports.keys()) {
+                places.insert(SocketAddr::new(*address, *port), Place::Backend);
             }
         }
-        for pod in &self.pods {
-            // the example's server listens wherever a Service sends it
-            for port in pod.ports.union(&sent_to(&self.guest, pod.address)) {
+        let in_guest = sent_to(&self.guest);
+        for pod in self.pods.values() {
+            // a pod's server listens wherever a Service sends it
+            for port in pod.ports.iter().chain(in_guest.get(&pod.address).into_iter().flatten()) {
                 places.insert(SocketAddr::new(pod.address, *port), Place::Backend);
             }
         }
         places
     }
 
-    fn vip(&self, address: IpAddr) -> impl Iterator<Item = (&Side, &ObjectKey, &str)> {
-        [&self.harvester, &self.guest].into_iter().flat_map(move |side| {
-            let announced =
-                side.announced.iter().filter(move |(_, (addresses, _))| addresses.contains(&address));
-            announced.map(move |(key, (_, node))| (side, key, node.as_str()))
-        })
+    /// The ports at VIPs that are of other protocols than TCP, with the protocol.
+    pub(crate) fn others(&self) -> BTreeMap<(SocketAddr, &str), Place> {
+        let services = self.vips.iter().flat_map(|(address, of)| of.iter().map(move |of| (address, of)));
+        let ports = services.flat_map(|(address, (cluster, key))| {
+            let others =
+                self.side(*cluster).services.get(key).into_iter().flat_map(|service| &service.others);
+            others.map(move |(port, protocol)| {
+                ((SocketAddr::new(*address, *port), protocol.as_str()), Place::Vip(*cluster, key.clone()))
+            })
+        });
+        ports.collect()
     }
 
-    fn at_vip(&self, at: SocketAddr) -> Hop {
-        // several Services may share an address: the port decides
-        let service = self.vip(at.ip()).find_map(|(side, key, node)| {
-            let service = side.services.get(key)?;
+    fn side(&self, cluster: Cluster) -> &Side {
+        match cluster {
+            Cluster::Guest => &self.guest,
+            Cluster::Harvester => &self.harvester,
+        }
+    }
+
+    fn at_vip(&self, services: &[(Cluster, ObjectKey)], at: SocketAddr) -> Hop {
+        let found = services.iter().find_map(|(cluster, key)| {
+            let side = self.side(*cluster);
+            let (service, (_, node)) = (side.services.get(key)?, side.announced.get(key)?);
             Some((key, service, service.port(at.port())?, node))
         });
-        let Some((key, service, port, node)) = service else {
+        let Some((key, service, port, node)) = found else {
             return Hop::Refused(Refused::NoSuchPort(at.ip(), at.port()));
         };
         let ready = service.ready(port);
-        let local = || ready.iter().filter(|endpoint| endpoint.node.as_deref() == Some(node));
+        let on_node = |endpoint: &&&Endpoint| endpoint.node.as_ref() == Some(node);
         let to: Vec<_> = if service.local_only {
-            local().map(|endpoint| endpoint.at).collect()
+            ready.iter().filter(on_node).map(|endpoint| endpoint.at).collect()
         } else {
             ready.iter().map(|endpoint| endpoint.at).collect()
         };
-        match (to.is_empty(), service.local_only && !ready.is_empty()) {
-            (false, _) => Hop::Forward(to),
-            // kube-proxy drops what it has no local endpoint for, and rejects what has none anywhere
-            (true, true) => Hop::Refused(Refused::Silent(at)),
-            (true, false) => Hop::Refused(Refused::NoEndpoints(key.clone())),
+        if !to.is_empty() {
+            Hop::Forward(to)
+        } else if ready.is_empty() {
+            // kube-proxy rejects what has no endpoint anywhere, and drops what has none here
+            Hop::Refused(Refused::NoEndpoints(key.clone()))
+        } else {
+            Hop::Refused(Refused::Silent(at))
         }
     }
 
@@ -254,11 +291,10 @@ impl World {
         if !NODE_PORTS.contains(&at.port()) || !machine.backend().is_serving() {
             return answer(at, machine.backend(), name);
         }
-        let service = self
-            .guest
-            .services
-            .iter()
-            .find_map(|(key, service)| Some((key, service, service.node_port(at.port())?)));
+        let service = self.node_ports.get(&at.port()).and_then(|key| {
+            let service = self.guest.services.get(key)?;
+            Some((key, service, service.node_port(at.port())?))
+        });
         let Some((key, service, port)) = service else { return Hop::Refused(Refused::Closed(at)) };
         let ready = service.ready(port);
         let local = ready.iter().filter(|endpoint| endpoint.node.as_deref() == Some(machine.node.as_str()));
@@ -275,6 +311,15 @@ impl World {
             Hop::Forward(ready.iter().map(|endpoint| endpoint.at).collect())
         }
     }
+}
+
+/// The ports that Services of a cluster send to at each address, ready or not.
+fn sent_to(side: &Side) -> HashMap<IpAddr, BTreeSet<u16>> {
+    let mut ports: HashMap<_, BTreeSet<_>> = HashMap::new();
+    for at in side.services.values().flat_map(Balanced::targets) {
+        ports.entry(at.ip()).or_default().insert(at.port());
+    }
+    ports
 }
 
 fn answer(at: SocketAddr, backend: Backend, name: BackendName) -> Hop {

@@ -216,12 +216,7 @@ impl SimHarvester {
                 ports: ports.filter_map(|port| u16::try_from(port.container_port).ok()).collect(),
             })
         });
-        World {
-            machines: self.machines.list(),
-            pods: pods.collect(),
-            guest: side(&self.guest_vip),
-            harvester: side(&self.harvester_vip),
-        }
+        World::new(self.machines.list(), pods.collect(), side(&self.guest_vip), side(&self.harvester_vip))
     }
 }
 

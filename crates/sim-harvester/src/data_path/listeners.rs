@@ -14,6 +14,7 @@ use tokio::{
     io::{AsyncReadExt, BufStream},
     net::{TcpListener, TcpStream},
     sync::watch,
+    time::Instant,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -24,6 +25,9 @@ use crate::{settings::Backend, wire::WireMap};
 
 /// How often an address that could not be bound is tried again: whoever has it does not tell us when it goes.
 const WHILE_OCCUPIED: Duration = Duration::from_secs(2);
+
+/// A connection on loopback that takes longer has hung.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// A port of a Service that is served at its VIP.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,6 +185,10 @@ impl Listeners {
                 carried.push(Carried { cluster, service, vip: at, on_wire: self.wire.socket(at) });
             }
         }
+        for ((address, protocol), place) in newest.others() {
+            let why = format!("only TCP is carried, and the port is {protocol}");
+            cannot.push(CannotCarry { address, place, why });
+        }
         for new in cannot.iter().filter(|new| !before.contains(new)) {
             tracing::warn!("{new}");
         }
@@ -198,8 +206,17 @@ impl Listeners {
         let (this, ended) = (self.clone(), stop.clone());
         self.life.spawn(async move {
             while let Some(accepted) = ended.run_until_cancelled(listener.accept()).await {
-                // an error here is a connection that went before it was accepted
-                let Ok((stream, _)) = accepted else { continue };
+                let stream = match accepted {
+                    Ok((stream, _)) => stream,
+                    // a connection that went before it was accepted
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                    Err(error) => {
+                        // no file descriptors, say: who frees some does not tell us
+                        tracing::warn!(%at, %error, "cannot accept connections");
+                        tokio::time::sleep(WHILE_OCCUPIED).await;
+                        continue;
+                    }
+                };
                 let (this, ended) = (this.clone(), ended.clone());
                 this.life.clone().spawn(async move {
                     // whatever it was doing: an address that goes takes its connections along
@@ -232,6 +249,7 @@ impl Listeners {
             // never leave loopback: what is not ours, the dummy endpoint for instance, does not answer
             return hold(stream).await;
         }
+        let asked = Instant::now();
         let mut onward = match TcpStream::connect(self.wire.socket(to)).await {
             Ok(onward) => onward,
             Err(error) => {
@@ -240,7 +258,8 @@ impl Listeners {
             }
         };
         // an attempt may hang until its target comes back, and by then the target may not be wanted any more
-        if !matches!(self.world().at(at), Hop::Forward(now) if now.contains(&to)) {
+        let wanted = || matches!(self.world().at(at), Hop::Forward(now) if now.contains(&to));
+        if asked.elapsed() > AT_ONCE && !wanted() {
             return stream.set_zero_linger();
         }
         tokio::io::copy_bidirectional(&mut stream, &mut onward).await.map(drop)

@@ -1,9 +1,6 @@
 //! A Service with its EndpointSlices, as kube-proxy reads them.
 
-use std::{
-    collections::BTreeSet,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::SocketAddr;
 
 use k8s_openapi::api::{
     core::v1::{Service, ServicePort},
@@ -14,6 +11,8 @@ use k8s_openapi::api::{
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Balanced {
     ports: Vec<Port>,
+    /// Ports of other protocols than TCP, with the protocol.
+    pub(crate) others: Vec<(u16, String)>,
     /// `externalTrafficPolicy: Local`.
     pub(crate) local_only: bool,
     targets: Vec<Target>,
@@ -45,11 +44,17 @@ pub(crate) struct Endpoint {
 impl Balanced {
     /// Reads a Service and the slices that name it. What kube-proxy would not understand is left out.
     pub(crate) fn of<'a>(service: &Service, slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Self {
-        let spec = service.spec.clone().unwrap_or_default();
-        let local_only = spec.external_traffic_policy.as_deref() == Some("Local");
-        let ports =
-            spec.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref())).filter_map(Port::of);
-        Self { ports: ports.collect(), local_only, targets: slices.into_iter().flat_map(targets).collect() }
+        let spec = service.spec.as_ref();
+        let policy = spec.and_then(|spec| spec.external_traffic_policy.as_deref());
+        let ports = spec.into_iter().flat_map(|spec| spec.ports.iter().flatten());
+        let (tcp, others): (Vec<_>, Vec<_>) = ports.partition(|port| is_tcp(port.protocol.as_deref()));
+        let other = |port: &ServicePort| Some((u16::try_from(port.port).ok()?, port.protocol.clone()?));
+        Self {
+            ports: tcp.into_iter().filter_map(Port::of).collect(),
+            others: others.into_iter().filter_map(other).collect(),
+            local_only: policy == Some("Local"),
+            targets: slices.into_iter().flat_map(targets).collect(),
+        }
     }
 
     pub(crate) fn tcp_ports(&self) -> impl Iterator<Item = u16> {
@@ -74,10 +79,9 @@ impl Balanced {
         targets.map(|target| &target.endpoint).collect()
     }
 
-    /// The ports that are sent to at an address, ready or not.
-    pub(crate) fn ports_at(&self, address: IpAddr) -> BTreeSet<u16> {
-        let targets = self.targets.iter().filter(|target| target.endpoint.at.ip() == address);
-        targets.map(|target| target.endpoint.at.port()).collect()
+    /// Everything that is sent to, ready or not.
+    pub(crate) fn targets(&self) -> impl Iterator<Item = SocketAddr> {
+        self.targets.iter().map(|target| target.endpoint.at)
     }
 }
 

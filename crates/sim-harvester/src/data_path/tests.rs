@@ -54,35 +54,43 @@ fn announced(service: Balanced, node: &str) -> Side {
     }
 }
 
+/// What a [`World`] is made of, to be changed before it is.
+struct Parts {
+    machines: Vec<Machine>,
+    pods: Vec<PodAt>,
+    guest: Side,
+    harvester: Side,
+}
+
+impl Parts {
+    fn world(&self) -> World {
+        World::new(self.machines.clone(), self.pods.clone(), self.guest.clone(), self.harvester.clone())
+    }
+}
+
 /// Two machines with a pod each; the guest's Service has node port 30080.
-fn guest(policy: &str, ready: [bool; 2], backend_of_1: Backend) -> World {
-    World {
+fn guest(policy: &str, ready: [bool; 2], backend_of_1: Backend) -> Parts {
+    let endpoints = [("198.18.7.131", "vm-1", ready[0]), ("198.18.7.132", "vm-2", ready[1])];
+    Parts {
         machines: vec![machine("vm-1", 11, backend_of_1), machine("vm-2", 12, Backend::Ok)],
         pods: vec![pod("vm-1", 131), pod("vm-2", 132)],
-        guest: announced(
-            balanced(
-                policy,
-                30080,
-                80,
-                &[("198.18.7.131", "vm-1", ready[0]), ("198.18.7.132", "vm-2", ready[1])],
-            ),
-            "vm-1",
-        ),
+        guest: announced(balanced(policy, 30080, 80, &endpoints), "vm-1"),
         harvester: Side::default(),
     }
 }
 
 /// The same with Harvester announcing, whose slice has the machines' node ports.
-fn host(policy: &str, pods: [bool; 2], probed: [bool; 2], backend_of_1: Backend) -> World {
-    let mut world = guest(policy, pods, backend_of_1);
-    world.guest.announced.clear();
+fn host(policy: &str, pods: [bool; 2], probed: [bool; 2], backend_of_1: Backend) -> Parts {
+    let mut parts = guest(policy, pods, backend_of_1);
+    parts.guest.announced.clear();
     let endpoints = [("198.18.7.11", "", probed[0]), ("198.18.7.12", "", probed[1])];
-    world.harvester = announced(balanced("Cluster", 31111, 30080, &endpoints), "host-1");
-    world
+    parts.harvester = announced(balanced("Cluster", 31111, 30080, &endpoints), "host-1");
+    parts
 }
 
 /// The machines that answer over all choices, and whether some choice fails.
-fn reached(world: &World, port: u16) -> (Vec<String>, Vec<String>) {
+fn reached(parts: &Parts, port: u16) -> (Vec<String>, Vec<String>) {
+    let world = parts.world();
     let (mut names, mut failures) = (BTreeSet::new(), BTreeSet::new());
     for first in 0..2 {
         for second in 0..2 {
@@ -139,39 +147,54 @@ fn a_host_vip_leads_through_node_ports_of_machines_that_were_probed_good(
 
 #[test]
 fn the_dummy_endpoint_swallows_what_is_sent_to_it() {
-    let mut world = host("Cluster", [true, true], [false, false], Backend::Ok);
-    world.harvester = announced(balanced("Cluster", 31111, 30080, &[("10.52.0.255", "", true)]), "host-1");
-    assert_eq!(reached(&world, 80), (vec![], owned(&["10.52.0.255:30080 does not answer"])));
+    let mut parts = host("Cluster", [true, true], [false, false], Backend::Ok);
+    parts.harvester = announced(balanced("Cluster", 31111, 30080, &[("10.52.0.255", "", true)]), "host-1");
+    assert_eq!(reached(&parts, 80), (vec![], owned(&["10.52.0.255:30080 does not answer"])));
 }
 
 #[test]
 fn another_port_or_an_address_that_nobody_announces_is_refused() {
-    let mut world = guest("Cluster", [true, true], Backend::Ok);
-    assert_eq!(reached(&world, 81).1, owned(&["no Service has port 81 at 127.77.0.1"]));
-    world.guest.announced.clear();
-    assert_eq!(reached(&world, 80).1, owned(&["nobody announces 127.77.0.1"]));
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
+    assert_eq!(reached(&parts, 81).1, owned(&["no Service has port 81 at 127.77.0.1"]));
+    parts.guest.announced.clear();
+    assert_eq!(reached(&parts, 80).1, owned(&["nobody announces 127.77.0.1"]));
 }
 
 #[test]
 fn two_services_share_an_address_by_port() {
-    let mut world = guest("Cluster", [true, true], Backend::Ok);
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
     let key = ObjectKey::new("default", "api");
     let service: Service =
         serde_json::from_value(json!({"spec": {"ports": [{"name": "http", "port": 81}]}})).unwrap();
-    world.guest.services.insert(key.clone(), Balanced::of(&service, []));
-    let shared = world.guest.announced.values().next().cloned().unwrap();
-    world.guest.announced.insert(key, shared);
-    assert_eq!(reached(&world, 80).1, owned(&[]));
-    assert_eq!(reached(&world, 81).1, owned(&["Service default/api has no ready endpoint"]));
+    parts.guest.services.insert(key.clone(), Balanced::of(&service, []));
+    let shared = parts.guest.announced.values().next().cloned().unwrap();
+    parts.guest.announced.insert(key, shared);
+    assert_eq!(reached(&parts, 80).1, owned(&[]));
+    assert_eq!(reached(&parts, 81).1, owned(&["Service default/api has no ready endpoint"]));
+}
+
+#[test]
+fn a_port_that_is_not_tcp_is_named_and_nothing_listens_for_it() {
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
+    let service: Service = serde_json::from_value(json!({"spec": {"ports": [
+        {"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]}}))
+    .unwrap();
+    parts.guest.services.insert(ObjectKey::new("default", "web"), Balanced::of(&service, []));
+    let world = parts.world();
+    let others: Vec<_> =
+        world.others().into_keys().map(|(at, protocol)| format!("{at} {protocol}")).collect();
+    assert_eq!(others, ["127.77.0.1:53 UDP"]);
+    assert!(world.places().contains_key(&"127.77.0.1:53".parse().unwrap()), "the TCP one");
 }
 
 #[test]
 fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
-    let mut world = host("Cluster", [true, true], [true, true], Backend::Ok);
-    world.pods[0].ports.insert(8080);
+    let mut parts = host("Cluster", [true, true], [true, true], Backend::Ok);
+    parts.pods[0].ports.insert(8080);
     // a plain VM behind a load balancer with an ordinary backend port
     let key = ObjectKey::new("shop", "db");
-    world.harvester.services.insert(key, balanced("Cluster", 31112, 5432, &[("198.18.7.12", "", false)]));
+    parts.harvester.services.insert(key, balanced("Cluster", 31112, 5432, &[("198.18.7.12", "", false)]));
+    let world = parts.world();
     let places: Vec<_> = world.places().into_keys().map(|at| at.to_string()).collect();
     let expected = [
         "127.77.0.1:80",
@@ -190,10 +213,10 @@ fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
 
 #[test]
 fn a_machine_that_does_not_run_does_not_answer() {
-    let mut world = host("Cluster", [false, true], [true, true], Backend::Ok);
-    world.machines[0].running = None;
+    let mut parts = host("Cluster", [false, true], [true, true], Backend::Ok);
+    parts.machines[0].running = None;
     let at: SocketAddr = "198.18.7.11:30080".parse().unwrap();
-    assert_eq!(world.at(at), Hop::Refused(Refused::Silent(at)));
+    assert_eq!(parts.world().at(at), Hop::Refused(Refused::Silent(at)));
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {

@@ -12,12 +12,15 @@
 pub mod apply;
 pub mod body;
 pub mod builtin;
+pub mod discovery;
 pub mod kind;
 pub mod managed_fields;
+pub mod openapi;
 pub mod rbac;
 pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod strategic_merge;
+pub mod table;
 mod types;
 pub mod validate;

@@ -111,6 +111,11 @@ const SECTIONS: [(&str, &str, &str); 18] = [
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
+/// The short name of a package.
+pub(crate) fn section(package: &str) -> &'static str {
+    SECTIONS.iter().find(|(_, id, _)| *id == package).map_or("", |(section, ..)| section)
+}
+
 /// All messages.
 pub(crate) struct Types {
     messages: Vec<Message>,

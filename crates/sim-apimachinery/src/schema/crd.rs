@@ -75,7 +75,7 @@ fn read(value: &Value, path: &str, causes: &mut Vec<Cause>) -> Schema {
     }
     match &value["items"] {
         Value::Object(_) => {
-            schema.items = Some(Arc::new(read(&value["items"], &child(path, "items"), causes)))
+            schema.items = Some(Arc::new(read(&value["items"], &child(path, "items"), causes)));
         }
         _ if schema.r#type == Type::Array => {
             causes.push(Cause::required(&child(path, "items"), "must be specified"));

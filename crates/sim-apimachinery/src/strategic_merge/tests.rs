@@ -58,7 +58,7 @@ fn patches_make_of_objects_what_the_real_server_makes_of_them() {
         let ours = patch(&schema, &case["before"], &case["patch"]);
         match (&ours, case["code"].as_u64()) {
             (Ok(ours), Some(200)) => {
-                assert!(same(ours, &case["after"]), "{}\n{ours}\n{}", case["patch"], case["after"])
+                assert!(same(ours, &case["after"]), "{}\n{ours}\n{}", case["patch"], case["after"]);
             }
             // the real server calls some wrong patches its own error (500); they are refused all the same
             (Err(_), Some(400 | 500)) => {}

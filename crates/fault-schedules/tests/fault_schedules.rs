@@ -32,13 +32,17 @@ fn one_storm() {
         tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
     }
     let seed = env::var("FAULT_SEED").map_or(0, |seed| seed.parse().expect("FAULT_SEED is a number"));
-    chance::begin(seed);
-    on_simulated(fault_schedules::rights(seed), async |cluster| {
-        let Story { requests, faults, deaths } = Box::pin(fault_schedules::run(seed, cluster)).await;
-        let mut digest = DefaultHasher::new();
-        requests.iter().for_each(|request| format!("{request:?}").hash(&mut digest));
-        println!("story {} {faults} {deaths} {:x}", requests.len(), digest.finish());
+    // a thread that has drawn nothing yet, whether there is a log or not
+    let storm = thread::spawn(move || {
+        chance::begin(seed);
+        on_simulated(fault_schedules::rights(seed), async |cluster| {
+            let Story { requests, faults, deaths } = Box::pin(fault_schedules::run(seed, cluster)).await;
+            let mut digest = DefaultHasher::new();
+            requests.iter().for_each(|request| format!("{request:?}").hash(&mut digest));
+            println!("story {} {faults} {deaths} {:x}", requests.len(), digest.finish());
+        });
     });
+    storm.join().expect("the storm does no harm");
 }
 
 /// What a storm says of itself; `None` where it failed, after showing why.

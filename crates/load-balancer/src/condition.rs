@@ -91,7 +91,7 @@ pub fn remove_finalizer(json: &mut Value, name: &str) {
 mod tests {
     use super::*;
 
-    fn written(before: Value, ready: &Ready) -> Value {
+    fn written(before: &Value, ready: &Ready) -> Value {
         let mut json = json!({"status": {"conditions": before}});
         write_ready(status_of(&mut json), ready, "now");
         json["status"]["conditions"].take()
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_condition_that_says_the_same_is_left_alone_whoever_wrote_it() {
         let go = json!([{"type": "Ready", "status": "True", "lastUpdateTime": "then"}]);
-        assert_eq!(written(go.clone(), &Ready::yes("AddressAllocated")), go);
+        assert_eq!(written(&go, &Ready::yes("AddressAllocated")), go);
     }
 
     #[test]
@@ -109,10 +109,10 @@ mod tests {
             "reason": "PoolExhausted", "message": "a", "lastUpdateTime": "then", "lastTransitionTime": "then"}]);
         let after = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "False",
             "reason": "PoolExhausted", "message": "b", "lastUpdateTime": "now", "lastTransitionTime": "then"}]);
-        assert_eq!(written(before.clone(), &Ready::no("PoolExhausted", "b")), after);
+        assert_eq!(written(&before, &Ready::no("PoolExhausted", "b")), after);
         let turned = json!([{"type": "Other", "status": "True"}, {"type": "Ready", "status": "True", "reason": "Yes",
             "message": "", "lastUpdateTime": "now", "lastTransitionTime": "now"}]);
-        assert_eq!(written(before, &Ready::yes("Yes")), turned);
+        assert_eq!(written(&before, &Ready::yes("Yes")), turned);
     }
 
     #[test]

@@ -256,7 +256,7 @@ fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<Kept<ConfigMap>>,
     let workers = cx.config.workers;
     let on = |cx: &Arc<Context>| cx.clone();
     let (a, b, c, d, e, f, g) = (on(cx), on(cx), on(cx), on(cx), on(cx), on(cx), on(cx));
-    let sweep = Arc::new(Sweep::default());
+    let sweep = Arc::new(Sweep::new(queues.foreign.clone()));
     queues.balancers.run(life, workers, move |key| balancer::reconcile(a.clone(), key));
     queues.pools.run(life, workers, move |key| pool::controller::reconcile(b.clone(), key));
     queues.sweeps.run(life, 1, move |key| {

@@ -12,13 +12,14 @@ pub mod suspects;
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicI64},
 };
 
 use controller_kit::{Next, ObjectKey};
 use harvester_api::{IPPool, LoadBalancer, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, ResourceExt};
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::{
@@ -38,9 +39,17 @@ pub enum Error {
 
 /// What the sweep remembers of each pool between two looks.
 #[derive(Debug, Default)]
-pub struct Sweep(Mutex<HashMap<String, Suspects>>);
+pub struct Sweep {
+    memory: Mutex<HashMap<String, Suspects>>,
+    foreign: Gauge<i64, AtomicI64>,
+}
 
 impl Sweep {
+    /// `foreign` shows how many records of other programs are held.
+    pub fn new(foreign: Gauge<i64, AtomicI64>) -> Self {
+        Self { memory: Mutex::default(), foreign }
+    }
+
     /// Looks at one pool.
     ///
     /// # Errors
@@ -62,6 +71,8 @@ impl Sweep {
         for (address, holder) in look.due {
             self.settle(&cx, &key.name, address, &holder).await?;
         }
+        let foreign: usize = self.memory().values().map(Suspects::foreign_records).sum();
+        self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         Ok(look.again.map_or(Next::AwaitChange, Next::After))
     }
 
@@ -87,13 +98,8 @@ impl Sweep {
         Ok(())
     }
 
-    /// How many records of other programs are held.
-    pub fn foreign_records(&self) -> usize {
-        self.memory().values().map(Suspects::foreign_records).sum()
-    }
-
     fn memory(&self) -> std::sync::MutexGuard<'_, HashMap<String, Suspects>> {
-        self.0.lock().expect("no panic while the sweep's memory is locked")
+        self.memory.lock().expect("no panic while the sweep's memory is locked")
     }
 }
 

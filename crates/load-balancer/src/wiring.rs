@@ -37,6 +37,8 @@ pub(crate) struct Queues {
     pub(crate) removed_clusters: Queue<ObjectKey>,
     pub(crate) imports: Queue<ObjectKey>,
     usage: Usage,
+    /// Records that other programs made in our pools.
+    pub(crate) foreign: Gauge<i64, AtomicI64>,
 }
 
 #[derive(Clone, Default)]

@@ -59,7 +59,6 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
         let work = cluster.harvester.work_of(User::LoadBalancer);
         let writes = work.iter().filter(|request| request.is_write()).count();
-        eprintln!("WRITES {writes}");
         assert!(writes <= 300, "{writes} writes");
         let conflicts = work.iter().filter(|request| request.code == 409).count();
         assert!(conflicts <= 2, "{conflicts} conflicts among our own writes");

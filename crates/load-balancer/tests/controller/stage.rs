@@ -12,7 +12,7 @@ use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
 
 /// A controller that runs until it is dropped or stopped.
-pub struct Controller {
+pub(crate) struct Controller {
     life: Life,
     run: JoinHandle<()>,
 }
@@ -24,7 +24,7 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    pub fn start(cluster: &TestCluster, identity: &str) -> Self {
+    pub(crate) fn start(cluster: &TestCluster, identity: &str) -> Self {
         let life = Life::new();
         let parts = Parts {
             client: cluster.harvester.client(User::LoadBalancer),
@@ -49,26 +49,26 @@ impl Controller {
     }
 
     /// It renews its Lease no more and does not give it back, and what it has begun goes on.
-    pub fn hang(&mut self) {
+    pub(crate) fn hang(&mut self) {
         self.run.abort();
     }
 
     /// As after SIGTERM: gives the Lease back.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.life.stop.cancel();
         (&mut self.run).await.expect("the controller stops in order");
     }
 }
 
 /// A controller that has come to rest.
-pub async fn controller(cluster: &TestCluster) -> Controller {
+pub(crate) async fn controller(cluster: &TestCluster) -> Controller {
     let controller = Controller::start(cluster, "one");
     cluster.settle().await;
     controller
 }
 
 /// A pool for everybody in 192.0.2.0/24, from `.first` to `.last`.
-pub async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
+pub(crate) async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
     let yaml = format!(
         "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
            spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{last}}}],
@@ -78,7 +78,7 @@ pub async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
 }
 
 /// What the cloud controller manager of a guest cluster makes.
-pub async fn balancer(cluster: &TestCluster, name: &str, spec: &str) {
+pub(crate) async fn balancer(cluster: &TestCluster, name: &str, spec: &str) {
     let yaml = format!(
         "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
            metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
@@ -87,31 +87,31 @@ pub async fn balancer(cluster: &TestCluster, name: &str, spec: &str) {
     cluster.harvester.apply(&yaml).await;
 }
 
-pub async fn status_of(cluster: &TestCluster, name: &str) -> LoadBalancerStatus {
+pub(crate) async fn status_of(cluster: &TestCluster, name: &str) -> LoadBalancerStatus {
     let lb = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await;
     lb.unwrap_or_else(|| panic!("there is no load balancer {name}")).status.unwrap_or_default()
 }
 
 /// Its address, or the empty text.
-pub async fn address_of(cluster: &TestCluster, name: &str) -> String {
+pub(crate) async fn address_of(cluster: &TestCluster, name: &str) -> String {
     status_of(cluster, name).await.allocated_address.unwrap_or_default().ip
 }
 
-pub async fn ready_of(cluster: &TestCluster, name: &str) -> Condition {
+pub(crate) async fn ready_of(cluster: &TestCluster, name: &str) -> Condition {
     let status = status_of(cluster, name).await;
     condition::ready(&status.conditions)
         .cloned()
         .unwrap_or_else(|| panic!("{name} has no condition: {status:?}"))
 }
 
-pub async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
+pub(crate) async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
     let pool = cluster.harvester.get::<IPPool>(pool).await.expect("the pool is there");
     pool.status.unwrap_or_default()
 }
 
 /// The invariants of `testing.md` section 5: every pool address of a load balancer is recorded for it, nothing else is
 /// recorded, and the numbers fit.
-pub async fn in_step(cluster: &TestCluster) {
+pub(crate) async fn in_step(cluster: &TestCluster) {
     let mut recorded = BTreeMap::new();
     for pool in cluster.harvester.list::<IPPool>().await {
         let status = pool.status.unwrap_or_default();
@@ -134,7 +134,7 @@ pub async fn in_step(cluster: &TestCluster) {
 }
 
 /// Puts a status in place of what is there.
-pub async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, status: serde_json::Value) {
+pub(crate) async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, status: serde_json::Value) {
     let erase = json!({"status": null});
     cluster.harvester.patch::<IPPool>(pool, erase).await;
     if !status.is_null() {

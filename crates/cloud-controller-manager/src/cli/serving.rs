@@ -105,4 +105,38 @@ mod tests {
     fn only_named_paths_are_open(#[case] path: &str, #[case] expected: bool) {
         assert_eq!(is_open(path, &["/healthz".into(), "/debug/*".into()]), expected);
     }
+
+    #[tokio::test]
+    async fn health_is_served_with_a_certificate_of_our_own_until_the_end() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let serving = Serving {
+            address: free.ip(),
+            port: free.port(),
+            files: None,
+            open_paths: vec!["/healthz".into()],
+        };
+        let (life, health) = (Life::new(), Health::default());
+        start(&life, &serving, health.clone(), Metrics::default()).await.unwrap();
+        let taken = start(&life, &serving, health.clone(), Metrics::default()).await.unwrap_err();
+        assert!(taken.contains(&free.to_string()), "{taken}");
+
+        let file = format!(
+            "{{current-context: a, contexts: [{{name: a, context: {{cluster: a}}}}], clusters: [{{name: a, cluster:
+              {{server: 'https://{free}', insecure-skip-tls-verify: true}}}}]}}"
+        );
+        let config = cloud_config::CloudConfig::parse(&file, "file", &Default::default()).unwrap();
+        let connection =
+            cloud_config::Connection::open(&config, &cloud_config::Options::named("test")).unwrap();
+        let get = async |path: &str| {
+            let request = http::Request::get(path).body(Vec::new()).unwrap();
+            connection.client().request_text(request).await
+        };
+        assert_eq!(get("/healthz").await.unwrap(), "ok");
+        assert_eq!(get("/livez").await.unwrap(), "ok");
+        health.wrong("harvester", "not listed yet");
+        assert!(get("/readyz").await.is_err());
+        assert!(get("/metrics").await.unwrap().ends_with("# EOF\n"));
+        life.end().await;
+        assert!(get("/healthz").await.is_err());
+    }
 }

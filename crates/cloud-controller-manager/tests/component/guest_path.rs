@@ -1,13 +1,22 @@
 //! Services whose traffic the guest carries.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use serde_json::json;
-use test_cluster::TestCluster;
+use test_cluster::{TestCluster, User};
 
 use super::harness::{
     Ccm, allocate, annotation, announce, asked, balancer, create_service, events, finalizers, harvester_says,
-    ingress, service, told,
+    ingress, interposed, service, told,
 };
 
 const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
@@ -81,6 +90,38 @@ test_cluster::component_tests! {
         let again = Ccm::start(&cluster).await;
         assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
         again.stop().await;
+    }
+
+    /// pitfalls-ccm.md L8: conflicts with Harvester's own writes surface as failed syncs in the Go program.
+    async fn a_conflict_is_repeated_on_the_newer_object_and_nobody_hears_of_it(cluster: TestCluster) {
+        let driver = cluster.harvester.client(User::Driver);
+        let first = Arc::new(AtomicBool::new(true));
+        let client = interposed(cluster.harvester.client(User::CloudControllerManager), move |method, path| {
+            let (driver, first) = (driver.clone(), first.clone());
+            async move {
+                let put = method == http::Method::PUT && path.contains("/loadbalancers/");
+                if put && first.swap(false, Ordering::SeqCst) {
+                    let name = path.rsplit('/').next().unwrap_or_default();
+                    let change = Patch::Merge(json!({"metadata": {"annotations": {"foreign": "newer"}}}));
+                    let api = Api::<LoadBalancer>::namespaced(driver, "team-a");
+                    api.patch(name, &PatchParams::default(), &change).await.expect("the driver may do everything");
+                }
+                None
+            }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        let balancer = balancer(&cluster).await.unwrap();
+        assert_eq!(balancer.status.unwrap().address, "127.9.0.1");
+        assert_eq!(balancer.metadata.annotations.unwrap()["foreign"], "newer");
+        assert_eq!(
+            asked(&cluster.harvester),
+            ["create loadbalancers 201", "update loadbalancers 409", "update loadbalancers 200"]
+        );
+        assert_eq!(told(&cluster, "SyncLoadBalancerFailed").await, 0);
+        ccm.stop().await;
     }
 
     async fn dhcp_hands_over_the_marker_and_takes_back_the_lease(cluster: TestCluster) {

@@ -11,7 +11,9 @@ use cloud_controller_manager::{
 use cloud_provider::Duties;
 use controller_kit::{Clock, Life};
 use harvester_api::LoadBalancer;
+use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
+use kube::{Client, client::Body};
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
@@ -29,8 +31,17 @@ impl Ccm {
     }
 
     pub(crate) async fn start_with(cluster: &TestCluster, change: impl FnOnce(&mut Settings)) -> Self {
-        let user = User::CloudControllerManager;
-        let (guest, harvester) = (cluster.guest.client(user), cluster.harvester.client(user));
+        let harvester = cluster.harvester.client(User::CloudControllerManager);
+        Self::start_on(cluster, harvester, change).await
+    }
+
+    /// With another client for Harvester.
+    pub(crate) async fn start_on(
+        cluster: &TestCluster,
+        harvester: Client,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
+        let guest = cluster.guest.client(User::CloudControllerManager);
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         let mut settings = Settings {
             rules: Rules {
@@ -60,6 +71,26 @@ impl Ccm {
         self.life.end().await;
         self.task.await.expect("the program ends without a panic");
     }
+}
+
+/// `client`, but `answer` sees every request first: it may answer itself, or do something before the request goes on.
+pub(crate) fn interposed<F, A>(client: Client, answer: F) -> Client
+where
+    F: Fn(Method, String) -> A + Send + Sync + 'static,
+    A: Future<Output = Option<Value>> + Send + 'static,
+{
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, answer) =
+            (client.clone(), answer(request.method().clone(), request.uri().path().to_owned()));
+        async move {
+            match answer.await {
+                Some(json) => Ok(Response::new(Body::from(json.to_string().into_bytes()))),
+                None => client.send(request).await.map_err(tower::BoxError::from),
+            }
+        }
+    });
+    Client::new(service, namespace)
 }
 
 /// A Service `shop/web` of type LoadBalancer with one port; `annotations` as a YAML map, `spec` as more fields.

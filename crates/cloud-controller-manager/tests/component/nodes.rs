@@ -1,11 +1,13 @@
 //! Nodes and their VMs.
 
+use std::sync::{Arc, Mutex};
+
 use harvester_api::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
-use test_cluster::TestCluster;
+use test_cluster::{TestCluster, User};
 
-use super::harness::{Ccm, asked, join};
+use super::harness::{Ccm, asked, interposed, join};
 
 async fn node(cluster: &TestCluster, name: &str) -> Node {
     cluster.guest.get::<Node>(name).await.expect("the Node is there")
@@ -66,6 +68,34 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         migrate(&cluster, "vm-7", "zone-c").await;
         assert_eq!(zone(&node(&cluster, "host-name").await)[0], "zone-c");
+        ccm.stop().await;
+    }
+
+    /// pitfalls-ccm.md V1: the Go program asks at every change of every VM.
+    async fn a_host_name_is_asked_for_once_and_only_where_nothing_else_tells(cluster: TestCluster) {
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let told = questions.clone();
+        let client = interposed(cluster.harvester.client(User::CloudControllerManager), move |_, path| {
+            let asked = path.ends_with("/guestosinfo");
+            if asked {
+                told.lock().unwrap().push(path);
+            }
+            async move { asked.then(|| json!({"hostname": "host-name"})) }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        join(&cluster, "host-name", "vm-7", "").await;
+        assert_eq!(node(&cluster, "host-name").await.spec.unwrap().provider_id, None);
+        for vm in ["worker-1", "vm-7"] {
+            let agent = json!({"status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}});
+            cluster.harvester.patch::<VirtualMachineInstance>(&format!("team-a/{vm}"), agent).await;
+        }
+        migrate(&cluster, "vm-7", "zone-b").await;
+        migrate(&cluster, "vm-7", "zone-c").await;
+        assert_eq!(zone(&node(&cluster, "host-name").await)[0], "zone-c");
+        assert!(node(&cluster, "host-name").await.spec.unwrap().provider_id.is_some());
+        let path = "/apis/subresources.kubevirt.io/v1/namespaces/team-a/virtualmachineinstances/vm-7/guestosinfo";
+        assert_eq!(*questions.lock().unwrap(), [path]);
         ccm.stop().await;
     }
 

@@ -28,6 +28,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum_server::tls_rustls::RustlsConfig;
 use controller_kit::{Clock, Life};
 use kube::Client;
 
@@ -63,7 +65,26 @@ pub enum Error {
     Listen(#[from] io::Error),
 }
 
-/// Serves on `listener` until the life ends. The API server is told of us once we can answer.
+/// The webhook without a socket: what answers reviews, and the certificates to serve it with, which are kept good
+/// in place. The API server is told where we are as soon as the caller lets other tasks run.
+///
+/// # Errors
+/// No certificate could be had.
+pub async fn prepare(
+    client: Client,
+    clock: Clock,
+    config: Config,
+    life: &Life,
+) -> Result<(Router, RustlsConfig), Error> {
+    let Config { namespace, policy, address } = config;
+    let judge = Arc::new(judge::Judge::start(life, client.clone(), policy).await);
+    let keeper = keep::Keeper::start(life, client, clock, namespace, address).await;
+    let tls = keeper.first().await?;
+    life.spawn_until_stop(keeper.keep(tls.clone()));
+    Ok((server::router(judge), tls))
+}
+
+/// Serves on `listener` until the life ends.
 ///
 /// # Errors
 /// No certificate could be had, or the listener failed.
@@ -74,19 +95,15 @@ pub async fn run(
     listener: TcpListener,
     life: &Life,
 ) -> Result<(), Error> {
-    let Config { namespace, policy, address } = config;
-    let judge = Arc::new(judge::Judge::start(life, client.clone(), policy).await);
-    let keeper = keep::Keeper::start(life, client, clock, namespace, address).await;
-    let tls = keeper.first().await?;
+    let (router, tls) = prepare(client, clock, config, life).await?;
     listener.set_nonblocking(true)?;
     let handle = axum_server::Handle::new();
-    let server = axum_server::from_tcp_rustls(listener, tls.clone())?.handle(handle.clone());
-    life.spawn_until_stop(keeper.keep(tls));
+    let server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle.clone());
     let stop = life.stop.clone();
     life.spawn(async move {
         stop.cancelled().await;
         handle.graceful_shutdown(Some(GRACE));
     });
-    server.serve(server::router(judge).into_make_service()).await?;
+    server.serve(router.into_make_service()).await?;
     Ok(())
 }

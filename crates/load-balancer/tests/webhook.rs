@@ -1,4 +1,4 @@
-//! Stories of the admission webhook: over TLS as an API server asks it, and behind a real API server.
+//! Stories of the admission webhook: over TLS as an API server asks it, and behind both API servers.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
 
@@ -15,7 +15,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::core::ApiResource;
 use kube::{Api, Client};
-use load_balancer::webhook::{Address, Config, Policy, run};
+use load_balancer::webhook::{Address, Config, Policy, prepare, run};
 use rstest::rstest;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -25,15 +25,16 @@ use test_cluster::{Rights, TestCluster, User};
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 const NAME: &str = "harvester-load-balancer-webhook";
 
+fn config(address: Address) -> Config {
+    let policy = Policy { status_writer: WRITER.to_owned() };
+    Config { namespace: "harvester-system".to_owned(), policy, address }
+}
+
 /// Starts a replica; its port.
 fn start(cluster: &TestCluster, life: &Life) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let config = Config {
-        namespace: "harvester-system".to_owned(),
-        policy: Policy { status_writer: WRITER.to_owned() },
-        address: Address::Url(format!("https://127.0.0.1:{port}")),
-    };
+    let config = config(Address::Url(format!("https://127.0.0.1:{port}")));
     let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), life.clone());
     life.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
     port
@@ -196,102 +197,103 @@ fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> (u16, String) {
     }
 }
 
-async fn behind_a_real_api_server(cluster: TestCluster) {
-    let life = Life::new();
-    let port = start(&cluster, &life);
-    bundle(&cluster, port).await;
-    let (driver, controller) =
-        (cluster.harvester.client(User::Driver), cluster.harvester.client(User::LoadBalancer));
-    let post = PostParams::default();
-
-    // the API server asks us from the moment on when it has read its configuration
-    let mut answer = Ok(object(web(&json!([]))));
-    for _ in 0..100 {
-        let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-        answer = balancers(driver.clone()).create(&dry_run, &object(web(&json!([])))).await;
-        if answer.is_err() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    let (code, message) = refusal(answer);
-    assert_eq!(code, 422, "{message}");
-    assert!(
-        message
-            .contains("create loadbalancer team-a/web failed: the load balancer needs at least one listener"),
-        "{message}"
-    );
-
-    // an object as the UI makes it, with a forged status
-    let mut forged = web(&http());
-    forged["status"] = json!({"allocatedAddress": {"ip": "203.0.113.1"}, "address": "203.0.113.1"});
-    let made = balancers(driver.clone()).create(&post, &object(forged)).await.unwrap();
-    assert_eq!(
-        made.metadata.annotations.clone().unwrap()["loadbalancer.harvesterhci.io/namespace"],
-        "team-a"
-    );
-    assert_eq!(
-        made.data["spec"]["healthCheck"],
-        json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 1, "timeoutSeconds": 1})
-    );
-    assert!(made.data["status"].is_null(), "{}", made.data);
-
-    // its controller gives it an address; a replace without status does not take it away
-    let mut given = made.clone();
-    let status =
-        json!({"allocatedAddress": {"ip": "203.0.113.9", "ipPool": "edge"}, "address": "203.0.113.9"});
-    given.data["status"] = status.clone();
-    let given = balancers(controller.clone()).replace("web", &post, &given).await.unwrap();
-    assert_eq!(given.data["status"], status);
-    let mut wiped = given.clone();
-    wiped.data.as_object_mut().unwrap().remove("status");
-    let kept = balancers(driver.clone()).replace("web", &post, &wiped).await.unwrap();
-    assert_eq!(kept.data["status"], status);
-    let change = Patch::Merge(json!({"spec": {"ipam": "pool"}}));
-    let (code, message) =
-        refusal(balancers(driver.clone()).patch("web", &PatchParams::default(), &change).await);
-    assert_eq!(code, 422);
-    assert!(message.contains("can't change the IPAM from dhcp to pool"), "{message}");
-
-    // pools: labels, overlap, the record
-    let made = pools(driver.clone()).create(&post, &pool("edge", "203.0.113.0/24")).await.unwrap();
-    assert_eq!(made.metadata.labels.clone().unwrap()["loadbalancer.harvesterhci.io/global-ip-pool"], "true");
-    let (code, message) =
-        refusal(pools(driver.clone()).create(&post, &pool("other", "203.0.113.128/25")).await);
-    assert_eq!(code, 422);
-    assert!(
-        message.contains("can't create IP pool other because the ranges overlap with other pools"),
-        "{message}"
-    );
-    assert!(message.contains("; there is already a global IP pool: edge"), "{message}");
-    let mut recorded = made;
-    let record = json!({"total": 253, "available": 252, "lastAllocated": "203.0.113.9", "allocated": {"203.0.113.9": "team-a/web"}});
-    recorded.data["status"] = record.clone();
-    let mut robbed = pools(controller).replace("edge", &post, &recorded).await.unwrap();
-    robbed.data["status"]["allocated"]["203.0.113.9"] = "evil/lb".into();
-    let kept = pools(driver.clone()).replace("edge", &post, &robbed).await.unwrap();
-    assert_eq!(kept.data["status"], record);
-    let (code, message) = refusal(pools(driver).delete("edge", &Default::default()).await);
-    assert_eq!(code, 403);
-    assert!(
-        message.contains("can't delete IP pool edge because can't delete pool before releasing"),
-        "{message}"
-    );
-    life.end().await;
-    cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
-    cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
+/// A webhook that the API server reaches: without a socket where the server is simulated, on its paused clock.
+async fn reachable(cluster: &TestCluster, life: &Life) {
+    let Some(server) = cluster.harvester.simulated() else {
+        let port = start(cluster, life);
+        bundle(cluster, port).await;
+        return;
+    };
+    let config = config(Address::Service);
+    let clock = Clock::starting_at(cluster.start());
+    let (router, _) = prepare(cluster.harvester.client(User::Webhook), clock, config, life).await.unwrap();
+    server.webhook("harvester-system", NAME, router);
+    cluster.settle().await;
 }
 
-mod real {
-    use super::{Rights, behind_a_real_api_server};
+test_cluster::component_tests! {
+    async fn the_api_server_judges_and_completes_as_we_say(cluster: TestCluster) {
+        let life = Life::new();
+        reachable(&cluster, &life).await;
+        let (driver, controller) =
+            (cluster.harvester.client(User::Driver), cluster.harvester.client(User::LoadBalancer));
+        let post = PostParams::default();
 
-    #[test]
-    fn with_our_rights_the_api_server_judges_and_completes_as_we_say() {
-        test_cluster::on_real(Rights::Ours, behind_a_real_api_server);
-    }
+        // the API server asks us from the moment on when it has read its configuration
+        let mut answer = Ok(object(web(&json!([]))));
+        for _ in 0..100 {
+            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+            answer = balancers(driver.clone()).create(&dry_run, &object(web(&json!([])))).await;
+            if answer.is_err() {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let (code, message) = refusal(answer);
+        assert_eq!(code, 422, "{message}");
+        assert!(
+            message
+                .contains("create loadbalancer team-a/web failed: the load balancer needs at least one listener"),
+            "{message}"
+        );
 
-    #[test]
-    fn with_the_existing_rights_the_api_server_judges_and_completes_as_we_say() {
-        test_cluster::on_real(Rights::Existing, behind_a_real_api_server);
+        // an object as the UI makes it, with a forged status
+        let mut forged = web(&http());
+        forged["status"] = json!({"allocatedAddress": {"ip": "203.0.113.1"}, "address": "203.0.113.1"});
+        let made = balancers(driver.clone()).create(&post, &object(forged)).await.unwrap();
+        assert_eq!(
+            made.metadata.annotations.clone().unwrap()["loadbalancer.harvesterhci.io/namespace"],
+            "team-a"
+        );
+        assert_eq!(
+            made.data["spec"]["healthCheck"],
+            json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 1, "timeoutSeconds": 1})
+        );
+        assert!(made.data["status"].is_null(), "{}", made.data);
+
+        // its controller gives it an address; a replace without status does not take it away
+        let mut given = made.clone();
+        let status =
+            json!({"allocatedAddress": {"ip": "203.0.113.9", "ipPool": "edge"}, "address": "203.0.113.9"});
+        given.data["status"] = status.clone();
+        let given = balancers(controller.clone()).replace("web", &post, &given).await.unwrap();
+        assert_eq!(given.data["status"], status);
+        let mut wiped = given.clone();
+        wiped.data.as_object_mut().unwrap().remove("status");
+        let kept = balancers(driver.clone()).replace("web", &post, &wiped).await.unwrap();
+        assert_eq!(kept.data["status"], status);
+        let change = Patch::Merge(json!({"spec": {"ipam": "pool"}}));
+        let (code, message) =
+            refusal(balancers(driver.clone()).patch("web", &PatchParams::default(), &change).await);
+        assert_eq!(code, 422);
+        assert!(message.contains("can't change the IPAM from dhcp to pool"), "{message}");
+
+        // pools: labels, overlap, the record
+        let made = pools(driver.clone()).create(&post, &pool("edge", "203.0.113.0/24")).await.unwrap();
+        assert_eq!(made.metadata.labels.clone().unwrap()["loadbalancer.harvesterhci.io/global-ip-pool"], "true");
+        let (code, message) =
+            refusal(pools(driver.clone()).create(&post, &pool("other", "203.0.113.128/25")).await);
+        assert_eq!(code, 422);
+        assert!(
+            message.contains("can't create IP pool other because the ranges overlap with other pools"),
+            "{message}"
+        );
+        assert!(message.contains("; there is already a global IP pool: edge"), "{message}");
+        let mut recorded = made;
+        let record = json!({"total": 253, "available": 252, "lastAllocated": "203.0.113.9", "allocated": {"203.0.113.9": "team-a/web"}});
+        recorded.data["status"] = record.clone();
+        let mut robbed = pools(controller).replace("edge", &post, &recorded).await.unwrap();
+        robbed.data["status"]["allocated"]["203.0.113.9"] = "evil/lb".into();
+        let kept = pools(driver.clone()).replace("edge", &post, &robbed).await.unwrap();
+        assert_eq!(kept.data["status"], record);
+        let (code, message) = refusal(pools(driver).delete("edge", &Default::default()).await);
+        assert_eq!(code, 403);
+        assert!(
+            message.contains("can't delete IP pool edge because can't delete pool before releasing"),
+            "{message}"
+        );
+        life.end().await;
+        cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
+        cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
     }
 }

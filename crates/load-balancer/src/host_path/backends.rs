@@ -115,7 +115,7 @@ mod tests {
 
     use super::*;
 
-    fn vmi(name: &str, interfaces: Value) -> VirtualMachineInstance {
+    fn vmi(name: &str, interfaces: &Value) -> VirtualMachineInstance {
         serde_json::from_value(json!({
             "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"namespace": "shop", "name": name, "uid": format!("uid-{name}"), "labels": {"tier": "api", "app": name}},
@@ -157,7 +157,7 @@ mod tests {
         let parsed = |text: Option<&str>| text.map(|text| text.parse::<Ipv4Addr>().unwrap());
         let pods = pod_cidrs();
         let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
-        assert_eq!(address(&vmi("web", interfaces), parsed(previous), &rules).ok(), parsed(expected));
+        assert_eq!(address(&vmi("web", &interfaces), parsed(previous), &rules).ok(), parsed(expected));
     }
 
     #[rstest]
@@ -172,21 +172,21 @@ mod tests {
     #[case(json!({"not a label": ["api"]}), false)]
     fn keys_are_anded_and_values_ored(#[case] selector: Value, #[case] expected: bool) {
         let selector: Selector = serde_json::from_value(selector).unwrap();
-        assert_eq!(selects(&selector, vmi("web", json!([])).labels()), expected);
+        assert_eq!(selects(&selector, vmi("web", &json!([])).labels()), expected);
     }
 
     #[test]
     fn every_selected_vm_is_either_a_backend_or_named_with_the_reason() {
-        let mut leaving = vmi("leaving", json!([{"ipAddress": "192.168.7.14"}]));
+        let mut leaving = vmi("leaving", &json!([{"ipAddress": "192.168.7.14"}]));
         leaving.metadata.deletion_timestamp =
             Some(serde_json::from_value(json!("2026-08-20T10:00:00Z")).unwrap());
-        let mut other = vmi("other", json!([{"ipAddress": "192.168.7.15"}]));
+        let mut other = vmi("other", &json!([{"ipAddress": "192.168.7.15"}]));
         other.metadata.labels = None;
         let vmis = [
-            vmi("web-2", json!([{"ipAddress": "192.168.7.12"}])),
-            vmi("web-1", json!([{"ipAddress": "192.168.7.11"}])),
-            vmi("bold", json!([{"ipAddress": "127.0.0.1"}])),
-            vmi("silent", json!([])),
+            vmi("web-2", &json!([{"ipAddress": "192.168.7.12"}])),
+            vmi("web-1", &json!([{"ipAddress": "192.168.7.11"}])),
+            vmi("bold", &json!([{"ipAddress": "127.0.0.1"}])),
+            vmi("silent", &json!([])),
             leaving,
             other,
         ];

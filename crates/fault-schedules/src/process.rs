@@ -69,9 +69,8 @@ impl Process {
                 if turn == Turn::DieBefore {
                     process.die();
                 }
-                let answer = match process.dead.run_until_cancelled(client.send(request)).await {
-                    Some(answer) => answer,
-                    None => return pending().await,
+                let Some(answer) = process.dead.run_until_cancelled(client.send(request)).await else {
+                    return pending().await;
                 };
                 if turn == Turn::DieAfter {
                     process.die();

@@ -1,5 +1,6 @@
 //! Runs the seeds that `FAULT_SEEDS` names, as `first..end`, or a few. Each in a process of its own: tokio numbers the
 //! runtimes of a process, and what it draws depends on the number.
+#![cfg(test)]
 
 #[path = "fault_schedules/chance.rs"]
 mod chance;

@@ -7,7 +7,7 @@
 //!     └───── /harvester ─── kube-apiserver ◄── kube-controller-manager
 //! ```
 //! The programs are found as [`outside_tools`] says, and never built here. They end with the process that started
-//! them, however it ends ([`watchdog`]).
+//! them, however it ends (module `watchdog`).
 
 mod arguments;
 mod audit;

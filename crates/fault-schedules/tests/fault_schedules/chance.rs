@@ -8,7 +8,7 @@ thread_local! {
 }
 
 /// Everything random in this thread follows from `seed` from now on.
-pub fn begin(seed: u64) {
+pub(crate) fn begin(seed: u64) {
     STATE.set(seed);
     fastrand::seed(seed);
 }

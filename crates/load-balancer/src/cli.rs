@@ -2,6 +2,7 @@
 
 use std::{
     ffi::OsString,
+    io::IsTerminal,
     net::{Ipv4Addr, SocketAddr},
     process::ExitCode,
     time::Duration,
@@ -21,6 +22,8 @@ use crate::{Config, ElectionTimes, Parts, run, sweep};
 /// Objects that are worked on at once for each of `--threadiness`: work is mostly waiting for answers, and what
 /// waits together shares a PUT of its pool.
 const AT_ONCE: usize = 16;
+/// `--threadiness` of the Go program.
+const THREADINESS: usize = 2;
 /// As under CATTLE_DEV_MODE in the Go program: nobody takes over while somebody sits in a debugger.
 const DEV_LEASE: Duration = Duration::from_secs(45 * 3600);
 const DEV_RENEW_DEADLINE: Duration = Duration::from_secs(30 * 3600);
@@ -29,20 +32,22 @@ const DEV_RENEW_DEADLINE: Duration = Duration::from_secs(30 * 3600);
 #[derive(Debug, Parser)]
 #[command(name = "harvester-load-balancer", version)]
 struct Flags {
-    /// How much is logged: panic, fatal, error, warn, info, debug, trace.
-    #[arg(long, env = "LOGLEVEL", default_value = "info")]
-    loglevel: String,
-    /// How much is done at once: 16 objects of a kind for each.
-    #[arg(long, env = "THREADINESS", default_value_t = 2)]
-    threadiness: usize,
-    /// How long others must see no sign of the leader before they take over, e.g. 45s or 1m30s.
-    #[arg(long, env = "CATTLE_ELECTION_LEASE_DURATION", value_parser = duration, hide_env_values = true)]
+    /// How much is logged: panic, fatal, error, warn, info, debug, trace [env: LOGLEVEL] [default: info].
+    #[arg(long)]
+    loglevel: Option<String>,
+    /// How much is done at once: 16 objects of a kind for each [env: THREADINESS] [default: 2].
+    #[arg(long)]
+    threadiness: Option<usize>,
+    /// How long others must see no sign of the leader before they take over, e.g. 45s or 1m30s
+    /// [env: CATTLE_ELECTION_LEASE_DURATION] [default: 45s].
+    #[arg(long, value_parser = duration)]
     lease_duration: Option<Duration>,
-    /// A leader that could not renew its Lease for so long writes nothing more and ends.
-    #[arg(long, env = "CATTLE_ELECTION_RENEW_DEADLINE", value_parser = duration)]
+    /// A leader that could not renew its Lease for so long writes nothing more and ends
+    /// [env: CATTLE_ELECTION_RENEW_DEADLINE] [default: 30s].
+    #[arg(long, value_parser = duration)]
     renew_deadline: Option<Duration>,
-    /// Time between two tries to get or renew the Lease.
-    #[arg(long, env = "CATTLE_ELECTION_RETRY_PERIOD", value_parser = duration)]
+    /// Time between two tries to get or renew the Lease [env: CATTLE_ELECTION_RETRY_PERIOD] [default: 2s].
+    #[arg(long, value_parser = duration)]
     retry_period: Option<Duration>,
     /// Addresses of pods: a backend may have one only on an interface of the pod network.
     #[arg(long, value_delimiter = ',', default_value = "10.52.0.0/16")]
@@ -76,7 +81,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    log_at(&flags.loglevel);
+    let environment = |name: &str| std::env::var(name).ok();
+    let flags = match flags.completed(environment) {
+        Ok(flags) => flags,
+        Err(fault) => {
+            log_at("");
+            tracing::error!("{fault}");
+            return ExitCode::from(2);
+        }
+    };
+    log_at(flags.loglevel.as_deref().unwrap_or("info"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let outcome = runtime.context("start the runtime").and_then(|runtime| runtime.block_on(lead(flags)));
     match outcome {
@@ -85,6 +99,28 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             tracing::error!("{error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+impl Flags {
+    /// What was not given comes from the environment, where an empty text counts as nothing.
+    fn completed(mut self, environment: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let text = |name: &str| environment(name).filter(|text| !text.is_empty());
+        let read = |name: &str| {
+            let value = text(name).map(|text| duration(&text));
+            value.transpose().map_err(|fault| format!("environment variable {name}: {fault}"))
+        };
+        if let (None, Some(text)) = (self.threadiness, text("THREADINESS")) {
+            let number = text
+                .parse()
+                .map_err(|_| format!("environment variable THREADINESS: {text:?} is no number"))?;
+            self.threadiness = Some(number);
+        }
+        self.loglevel = self.loglevel.or_else(|| text("LOGLEVEL"));
+        self.lease_duration = self.lease_duration.or(read("CATTLE_ELECTION_LEASE_DURATION")?);
+        self.renew_deadline = self.renew_deadline.or(read("CATTLE_ELECTION_RENEW_DEADLINE")?);
+        self.retry_period = self.retry_period.or(read("CATTLE_ELECTION_RETRY_PERIOD")?);
+        Ok(self)
     }
 }
 
@@ -136,7 +172,7 @@ fn times(flags: &Flags, dev_mode: bool) -> ElectionTimes {
 
 fn config(flags: &Flags) -> Config {
     Config {
-        workers: flags.threadiness.max(1) * AT_ONCE,
+        workers: flags.threadiness.unwrap_or(THREADINESS).clamp(1, 64) * AT_ONCE,
         pod_cidrs: flags.pod_cidrs.clone(),
         service_cidrs: flags.service_cidrs.clone(),
         dummy_endpoint: flags.dummy_endpoint,
@@ -174,7 +210,7 @@ pub(crate) fn log_at(level: &str) {
     let subscriber =
         tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter(level))).with_target(false);
     // in a test somebody else may log already
-    drop(subscriber.with_writer(std::io::stderr).try_init());
+    drop(subscriber.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init());
 }
 
 /// A duration as Go writes it: `45s`, `1m30s`, `1.5h`.
@@ -243,6 +279,27 @@ mod tests {
         Flags::try_parse_from(args.map(two_dashes))
     }
 
+    fn with_environment(args: &[&str], environment: &[(&str, &str)]) -> Result<Flags, String> {
+        let find = |name: &str| {
+            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        flags(args).unwrap().completed(find)
+    }
+
+    #[test]
+    fn the_environment_counts_where_no_flag_was_given_and_an_empty_text_is_nothing() {
+        let environment =
+            [("THREADINESS", "7"), ("LOGLEVEL", ""), ("CATTLE_ELECTION_LEASE_DURATION", "1m30s")];
+        let both = with_environment(&["--threadiness", "3"], &environment).unwrap();
+        assert_eq!(
+            (both.threadiness, both.loglevel, both.lease_duration),
+            (Some(3), None, Some(Duration::from_secs(90)))
+        );
+        let fault = with_environment(&[], &[("THREADINESS", "many")]).unwrap_err();
+        assert_eq!(fault, "environment variable THREADINESS: \"many\" is no number");
+        assert!(with_environment(&[], &[("CATTLE_ELECTION_RETRY_PERIOD", "soon")]).is_err());
+    }
+
     #[test]
     fn without_flags_everything_is_as_in_the_go_program() {
         let flags = flags(&[]).unwrap();
@@ -268,7 +325,7 @@ mod tests {
 
     #[test]
     fn one_dash_is_as_good_as_two() {
-        assert_eq!(flags(&["-loglevel", "trace", "-threadiness=5"]).unwrap().threadiness, 5);
+        assert_eq!(flags(&["-loglevel", "trace", "-threadiness=5"]).unwrap().threadiness, Some(5));
     }
 
     #[rstest]

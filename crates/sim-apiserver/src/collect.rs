@@ -98,7 +98,7 @@ fn blocks(dependent: &Value, owner: &str) -> bool {
 }
 
 fn drop_owner(dependent: &mut Value, uid: &str) {
-    if let Some(owners) = dependent["metadata"]["ownerReferences"].as_array_mut() {
+    if let Some(owners) = dependent.pointer_mut("/metadata/ownerReferences").and_then(Value::as_array_mut) {
         owners.retain(|owner| owner["uid"] != uid);
     }
 }
@@ -106,7 +106,7 @@ fn drop_owner(dependent: &mut Value, uid: &str) {
 /// Takes a finalizer away, and the object with the last one.
 fn finalize(server: &ApiServer, table: &Arc<str>, key: &Key, finalizer: &str) {
     rewrite(server, table, key, |object| {
-        if let Some(finalizers) = object["metadata"]["finalizers"].as_array_mut() {
+        if let Some(finalizers) = object.pointer_mut("/metadata/finalizers").and_then(Value::as_array_mut) {
             finalizers.retain(|f| f != finalizer);
         }
     });

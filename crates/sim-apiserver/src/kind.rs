@@ -50,6 +50,8 @@ pub(crate) struct Version {
     pub(crate) scale: Option<Value>,
     /// What an object may contain.
     pub(crate) schema: Arc<Schema>,
+    /// `openAPIV3Schema` of a custom resource, for those who ask for it.
+    pub(crate) raw_schema: Option<Arc<Value>>,
 }
 
 /// A kind of objects, in all its versions.

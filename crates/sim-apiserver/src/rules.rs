@@ -18,7 +18,7 @@ use crate::store::Inner;
 use crate::write::metadata;
 
 /// Fills in defaults and drops what the kind does not know.
-pub(crate) fn complete(ask: &Ask, old: Option<&Value>, new: &mut Value) {
+pub(crate) fn complete(ask: &Ask, new: &mut Value) {
     // events are kept in the words of the other group
     if ask.kind.behaviour != Behaviour::NewEvent {
         machinery::conform(&ask.kind, ask.version, new);
@@ -33,11 +33,6 @@ pub(crate) fn complete(ask: &Ask, old: Option<&Value>, new: &mut Value) {
         _ if ask.kind.plural == "storageclasses" => core::storage_class_defaults(new),
         _ if ask.kind.group == "rbac.authorization.k8s.io" => core::binding_defaults(new),
         _ => {}
-    }
-    if ask.kind.behaviour == Behaviour::Service
-        && let Some(old) = old
-    {
-        service::carry_over(old, new);
     }
 }
 
@@ -71,7 +66,10 @@ pub(crate) fn prepare_create(server: &ApiServer, ask: &Ask, object: &mut Value) 
 }
 
 /// What follows from a change.
-pub(crate) fn prepare_update(server: &ApiServer, ask: &Ask, _old: &Value, new: &mut Value) {
+pub(crate) fn prepare_update(server: &ApiServer, ask: &Ask, old: &Value, new: &mut Value) {
+    if ask.kind.behaviour == Behaviour::Service && ask.subresource().is_empty() {
+        service::carry_over(old, new);
+    }
     if ask.kind.behaviour == Behaviour::Definition
         && ask.subresource().is_empty()
         && let Ok(kind) = custom::kind(new)
@@ -126,6 +124,12 @@ pub(crate) fn allocate(
 /// The elements of a list; none where there is no list.
 pub(crate) fn elements(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
+}
+
+/// The objects in a list at a JSON pointer, to change. Nothing is made where there is none.
+pub(crate) fn items_mut<'a>(object: &'a mut Value, pointer: &str) -> impl Iterator<Item = &'a mut Value> {
+    let items = object.pointer_mut(pointer).and_then(Value::as_array_mut);
+    items.into_iter().flatten().filter(|item| item.is_object())
 }
 
 /// Whether a field says nothing: absent, null, empty text.

@@ -21,6 +21,7 @@ use crate::aggregated::{self, Aggregated};
 use crate::audit::{Audit, Record};
 use crate::builder::Builder;
 use crate::clock::Clock;
+use crate::documents::Documents;
 use crate::faults::{self, Aim, Answer, Fault, Faults, When};
 use crate::form::{Shape, to_bytes};
 use crate::kind::{Kind, Kinds};
@@ -56,6 +57,7 @@ pub(crate) struct Shared {
     pub(crate) authority: OnceLock<Authority>,
     pub(crate) admission: Admission,
     pub(crate) aggregated: Aggregated,
+    pub(crate) documents: Documents,
     pub(crate) release: (u32, u32),
 }
 
@@ -81,6 +83,7 @@ impl Shared {
             authority: OnceLock::new(),
             admission: Admission::new(resolver),
             aggregated: Aggregated::default(),
+            documents: Documents::default(),
             release,
         }
     }

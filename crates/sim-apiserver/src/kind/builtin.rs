@@ -20,6 +20,7 @@ pub(super) fn kinds() -> impl Iterator<Item = Kind> {
             versions: vec![Version {
                 api: api.clone(),
                 scale: api.has_subresource("scale").then(replicas_of_a_workload),
+                raw_schema: None,
                 schema: schema::builtin(&api.group, &api.kind)
                     .unwrap_or_else(|| Arc::new(Schema::anything())),
             }],

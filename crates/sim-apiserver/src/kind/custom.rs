@@ -76,6 +76,7 @@ fn version(specs: &[Value], schemas: &[Arc<Schema>], api: api::Kind) -> Version 
     let spec = at.map_or(&Value::Null, |at| &specs[at]);
     Version {
         scale: spec["subresources"].get("scale").cloned(),
+        raw_schema: spec["schema"].get("openAPIV3Schema").cloned().map(Arc::new),
         schema: at.map_or_else(Arc::default, |at| schemas[at].clone()),
         api,
     }

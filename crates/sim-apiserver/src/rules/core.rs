@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
 use sim_apimachinery::validate::names;
 
-use super::{elements, is_unset, set_default};
+use super::{elements, is_unset, items_mut, set_default};
 use crate::faults;
 use crate::kind::Kind;
 
@@ -30,10 +30,7 @@ pub(crate) fn secret_defaults(secret: &mut Value) {
 
 /// What a Deployment or DaemonSet has unless it says otherwise.
 pub(crate) fn workload_defaults(kind: &Kind, workload: &mut Value) {
-    let spec = &mut workload["spec"];
-    if !spec.is_object() {
-        return;
-    }
+    let Some(spec) = workload.get_mut("spec").filter(|spec| spec.is_object()) else { return };
     if spec["revisionHistoryLimit"].is_null() {
         spec["revisionHistoryLimit"] = 10.into();
     }
@@ -58,7 +55,7 @@ pub(crate) fn workload_defaults(kind: &Kind, workload: &mut Value) {
 /// What a webhook has unless its configuration says otherwise.
 pub(crate) fn webhook_defaults(configuration: &mut Value) {
     let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
-    for webhook in configuration["webhooks"].as_array_mut().into_iter().flatten().filter(|w| w.is_object()) {
+    for webhook in items_mut(configuration, "/webhooks") {
         set_default(webhook, "failurePolicy", "Fail");
         set_default(webhook, "matchPolicy", "Equivalent");
         if webhook["timeoutSeconds"].is_null() {
@@ -77,7 +74,7 @@ pub(crate) fn webhook_defaults(configuration: &mut Value) {
         {
             webhook["clientConfig"]["service"]["port"] = 443.into();
         }
-        for rule in webhook["rules"].as_array_mut().into_iter().flatten().filter(|rule| rule.is_object()) {
+        for rule in items_mut(webhook, "/rules") {
             set_default(rule, "scope", "*");
         }
     }
@@ -92,10 +89,10 @@ pub(crate) fn storage_class_defaults(class: &mut Value) {
 /// Subjects and roles are in RBAC's own group unless they say otherwise.
 pub(crate) fn binding_defaults(binding: &mut Value) {
     const GROUP: &str = "rbac.authorization.k8s.io";
-    if binding["roleRef"].is_object() {
-        set_default(&mut binding["roleRef"], "apiGroup", GROUP);
+    if let Some(role) = binding.get_mut("roleRef") {
+        set_default(role, "apiGroup", GROUP);
     }
-    for subject in binding["subjects"].as_array_mut().into_iter().flatten().filter(|s| s.is_object()) {
+    for subject in items_mut(binding, "/subjects") {
         if subject["kind"] != "ServiceAccount" {
             set_default(subject, "apiGroup", GROUP);
         }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
 use sim_apimachinery::validate::names;
 
-use super::{elements, set_default};
+use super::{elements, items_mut, set_default};
 
 const TYPES: &[&str] = &["FQDN", "IPv4", "IPv6"];
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -17,7 +17,7 @@ pub(crate) fn defaults(slice: &mut Value) {
     if slice["endpoints"].is_null() {
         slice["endpoints"] = json!([]);
     }
-    for port in slice["ports"].as_array_mut().into_iter().flatten().filter(|port| port.is_object()) {
+    for port in items_mut(slice, "/ports") {
         set_default(port, "protocol", "TCP");
         if port["name"].is_null() {
             port["name"] = "".into();

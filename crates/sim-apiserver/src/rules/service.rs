@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
 use sim_apimachinery::validate::names;
 
-use super::{elements, is_unset, set_default, unset};
+use super::{elements, is_unset, items_mut, set_default, unset};
 
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 const PROTOCOLS: &[&str] = &["SCTP", "TCP", "UDP"];
@@ -61,7 +61,7 @@ pub(crate) fn defaults(service: &mut Value) {
     {
         spec["sessionAffinityConfig"] = json!({"clientIP": {"timeoutSeconds": AFFINITY}});
     }
-    for port in spec["ports"].as_array_mut().into_iter().flatten().filter(|port| port.is_object()) {
+    for port in items_mut(spec, "/ports") {
         set_default(port, "protocol", "TCP");
         if is_unset(&port["targetPort"]) || port["targetPort"] == 0 {
             port["targetPort"] = port["port"].clone();
@@ -93,8 +93,8 @@ pub(crate) fn defaults(service: &mut Value) {
     if !service["status"]["loadBalancer"].is_object() {
         service["status"]["loadBalancer"] = json!({});
     }
-    for ingress in service["status"]["loadBalancer"]["ingress"].as_array_mut().into_iter().flatten() {
-        if ingress.is_object() && !is_unset(&ingress["ip"]) {
+    for ingress in items_mut(service, "/status/loadBalancer/ingress") {
+        if !is_unset(&ingress["ip"]) {
             set_default(ingress, "ipMode", "VIP");
         }
     }
@@ -103,6 +103,14 @@ pub(crate) fn defaults(service: &mut Value) {
 /// Keeps over an update what the server has given, where the writer does not say otherwise, and drops what a new
 /// type does not have.
 pub(crate) fn carry_over(old: &Value, new: &mut Value) {
+    // a new address in the one field is meant for the other, too
+    let spec = &new["spec"];
+    if spec["clusterIPs"] == old["spec"]["clusterIPs"]
+        && spec["clusterIP"] != old["spec"]["clusterIP"]
+        && !is_unset(&spec["clusterIP"])
+    {
+        new["spec"]["clusterIPs"] = json!([spec["clusterIP"]]);
+    }
     if wants_address(old) && wants_address(new) {
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             if is_unset(&new["spec"][field]) && !old["spec"][field].is_null() {
@@ -126,7 +134,7 @@ fn port_key(port: &Value) -> (Option<&str>, Option<i64>) {
 fn keep_node_ports(old: &Value, new: &mut Value) {
     let given: BTreeSet<i64> =
         elements(&new["spec"]["ports"]).filter_map(|port| port["nodePort"].as_i64()).collect();
-    for port in new["spec"]["ports"].as_array_mut().into_iter().flatten().filter(|port| port.is_object()) {
+    for port in items_mut(new, "/spec/ports") {
         let before = elements(&old["spec"]["ports"]).find(|other| port_key(other) == port_key(port));
         if let Some(number) = before.and_then(|before| before["nodePort"].as_i64())
             && port["nodePort"].is_null()
@@ -151,7 +159,7 @@ fn drop_foreign_fields(old: &Value, new: &mut Value) {
             elements(&service["spec"]["ports"]).map(|port| port["nodePort"].clone()).collect()
         };
         if ports_of(old) == ports_of(new) {
-            for port in new["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            for port in items_mut(new, "/spec/ports") {
                 unset(port, "nodePort");
             }
         }
@@ -208,6 +216,13 @@ pub(crate) fn validate(old: Option<&Value>, service: &Value, causes: &mut Vec<Ca
         let detail = "may not be set to 'None' for LoadBalancer services";
         causes.push(Cause::invalid("spec.clusterIPs[0]", &json!("None"), detail));
     }
+    for (key, value) in spec["selector"].as_object().into_iter().flatten() {
+        let mut faults = names::label_key(key);
+        let key = json!(key);
+        causes.extend(faults.iter().map(|f| Cause::invalid("spec.selector", &key, f)));
+        faults = value.as_str().map(names::label_value).unwrap_or_default();
+        causes.extend(faults.iter().map(|f| Cause::invalid("spec.selector", value, f)));
+    }
     validate_ports(ports, causes);
     validate_addresses(spec, causes);
     validate_load_balancer(old, service, causes);
@@ -226,7 +241,6 @@ const RANGE: &str = "must be between 1 and 65535, inclusive";
 fn validate_ports(ports: &[Value], causes: &mut Vec<Cause>) {
     let mut names_seen = BTreeSet::new();
     let mut seen = BTreeSet::new();
-    let mut node_ports = BTreeSet::new();
     for (i, port) in ports.iter().enumerate() {
         let at = |field: &str| format!("spec.ports[{i}].{field}");
         match port["name"].as_str().unwrap_or_default() {
@@ -260,13 +274,11 @@ fn validate_ports(ports: &[Value], causes: &mut Vec<Cause>) {
             _ => {}
         }
         if !seen.insert((port_key(port).0.map(str::to_owned), port_key(port).1)) {
-            let value = json!({"port": port["port"], "protocol": port["protocol"]});
+            let value = json!({
+                "Name": "", "Protocol": port["protocol"], "AppProtocol": null, "Port": port["port"], "TargetPort": 0,
+                "NodePort": 0,
+            });
             causes.push(Cause::duplicate(&format!("spec.ports[{i}]"), &value));
-        }
-        if let Some(number) = port["nodePort"].as_i64()
-            && !node_ports.insert((number, port["protocol"].as_str()))
-        {
-            causes.push(Cause::duplicate(&at("nodePort"), &port["nodePort"]));
         }
     }
 }
@@ -304,7 +316,7 @@ fn validate_load_balancer(old: Option<&Value>, service: &Value, causes: &mut Vec
         });
         if network.is_none() {
             let detail = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
-            causes.push(Cause::invalid(&format!("spec.loadBalancerSourceRanges[{i}]"), range, detail));
+            causes.push(Cause::invalid(&format!("spec.LoadBalancerSourceRanges[{i}]"), range, detail));
         }
     }
     let only = "may only be used when `type` is 'LoadBalancer'";
@@ -349,7 +361,7 @@ fn validate_change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
 pub(crate) fn validate_status(service: &Value, causes: &mut Vec<Cause>) {
     let ingresses = &service["status"]["loadBalancer"]["ingress"];
     if elements(ingresses).next().is_some() && type_of(service) != "LoadBalancer" {
-        let detail = "may only be used when `spec.type` is \"LoadBalancer\"";
+        let detail = "may only be used when `spec.type` is 'LoadBalancer'";
         causes.push(Cause::forbidden("status.loadBalancer.ingress", detail));
     }
     for (i, ingress) in elements(ingresses).enumerate() {

@@ -65,11 +65,6 @@ impl Addresses {
         IpAddr::V4(Ipv4Addr::from(self.network + 1))
     }
 
-    /// The network in CIDR notation.
-    pub(crate) fn cidr(&self) -> String {
-        format!("{}/{}", Ipv4Addr::from(self.network), self.prefix)
-    }
-
     pub(crate) fn node_ports(&self) -> &RangeInclusive<u16> {
         &self.node_ports
     }

@@ -42,16 +42,17 @@ pub(super) async fn store(
     if kind.namespaced {
         server.0.store.transact(|inner| in_a_living_namespace(inner, ask, &name))?;
     }
-    rules::complete(ask, None, &mut object);
+    rules::complete(ask, &mut object);
     let dry_run = ask.query.dry_run;
     let write = Write { operation: admission::Operation::Create, name: &name, old: None, new: None, dry_run };
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&object), ..write }).await? {
         object = mutated;
-        rules::complete(ask, None, &mut object);
+        rules::complete(ask, &mut object);
     }
+    // before the server adds what is its own
+    machinery::own(server, ask, operation, None, &mut object);
     rules::prepare_create(server, ask, &mut object)?;
     rules::validate(ask, None, &object)?;
-    machinery::own(server, ask, operation, None, &mut object);
     admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;
     let table = &kind.table;
     let stored = server.0.store.transact(|inner| {

@@ -6,6 +6,8 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use sim_apimachinery::kind as api;
+use sim_apimachinery::status::Cause;
 
 use super::{is_held, removed};
 use crate::Failure;
@@ -20,6 +22,10 @@ use crate::store::{Key, Stored};
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents are to be left alone.
 pub(crate) const ORPHAN: &str = "orphan";
+
+/// Kinds of which a delete answers the object instead of a `Status`.
+const ANSWERED_WHOLE: [&str; 6] =
+    ["persistentvolumeclaims", "persistentvolumes", "pods", "resourcequotas", "serviceaccounts", "services"];
 
 /// What a client says with a delete.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -60,10 +66,9 @@ fn options(ask: &Ask) -> Result<Options, Failure> {
     if let Some(policy) = &options.propagation_policy
         && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
     {
-        let message = format!(
-            "DeleteOptions.propagationPolicy: Unsupported value: {policy:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-        );
-        return Err(Failure::bad_request(message));
+        let supported = ["Foreground", "Background", "Orphan", "nil"];
+        let cause = Cause::not_supported("propagationPolicy", &policy.as_str().into(), &supported);
+        return Err(Failure::invalid_kind("meta.k8s.io", "DeleteOptions", "", &[cause]));
     }
     Ok(options)
 }
@@ -83,6 +88,9 @@ pub(super) async fn one(server: &ApiServer, ask: &Ask) -> Result<Response<Body>,
     let options = options(ask)?;
     let key = Key::new(ask.namespace(), ask.name());
     match delete(server, ask, &key, &options).await? {
+        Outcome::Removed(stored) if ANSWERED_WHOLE.contains(&ask.kind.plural.as_str()) => {
+            Ok(present(server, ask, StatusCode::OK, &stored))
+        }
         Outcome::Removed(stored) => Ok(removed(ask, &stored)),
         Outcome::Deleting(stored) => Ok(present(server, ask, StatusCode::OK, &stored)),
     }
@@ -169,19 +177,21 @@ pub(crate) async fn delete(
 
 fn check(ask: &Ask, current: &Stored, key: &Key, options: &Options) -> Result<(), Failure> {
     let Preconditions { uid, resource_version } = &options.preconditions;
-    if let Some(uid) = uid.as_deref().filter(|uid| *uid != current.uid()) {
-        let why =
-            format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", current.uid());
-        return Err(Failure::conflict(ask.api(), &key.name, &why));
-    }
-    if let Some(version) = resource_version
-        && current.value["metadata"]["resourceVersion"] != version.as_str()
-    {
+    let differs = |field: &str, asked: &str, kept: &str, how: &str| {
         let why = format!(
-            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {}",
-            current.revision
+            "the {field} in the precondition ({asked}) does not match the {field} in record ({kept}). \
+             The object might have been {how}"
         );
-        return Err(Failure::conflict(ask.api(), &key.name, &why));
+        // it names the kind here where it names the resource everywhere else
+        let kind = api::Kind { plural: ask.kind.kind.clone(), ..ask.api().clone() };
+        Err(Failure::conflict(&kind, &key.name, &why))
+    };
+    if let Some(uid) = uid.as_deref().filter(|uid| *uid != current.uid()) {
+        return differs("UID", uid, current.uid(), "deleted and then recreated");
+    }
+    let kept = current.revision.to_string();
+    if let Some(version) = resource_version.as_deref().filter(|version| *version != kept) {
+        return differs("ResourceVersion", version, &kept, "modified");
     }
     let protected = ["default", "kube-system", "kube-public"];
     if ask.kind.behaviour == Behaviour::Namespace && protected.contains(&key.name.as_str()) {

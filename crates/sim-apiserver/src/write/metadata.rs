@@ -6,12 +6,15 @@ use sim_apimachinery::validate::names;
 
 use crate::Failure;
 use crate::kind::{Behaviour, Kind};
+use crate::request::Verb;
 use crate::server::{ApiServer, Ask};
 
 /// The longest name that `generateName` may give; what is longer loses its end before the random characters.
 const GENERATED: usize = 58;
 /// All annotations of an object together, keys and values, as a real server allows.
 const ANNOTATIONS: usize = 256 * 1024;
+/// Finalizers of built-in kinds that need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 /// The letters of generated names: no vowels, so no words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -28,7 +31,8 @@ pub(crate) fn uid(server: &ApiServer) -> String {
 pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result<(), Failure> {
     let given = &object["metadata"];
     if !matches!(given["resourceVersion"].as_str().unwrap_or_default(), "" | "0") {
-        return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+        let message = "resourceVersion should not be set on objects to be created".to_owned();
+        return Err(Failure { code: 500, reason: "", message, details: Value::Null });
     }
     if ask.kind.namespaced {
         let in_body = given["namespace"].as_str().unwrap_or_default();
@@ -77,17 +81,29 @@ fn suffix(random: &mut fastrand::Rng) -> String {
 /// What of an object's metadata its writers cannot change.
 pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failure> {
     let given = &new["metadata"];
-    for (field, path) in [("name", ask.name()), ("namespace", ask.namespace())] {
-        let in_body = given[field].as_str().unwrap_or_default();
-        if !in_body.is_empty() && in_body != path {
-            let message = format!(
-                "the {field} of the object ({in_body}) does not match the {field} on the URL ({path})"
-            );
-            return Err(Failure::bad_request(message));
-        }
+    let text = |field: &str| given[field].as_str().unwrap_or_default();
+    let (name, namespace, uid) = (text("name"), text("namespace"), text("uid"));
+    if name.is_empty() {
+        let message = format!(
+            "the name of the object ({} based on URL) was undeterminable: name must be provided",
+            ask.name()
+        );
+        return Err(Failure::bad_request(message));
     }
-    let uid = given["uid"].as_str().unwrap_or_default();
+    if name != ask.name() {
+        let message =
+            format!("the name of the object ({name}) does not match the name on the URL ({})", ask.name());
+        return Err(Failure::bad_request(message));
+    }
+    if !namespace.is_empty() && namespace != ask.namespace() {
+        let message = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Failure::bad_request(message));
+    }
     if !uid.is_empty() && old["metadata"]["uid"] != uid {
+        if ask.verb == Verb::Patch {
+            let cause = Cause::invalid("metadata.uid", &given["uid"], "field is immutable");
+            return Err(Failure::invalid(ask.api(), ask.name(), &[cause]));
+        }
         let kept = old["metadata"]["uid"].as_str().unwrap_or_default();
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {kept}");
         return Err(Failure::conflict(ask.api(), ask.name(), &why));
@@ -150,8 +166,13 @@ pub(crate) fn validate(kind: &Kind, old: Option<&Value>, object: &Value, causes:
             None => fault("metadata.annotations", value, not_text()),
         }
     }
-    for finalizer in metadata["finalizers"].as_array().into_iter().flatten() {
+    for (i, finalizer) in metadata["finalizers"].as_array().into_iter().flatten().enumerate() {
         fault("metadata.finalizers", finalizer, finalizer.as_str().map_or_else(not_text, names::label_key));
+        let text = finalizer.as_str().unwrap_or_default();
+        if !kind.is_custom() && !text.contains('/') && !STANDARD_FINALIZERS.contains(&text) {
+            let detail = "name is neither a standard finalizer name nor is it fully qualified".to_owned();
+            fault(&format!("metadata.finalizers[{i}]"), finalizer, vec![detail]);
+        }
     }
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
@@ -165,8 +186,7 @@ pub(crate) fn validate(kind: &Kind, old: Option<&Value>, object: &Value, causes:
 
 fn name_faults(kind: &Kind, name: &str) -> Vec<String> {
     match (kind.behaviour, kind.group.as_str()) {
-        (Behaviour::Service, _) => names::dns1035_label(name),
-        (Behaviour::Namespace, _) => names::dns1123_label(name),
+        (Behaviour::Namespace | Behaviour::Service, _) => names::dns1123_label(name),
         (_, "rbac.authorization.k8s.io") => names::path_segment(name),
         _ => names::dns1123_subdomain(name),
     }
@@ -174,11 +194,11 @@ fn name_faults(kind: &Kind, name: &str) -> Vec<String> {
 
 fn validate_owners(metadata: &Value, causes: &mut Vec<Cause>) {
     let mut controllers = 0;
-    for (i, owner) in metadata["ownerReferences"].as_array().into_iter().flatten().enumerate() {
+    for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
         for field in ["apiVersion", "kind", "name", "uid"] {
             if owner[field].as_str().unwrap_or_default().is_empty() {
-                let path = format!("metadata.ownerReferences[{i}].{field}");
-                causes.push(Cause::invalid(&path, &json!(""), &format!("{field} must not be empty")));
+                let path = format!("metadata.ownerReferences.{field}");
+                causes.push(Cause::invalid(&path, &json!(""), "must not be empty"));
             }
         }
         controllers += usize::from(owner["controller"] == true);

@@ -31,7 +31,9 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
         _ => return Err(Failure::no_such_path()),
     }
     if ask.verb == Verb::Patch && !super::is_patch(ask.media) {
-        return Err(Failure::unsupported_media_type(patch::MEDIA_TYPES));
+        let message = "415: Unsupported Media Type".to_owned();
+        let details = Value::Object(serde_json::Map::new());
+        return Err(Failure { code: 415, reason: "UnsupportedMediaType", message, details });
     }
     if ask.verb == Verb::Update && super::is_patch(ask.media) {
         return Err(Failure::unsupported_media_type(&["application/json", "application/yaml"]));
@@ -41,6 +43,11 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
             if ask.media == Media::ApplyPatch && ask.subresource().is_empty() {
                 let object = patch::applied_to_nothing(server, ask)?;
                 let stored = create::store(server, ask, object, Operation::Apply).await?;
+                return Ok(present(server, ask, StatusCode::CREATED, &stored));
+            }
+            if ask.verb == Verb::Update && ask.api().create_on_update && ask.subresource().is_empty() {
+                let object = object(ask)?;
+                let stored = create::store(server, ask, object, Operation::Update).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
             }
             return Err(Failure::not_found(ask.api(), ask.name()));
@@ -73,7 +80,7 @@ async fn attempt(
     };
     metadata::keep(ask, old, &mut new)?;
     only_what_the_path_may_write(ask, old, &mut new);
-    rules::complete(ask, Some(old), &mut new);
+    rules::complete(ask, &mut new);
     let write = Write {
         operation: admission::Operation::Update,
         name: ask.name(),
@@ -84,12 +91,13 @@ async fn attempt(
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&new), ..write }).await? {
         new = mutated;
         only_what_the_path_may_write(ask, old, &mut new);
-        rules::complete(ask, Some(old), &mut new);
+        rules::complete(ask, &mut new);
     }
-    rules::prepare_update(server, ask, old, &mut new);
-    rules::validate(ask, Some(old), &new)?;
+    // before the server puts back what is its own
     let operation = if ask.media == Media::ApplyPatch { Operation::Apply } else { Operation::Update };
     machinery::own(server, ask, operation, Some(old), &mut new);
+    rules::prepare_update(server, ask, old, &mut new);
+    rules::validate(ask, Some(old), &new)?;
     if !differs(old, &new) {
         return Ok(Some(current.clone()));
     }

@@ -74,10 +74,8 @@ fn operations(object: &mut Value, body: &[u8], ask: &Ask) -> Result<(), Failure>
         patch.0.into_iter().filter(|operation| !tests_for_absence(operation, object)).collect(),
     );
     json_patch::patch(object, &patch).map_err(|e| {
-        let details = serde_json::json!({
-            "name": ask.name(), "kind": ask.kind.plural,
-            "causes": [{"reason": "UnexpectedServerResponse", "message": e.to_string()}],
-        });
+        tracing::debug!(error = %e, name = ask.name(), "JSON patch does not apply");
+        let details = Value::Object(serde_json::Map::new());
         let message = "the server rejected our request due to an error in our request".to_owned();
         Failure { code: 422, reason: "Invalid", message, details }
     })

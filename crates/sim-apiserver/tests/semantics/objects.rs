@@ -152,7 +152,7 @@ async fn uid_and_times_are_not_for_writers() {
     assert_eq!(patched.metadata.creation_timestamp, made.metadata.creation_timestamp);
     assert_eq!((patched.metadata.deletion_timestamp, patched.metadata.generation), (None, None));
     let foreign = Patch::Merge(json!({"metadata": {"uid": "another"}}));
-    assert!(refusal(maps.patch("a", &PatchParams::default(), &foreign).await).is_conflict());
+    assert!(refusal(maps.patch("a", &PatchParams::default(), &foreign).await).is_invalid());
     let stale = Patch::Merge(json!({"metadata": {"resourceVersion": "1"}, "data": {"key": "2"}}));
     assert!(refusal(maps.patch("a", &PatchParams::default(), &stale).await).is_conflict());
 }

@@ -147,7 +147,7 @@ async fn kubernetes_is_there_from_the_start() {
 #[case::name_twice(json!({"ports": [{"name": "a", "port": 1}, {"name": "a", "port": 2}]}), "spec.ports[1].name", "FieldValueDuplicate")]
 #[case::kind(json!({"type": "Balancer", "ports": [{"port": 1}]}), "spec.type", "FieldValueNotSupported")]
 #[case::class(json!({"loadBalancerClass": "a.b/c", "ports": [{"port": 1}]}), "spec.loadBalancerClass", "FieldValueForbidden")]
-#[case::range(json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["1.2.3.4"], "ports": [{"port": 1}]}), "spec.loadBalancerSourceRanges[0]", "FieldValueInvalid")]
+#[case::range(json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["1.2.3.4"], "ports": [{"port": 1}]}), "spec.LoadBalancerSourceRanges[0]", "FieldValueInvalid")]
 #[case::node_port(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}), "spec.ports[0].nodePort", "FieldValueInvalid")]
 #[case::families(json!({"ipFamilyPolicy": "RequireDualStack", "ports": [{"port": 1}]}), "spec.ipFamilyPolicy", "FieldValueInvalid")]
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
 
 use super::{is_headless, type_of, wants_address, wants_health_port, wants_node_ports};
-use crate::rules::is_unset;
+use crate::rules::{is_unset, items_mut};
 use crate::store::addresses::{Addresses, Unavailable, holder};
 
 /// Gives a Service what its type has and it lacks.
@@ -87,8 +87,7 @@ fn address(addresses: &mut Addresses, old: Option<&Value>, service: &mut Value, 
                     format!("failed to allocate IP {wanted}: provided IP is already allocated")
                 }
                 Unavailable::OutOfRange => format!(
-                    "failed to allocate IP {wanted}: the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {}",
-                    addresses.cidr()
+                    "failed to allocate IP {wanted}: the provided network does not match the current range"
                 ),
                 Unavailable::Exhausted => "failed to allocate a serviceIP: range is full".to_owned(),
             };
@@ -116,7 +115,7 @@ fn node_ports(addresses: &mut Addresses, service: &mut Value, causes: &mut Vec<C
     let automatic = wants_node_ports(service);
     let holder = holder(service);
     let mut chosen: Vec<(u16, String)> = vec![];
-    for (i, port) in service["spec"]["ports"].as_array_mut().into_iter().flatten().enumerate() {
+    for (i, port) in items_mut(service, "/spec/ports").enumerate() {
         let field = format!("spec.ports[{i}].nodePort");
         let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
         let wanted = port["nodePort"].as_u64();
@@ -127,7 +126,10 @@ fn node_ports(addresses: &mut Addresses, service: &mut Value, causes: &mut Vec<C
             }
             Some(wanted) => {
                 let number = u16::try_from(wanted).unwrap_or(0);
-                addresses.check_port(number, &protocol, &holder).map(|()| number).map_err(|why| (number, why))
+                let twice = chosen.contains(&(number, protocol.clone()));
+                let free = addresses.check_port(number, &protocol, &holder);
+                let free = if twice { Err(Unavailable::Taken) } else { free };
+                free.map(|()| number).map_err(|why| (number, why))
             }
             None if !automatic => continue,
             None => addresses.free_port(&protocol, &chosen).map_err(|why| (0, why)),

@@ -72,7 +72,9 @@ impl Tool {
         match self {
             Self::Etcd => Some((&ETCD, "go.etcd.io/etcd/server/v3")),
             Self::KubeApiserver => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kube-apiserver")),
-            Self::KubeControllerManager => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager")),
+            Self::KubeControllerManager => {
+                Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"))
+            }
             Self::Kubectl => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kubectl")),
             Self::CargoDeny => None,
         }
@@ -113,7 +115,8 @@ pub fn cache() -> Option<PathBuf> {
 
 /// FNV-1a over 64 bits: tells versions apart, protects from nothing.
 fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+    text.bytes()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 #[cfg(test)]
@@ -124,9 +127,17 @@ mod tests {
 
     #[rstest]
     #[case::in_a_line_of_its_own("require k8s.io/kubernetes v1.36.3\n", "k8s.io/kubernetes", Some("v1.36.3"))]
-    #[case::in_a_block("require (\n\tgo.etcd.io/etcd/server/v3 v3.6.16 // indirect\n)", "go.etcd.io/etcd/server/v3", Some("v3.6.16"))]
+    #[case::in_a_block(
+        "require (\n\tgo.etcd.io/etcd/server/v3 v3.6.16 // indirect\n)",
+        "go.etcd.io/etcd/server/v3",
+        Some("v3.6.16")
+    )]
     #[case::only_a_prefix("require k8s.io/kubernetes-other v1.0.0", "k8s.io/kubernetes", None)]
-    fn a_version_is_read_from_go_mod(#[case] go_mod: &str, #[case] package: &str, #[case] version: Option<&str>) {
+    fn a_version_is_read_from_go_mod(
+        #[case] go_mod: &str,
+        #[case] package: &str,
+        #[case] version: Option<&str>,
+    ) {
         assert_eq!(version_in(go_mod, package), version);
     }
 

@@ -16,6 +16,7 @@ pub mod discovery;
 pub mod kind;
 pub mod managed_fields;
 pub mod openapi;
+pub mod protobuf;
 pub mod rbac;
 pub mod schema;
 pub mod selector;

@@ -8,7 +8,7 @@
 //! 3 port int32 required         protobuf number, JSON name, type, attributes
 //! ```
 //! Types are scalars, a message of the section, `section:Message`, `[]T` or `{}T` (a map). Attributes: `required`,
-//! `inline` (fields stand in the parent's JSON), `map=keys` and `set` (list types), `atomic` (maps),
+//! `inline` (fields stand in the parent's JSON), `ptr` (Go keeps a pointer to the scalar), `map=keys` and `set` (list types), `atomic` (maps),
 //! `patch=strategy:key` (strategic merge patch) and `default=json`.
 
 use std::{collections::HashMap, sync::LazyLock};
@@ -42,6 +42,8 @@ pub(crate) struct Field {
     pub(crate) r#type: Type,
     pub(crate) required: bool,
     pub(crate) inline: bool,
+    /// Go keeps a pointer to the scalar: zero and absent are two things.
+    pub(crate) pointer: bool,
     pub(crate) atomic: bool,
     pub(crate) set: bool,
     pub(crate) map_keys: Vec<&'static str>,
@@ -202,6 +204,7 @@ fn field(
         r#type: parse_type(words.next().expect(SHAPE), section, ids),
         required: false,
         inline: false,
+        pointer: false,
         atomic: false,
         set: false,
         map_keys: Vec::new(),
@@ -214,6 +217,7 @@ fn field(
         match word.split_once('=').unwrap_or((word, "")) {
             ("required", _) => field.required = true,
             ("inline", _) => field.inline = true,
+            ("ptr", _) => field.pointer = true,
             ("atomic", _) => field.atomic = true,
             ("set", _) => field.set = true,
             ("map", keys) => field.map_keys = keys.split(',').collect(),

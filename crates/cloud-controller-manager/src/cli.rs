@@ -1,7 +1,7 @@
 //! The process: flags in, exit code out. It goes by `harvester-cloud-provider` and takes the flags of the Go program.
 //!
-//! Exit codes: 0 stopped by a signal; 1 a flag, the local cluster or the Lease; 255 the cloud-config. Each but 0 with
-//! a banner that names the cause, because charts show people the last lines of a log.
+//! Exit codes: 0 stopped by a signal; 1 a flag, the local cluster or the Lease; 255 the cloud-config or another
+//! provider. Each but 0 with a banner that names the cause, because charts show people the last lines of a log.
 
 mod arguments;
 mod duration;
@@ -28,6 +28,8 @@ enum Fatal {
     /// One line for each fault.
     #[error("{}", .0.join("; "))]
     Flags(Vec<String>),
+    #[error("unknown cloud provider {0:?}: harvester is the only one")]
+    Provider(String),
     #[error("{0}")]
     CloudConfig(cloud_config::Error),
     #[error("{0}")]
@@ -61,7 +63,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(fatal) => {
             banner(&fatal, &args);
             match fatal {
-                Fatal::CloudConfig(_) => ExitCode::from(EXIT_CLOUD_CONFIG),
+                Fatal::CloudConfig(_) | Fatal::Provider(_) => ExitCode::from(EXIT_CLOUD_CONFIG),
                 _ => ExitCode::FAILURE,
             }
         }
@@ -83,6 +85,9 @@ fn live(options: Options) -> Result<(), Fatal> {
 
 async fn serve(options: Options) -> Result<(), Fatal> {
     options.log();
+    if options.provider != options::PROVIDER {
+        return Err(Fatal::Provider(options.provider));
+    }
     let file = cloud_config::find(options.cloud_config.as_deref()).map_err(Fatal::CloudConfig)?;
     let config = CloudConfig::read(&file).map_err(Fatal::CloudConfig)?;
     let connection = Connection::open(&config, &options.requests).map_err(Fatal::CloudConfig)?;
@@ -180,9 +185,10 @@ mod tests {
 
     // contract 5.2: an unreadable cloud-config is fatal with 255
     #[test]
-    fn a_missing_cloud_config_ends_the_program_with_255() {
-        let args = ["name", "--cloud-config=/nowhere/cloud-config", "--leader-elect=false"];
-        let code = main(args.iter().map(OsString::from));
-        assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(255)));
+    fn a_missing_cloud_config_and_another_provider_end_the_program_with_255() {
+        for wrong in ["--cloud-config=/nowhere/cloud-config", "--cloud-provider=aws"] {
+            let code = main(["name", wrong].iter().map(OsString::from));
+            assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(255)));
+        }
     }
 }

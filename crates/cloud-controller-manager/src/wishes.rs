@@ -265,4 +265,20 @@ mod tests {
         assert_eq!(faults.len(), count, "{faults:?}");
         assert!(faults.iter().all(|fault| fault.reason == "InvalidHealthCheck"));
     }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_people_write_is_read_without_a_panic(
+            pairs in proptest::collection::vec((proptest::sample::select(&["ipam", "data-path", "healthcheck-port",
+                "healthcheck-periodseconds", "network", "ip", "description"][..]), ".{0,12}"), 0..6),
+        ) {
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (*key, value.as_str())).collect();
+            let service = service(&pairs);
+            let wishes = Wishes::of(&service);
+            proptest::prop_assert_eq!(wishes.ipam.is_none(), wishes.faults.iter().any(|it| it.reason == "InvalidIPAM"));
+            if let Ok(Some(check)) = health_check(&service) {
+                proptest::prop_assert!(check.port == Some(30080) && check.period_seconds > Some(0));
+            }
+        }
+    }
 }

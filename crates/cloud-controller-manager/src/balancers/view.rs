@@ -5,7 +5,7 @@ mod remarks;
 
 use std::{collections::BTreeMap, time::Duration};
 
-use cloud_provider::{Balancer, Notice, Publish, View};
+use cloud_provider::{Balancer, FINALIZER, Notice, Publish, View};
 use controller_kit::Kept;
 use harvester_api::{ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
@@ -130,16 +130,17 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     (view, wanted.filter(|_| !forbidden))
 }
 
-/// The path that is settled: by the object; without one, by the mark that we leave on a Service of the host path,
-/// which tells a later process how to clean up.
+/// The path that is settled: by the object; without one, by the marks that we leave on a Service that has our
+/// finalizer. They tell how to clean up, and on which path an object comes back that somebody deleted in Harvester.
 fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<DataPath> {
-    let marked =
-        || service.annotations().get(annotations::KUBE_VIP_IGNORE).is_some_and(|value| value == "true");
-    let leaving = service.metadata.deletion_timestamp.is_some()
-        || service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) != Some("LoadBalancer");
-    present
-        .map(|balancer| DataPath::recorded(&balancer.spec))
-        .or_else(|| (leaving && marked()).then_some(DataPath::Host))
+    let mark = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
+    match present {
+        Some(balancer) => Some(DataPath::recorded(&balancer.spec)),
+        None if !service.finalizers().iter().any(|name| name == FINALIZER) => None,
+        None if mark(annotations::KUBE_VIP_IGNORE) == "true" => Some(DataPath::Host),
+        None if !mark(annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty() => Some(DataPath::Guest),
+        None => None,
+    }
 }
 
 /// All faults in one Event.
@@ -361,10 +362,22 @@ mod tests {
     fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
         let mut service =
             service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({"type": "ClusterIP"}));
-        service.metadata.deletion_timestamp = None;
+        service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         let view = view(&service, None, |_| ());
         assert_eq!((view.outlives, view.publish), (true, Publish::Nothing));
         assert!(view.own_annotations.contains(&annotations::KUBE_VIP_IGNORE.to_owned()));
+    }
+
+    // an object that somebody deleted in Harvester comes back on its path, whatever the flags say now
+    #[rstest]
+    #[case::guest(annotations::KUBE_VIP_LOADBALANCER_IPS, "10.0.0.9", false)]
+    #[case::host(annotations::KUBE_VIP_IGNORE, "true", true)]
+    fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str, #[case] host: bool) {
+        let mut service =
+            service(&json!({mark: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
+        service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        let view = view(&service, None, |_| ());
+        assert_eq!((view.outlives, view.refusals.len(), told(&view)), (host, 0, vec!["DataPathFixed"]));
     }
 
     #[test]

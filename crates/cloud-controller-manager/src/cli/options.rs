@@ -13,9 +13,14 @@ use crate::{
     run::ElectionSettings,
 };
 
+/// The only cloud provider of this program.
+pub(super) const PROVIDER: &str = "harvester";
+
 /// What the command line says.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
+    /// `--cloud-provider`; anything but [`PROVIDER`] is fatal.
+    pub(super) provider: String,
     pub(super) cloud_config: Option<PathBuf>,
     pub(super) kubeconfig: Option<PathBuf>,
     pub(super) master: Option<String>,
@@ -100,10 +105,6 @@ impl Options {
         if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
             reader.faults.push("--allowed-data-paths excludes the path that --data-path chooses".to_owned());
         }
-        reader.read("cloud-provider", (), |text| match text {
-            "harvester" => Ok(()),
-            _ => Err(format!("unknown cloud provider {text:?}: harvester is the only one")),
-        });
         let controllers = given.list("controllers").unwrap_or_else(|| vec!["*"]);
         reader.faults.extend(unknown_controllers(&controllers));
         let on = |name| is_enabled(&controllers, name);
@@ -112,6 +113,7 @@ impl Options {
             None => None,
         };
         let options = Self {
+            provider: reader.text("cloud-provider").unwrap_or_else(|| PROVIDER.to_owned()),
             cloud_config: reader.text("cloud-config").map(PathBuf::from),
             kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
             master: reader.text("master"),
@@ -350,7 +352,6 @@ mod tests {
     #[case::times(&["--leader-elect-lease-duration=5s"], "longer")]
     #[case::path(&["--data-path=both"], "guest, annotation or host")]
     #[case::excluded(&["--data-path=host", "--allowed-data-paths=guest"], "excludes")]
-    #[case::provider(&["--cloud-provider=aws"], "harvester")]
     #[case::half_a_pair(&["--tls-cert-file=a"], "need each other")]
     #[case::port(&["--secure-port=99999"], "no number")]
     fn a_wrong_value_is_refused_with_its_flag(#[case] args: &[&str], #[case] part: &str) {

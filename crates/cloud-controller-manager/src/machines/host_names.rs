@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use controller_kit::{Cache, Life, Next, ObjectKey, Queue};
@@ -19,6 +20,9 @@ use kube::{Client, ResourceExt};
 use serde::Deserialize;
 
 use super::Machines;
+
+/// An agent that answers without a host name has no news for us either: this is the only question with a period.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 pub(super) struct HostNames {
     client: Client,
@@ -91,7 +95,7 @@ impl HostNames {
         match self.client.request::<GuestOsInfo>(request).await {
             Ok(info) if info.hostname.is_empty() => {
                 tracing::debug!(vm = %key, "the guest agent does not say the host name yet");
-                Ok(Next::AwaitChange)
+                Ok(Next::After(ASK_AGAIN))
             }
             Ok(info) => {
                 self.answered.lock().expect("no panic while remembering").insert(key.clone(), uid);

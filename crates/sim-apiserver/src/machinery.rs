@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use sim_apimachinery::managed_fields::{self, Writer};
 use sim_apimachinery::schema::{self, Schema};
 use sim_apimachinery::status::Cause;
-use sim_apimachinery::{apply as server_side, strategic_merge as strategic, table};
+use sim_apimachinery::{apply as server_side, protobuf, strategic_merge as strategic, table};
 
 use crate::Failure;
 use crate::kind::{Behaviour, Kind};
@@ -21,8 +21,8 @@ pub(crate) enum Operation {
 }
 
 /// The object in a protobuf body.
-pub(crate) fn protobuf(_body: &[u8]) -> Result<Value, Failure> {
-    Err(Failure::unsupported_media_type(&["application/json", "application/yaml"]))
+pub(crate) fn protobuf(body: &[u8]) -> Result<Value, Failure> {
+    protobuf::decode(body).map_err(|e| Failure::bad_request(e.to_string()))
 }
 
 /// Drops what the kind does not know and fills in the defaults of its schema.
@@ -58,8 +58,16 @@ fn with_writer<T>(server: &ApiServer, ask: &Ask, f: impl FnOnce(&Schema, &Writer
 
 /// Writes down who owns which fields.
 pub(crate) fn own(server: &ApiServer, ask: &Ask, operation: Operation, old: Option<&Value>, new: &mut Value) {
-    if operation == Operation::Update {
-        with_writer(server, ask, |schema, writer| managed_fields::track(schema, old, new, writer));
+    if operation == Operation::Apply {
+        return;
+    }
+    // a status that has a path of its own is not what a create writes
+    let hidden = (old.is_none() && ask.api().has_status())
+        .then(|| new.as_object_mut().and_then(|object| object.remove("status")))
+        .flatten();
+    with_writer(server, ask, |schema, writer| managed_fields::track(schema, old, new, writer));
+    if let Some(status) = hidden {
+        new["status"] = status;
     }
 }
 

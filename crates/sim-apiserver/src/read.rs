@@ -69,7 +69,8 @@ pub(crate) fn find(server: &ApiServer, ask: &Ask) -> Result<Arc<Stored>, Failure
 pub(crate) fn present(server: &ApiServer, ask: &Ask, code: StatusCode, stored: &Stored) -> Response<Body> {
     match ask.shape {
         Shape::Table(include) => {
-            let table = table(server, &ask.kind, ask.version, include, &[&stored.value]);
+            let mut table = table(server, &ask.kind, ask.version, include, &[&stored.value]);
+            table["metadata"]["resourceVersion"] = stored.value["metadata"]["resourceVersion"].clone();
             value_response(code, &table)
         }
         shape => {

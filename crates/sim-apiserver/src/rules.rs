@@ -44,6 +44,7 @@ pub(crate) fn prepare_create(server: &ApiServer, ask: &Ask, object: &mut Value) 
             object["spec"] = json!({"finalizers": ["kubernetes"]});
             object["status"] = json!({"phase": "Active"});
         }
+        Behaviour::Node => core::taint_new_node(object),
         Behaviour::Pod => object["status"] = json!({"phase": "Pending"}),
         Behaviour::Workload => object["status"] = json!({}),
         Behaviour::Definition => {
@@ -90,6 +91,7 @@ pub(crate) fn validate(ask: &Ask, old: Option<&Value>, new: &Value) -> Result<()
         Behaviour::Secret => core::validate_secret(old, new, &mut causes),
         Behaviour::Node => core::validate_node(old, new, &mut causes),
         Behaviour::Lease => core::validate_lease(new, &mut causes),
+        Behaviour::Event | Behaviour::NewEvent => event::validate(new, &mut causes),
         Behaviour::Custom => machinery::validate(ask, new, &mut causes),
         Behaviour::Definition => {
             if let Err(faults) = custom::kind(new) {

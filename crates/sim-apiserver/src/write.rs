@@ -51,6 +51,13 @@ fn object(ask: &Ask) -> Result<Value, Failure> {
         Media::Json => Body::read_object(ask.api(), &ask.body)?,
         media => Body { value: media.document(&ask.body)?, duplicates: vec![] },
     };
+    if ask.kind.is_custom() && !body.value["kind"].is_string() {
+        let message = format!(
+            "the object provided is unrecognized (must be of type {}): Object 'Kind' is missing",
+            ask.kind.kind
+        );
+        return Err(Failure::bad_request(message));
+    }
     checked(ask, body)
 }
 

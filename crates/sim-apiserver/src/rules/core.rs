@@ -31,6 +31,9 @@ pub(crate) fn secret_defaults(secret: &mut Value) {
 /// What a Deployment or DaemonSet has unless it says otherwise.
 pub(crate) fn workload_defaults(kind: &Kind, workload: &mut Value) {
     let Some(spec) = workload.get_mut("spec").filter(|spec| spec.is_object()) else { return };
+    if let Some(pod) = spec.pointer_mut("/template/spec").filter(|pod| pod.is_object()) {
+        pod_defaults(pod);
+    }
     if spec["revisionHistoryLimit"].is_null() {
         spec["revisionHistoryLimit"] = 10.into();
     }
@@ -50,6 +53,39 @@ pub(crate) fn workload_defaults(kind: &Kind, workload: &mut Value) {
         spec["updateStrategy"] =
             json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}});
     }
+}
+
+/// What a Pod's spec has unless it says otherwise.
+fn pod_defaults(spec: &mut Value) {
+    set_default(spec, "dnsPolicy", "ClusterFirst");
+    set_default(spec, "restartPolicy", "Always");
+    set_default(spec, "schedulerName", "default-scheduler");
+    for (field, default) in [("securityContext", json!({})), ("terminationGracePeriodSeconds", json!(30))] {
+        set_default(spec, field, default);
+    }
+    for container in items_mut(spec, "/containers") {
+        let image = container["image"].as_str().unwrap_or_default();
+        let tag = image.rsplit('/').next().and_then(|name| name.split_once(':')).map(|(_, tag)| tag);
+        let policy = if tag.is_none_or(|tag| tag == "latest") { "Always" } else { "IfNotPresent" };
+        set_default(container, "imagePullPolicy", policy);
+        set_default(container, "resources", json!({}));
+        set_default(container, "terminationMessagePath", "/dev/termination-log");
+        set_default(container, "terminationMessagePolicy", "File");
+        for port in items_mut(container, "/ports") {
+            set_default(port, "protocol", "TCP");
+        }
+    }
+}
+
+/// A node begins as one that is not ready, whatever it says.
+pub(crate) fn taint_new_node(node: &mut Value) {
+    const NOT_READY: &str = "node.kubernetes.io/not-ready";
+    let taints = elements(&node["spec"]["taints"]).cloned().collect::<Vec<_>>();
+    if taints.iter().any(|taint| taint["key"] == NOT_READY) {
+        return;
+    }
+    let not_ready = json!({"key": NOT_READY, "effect": "NoSchedule"});
+    node["spec"]["taints"] = taints.into_iter().chain([not_ready]).collect();
 }
 
 /// What a webhook has unless its configuration says otherwise.
@@ -104,10 +140,13 @@ pub(crate) fn validate_rbac(old: Option<&Value>, new: &Value, causes: &mut Vec<C
     if !matches!(new["kind"].as_str(), Some("RoleBinding" | "ClusterRoleBinding")) {
         return;
     }
-    for field in ["kind", "name"] {
-        if is_unset(&new["roleRef"][field]) {
-            causes.push(Cause::required(&format!("roleRef.{field}"), ""));
-        }
+    let kinds = ["Role", "ClusterRole"];
+    if !new["roleRef"]["kind"].as_str().is_some_and(|kind| kinds.contains(&kind)) {
+        let given = new["roleRef"]["kind"].as_str().unwrap_or_default();
+        causes.push(Cause::not_supported("roleRef.kind", &given.into(), &kinds));
+    }
+    if is_unset(&new["roleRef"]["name"]) {
+        causes.push(Cause::required("roleRef.name", ""));
     }
     for (i, subject) in elements(&new["subjects"]).enumerate() {
         if is_unset(&subject["name"]) {

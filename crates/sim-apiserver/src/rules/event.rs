@@ -1,6 +1,7 @@
 //! Events have two groups and one storage: here are the words of one in the words of the other.
 
 use serde_json::{Value, json};
+use sim_apimachinery::status::Cause;
 
 /// Name in `events.k8s.io/v1`, name in core/v1.
 const WORDS: &[(&str, &str)] = &[
@@ -28,6 +29,16 @@ pub(crate) fn from_new(event: &Value) -> Value {
         stored["source"] = json!({});
     }
     stored
+}
+
+/// An Event is in the namespace of what it is about; those about cluster-scoped objects are in `default`.
+pub(crate) fn validate(stored: &Value, causes: &mut Vec<Cause>) {
+    let about = stored["involvedObject"]["namespace"].as_str().unwrap_or_default();
+    let place = stored["metadata"]["namespace"].as_str().unwrap_or_default();
+    if place != if about.is_empty() { "default" } else { about } {
+        let detail = "does not match event.namespace";
+        causes.push(Cause::invalid("involvedObject.namespace", &about.into(), detail));
+    }
 }
 
 fn renamed<'a>(event: &Value, order: impl Fn(&'a str, &'a str) -> (&'a str, &'a str)) -> Value {

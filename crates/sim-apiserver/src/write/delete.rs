@@ -153,7 +153,9 @@ pub(crate) async fn delete(
         if !current.is_deleting() {
             let metadata = &mut object["metadata"];
             metadata["deletionTimestamp"] = time.into();
-            metadata["deletionGracePeriodSeconds"] = 0.into();
+            if kind.behaviour != Behaviour::Namespace {
+                metadata["deletionGracePeriodSeconds"] = 0.into();
+            }
             if let Some(generation) = metadata["generation"].as_i64() {
                 metadata["generation"] = (generation + 1).into();
             }

@@ -59,7 +59,7 @@ pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result
     {
         metadata.remove(field);
     }
-    metadata.retain(|_, value| !value.is_null());
+    metadata.retain(|_, value| !says_nothing(value));
     metadata.insert("name".to_owned(), name.into());
     if ask.kind.namespaced {
         metadata.insert("namespace".to_owned(), ask.namespace().into());
@@ -72,6 +72,16 @@ pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result
         metadata.insert("generation".to_owned(), 1.into());
     }
     Ok(())
+}
+
+/// What Go's `omitempty` leaves out.
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
 }
 
 fn suffix(random: &mut fastrand::Rng) -> String {
@@ -112,7 +122,8 @@ pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failur
         "" | "0" if !ask.api().unconditional_update => {
             let cause =
                 Cause::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
-            return Err(Failure::invalid(ask.api(), ask.name(), &[cause]));
+            // it names the resource here where it names the kind everywhere else
+            return Err(Failure::invalid_kind(&ask.kind.group, &ask.kind.plural, ask.name(), &[cause]));
         }
         "" | "0" => {}
         version if old["metadata"]["resourceVersion"] != version => {
@@ -122,7 +133,7 @@ pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failur
     }
     let kept = &old["metadata"];
     let metadata = new["metadata"].as_object_mut().expect("`checked` has seen to it");
-    metadata.retain(|_, value| !value.is_null());
+    metadata.retain(|_, value| !says_nothing(value));
     for field in [
         "name",
         "namespace",

@@ -28,6 +28,7 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
         "status" if ask.api().has_status() => {}
         "scale" if ask.kind.versions[ask.version].scale.is_some() => {}
         "finalize" if ask.kind.behaviour == Behaviour::Namespace => {}
+        _ if ask.kind.is_custom() => return Err(Failure::not_found(ask.api(), ask.name())),
         _ => return Err(Failure::no_such_path()),
     }
     if ask.verb == Verb::Patch && !super::is_patch(ask.media) {

@@ -5,9 +5,9 @@
 //!   host VIP ──► Harvester's slice ─► VM, node port ─► guest's slice ─► pod
 //!                                 └─► VM, other port: the machine's own server
 //! ```
-//! [`World`] is the two clusters as this way sees them, made from nothing but their objects and what is announced;
-//! [`World::at`] says what happens to a connection that arrives at an address. Sockets (`listeners`) and tests
-//! ([`World::carry`]) ask the same function.
+//! `World` is the two clusters as this way sees them, made from nothing but their objects and what is announced;
+//! `World::at` says what happens to a connection that arrives at an address. Sockets (`listeners`) and tests
+//! (`World::carry`) ask the same function.
 
 pub(crate) mod blackhole;
 pub(crate) mod http;
@@ -24,6 +24,7 @@ use controller_kit::ObjectKey;
 
 use crate::{machine::Machine, settings::Backend};
 
+pub use listeners::{CannotCarry, Carried};
 pub(crate) use service::{Balanced, Endpoint, endpoints_of};
 
 /// Kubernetes' default range of node ports: a machine's own server keeps out of it.

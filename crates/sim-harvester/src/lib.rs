@@ -27,7 +27,7 @@ pub mod subresources;
 pub mod wire;
 
 pub use announcer::Release;
-pub use data_path::{BackendName, Cluster, Refused};
+pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Refused};
 pub use dhcp::Lan;
 pub use guest::Workload;
 pub use machine::Machine;

@@ -22,8 +22,8 @@ use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
 use crate::{
     announcer::{Release, controller::Announcer},
     data_path::{
-        BackendName, Balanced, Changed, Hop, PodAt, Refused, Side, World,
-        listeners::{CannotCarry, Carried, Listeners},
+        BackendName, Balanced, CannotCarry, Carried, Changed, Hop, PodAt, Refused, Side, World,
+        listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
@@ -85,8 +85,21 @@ pub struct SimHarvester {
 impl SimHarvester {
     /// Starts all parts. The definitions of [`crate::crds`] must be there already.
     pub fn start(options: Options, life: &Life) -> Self {
-        let Options { harvester, guest, cluster, network, workloads, writes_slices, .. } = options;
-        let Options { harvester_vip, guest_vip, carrier, lan, dhcp, clock, seed, .. } = options;
+        let Options {
+            harvester,
+            guest,
+            cluster,
+            network,
+            workloads,
+            writes_slices,
+            harvester_vip,
+            guest_vip,
+            carrier,
+            lan,
+            dhcp,
+            clock,
+            seed,
+        } = options;
         let (lower, upper) = halves(network);
         let events = Recorder::start(life, harvester.clone(), "sim-harvester", clock);
         let hosts: Cache<Node> = Cache::start(life, Api::all(harvester.clone()), Default::default());

@@ -11,7 +11,6 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
 };
 use serde_json::json;
-use tower::ServiceExt;
 
 use crate::fixtures::{Clusters, create, ingress};
 use controller_kit::{Life, ObjectKey};
@@ -310,16 +309,17 @@ async fn the_subresources_start_stop_and_restart_a_machine_and_tell_its_host_nam
     settle().await;
     let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
     let first = instances.get("guest-1").await.unwrap().uid();
+    let router = sim_harvester::subresources::router(clusters.harvester());
+    clusters.harvester.aggregate("subresources.kubevirt.io", router);
     let ask = async |method: &str, path: &str| {
         let request = http::Request::builder()
             .method(method)
             .uri(format!("/apis/subresources.kubevirt.io/v1/namespaces/shop/{path}"))
-            .body(axum::body::Body::empty())
+            .body(kube::client::Body::empty())
             .unwrap();
-        let answer =
-            sim_harvester::subresources::router(clusters.harvester()).oneshot(request).await.unwrap();
+        let answer = clusters.harvester().send(request).await.unwrap();
         let code = answer.status().as_u16();
-        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        let body = answer.into_body().collect_bytes().await.unwrap();
         settle().await;
         (code, String::from_utf8(body.to_vec()).unwrap())
     };

@@ -1,6 +1,7 @@
 //! Everything that runs: the clusters, the simulated Harvester around them, and the real parts between them.
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
@@ -220,9 +221,6 @@ impl Stage {
 
     /// What a newcomer does next.
     pub(crate) fn say_what_to_type(&self, announcer: &Announcer) {
-        for refused in self.simulation.cannot_carry() {
-            announcer.note(&format!("cannot carry traffic of {}: {}", refused.address, refused.why));
-        }
         announcer.note("\nTry:");
         if let Some(address) = self.shows {
             let port = if address.port() == 80 { String::new() } else { format!(":{}", address.port()) };
@@ -243,8 +241,16 @@ impl Stage {
     /// Tells of parts that end, until everything ends.
     pub(crate) async fn watch_parts(&mut self, announcer: &Announcer) -> Result<()> {
         let mut told = vec![false; self.parts.len()];
+        let mut uncarried = BTreeSet::new();
         loop {
+            // twice in a row: an address that changes hands cannot be bound for a moment
+            let seen: BTreeSet<_> = self.uncarried();
             tokio::time::sleep(Duration::from_secs(1)).await;
+            for line in seen.intersection(&self.uncarried()) {
+                if uncarried.insert(line.clone()) {
+                    announcer.note(line);
+                }
+            }
             for (part, told) in self.parts.iter_mut().zip(&mut told) {
                 if let Err(ended) = part.still_runs()
                     && !std::mem::replace(told, true)
@@ -253,6 +259,11 @@ impl Stage {
                 }
             }
         }
+    }
+
+    /// Addresses that Services have and this machine cannot serve, and why.
+    fn uncarried(&self) -> BTreeSet<String> {
+        self.simulation.cannot_carry().iter().map(ToString::to_string).collect()
     }
 
     /// Ends everything, children first.
@@ -338,7 +349,7 @@ async fn simulate(
         life,
     );
     if let Some(server) = clusters.harvester.simulated() {
-        furniture::serve_subresources(server, &simulation);
+        furniture::serve_subresources(server);
     }
     Ok(simulation)
 }

@@ -8,7 +8,7 @@ use kube::{
 };
 use serde_json::json;
 use sim_apiserver::ApiServer;
-use sim_harvester::{SimHarvester, host::HOSTNAME, subresources};
+use sim_harvester::{host::HOSTNAME, subresources};
 
 use crate::manifests::{apply_one, plain};
 
@@ -44,6 +44,6 @@ pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<
 }
 
 /// `subresources.kubevirt.io` of the simulated server is the simulation's.
-pub(super) fn serve_subresources(server: &ApiServer, _simulation: &SimHarvester) {
-    let _ = (server, subresources::router(server.client("admin")));
+pub(super) fn serve_subresources(server: &ApiServer) {
+    server.aggregate("subresources.kubevirt.io", subresources::router(server.client("admin")));
 }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use controller_kit::{Next, ObjectKey};
-use harvester_api::{IPPool, LoadBalancer, labels};
+use harvester_api::{IPPool, LoadBalancer, WorkloadType, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
@@ -111,7 +111,7 @@ fn holder_in_caches(cx: &Context, holder: &str) -> Holder {
         return holder_of(cx, &lb, &key);
     }
     if cx.caches.balancers.malformed().iter().any(|(unreadable, _)| *unreadable == key) {
-        return Holder::Exists { uses: None, wants: String::new() };
+        return Holder::Exists { uses: None, wants: String::new(), announced: None };
     }
     if cx.caches.services.get(&key).is_some() { Holder::OnlyService } else { Holder::Gone }
 }
@@ -138,5 +138,8 @@ fn holder_of(cx: &Context, lb: &LoadBalancer, key: &ObjectKey) -> Holder {
         holder == Some(key.to_string())
     });
     let uses = recorded.and_then(|has| Some((has.ip_pool, has.ip.parse().ok()?)));
-    Holder::Exists { uses, wants: lb.spec.ip_pool.clone() }
+    // of a guest cluster's, the address in the status is the cloud controller manager's word, not the network's
+    let vm = lb.spec.workload() == WorkloadType::Vm;
+    let announced = lb.status.as_ref().filter(|_| vm).and_then(|status| status.address.parse().ok());
+    Holder::Exists { uses, wants: lb.spec.ip_pool.clone(), announced }
 }

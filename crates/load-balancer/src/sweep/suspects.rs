@@ -14,11 +14,14 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// What is known of the holder of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// The load balancer is there. `uses` is pool and address of its status, if the record agrees with it; `wants`
-    /// is the pool that its spec names.
+    /// The load balancer is there.
     Exists {
+        /// Pool and address of its status, if the record agrees with it.
         uses: Option<(String, IpAddr)>,
+        /// The pool that its spec names.
         wants: String,
+        /// What the network still carries for it.
+        announced: Option<IpAddr>,
     },
     /// Only its Service is left, and may still announce the address.
     OnlyService,
@@ -34,7 +37,9 @@ pub fn abandoned(pool: &str, address: IpAddr, holder: &Holder) -> bool {
         Holder::OnlyService | Holder::NoName => false,
         // its only record, or the one that it is about to move to
         Holder::Exists { uses: None, .. } => false,
-        Holder::Exists { uses: Some((uses, _)), wants } if wants == pool && uses != pool => false,
+        Holder::Exists { uses: Some((uses, _)), wants, .. } if wants == pool && uses != pool => false,
+        // moved, but kube-vip has not followed yet
+        Holder::Exists { announced, .. } if *announced == Some(address) => false,
         Holder::Exists { uses: Some(uses), .. } => (uses.0.as_str(), uses.1) != (pool, address),
     }
 }
@@ -97,7 +102,16 @@ mod tests {
     }
 
     fn exists(uses: Option<(&str, u8)>, wants: &str) -> Holder {
-        Holder::Exists { uses: uses.map(|(pool, last)| (pool.to_owned(), ip(last))), wants: wants.to_owned() }
+        let uses = uses.map(|(pool, last)| (pool.to_owned(), ip(last)));
+        Holder::Exists { uses, wants: wants.to_owned(), announced: None }
+    }
+
+    fn announced(last: u8) -> Holder {
+        Holder::Exists {
+            uses: Some(("core".to_owned(), ip(9))),
+            wants: "core".to_owned(),
+            announced: Some(ip(last)),
+        }
     }
 
     #[rstest]
@@ -109,6 +123,8 @@ mod tests {
     #[case::only_record(exists(None, ""), false)]
     #[case::second_address(exists(Some(("edge", 8)), ""), true)]
     #[case::left_behind_after_a_move(exists(Some(("core", 7)), "core"), true)]
+    #[case::moved_but_still_announced(announced(7), false)]
+    #[case::moved_and_announced(announced(9), true)]
     #[case::about_to_move_here(exists(Some(("core", 7)), "edge"), false)]
     fn a_record_of_ten_dot_seven_in_edge_is_abandoned(#[case] holder: Holder, #[case] expected: bool) {
         assert_eq!(abandoned("edge", ip(7), &holder), expected);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition, finalizers};
+use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use test_cluster::{Side, TestCluster, User};
 
@@ -146,6 +147,31 @@ test_cluster::component_tests! {
         cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": ""}})).await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.30", "nobody said where else");
+    }
+
+    async fn the_old_address_of_a_vm_goes_back_when_the_network_has_left_it(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        pool(&cluster, "core", 30, 40).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {name: web, namespace: team-a},
+              spec: {workloadType: vm, ipPool: edge, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]}}",
+        ).await;
+        cluster.settle().await;
+        let announce = |ip: &str| json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+        cluster.harvester.patch_status::<Service>("team-a/web", announce("192.0.2.10")).await;
+        cluster.settle().await;
+        assert_eq!(status_of(&cluster, "web").await.address, "192.0.2.10");
+
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
+        cluster.settle().await;
+        let service = cluster.harvester.get::<Service>("team-a/web").await.unwrap();
+        assert_eq!(service.spec.unwrap().load_balancer_ip.as_deref(), Some("192.0.2.30"));
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web", "still announced");
+        cluster.harvester.patch_status::<Service>("team-a/web", announce("192.0.2.30")).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+        in_step(&cluster).await;
     }
 
     async fn a_restart_writes_nothing(cluster: TestCluster) {

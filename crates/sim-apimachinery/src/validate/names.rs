@@ -7,7 +7,7 @@ const LABEL_KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 
 /// A DNS label of RFC 1123: lower case, digits and `-`, at most 63 bytes.
 pub fn dns1123_label(value: &str) -> Vec<String> {
-    let mut faults = too_long(value, 63);
+    let mut faults = too_long(value, 63, "characters");
     if !is_dns1123_label(value) {
         if is_dns1123_subdomain(value) {
             faults.push("must not contain dots".to_owned());
@@ -24,7 +24,11 @@ pub fn dns1123_label(value: &str) -> Vec<String> {
 
 /// DNS labels joined by dots, at most 253 bytes.
 pub fn dns1123_subdomain(value: &str) -> Vec<String> {
-    let mut faults = too_long(value, 253);
+    subdomain(value, "characters")
+}
+
+fn subdomain(value: &str, unit: &str) -> Vec<String> {
+    let mut faults = too_long(value, 253, unit);
     if !is_dns1123_subdomain(value) {
         faults.push(format!(
             "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
@@ -37,7 +41,7 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
 
 /// A DNS label of RFC 1035: as RFC 1123, but starting with a letter.
 pub fn dns1035_label(value: &str) -> Vec<String> {
-    let mut faults = too_long(value, 63);
+    let mut faults = too_long(value, 63, "characters");
     if !(is_dns1123_label(value) && value.starts_with(|c: char| c.is_ascii_lowercase())) {
         faults.push(
             "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
@@ -66,6 +70,24 @@ pub fn port_name(value: &str) -> Vec<String> {
     }
     if value.starts_with('-') || value.ends_with('-') {
         faults.push("must not begin or end with a hyphen".to_owned());
+    }
+    faults
+}
+
+/// A key of a ConfigMap or Secret: letters, digits, `-`, `_`, `.`, at most 253 bytes.
+pub fn config_key(value: &str) -> Vec<String> {
+    let mut faults = too_long(value, 253, "characters");
+    if value.is_empty() || !value.bytes().all(|c| c.is_ascii_alphanumeric() || b"-_.".contains(&c)) {
+        faults.push(
+            "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or \
+             'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"
+                .to_owned(),
+        );
+    }
+    match value {
+        "." | ".." => faults.push(format!("must not be '{value}'")),
+        _ if value.starts_with("..") => faults.push("must not start with '..'".to_owned()),
+        _ => {}
     }
     faults
 }
@@ -117,7 +139,7 @@ pub fn label_key(value: &str) -> Vec<String> {
 
 /// A label value: empty, or at most 63 bytes that start and end alphanumeric.
 pub fn label_value(value: &str) -> Vec<String> {
-    let mut faults = too_long(value, 63);
+    let mut faults = too_long(value, 63, "bytes");
     if !value.is_empty() && !is_label_text(value) {
         faults.push(format!(
             "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
@@ -128,8 +150,9 @@ pub fn label_value(value: &str) -> Vec<String> {
     faults
 }
 
-fn too_long(value: &str, max: usize) -> Vec<String> {
-    if value.len() > max { vec![format!("must be no more than {max} bytes")] } else { Vec::new() }
+/// The real server counts bytes, but calls them characters where it checks names.
+fn too_long(value: &str, max: usize, unit: &str) -> Vec<String> {
+    if value.len() > max { vec![format!("must be no more than {max} {unit}")] } else { Vec::new() }
 }
 
 fn is_label_text(value: &str) -> bool {

@@ -1,0 +1,81 @@
+//! ConfigMaps, Secrets and storage classes.
+
+use serde_json::Value;
+
+use super::{named, names, text};
+use crate::status::Cause;
+
+/// More than this in all values together is refused (1 MiB).
+const MAX_SIZE: usize = 1 << 20;
+
+pub(super) fn config_map(map: &Value, causes: &mut Vec<Cause>) {
+    let mut size = 0_usize;
+    for (key, value) in entries(&map["data"]) {
+        named(&format!("data[{key}]"), key, names::config_key(key), causes);
+        if map["binaryData"].get(key).is_some() {
+            let detail = "duplicate of key present in binaryData";
+            causes.push(Cause::invalid(&format!("data[{key}]"), &key.into(), detail));
+        }
+        size = size.saturating_add(text(value).len());
+    }
+    for (key, value) in entries(&map["binaryData"]) {
+        named(&format!("binaryData[{key}]"), key, names::config_key(key), causes);
+        size = size.saturating_add(decoded_len(text(value)));
+    }
+    if size > MAX_SIZE {
+        causes.push(Cause::too_long("", MAX_SIZE));
+    }
+}
+
+pub(super) fn secret(secret: &Value, causes: &mut Vec<Cause>) {
+    let mut size = 0_usize;
+    for (key, value) in entries(&secret["data"]) {
+        named(&format!("data[{key}]"), key, names::config_key(key), causes);
+        size = size.saturating_add(decoded_len(text(value)));
+    }
+    if size > MAX_SIZE {
+        causes.push(Cause::too_long("data", MAX_SIZE));
+    }
+    let has = |key: &str| secret["data"].get(key).is_some() || secret["stringData"].get(key).is_some();
+    let mut need = |key: &str| {
+        if !has(key) {
+            causes.push(Cause::required(&format!("data[{key}]"), ""));
+        }
+    };
+    match text(&secret["type"]) {
+        "kubernetes.io/service-account-token" => {
+            const NAME: &str = "kubernetes.io/service-account.name";
+            if text(&secret["metadata"]["annotations"][NAME]).is_empty() {
+                causes.push(Cause::required(&format!("metadata.annotations[{NAME}]"), ""));
+            }
+        }
+        "kubernetes.io/dockercfg" => need(".dockercfg"),
+        "kubernetes.io/dockerconfigjson" => need(".dockerconfigjson"),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => {
+            need("username");
+            need("password");
+        }
+        "kubernetes.io/ssh-auth" => need("ssh-privatekey"),
+        "kubernetes.io/tls" => {
+            need("tls.crt");
+            need("tls.key");
+        }
+        _ => {}
+    }
+}
+
+pub(super) fn class(class: &Value, causes: &mut Vec<Cause>) {
+    match text(&class["provisioner"]) {
+        "" => causes.push(Cause::required("provisioner", "")),
+        name => named("provisioner", name, names::label_key(&name.to_lowercase()), causes),
+    }
+}
+
+fn entries(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+}
+
+/// How many bytes the base64 text stands for.
+fn decoded_len(text: &str) -> usize {
+    text.trim_end_matches('=').len() * 3 / 4
+}

@@ -16,7 +16,7 @@ pub(super) fn role(kind: &Kind, role: &Value, causes: &mut Vec<Cause>) {
         }
         if !empty("nonResourceURLs") {
             let mut refuse = |detail| {
-                causes.push(Cause::invalid(&path("nonResourceURLs"), &rule["nonResourceURLs"], detail))
+                causes.push(Cause::invalid(&path("nonResourceURLs"), &rule["nonResourceURLs"], detail));
             };
             if kind.namespaced() {
                 refuse("namespaced rules cannot apply to non-resource URLs");

@@ -211,6 +211,22 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    async fn a_record_that_is_full_leaves_the_load_balancer_to_the_next_pool(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "second", 30, 40).await;
+        pool(&cluster, "first", 10, 20).await;
+        // fifteen thousand records would do as well
+        let full = json!({"spec": {"description": "x".repeat(1_200_000), "selector": {"priority": 9}}});
+        cluster.harvester.patch::<IPPool>("first", full).await;
+        balancer(&cluster, "named", ", ipPool: first").await;
+        balancer(&cluster, "any", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "any").await, "192.0.2.30");
+        let ready = ready_of(&cluster, "named").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "RecordFull"));
+        in_step(&cluster).await;
+    }
+
     async fn a_pool_with_faults_names_them_all_and_hinders_nobody(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         cluster.harvester.apply(

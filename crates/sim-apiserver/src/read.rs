@@ -25,7 +25,15 @@ pub(crate) struct Pages(Mutex<OpenLists>);
 #[derive(Debug, Default)]
 struct OpenLists {
     next: u64,
-    lists: VecDeque<(u64, u64, Arc<[Arc<Stored>]>)>,
+    lists: VecDeque<OpenList>,
+}
+
+/// What is left of a list, and the state that it is of.
+#[derive(Clone, Debug)]
+struct OpenList {
+    id: u64,
+    revision: u64,
+    rest: Arc<[Arc<Stored>]>,
 }
 
 impl Pages {
@@ -33,16 +41,16 @@ impl Pages {
         let mut open = self.0.lock().expect("no panic while a list is kept");
         open.next += 1;
         let id = open.next;
-        open.lists.push_back((id, revision, rest));
+        open.lists.push_back(OpenList { id, revision, rest });
         if open.lists.len() > OPEN_LISTS {
             open.lists.pop_front();
         }
         id
     }
 
-    fn find(&self, id: u64) -> Option<(u64, Arc<[Arc<Stored>]>)> {
+    fn find(&self, id: u64) -> Option<OpenList> {
         let open = self.0.lock().expect("no panic while a list is kept");
-        open.lists.iter().find(|list| list.0 == id).map(|(_, revision, rest)| (*revision, rest.clone()))
+        open.lists.iter().find(|list| list.id == id).cloned()
     }
 }
 
@@ -178,7 +186,7 @@ fn continued(server: &ApiServer, ask: &Ask, token: &str) -> Result<Page, Failure
         .split_once('-')
         .and_then(|(id, offset)| Some((id.parse().ok()?, offset.parse().ok()?)))
         .ok_or_else(|| Failure::bad_request("continue key is not valid"))?;
-    let (revision, rest) = server.0.pages.find(id).ok_or_else(|| {
+    let OpenList { revision, rest, .. } = server.0.pages.find(id).ok_or_else(|| {
         let message = "The provided continue parameter is too old to display a consistent list result. \
                        You must start a new list without the continue parameter.";
         Failure::expired(message)

@@ -27,7 +27,11 @@ pub(crate) fn read(kind: &Kind, version: usize, object: &Value) -> Result<Value,
     if let Some(namespace) = metadata["namespace"].as_str() {
         answer["metadata"]["namespace"] = namespace.into();
     }
-    if let Some(Value::String(selector)) = at("labelSelectorPath") {
+    let labels = object["spec"]["selector"]["matchLabels"].as_object().filter(|_| !kind.is_custom());
+    if let Some(labels) = labels {
+        let pairs = labels.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+        answer["status"]["selector"] = pairs.collect::<Vec<_>>().join(",").into();
+    } else if let Some(Value::String(selector)) = at("labelSelectorPath") {
         answer["status"]["selector"] = selector.into();
     }
     Ok(answer)

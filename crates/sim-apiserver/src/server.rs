@@ -212,12 +212,14 @@ impl ApiServer {
         let user = user.or_else(|| self.authenticate(&request).map(Arc::new));
         let uri = request.uri().to_string();
         let method = request.method().as_str().to_ascii_lowercase();
+        let user = user.map(|user| self.impersonated(user, &request));
         let (verb, answer) = match user.clone() {
             None => (None, Ok(refusal(&Failure::unauthorized()))),
-            Some(user) => self.answer(user, request).await,
+            Some(Err(failure)) => (None, Ok(refusal(&failure))),
+            Some(Ok(user)) => self.answer(user, request).await,
         };
         self.0.audit.add(Record {
-            user: user.map_or_else(String::new, |user| user.name.clone()),
+            user: user.and_then(Result::ok).map_or_else(String::new, |user| user.name.clone()),
             verb: verb.map_or(method, |verb| verb.as_str().to_owned()),
             uri,
             code: answer.as_ref().map_or(0, |response| response.status().as_u16()),
@@ -230,6 +232,34 @@ impl ApiServer {
         let header = request.headers().get(header::AUTHORIZATION)?.to_str().ok()?;
         let (scheme, token) = header.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| self.0.tokens.user(token.trim())).flatten()
+    }
+
+    /// Whom the request acts as: `kubectl --as`.
+    fn impersonated(&self, user: Arc<User>, request: &Request<Bytes>) -> Result<Arc<User>, Failure> {
+        let texts = |name: &str| -> Vec<&str> {
+            request.headers().get_all(name).iter().filter_map(|value| value.to_str().ok()).collect()
+        };
+        let Some(name) = texts("impersonate-user").first().copied() else { return Ok(user) };
+        let mut other = User::named(name);
+        let mut asked = vec![("users", name)];
+        for group in texts("impersonate-group") {
+            asked.push(("groups", group));
+            other = other.with_group(group);
+        }
+        for (resource, name) in asked {
+            let right = rbac::Request::Resource {
+                verb: "impersonate",
+                group: "",
+                resource,
+                subresource: "",
+                namespace: "",
+                name,
+            };
+            if !self.0.rights.allow(&self.0.store, &user, &right) {
+                return Err(Failure::unauthorized_by_rbac("", resource, name, &right.refusal(&user)));
+            }
+        }
+        Ok(Arc::new(other))
     }
 
     async fn answer(

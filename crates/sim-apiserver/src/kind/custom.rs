@@ -17,10 +17,11 @@ pub(crate) fn kind(definition: &Value) -> Result<Kind, Vec<Cause>> {
     let mut causes = vec![];
     let spec = &definition["spec"];
     let mut text = |field: &str, value: &Value| {
-        value.as_str().filter(|s| !s.is_empty()).map(str::to_owned).unwrap_or_else(|| {
+        let text = value.as_str().unwrap_or_default();
+        if text.is_empty() {
             causes.push(Cause::required(field, ""));
-            String::new()
-        })
+        }
+        text.to_owned()
     };
     let group = text("spec.group", &spec["group"]);
     let plural = text("spec.names.plural", &spec["names"]["plural"]);

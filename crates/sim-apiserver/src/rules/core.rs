@@ -233,13 +233,13 @@ pub(crate) fn validate_node(old: Option<&Value>, new: &Value, causes: &mut Vec<C
     if let Some(old) = old {
         let before = &old["spec"]["providerID"];
         if !is_unset(before) && new["spec"]["providerID"] != *before {
-            let detail = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
+            let detail = "node updates may not change providerID except from \"\" to valid";
             causes.push(Cause::forbidden("spec.providerID", detail));
         }
     }
     for (i, taint) in elements(&new["spec"]["taints"]).enumerate() {
         let key = taint["key"].as_str().unwrap_or_default();
-        let at = |field: &str| format!("spec.taints[{i}].{field}");
+        let at = |field: &str| format!("metadata.taints[{i}].{field}");
         let faults = names::label_key(key);
         causes.extend(faults.iter().map(|f| Cause::invalid(&at("key"), &taint["key"], f)));
         let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];

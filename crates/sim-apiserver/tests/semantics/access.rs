@@ -207,3 +207,22 @@ async fn a_cluster_role_bound_in_a_namespace_holds_there() {
     let elsewhere: Api<ConfigMap> = Api::namespaced(ccm, "default");
     assert_eq!(refusal(elsewhere.list(&ListParams::default()).await).code, 403);
 }
+
+#[tokio::test(start_paused = true)]
+async fn acting_as_another_needs_the_right_to_and_gives_his_rights() {
+    let (server, admin) = cluster();
+    let list = |user: &str| {
+        Request::get("/api/v1/namespaces/shop/configmaps")
+            .header("impersonate-user", user)
+            .body(vec![])
+            .unwrap()
+    };
+    let status = refusal(admin.request::<Value>(list("eve")).await);
+    assert!(status.message.contains("User \"eve\" cannot list"), "{}", status.message);
+    let status = refusal(server.client("eve").request::<Value>(list("admin")).await);
+    assert!(
+        status.message.contains("User \"eve\" cannot impersonate resource \"users\""),
+        "{}",
+        status.message
+    );
+}

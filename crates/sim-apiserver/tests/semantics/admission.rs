@@ -101,6 +101,78 @@ async fn a_validating_webhook_refuses_with_its_own_words_and_code() {
     assert_eq!(asked.lock().unwrap().len(), 2, "creates were none of its business");
 }
 
+/// A webhook behind TLS that allows what it is asked, and the certificate by which it is trusted.
+async fn behind_tls() -> (std::net::SocketAddr, String) {
+    let made =
+        rcgen::generate_simple_self_signed(["hooks.system.svc".to_owned(), "127.0.0.1".to_owned()]).unwrap();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let Ok(stream) = acceptor.accept(stream).await else { continue };
+            let service = hyper::service::service_fn(|request: Request<hyper::body::Incoming>| async move {
+                let body = request.into_body().collect().await.unwrap().to_bytes();
+                let review: Value = serde_json::from_slice(&body).unwrap();
+                let response =
+                    json!({"uid": review["request"]["uid"], "allowed": review["request"]["name"] != "bad"});
+                let answer = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response});
+                Ok::<_, Infallible>(Response::new(answer.to_string()))
+            });
+            let connection = hyper::server::conn::http1::Builder::new()
+                .serve_connection(hyper_util::rt::TokioIo::new(stream), service);
+            tokio::spawn(connection);
+        }
+    });
+    (address, STANDARD.encode(made.cert.pem()))
+}
+
+#[tokio::test]
+async fn a_webhook_over_tls_is_reached_by_url_and_by_service_and_trusted_by_its_bundle_only() {
+    let (address, bundle) = behind_tls().await;
+    let server = ApiServer::builder()
+        .namespace("shop")
+        .webhook_resolver(move |namespace, name, port| {
+            (namespace == "system" && name == "hooks" && port == 443).then_some(address)
+        })
+        .build();
+    let client = server.client("admin");
+    let with_bundle = json!({"clientConfig": {"caBundle": bundle}});
+    validating(&client, rules(&["CREATE"], with_bundle)).await;
+    let maps = maps(&client);
+    maps.create(&PostParams::default(), &config_map("good", "1")).await.unwrap();
+    let status = refusal(maps.create(&PostParams::default(), &config_map("bad", "1")).await);
+    assert_eq!(
+        (status.code, status.message.ends_with("without explanation")),
+        (400, true),
+        "{}",
+        status.message
+    );
+
+    let api: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
+    let by_url = json!({"url": format!("https://{address}/maps"), "caBundle": bundle});
+    let by_url: json_patch::Patch =
+        object(json!([{"op": "replace", "path": "/webhooks/0/clientConfig", "value": by_url}]));
+    api.patch("hooks", &PatchParams::default(), &Patch::<()>::Json(by_url)).await.unwrap();
+    maps.create(&PostParams::default(), &config_map("fine", "1")).await.unwrap();
+    assert_eq!(refusal(maps.create(&PostParams::default(), &config_map("bad", "1")).await).code, 400);
+
+    let (_, other) = behind_tls().await;
+    let distrusted: json_patch::Patch =
+        object(json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": other}]));
+    api.patch("hooks", &PatchParams::default(), &Patch::<()>::Json(distrusted)).await.unwrap();
+    let status = refusal(maps.create(&PostParams::default(), &config_map("good2", "1")).await);
+    assert!(status.code == 500 && status.message.contains("certificate"), "{}", status.message);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_absent_webhook_refuses_or_does_not_count_as_its_policy_says() {
     let (_server, client) = cluster();

@@ -18,7 +18,7 @@
 
 mod backends;
 mod changes;
-mod nodes;
+mod host;
 mod owner;
 mod plausible;
 mod probes;
@@ -46,7 +46,7 @@ pub(crate) use write::message;
 
 use crate::balancer::host::{Served, Waiting, Withdrawal};
 use crate::context::{Caches, Context};
-use nodes::NodeAddresses;
+use host::HostAddresses;
 use owner::{Owner, Standing};
 use plausible::Rules;
 use write::{Deleted, Write, Written};
@@ -57,22 +57,22 @@ const NAME_TAKEN_AGAIN: Duration = Duration::from_secs(60);
 /// How often a decision is made anew because the objects were not what the caches said.
 const ATTEMPTS: usize = 4;
 
-/// The host paths of all LoadBalancer objects, with what they share: the prober and what is known of nodes.
+/// The host paths of all LoadBalancer objects, with what they share: the prober and what is known of the host.
 pub struct HostPath {
     prober: Prober<ObjectKey, BackendId>,
-    nodes: NodeAddresses,
+    host: HostAddresses,
     /// False once the server said that our role may not delete Services (the role of the existing chart may not).
     may_delete_services: AtomicBool,
 }
 
 impl HostPath {
-    /// Starts probing and the watch on node addresses. Verdicts that change put the object's key in `queue`.
+    /// Starts probing and the watches on the host's own addresses. Verdicts that change put the object's key in `queue`.
     pub async fn start(life: &Life, client: &Client, dial: Dial, seed: u64, queue: Queue<ObjectKey>) -> Self {
         let prober = Prober::new(DIALS_AT_ONCE, seed);
         life.spawn(prober.clone().run(dial, move |key| queue.add(key), life.stop.clone()));
-        let nodes = NodeAddresses::watch(life, client).await;
-        nodes.ready().await;
-        Self { prober, nodes, may_delete_services: AtomicBool::new(true) }
+        let host = HostAddresses::watch(life, client).await;
+        host.ready().await;
+        Self { prober, host, may_delete_services: AtomicBool::new(true) }
     }
 
     /// Puts the keys of LoadBalancer objects in `queue` whose Service, slice or backends change.
@@ -181,8 +181,8 @@ impl HostPath {
         let rules = Rules {
             pod_cidrs: &cx.config.pod_cidrs,
             service_cidrs: &cx.config.service_cidrs,
-            nodes: self.nodes.addresses(),
-            vips: vips(&cx.caches),
+            nodes: self.host.of_nodes(),
+            vips: vips(&cx.caches).union(&self.host.of_services()).copied().collect(),
         };
         let previous = known.keys().map(|id| (id.uid.clone(), id.address)).collect();
         let vmis = cx.caches.vmis.list();

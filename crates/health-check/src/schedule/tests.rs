@@ -151,6 +151,22 @@ fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
 }
 
 #[test]
+fn a_verdict_survives_a_change_of_the_port() {
+    // load-balancer.md 10.5
+    let mut world = World::new(8, 7);
+    let on_port =
+        |port| Event::Watch { group: "web", targets: [(1, target(port, check(1, 1, 1, 1), false))].into() };
+    world.on(on_port(80));
+    world.pass(SECOND);
+    assert_eq!(world.ready("web"), [(1, true)]);
+    world.fail(81);
+    world.on(on_port(81));
+    assert_eq!(world.ready("web"), [(1, true)]);
+    world.pass(SECOND);
+    assert_eq!(world.ready("web"), [(1, false)]);
+}
+
+#[test]
 fn watching_the_same_targets_again_changes_nothing() {
     let mut world = World::new(8, 7);
     let mut once = World::new(8, 7);

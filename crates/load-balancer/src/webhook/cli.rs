@@ -39,7 +39,8 @@ struct Flags {
     /// [default: system:serviceaccount:<namespace>:harvester-load-balancer]
     #[arg(long)]
     status_writer: Option<String>,
-    /// Tell the API server this address instead of the chart's Service, e.g. https://127.0.0.1:8443.
+    /// Tell the API server this address instead of the chart's Service, e.g. https://127.0.0.1:8443. For a single
+    /// replica: two with addresses of their own would overwrite each other's.
     #[arg(long, value_parser = https)]
     url: Option<String>,
     /// Kubeconfig; else the environment variable KUBECONFIG, else the pod's service account.

@@ -150,7 +150,11 @@ impl Answer {
                 response["patch"] = base64(patch.as_bytes());
             }
             Self::Deny(code, message) => {
-                let reason = if code == 403 { "Forbidden" } else { "Invalid" };
+                let reason = match code {
+                    400 => "BadRequest",
+                    403 => "Forbidden",
+                    _ => "Invalid",
+                };
                 response["status"] = json!({
                     "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
                     "code": code, "reason": reason, "message": message,

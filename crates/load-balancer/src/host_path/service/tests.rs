@@ -1,4 +1,5 @@
 use controller_kit::ObjectKey;
+use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
@@ -140,4 +141,33 @@ fn a_withdrawn_service_asks_for_nothing_and_is_withdrawn_once() {
     assert_eq!(withdrawn["spec"], json!({"type": "ClusterIP", "clusterIP": "10.53.0.7", "ports": ports}));
     assert_eq!(withdrawn["metadata"]["annotations"], json!({}));
     assert_eq!(write_withdrawn(&Kept::from_json(withdrawn).unwrap()), Write::Nothing);
+}
+
+fn any_listeners() -> impl Strategy<Value = Vec<Listener>> {
+    let one =
+        (any::<bool>(), 8000..8004_i32).prop_map(|(tcp, backend)| (if tcp { "TCP" } else { "UDP" }, backend));
+    proptest::collection::btree_map(80..84_i32, one, 1..4).prop_map(|some| {
+        some.into_iter()
+            .map(|(port, (protocol, backend))| listener(&format!("p{port}"), port, protocol, backend))
+            .collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn from_any_service_one_write_leads_to_any_other_and_none_follows(
+        before in any_listeners(),
+        after in any_listeners(),
+    ) {
+        let existing = stored(created(&before, "10.0.0.9"));
+        let written = replaced(&existing, &after, "10.0.0.10").expect("another address");
+        let node_ports = |service: &Value| -> Vec<i64> {
+            service["spec"]["ports"].as_array().unwrap().iter().filter_map(|port| port["nodePort"].as_i64()).collect()
+        };
+        let mut seen = node_ports(&written);
+        seen.sort_unstable();
+        seen.dedup();
+        prop_assert_eq!(seen.len(), node_ports(&written).len(), "no node port twice");
+        prop_assert_eq!(replaced(&Kept::from_json(written).unwrap(), &after, "10.0.0.10"), None);
+    }
 }

@@ -1,4 +1,7 @@
+use std::collections::BTreeSet;
+
 use controller_kit::ObjectKey;
+use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
@@ -153,4 +156,26 @@ fn an_emptied_slice_is_emptied_once() {
     let Write::Replace(emptied) = write_empty(&slice) else { panic!("nothing to write") };
     assert_eq!(emptied["endpoints"], json!([]));
     assert_eq!(write_empty(&stored(emptied)), Write::Nothing);
+}
+
+/// Backends by number, with their readiness.
+fn any_backends() -> impl Strategy<Value = Vec<(Backend, bool)>> {
+    proptest::collection::btree_map(1..9_u8, any::<bool>(), 0..6).prop_map(|some| {
+        some.into_iter().map(|(last, ready)| (backend(&format!("web-{last}"), last), ready)).collect()
+    })
+}
+
+proptest! {
+    #[test]
+    fn from_any_slice_one_write_leads_to_any_other_and_none_follows(
+        before in any_backends(),
+        after in any_backends(),
+    ) {
+        let existing = stored(created(&before));
+        let written = replaced(&existing, &after).map_or(existing, |slice| Kept::from_json(slice).unwrap());
+        prop_assert_eq!(replaced(&written, &after), None);
+        prop_assert_eq!(verdicts(&written), after.iter().map(|(backend, ready)| (backend.id.clone(), *ready)).collect());
+        let ready: BTreeSet<bool> = written.endpoints.iter().filter_map(|e| e.conditions.as_ref()?.ready).collect();
+        prop_assert!(ready.contains(&true), "somebody is always ready, if only the dummy");
+    }
 }

@@ -5,7 +5,7 @@
 //! /openapi/v3          index: group version -> path with a hash (kubectl keeps what it has read)
 //! /openapi/v3/api/v1   document: the patch and get of each kind, and the schemas
 //! ```
-//! The schemas of built-in kinds are made from the table of [`crate::types`]; they know every field, its type and its
+//! The schemas of built-in kinds are made from the table in `types.rs`; they know every field, its type and its
 //! patch strategy, and describe the fields that people look up here (`openapi/descriptions.txt`), not all.
 
 use std::collections::BTreeMap;

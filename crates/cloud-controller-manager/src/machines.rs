@@ -2,7 +2,7 @@
 //!
 //! Everything comes from two watches, of VirtualMachines and of their instances. The one thing that has no watch is
 //! the host name inside a VM; it is asked of the guest agent only where a Node cannot be told otherwise
-//! ([`host_names`]).
+//! (`host_names`).
 
 mod addresses;
 mod directory;

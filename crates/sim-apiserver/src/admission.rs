@@ -27,6 +27,7 @@ use self::matching::{Matched, matches};
 use crate::Failure;
 use crate::endpoint::Endpoint;
 use crate::form::in_version;
+use crate::kind::Behaviour;
 use crate::server::{ApiServer, Ask};
 use crate::write::metadata::uid;
 
@@ -161,8 +162,8 @@ fn patched(object: &Value, patch: &str) -> Result<Value, String> {
 
 /// The webhooks of all configurations, in the order in which they are asked.
 fn webhooks(server: &ApiServer, ask: &Ask, table: &str) -> Vec<Value> {
-    // a webhook cannot lock the cluster out of its own configuration
-    if ask.kind.group == GROUP {
+    // a webhook cannot lock the cluster out of its own configuration; and it would see Events in foreign words
+    if ask.kind.group == GROUP || ask.kind.behaviour == Behaviour::NewEvent {
         return vec![];
     }
     let configurations = server.0.store.list(table, None).1;

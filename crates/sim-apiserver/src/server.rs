@@ -411,7 +411,8 @@ impl ApiServer {
         Ok(answer)
     }
 
-    fn authorize(&self, user: &User, verb: Verb, target: &Target) -> Result<(), Failure> {
+    /// Refuses what RBAC does not allow.
+    pub(crate) fn authorize(&self, user: &User, verb: Verb, target: &Target) -> Result<(), Failure> {
         let name = target.name.as_deref().unwrap_or_default();
         let request = rbac::Request::Resource {
             verb: verb.as_str(),

@@ -79,6 +79,14 @@ fn checked(ask: &Ask, body: Body) -> Result<Value, Failure> {
     Ok(object)
 }
 
+/// An object as a webhook has changed it: it may have become anything.
+fn mutated(ask: &Ask, mut object: Value) -> Result<Value, Failure> {
+    if object.is_object() {
+        object["apiVersion"] = ask.api().api_version().into();
+    }
+    checked(ask, Body { value: object, duplicates: vec![] })
+}
+
 /// Writes an object before there are clients: no users, no webhooks, no checks.
 pub(crate) fn bootstrap(server: &ApiServer, table: &str, mut object: Value) -> Arc<Stored> {
     object["metadata"]["uid"] = metadata::uid(server).into();

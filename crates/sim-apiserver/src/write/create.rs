@@ -46,7 +46,7 @@ pub(super) async fn store(
     let dry_run = ask.query.dry_run;
     let write = Write { operation: admission::Operation::Create, name: &name, old: None, new: None, dry_run };
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&object), ..write }).await? {
-        object = mutated;
+        object = super::mutated(ask, mutated)?;
         rules::complete(ask, &mut object);
     }
     // before the server adds what is its own

@@ -42,11 +42,13 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
     for _ in 0..ATTEMPTS {
         let Some(current) = server.0.store.get(&ask.kind.table, &key(ask)) else {
             if ask.media == Media::ApplyPatch && ask.subresource().is_empty() {
+                server.authorize(&ask.user, Verb::Create, &ask.target)?;
                 let object = patch::applied_to_nothing(server, ask)?;
                 let stored = create::store(server, ask, object, Operation::Apply).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
             }
             if ask.verb == Verb::Update && ask.api().create_on_update && ask.subresource().is_empty() {
+                server.authorize(&ask.user, Verb::Create, &ask.target)?;
                 let object = object(ask)?;
                 let stored = create::store(server, ask, object, Operation::Update).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
@@ -90,7 +92,8 @@ async fn attempt(
         dry_run: ask.query.dry_run,
     };
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&new), ..write }).await? {
-        new = mutated;
+        new = super::mutated(ask, mutated)?;
+        metadata::keep(ask, old, &mut new)?;
         only_what_the_path_may_write(ask, old, &mut new);
         rules::complete(ask, &mut new);
     }

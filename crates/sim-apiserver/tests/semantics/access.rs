@@ -51,6 +51,20 @@ async fn nothing_is_allowed_that_no_rule_allows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_write_that_would_create_needs_the_right_to_create() {
+    let (server, admin) = cluster();
+    let ccm = server.client(CCM);
+    grant(&admin, json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}])).await;
+    let apply =
+        kube::api::Patch::Apply(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}));
+    let params = kube::api::PatchParams::apply("ccm");
+    let status = refusal(maps(&ccm).patch("a", &params, &apply).await);
+    assert!(status.message.contains("cannot create resource"), "{}", status.message);
+    maps(&admin).create(&PostParams::default(), &config_map("a", "1")).await.unwrap();
+    maps(&ccm).patch("a", &params, &apply).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn rights_end_with_their_binding() {
     let (server, admin) = cluster();
     let ccm = server.client(CCM);

@@ -85,6 +85,23 @@ async fn a_mutating_webhook_changes_what_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_webhook_cannot_make_of_an_object_what_is_none() {
+    for patch in [
+        json!([{"op": "replace", "path": "/metadata", "value": {"labels": "none"}}]),
+        json!([{"op": "replace", "path": "", "value": 7}]),
+        json!([{"op": "replace", "path": "/data", "value": "text"}]),
+        json!([{"op": "remove", "path": "/nothing"}]),
+    ] {
+        let (server, client) = cluster();
+        let patch = STANDARD.encode(patch.to_string());
+        webhook(&server, move |_| json!({"allowed": true, "patchType": "JSONPatch", "patch": patch}));
+        mutating(&client, rules(&["*"], json!({}))).await;
+        let status = refusal(maps(&client).create(&PostParams::default(), &config_map("a", "1")).await);
+        assert!([400, 500].contains(&status.code), "{status:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_validating_webhook_refuses_with_its_own_words_and_code() {
     let (server, client) = cluster();
     let asked = webhook(&server, |request| {

@@ -1,9 +1,11 @@
 //! What clients rely on, seen through `kube`: one module for each part of the behaviour of an API server.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod access;
 mod admission;
 mod deletion;
 mod faults;
+mod foreign;
 mod objects;
 mod ownership;
 mod services;

@@ -250,6 +250,8 @@ async fn the_dhcp_server_obeys_the_annotation_of_a_setting_and_one_that_cannot_b
     let pool = r#"{"pool": "127.79.0.200-127.79.0.210", "leaseSeconds": 60}"#;
     let annotations = |text: &str| json!({"metadata": {"annotations": {"sim.harvesterhci.io/dhcp": text}}});
     let mut setting = annotations(pool);
+    setting["apiVersion"] = "harvesterhci.io/v1beta1".into();
+    setting["kind"] = "Setting".into();
     setting["metadata"]["name"] = "sim-dhcp".into();
     create(api.clone(), setting).await;
     settle().await;

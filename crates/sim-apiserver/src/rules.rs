@@ -83,6 +83,7 @@ pub(crate) fn prepare_update(server: &ApiServer, ask: &Ask, old: &Value, new: &m
 pub(crate) fn validate(ask: &Ask, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
     let mut causes: Vec<Cause> = vec![];
     metadata::validate(&ask.kind, old, new, &mut causes);
+    causes.extend(sim_apimachinery::validate::faults(ask.api(), new));
     match ask.kind.behaviour {
         Behaviour::Service if ask.subresource() == "status" => service::validate_status(new, &mut causes),
         Behaviour::Service => service::validate(old, new, &mut causes),
@@ -98,7 +99,7 @@ pub(crate) fn validate(ask: &Ask, old: Option<&Value>, new: &Value) -> Result<()
                 causes.extend(faults);
             }
         }
-        _ if ask.kind.group == "rbac.authorization.k8s.io" => core::validate_rbac(old, new, &mut causes),
+        _ if ask.kind.group == "rbac.authorization.k8s.io" => core::validate_binding(old, new, &mut causes),
         _ => {}
     }
     if causes.is_empty() {

@@ -10,9 +10,6 @@ use super::{elements, is_unset, items_mut, set_default};
 use crate::faults;
 use crate::kind::Kind;
 
-/// All data of a ConfigMap or Secret together.
-const DATA: usize = 1024 * 1024;
-
 /// Every namespace carries its name as a label, so that it can be selected.
 pub(crate) fn namespace_defaults(namespace: &mut Value) {
     let name = namespace["metadata"]["name"].clone();
@@ -135,55 +132,10 @@ pub(crate) fn binding_defaults(binding: &mut Value) {
     }
 }
 
-/// A binding keeps its role for life, and names one.
-pub(crate) fn validate_rbac(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
-    if !matches!(new["kind"].as_str(), Some("RoleBinding" | "ClusterRoleBinding")) {
-        return;
-    }
-    let kinds = ["Role", "ClusterRole"];
-    if !new["roleRef"]["kind"].as_str().is_some_and(|kind| kinds.contains(&kind)) {
-        let given = new["roleRef"]["kind"].as_str().unwrap_or_default();
-        causes.push(Cause::not_supported("roleRef.kind", &given.into(), &kinds));
-    }
-    if is_unset(&new["roleRef"]["name"]) {
-        causes.push(Cause::required("roleRef.name", ""));
-    }
-    for (i, subject) in elements(&new["subjects"]).enumerate() {
-        if is_unset(&subject["name"]) {
-            causes.push(Cause::required(&format!("subjects[{i}].name"), ""));
-        }
-        if subject["kind"] == "ServiceAccount"
-            && is_unset(&subject["namespace"])
-            && new["kind"] != "RoleBinding"
-        {
-            causes.push(Cause::required(&format!("subjects[{i}].namespace"), ""));
-        }
-    }
+/// A binding keeps its role for life.
+pub(crate) fn validate_binding(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
     if old.is_some_and(|old| old["roleRef"] != new["roleRef"]) {
         causes.push(Cause::invalid("roleRef", &new["roleRef"], "cannot change roleRef"));
-    }
-}
-
-fn validate_data(object: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
-    let mut size = 0;
-    for field in fields {
-        for (key, value) in object[field].as_object().into_iter().flatten() {
-            let at = format!("{field}[{key}]");
-            let fits = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
-            if key.is_empty()
-                || key.len() > 253
-                || !key.bytes().all(fits)
-                || key == "."
-                || key.starts_with("..")
-            {
-                let detail = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-                causes.push(Cause::invalid(&at, &json!(key), detail));
-            }
-            size += value.as_str().map_or(0, str::len);
-        }
-    }
-    if size > DATA {
-        causes.push(Cause::too_long("", DATA));
     }
 }
 
@@ -199,7 +151,6 @@ fn validate_immutable(old: Option<&Value>, new: &Value, fields: &[&str], causes:
 }
 
 pub(crate) fn validate_config_map(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
-    validate_data(new, &["data", "binaryData"], causes);
     validate_immutable(old, new, &["data", "binaryData"], causes);
     let place = (new["metadata"]["namespace"].as_str(), new["metadata"]["name"].as_str());
     let (namespace, name) = faults::CONFIG_MAP;
@@ -211,21 +162,11 @@ pub(crate) fn validate_config_map(old: Option<&Value>, new: &Value, causes: &mut
 }
 
 pub(crate) fn validate_secret(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
-    validate_data(new, &["data"], causes);
     validate_immutable(old, new, &["data"], causes);
     if let Some(old) = old
         && old["type"] != new["type"]
     {
         causes.push(Cause::invalid("type", &new["type"], "field is immutable"));
-    }
-    for (key, value) in new["data"].as_object().into_iter().flatten() {
-        if value.as_str().is_none_or(|text| STANDARD.decode(text).is_err()) {
-            causes.push(Cause::invalid(
-                &format!("data[{key}]"),
-                &json!("<secret contents redacted>"),
-                "not base64",
-            ));
-        }
     }
 }
 

@@ -51,7 +51,7 @@ async fn send(client: &Client, method: &str, path: &str, media: &str, body: Vec<
     match client.request::<Value>(request).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) => {
-            assert!((400..500).contains(&status.code), "{method} {path}: {status:?}")
+            assert!((400..500).contains(&status.code), "{method} {path}: {status:?}");
         }
         Err(other) => panic!("{method} {path}: {other}"),
     }

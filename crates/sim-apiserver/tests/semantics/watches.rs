@@ -105,6 +105,14 @@ async fn a_streaming_list_ends_with_a_marked_bookmark() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_streaming_list_says_which_versions_it_wants() {
+    let (_server, client) = cluster();
+    let path = "/api/v1/namespaces/shop/configmaps?watch=1&sendInitialEvents=true";
+    let request = http::Request::get(path).body(vec![]).unwrap();
+    assert!(crate::support::refusal(client.request::<serde_json::Value>(request).await).is_invalid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_quiet_watch_gets_bookmarks_and_ends_when_it_asked_to() {
     let (_server, client) = cluster();
     let params = WatchParams::default().timeout(150);

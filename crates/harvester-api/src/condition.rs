@@ -5,12 +5,23 @@ use serde::{Deserialize, Serialize};
 /// The only condition type of both kinds.
 pub const READY: &str = "Ready";
 
-/// Whether a condition holds.
+/// Whether a condition holds. The schema admits any text; what is neither `True` nor `False` is `Unknown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
 pub enum ConditionStatus {
     True,
     False,
     Unknown,
+}
+
+impl From<String> for ConditionStatus {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "True" => Self::True,
+            "False" => Self::False,
+            _ => Self::Unknown,
+        }
+    }
 }
 
 /// One condition. Times are RFC 3339 text in UTC with whole seconds, as the Go program writes them.
@@ -74,6 +85,13 @@ pub fn with_ready(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_odd_status_hides_no_object() {
+        let odd: Condition = serde_json::from_str(r#"{"type": "Ready", "status": "maybe"}"#).unwrap();
+        assert_eq!(odd.status, ConditionStatus::Unknown);
+        assert_eq!(serde_json::to_value(ConditionStatus::True).unwrap(), "True");
+    }
 
     #[test]
     fn saying_the_same_again_changes_nothing_and_a_new_message_keeps_the_transition() {

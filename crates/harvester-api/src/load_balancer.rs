@@ -99,6 +99,8 @@ pub struct Listener {
     /// `TCP` or `UDP`.
     #[serde(default = "tcp")]
     pub protocol: String,
+    /// 0 in objects that were stored through v1alpha1, whose schema does not require it.
+    #[serde(default)]
     pub backend_port: i32,
 }
 

@@ -168,6 +168,7 @@ fn drop_foreign_fields(old: &Value, new: &mut Value) {
         unset(&mut new["spec"], "healthCheckNodePort");
     }
     if type_of(old) == "LoadBalancer" && type_of(new) != "LoadBalancer" {
+        new["status"]["loadBalancer"] = json!({});
         for field in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
             if same(new, field) {
                 unset(&mut new["spec"], field);
@@ -229,7 +230,6 @@ pub(crate) fn validate(old: Option<&Value>, service: &Value, causes: &mut Vec<Ca
     if let Some(old) = old {
         validate_change(old, service, causes);
     }
-    validate_status(service, causes);
 }
 
 fn port_number(value: &Value) -> Option<u16> {

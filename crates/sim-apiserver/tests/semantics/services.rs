@@ -130,6 +130,19 @@ async fn the_status_has_a_path_of_its_own_and_says_how_its_address_works() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_that_is_no_load_balancer_any_more_has_no_published_address() {
+    let (_server, client) = cluster();
+    made(&client, json!({"type": "LoadBalancer", "ports": [{"port": 80}]})).await;
+    let published = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}}));
+    services(&client).patch_status("web", &PatchParams::default(), &published).await.unwrap();
+    let patch = Patch::Merge(json!({"spec": {"type": "ClusterIP"}}));
+    let plain = services(&client).patch("web", &PatchParams::default(), &patch).await.unwrap();
+    assert_eq!(serde_json::to_value(plain.status.unwrap()).unwrap(), json!({"loadBalancer": {}}));
+    let status = refusal(services(&client).patch_status("web", &PatchParams::default(), &published).await);
+    assert!(status.is_invalid());
+}
+
+#[tokio::test(start_paused = true)]
 async fn kubernetes_is_there_from_the_start() {
     let (_server, client) = cluster();
     let services: Api<Service> = Api::namespaced(client, "default");

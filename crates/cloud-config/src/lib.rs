@@ -22,9 +22,11 @@
 
 mod connection;
 mod error;
+pub mod expiry;
 mod file;
 mod limit;
 mod local;
+pub mod permissions;
 pub mod proxy;
 
 pub use connection::{Connection, Options, RELOAD_PERIOD};

@@ -1,0 +1,113 @@
+//! From a kubeconfig to a connection.
+//!
+//! A kubeconfig given as content comes from a user and is used in Rancher's pods. So only credentials that stand in it
+//! are taken: a command to run, or a file to read, would be run and read with Rancher's rights.
+
+use cloud_config::{CloudConfig, Connection, Local, Options, expiry, local, proxy::Environment};
+use futures::future::FutureExt as _;
+use kube::config::{AuthInfo, Cluster, Kubeconfig};
+
+use crate::{
+    driver::{Access, Connect},
+    flags,
+};
+
+/// Connects with a content, or with `KUBECONFIG` or a pod's account where that is empty. Inside a tokio runtime.
+pub fn connect() -> Connect {
+    std::sync::Arc::new(|content| open(content, &options()))
+}
+
+fn options() -> Options {
+    Options::named(concat!("docker-machine-driver-harvester/", env!("CARGO_PKG_VERSION")))
+}
+
+fn open(content: &str, options: &Options) -> Result<Access, String> {
+    if content.trim().is_empty() {
+        let client = local(&Local::default(), options).map_err(|error| error.to_string())?;
+        return Ok(Access { client, expiry: std::future::ready(expiry::Expiry::Unknown).boxed() });
+    }
+    let config = inline(content)?;
+    let client = Connection::open(&config, options).map_err(|error| error.to_string())?.client();
+    let options = options.clone();
+    Ok(Access { client, expiry: async move { expiry::of(&config, &options).await }.boxed() })
+}
+
+/// Reads a content and refuses whatever is not in it.
+fn inline(content: &str) -> Result<CloudConfig, String> {
+    let parse = || CloudConfig::parse(content, flags::KUBECONFIG_CONTENT, &Environment::of_process());
+    let Ok(kubeconfig) = Kubeconfig::from_yaml(content) else {
+        return parse().map_err(|error| error.to_string());
+    };
+    // before anything follows a reference
+    let mut outside = vec![];
+    for user in kubeconfig.auth_infos.iter().filter_map(|named| named.auth_info.as_ref()) {
+        outside.extend(outside_of_user(user));
+    }
+    for cluster in kubeconfig.clusters.iter().filter_map(|named| named.cluster.as_ref()) {
+        outside.extend(outside_of_cluster(cluster));
+    }
+    if outside.is_empty() {
+        return parse().map_err(|error| error.to_string());
+    }
+    outside.dedup();
+    Err(format!(
+        "{}: {} is not taken from a kubeconfig given as content: put token, certificates and keys themselves into it",
+        flags::KUBECONFIG_CONTENT,
+        outside.join(", ")
+    ))
+}
+
+fn outside_of_user(user: &AuthInfo) -> impl Iterator<Item = &'static str> {
+    let found = [
+        (user.exec.is_some(), "exec"),
+        (user.auth_provider.is_some(), "auth-provider"),
+        (user.token_file.is_some(), "tokenFile"),
+        (user.client_certificate.is_some(), "client-certificate"),
+        (user.client_key.is_some(), "client-key"),
+    ];
+    found.into_iter().filter(|(found, _)| *found).map(|(_, name)| name)
+}
+
+fn outside_of_cluster(cluster: &Cluster) -> Option<&'static str> {
+    cluster.certificate_authority.is_some().then_some("certificate-authority")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn kubeconfig(cluster: &str, user: &str) -> String {
+        format!(
+            "{{current-context: a, clusters: [{{name: a, cluster: {{server: 'https://h:6443' {cluster}}}}}],
+               users: [{{name: a, user: {{{user}}}}}], contexts: [{{name: a, context: {{cluster: a, user: a}}}}]}}"
+        )
+    }
+
+    #[test]
+    fn what_stands_in_the_kubeconfig_is_taken() {
+        assert!(inline(&kubeconfig("", "token: t")).is_ok());
+        assert!(inline(&kubeconfig(", insecure-skip-tls-verify: true", "username: u, password: p")).is_ok());
+    }
+
+    #[rstest]
+    #[case::exec("", "exec: {command: rm, apiVersion: client.authentication.k8s.io/v1}", "exec is not taken")]
+    #[case::provider("", "auth-provider: {name: gcp, config: {}}", "auth-provider is not taken")]
+    #[case::token_file("", "tokenFile: /etc/passwd", "tokenFile is not taken")]
+    #[case::certificate(
+        "",
+        "client-certificate: /a, client-key: /b",
+        "client-certificate, client-key is not taken"
+    )]
+    #[case::authority(", certificate-authority: /etc/passwd", "token: t", "certificate-authority")]
+    fn what_stands_outside_is_refused_in_one_line(
+        #[case] cluster: &str,
+        #[case] user: &str,
+        #[case] part: &str,
+    ) {
+        let error = inline(&kubeconfig(cluster, user)).unwrap_err();
+        assert!(error.contains(part) && error.lines().count() == 1, "{error}");
+        assert!(!error.contains("root:"), "nothing of a file is told: {error}");
+    }
+}

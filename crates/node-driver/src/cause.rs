@@ -1,0 +1,220 @@
+//! Why a machine does not come up, in one line: out of everything that was seen, what a user can act on.
+//!
+//! Upstream waits for ten minutes and says that its retries are used up; the cause was there all the time
+//! (pitfalls-node-driver.md B3). A cause is final where waiting does not help: then the wait stops early.
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota};
+use kube::ResourceExt as _;
+use serde_json::Value;
+
+use crate::{address, cloud_init::AGENT_USER_DATA, seen::Seen};
+
+/// Set by Harvester on a VM that it stopped because a quota is used up.
+const QUOTA: &str = "harvesterhci.io/insufficient-resource-quota";
+/// So many failed starts in a row are not bad luck.
+const FAILED_STARTS: i64 = 3;
+
+/// Why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cause {
+    /// One line.
+    pub text: String,
+    /// Whether waiting is of no use.
+    pub is_final: bool,
+}
+
+fn passing(text: String) -> Cause {
+    Cause { text: one_line(&text), is_final: false }
+}
+
+fn lasting(text: String) -> Cause {
+    Cause { text: one_line(&text), is_final: true }
+}
+
+/// The best cause that can be named for a VM that was made and is not up; `name` is `namespace/name` of the VM.
+pub fn of(seen: &Seen, name: &str) -> Cause {
+    let Some(vm) = seen.vm() else {
+        return match (seen.vm.known(), &seen.trouble) {
+            (true, _) => lasting(format!("VM {name} was deleted in the meantime")),
+            (false, Some(trouble)) => passing(format!("Harvester could not be asked: {trouble}")),
+            (false, None) => passing(format!("nothing was heard of VM {name}")),
+        };
+    };
+    let found = of_vm(vm, name)
+        .or_else(|| seen.instance().and_then(of_start))
+        .or_else(|| seen.claims.iter().find_map(|claim| of_claim(claim, seen)))
+        .or_else(|| seen.pods.iter().find_map(of_pod))
+        .or_else(|| seen.instance().and_then(of_instance))
+        .or_else(|| of_quota(seen))
+        .or_else(|| of_status(vm))
+        .or_else(|| newest_warning(seen, &vm.name_any()).map(|text| passing(format!("last warning: {text}"))))
+        .or_else(|| {
+            seen.trouble.as_ref().map(|text| passing(format!("Harvester could not be asked: {text}")))
+        });
+    found.unwrap_or_else(|| {
+        let status = vm.status.as_ref().map_or("", |status| status.printable_status.as_str());
+        let status = if status.is_empty() { "no status yet" } else { status };
+        passing(format!("VM {name} does not get on ({status}), and nothing says why"))
+    })
+}
+
+fn of_vm(vm: &VirtualMachine, name: &str) -> Option<Cause> {
+    if vm.metadata.deletion_timestamp.is_some() {
+        return Some(lasting(format!("VM {name} was deleted in the meantime")));
+    }
+    if let Some(quota) = vm.annotations().get(QUOTA).filter(|text| !text.is_empty()) {
+        return Some(lasting(format!(
+            "Harvester stopped VM {name} because a quota is used up: {quota}; raise the quota or remove machines"
+        )));
+    }
+    if vm.spec.run_strategy == "Halted" {
+        return Some(lasting(format!("VM {name} was stopped (runStrategy Halted) in the meantime")));
+    }
+    let rest = &vm.status.as_ref()?.rest;
+    let failed = rest.get("startFailure").and_then(|failure| failure.get("consecutiveFailCount")?.as_i64());
+    if failed? < FAILED_STARTS {
+        return None;
+    }
+    let why = conditions(rest).into_iter().find(|condition| condition.r#type == "Failure");
+    let why = why.map_or(String::new(), |condition| format!(": {}", condition.message));
+    Some(lasting(format!("VM {name} fails to start again and again{why}")))
+}
+
+fn conditions(rest: &serde_json::Map<String, Value>) -> Vec<VmCondition> {
+    let conditions = rest.get("conditions").cloned().unwrap_or_default();
+    serde_json::from_value(conditions).unwrap_or_default()
+}
+
+fn condition<'a>(instance: &'a VirtualMachineInstance, kind: &str) -> Option<&'a VmCondition> {
+    instance.status.as_ref()?.conditions.iter().find(|condition| condition.r#type == kind)
+}
+
+/// An instance whose pod cannot be made.
+fn of_start(instance: &VirtualMachineInstance) -> Option<Cause> {
+    let synchronized = condition(instance, "Synchronized").filter(|condition| condition.status == "False")?;
+    let text = format!("the VM's pod cannot be made: {}", synchronized.message);
+    let over_quota = synchronized.message.contains("exceeded quota");
+    Some(if over_quota { lasting(text + "; raise the quota or remove machines") } else { passing(text) })
+}
+
+fn of_claim(claim: &PersistentVolumeClaim, seen: &Seen) -> Option<Cause> {
+    let name = claim.name_any();
+    match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
+        Some("Lost") => Some(lasting(format!("volume {name} has lost its data: make the machine anew"))),
+        Some("Bound") => None,
+        _ => {
+            let why = newest_warning(seen, &name)?;
+            Some(passing(format!("volume {name} is not ready: {why}")))
+        }
+    }
+}
+
+fn of_pod(pod: &Pod) -> Option<Cause> {
+    let status = pod.status.as_ref()?;
+    let unscheduled = status
+        .conditions
+        .iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    if let Some(unscheduled) = unscheduled {
+        let why = unscheduled.message.as_deref().unwrap_or("the scheduler does not say why");
+        return Some(passing(format!("no host can take the VM: {why}")));
+    }
+    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
+    let waiting =
+        containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref()).find(|waiting| {
+            !matches!(waiting.reason.as_deref(), None | Some("ContainerCreating" | "PodInitializing"))
+        })?;
+    let (reason, message) = (waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref());
+    Some(passing(format!("the VM's pod does not start: {reason} {}", message.unwrap_or_default())))
+}
+
+/// An instance that is there, and either runs without being reached, or does not run.
+fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
+    let status = instance.status.as_ref()?;
+    match status.phase.as_str() {
+        "Running" if address::of(instance).is_none() => Some(without_address(instance)),
+        "Failed" => {
+            let why = newest_reason(&status.conditions).unwrap_or("KubeVirt does not say why");
+            Some(passing(format!("the VM has failed: {why}")))
+        }
+        _ => None,
+    }
+}
+
+/// A guest that runs and has no address: final for nobody, because some images take minutes to install their agent.
+fn without_address(instance: &VirtualMachineInstance) -> Cause {
+    let connected = condition(instance, "AgentConnected").is_some_and(|agent| agent.status == "True");
+    if !connected {
+        return passing(format!(
+            "guest agent missing: the VM runs, but no qemu-guest-agent in it reports an address; use an image with it, or \
+             user data that installs it: {AGENT_USER_DATA}"
+        ));
+    }
+    let network = instance.spec.networks.first().and_then(|network| network.multus.as_ref());
+    let network = network.map_or("the pod network", |multus| multus.network_name.as_str());
+    passing(format!(
+        "the guest has no IPv4 address on {network}: a DHCP server must answer there, or network data must set an address"
+    ))
+}
+
+fn newest_reason(conditions: &[VmCondition]) -> Option<&str> {
+    conditions.iter().rev().map(|condition| condition.message.as_str()).find(|message| !message.is_empty())
+}
+
+/// Used up: what Kubernetes would refuse next.
+fn of_quota(seen: &Seen) -> Option<Cause> {
+    let running = seen
+        .instance()
+        .and_then(|instance| instance.status.as_ref())
+        .is_some_and(|status| matches!(status.phase.as_str(), "Running" | "Scheduled"));
+    if running {
+        return None;
+    }
+    seen.quotas.iter().find_map(|quota: &ResourceQuota| {
+        let status = quota.status.as_ref()?;
+        let (hard, used) = (status.hard.as_ref()?, status.used.as_ref()?);
+        let (what, limit) = hard.iter().find(|(what, limit)| used.get(*what) == Some(limit))?;
+        let (name, limit) = (quota.name_any(), &limit.0);
+        Some(passing(format!("quota {name} of the namespace is used up: {what} {limit} of {limit}")))
+    })
+}
+
+/// KubeVirt's own word for it, where that is an error.
+fn of_status(vm: &VirtualMachine) -> Option<Cause> {
+    let status = vm.status.as_ref()?;
+    let text = match status.printable_status.as_str() {
+        "ErrorUnschedulable" => "no host can take the VM",
+        "ErrorPvcNotFound" => "a volume of the VM is missing: Harvester did not make it",
+        "ErrorDataVolumeNotFound" | "DataVolumeError" => "a volume of the VM cannot be filled from its image",
+        "ErrImagePull" | "ImagePullBackOff" => "a host cannot get the image of the VM's pod",
+        "CrashLoopBackOff" => "the VM fails to start",
+        _ => return None,
+    };
+    let why =
+        conditions(&status.rest).into_iter().map(|condition| condition.message).find(|text| !text.is_empty());
+    Some(passing(why.map_or(text.to_owned(), |why| format!("{text}: {why}"))))
+}
+
+/// The newest warning about objects whose name has this in it: the VM, its pod `virt-launcher-<name>-…`, its claims.
+fn newest_warning(seen: &Seen, name: &str) -> Option<String> {
+    let about = |event: &&Event| {
+        event.type_.as_deref() == Some("Warning")
+            && event.involved_object.name.as_deref().is_some_and(|involved| involved.contains(name))
+    };
+    let time = |event: &&Event| {
+        let last = event.last_timestamp.as_ref().map(|time| time.0);
+        last.or_else(|| event.event_time.as_ref().map(|time| time.0))
+    };
+    let event = seen.warnings.iter().filter(about).max_by_key(time)?;
+    let (reason, message) = (event.reason.as_deref()?, event.message.as_deref().unwrap_or_default());
+    Some(format!("{reason}: {message}"))
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests;

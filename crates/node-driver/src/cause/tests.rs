@@ -1,0 +1,127 @@
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::seen::Objects;
+
+fn vm(extra: &Value) -> Value {
+    let mut vm = json!({"metadata": {"name": "demo-1", "namespace": "shop", "uid": "u"}, "spec": {"runStrategy": "RerunOnFailure"}});
+    json_merge(&mut vm, extra);
+    vm
+}
+
+fn json_merge(into: &mut Value, extra: &Value) {
+    match (into, extra) {
+        (Value::Object(into), Value::Object(extra)) => {
+            for (key, value) in extra {
+                json_merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, extra) => *into = extra.clone(),
+    }
+}
+
+fn read<K: serde::de::DeserializeOwned + kube::Resource>(objects: Value) -> Objects<K> {
+    Objects::these(serde_json::from_value(objects).unwrap())
+}
+
+#[derive(Default)]
+struct World {
+    vm: Value,
+    instance: Value,
+    pods: Value,
+    claims: Value,
+    quotas: Value,
+    warnings: Value,
+}
+
+impl World {
+    fn seen(self) -> Seen {
+        let list = |value: Value| match value {
+            Value::Null => json!([]),
+            Value::Array(_) => value,
+            one => json!([one]),
+        };
+        Seen {
+            vm: read(list(if self.vm.is_null() { vm(&json!({})) } else { self.vm })),
+            instance: read(list(self.instance)),
+            pods: read(list(self.pods)),
+            claims: read(list(self.claims)),
+            quotas: read(list(self.quotas)),
+            warnings: read(list(self.warnings)),
+            trouble: None,
+        }
+    }
+}
+
+fn instance(phase: &str, conditions: Value) -> Value {
+    json!({"metadata": {"name": "demo-1"}, "spec": {"networks": [{"name": "nic-0", "multus": {"networkName": "default/vlan1"}}]},
+        "status": {"phase": phase, "conditions": conditions, "interfaces": [{"name": "nic-0"}]}})
+}
+
+fn warning(about: &str, reason: &str, message: &str, at: &str) -> Value {
+    json!({"metadata": {"name": format!("{about}.{reason}")}, "type": "Warning", "reason": reason, "message": message,
+        "involvedObject": {"name": about}, "lastTimestamp": at})
+}
+
+const FINAL: bool = true;
+const PASSING: bool = false;
+
+#[rstest]
+#[case::deleting(World { vm: vm(&json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z"}})), ..World::default() },
+    FINAL, "VM shop/demo-1 was deleted in the meantime")]
+#[case::quota_of_harvester(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}}})), ..World::default() },
+    FINAL, "a quota is used up: limits.memory; raise the quota")]
+#[case::stopped(World { vm: vm(&json!({"spec": {"runStrategy": "Halted"}})), ..World::default() },
+    FINAL, "was stopped (runStrategy Halted)")]
+#[case::fails_to_start(World { vm: vm(&json!({"status": {"startFailure": {"consecutiveFailCount": 3},
+    "conditions": [{"type": "Failure", "message": "no such GPU"}]}})), ..World::default() },
+    FINAL, "fails to start again and again: no such GPU")]
+#[case::pod_over_quota(World { instance: instance("Pending", json!([{"type": "Synchronized", "status": "False",
+    "message": "pods \"x\" is forbidden: exceeded quota: default"}])), ..World::default() },
+    FINAL, "exceeded quota: default; raise the quota")]
+#[case::pod_refused(World { instance: instance("Pending", json!([{"type": "Synchronized", "status": "False",
+    "message": "webhook is away"}])), ..World::default() },
+    PASSING, "the VM's pod cannot be made: webhook is away")]
+#[case::lost(World { claims: json!({"metadata": {"name": "demo-1-disk-0-abcde"}, "status": {"phase": "Lost"}}), ..World::default() },
+    FINAL, "volume demo-1-disk-0-abcde has lost its data")]
+#[case::claim_waits(World { claims: json!({"metadata": {"name": "demo-1-disk-0-abcde"}, "status": {"phase": "Pending"}}),
+    warnings: warning("demo-1-disk-0-abcde", "ProvisioningFailed", "no space", "2026-11-21T12:00:00Z"), ..World::default() },
+    PASSING, "volume demo-1-disk-0-abcde is not ready: ProvisioningFailed: no space")]
+#[case::unschedulable(World { pods: json!({"metadata": {"name": "virt-launcher-demo-1-x"}, "status": {"conditions": [
+    {"type": "PodScheduled", "status": "False", "message": "0/3 nodes are available: 3 Insufficient memory."}]}}), ..World::default() },
+    PASSING, "no host can take the VM: 0/3 nodes are available: 3 Insufficient memory.")]
+#[case::image_pull(World { pods: json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [{"name": "compute", "image": "", "imageID": "",
+    "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no route"}}}]}}), ..World::default() },
+    PASSING, "the VM's pod does not start: ImagePullBackOff no route")]
+#[case::agent(World { instance: instance("Running", json!([])), ..World::default() },
+    PASSING, "guest agent missing: the VM runs, but no qemu-guest-agent")]
+#[case::no_dhcp(World { instance: instance("Running", json!([{"type": "AgentConnected", "status": "True"}])), ..World::default() },
+    PASSING, "no IPv4 address on default/vlan1: a DHCP server")]
+#[case::failed(World { instance: instance("Failed", json!([{"type": "Ready", "status": "False", "message": "qemu died"}])), ..World::default() },
+    PASSING, "the VM has failed: qemu died")]
+#[case::quota_used_up(World { quotas: json!({"metadata": {"name": "default"},
+    "status": {"hard": {"limits.memory": "8Gi"}, "used": {"limits.memory": "8Gi"}}}), ..World::default() },
+    PASSING, "quota default of the namespace is used up: limits.memory 8Gi of 8Gi")]
+#[case::status(World { vm: vm(&json!({"status": {"printableStatus": "ErrorPvcNotFound"}})), ..World::default() },
+    PASSING, "a volume of the VM is missing")]
+#[case::newest_warning(World { warnings: json!([
+    warning("virt-launcher-demo-1-x", "FailedMount", "old", "2026-11-21T11:00:00Z"),
+    warning("virt-launcher-demo-1-x", "FailedMount", "new", "2026-11-21T12:00:00Z"),
+    warning("other", "FailedMount", "other", "2026-11-21T13:00:00Z")]), ..World::default() },
+    PASSING, "last warning: FailedMount: new")]
+#[case::nothing_known(World { vm: vm(&json!({"status": {"printableStatus": "Starting"}})), ..World::default() },
+    PASSING, "VM shop/demo-1 does not get on (Starting), and nothing says why")]
+fn the_cause_is_named_in_one_line(#[case] world: World, #[case] is_final: bool, #[case] part: &str) {
+    let cause = of(&world.seen(), "shop/demo-1");
+    assert!(cause.text.contains(part), "{}", cause.text);
+    assert_eq!((cause.is_final, cause.text.lines().count()), (is_final, 1), "{}", cause.text);
+}
+
+#[test]
+fn a_vm_that_is_gone_was_deleted_and_one_that_was_never_heard_of_is_not() {
+    let gone = Seen { vm: Objects::these(vec![]), ..Seen::default() };
+    assert!(of(&gone, "shop/demo-1").is_final);
+    let silent = Seen { trouble: Some("no route to host".into()), ..Seen::default() };
+    assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host".into()));
+}

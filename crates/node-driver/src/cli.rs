@@ -1,0 +1,139 @@
+//! The process. With rancher-machine's token in its environment it is a plugin, whatever its arguments are: they are
+//! rancher-machine's own. Without, it is a program for people, with two commands.
+
+mod command_line;
+
+use std::{ffi::OsString, io, io::Write as _, process::ExitCode, sync::Arc};
+
+use controller_kit::Clock;
+
+use crate::{
+    access,
+    driver::{Driver, Parts},
+    flags, kubeconfig,
+    plugin::{self, Ending},
+    say::Say,
+    ssh_key,
+};
+use command_line::Command;
+
+/// Set by rancher-machine for a plugin.
+const TOKEN: &str = "MACHINE_PLUGIN_TOKEN";
+const TOKEN_VALUE: &str = "42";
+
+const ABOUT: &str = "\
+This is the Harvester driver of rancher-machine (plugin API version 1). rancher-machine starts it by itself; it is not
+meant to be run directly, except for support:
+
+  check   asks Harvester everything that is asked before a machine is made, and makes nothing
+  render  prints the objects that a machine would be made of, and asks Harvester nothing
+
+Usage: docker-machine-driver-harvester check|render [FLAGS] <machine name>
+
+Every flag can be given by its environment variable too (HARVESTER_CPU_COUNT for --harvester-cpu-count):
+";
+
+/// Runs the process; `args` begins with the program's name. Exit code 0 after Close, 1 after a failure or where nobody is
+/// there any more, 2 for wrong arguments.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    if std::env::var_os(TOKEN).is_some_and(|token| token == TOKEN_VALUE) {
+        return plugin(&args);
+    }
+    match command_line::parse(&args, |variable| std::env::var(variable).ok()) {
+        Ok(Command::Check { machine, options }) => run(async move {
+            let driver = Driver::new(parts(Say::to_stdout(), None));
+            driver.name_machine(&machine);
+            driver.set_config_from_flags(&options).map_err(|error| error.to_string())?;
+            driver.pre_create_check().await.map_err(|error| error.to_string())?;
+            Ok(format!("machine {machine} can be made\n"))
+        }),
+        Ok(Command::Render { machine, options }) => {
+            run(async move { crate::render::render(&machine, &options).map_err(|faults| faults.join("\n")) })
+        }
+        Ok(Command::Explain) => {
+            // a closed terminal is no reason to fail in another way
+            drop(explain());
+            ExitCode::FAILURE
+        }
+        Err(fault) => {
+            eprintln!("{fault}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn explain() -> io::Result<()> {
+    let mut err = io::stderr().lock();
+    write!(err, "{ABOUT}")?;
+    for flag in &flags::ALL {
+        writeln!(err, "  --{:36} {}", flag.name, flag.usage)?;
+    }
+    Ok(())
+}
+
+fn parts(say: Say, kubeconfig: Option<String>) -> Parts {
+    Parts {
+        connect: access::connect(),
+        make_key: ssh_key::generate,
+        say,
+        clock: Clock::system(),
+        seed: fastrand::u64(..),
+        kubeconfig,
+    }
+}
+
+/// The address goes out before anything else is started: rancher-machine waits for it.
+fn plugin(args: &[OsString]) -> ExitCode {
+    let listener = match plugin::listen(&mut io::stdout().lock()) {
+        Ok(listener) => listener,
+        Err(error) => {
+            eprintln!("listen on 127.0.0.1 and say where: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let variable = std::env::var("HARVESTER_KUBECONFIG_CONTENT").ok();
+    let given = kubeconfig::given(args, variable.as_deref());
+    in_runtime(async move {
+        let driver = Arc::new(Driver::new(parts(Say::to_stdout(), given)));
+        match plugin::serve(listener, driver).await {
+            Ok(Ending::Closed) => ExitCode::SUCCESS,
+            Ok(Ending::Silence) => ExitCode::FAILURE,
+            Err(error) => {
+                eprintln!("serve rancher-machine: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+fn run(command: impl Future<Output = Result<String, String>>) -> ExitCode {
+    in_runtime(async move {
+        match command.await {
+            Ok(text) => match io::stdout().write_all(text.as_bytes()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(_) => ExitCode::FAILURE,
+            },
+            Err(text) => {
+                eprintln!("{text}");
+                ExitCode::FAILURE
+            }
+        }
+    })
+}
+
+/// One thread is enough, and the smallest process.
+fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
+    // a second one in this process would be a mistake in a test, and do no harm
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("start the runtime: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = runtime.block_on(work);
+    // a key in the making is not waited for
+    runtime.shutdown_background();
+    code
+}

@@ -1,0 +1,284 @@
+//! Harvester's API, as far as a machine needs it.
+
+mod error;
+pub mod follow;
+
+use http::Request;
+use k8s_openapi::api::{
+    core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota, Secret},
+    storage::v1::StorageClass,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, PropagationPolicy},
+    core::{GroupVersionKind, NamespaceResourceScope},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
+
+use crate::reference::Reference;
+pub use error::{Error, calm};
+
+/// Access to one namespace of a Harvester cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Host {
+    client: Client,
+    namespace: String,
+}
+
+/// What a VM can be asked to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Start,
+    Stop,
+    /// Stop, and give the guest no time for it.
+    Kill,
+    Restart,
+}
+
+impl Order {
+    fn subresource(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop | Self::Kill => "stop",
+            Self::Restart => "restart",
+        }
+    }
+
+    fn body(self) -> Vec<u8> {
+        match self {
+            Self::Kill => json!({"gracePeriod": 0}).to_string().into_bytes(),
+            _ => vec![],
+        }
+    }
+}
+
+impl Host {
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { client, namespace: namespace.to_owned() }
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// A kind in the machine's namespace.
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The VM of this name, or nothing. A 404 about anything else (the cluster behind Rancher's proxy, the kind) is an
+    /// error: upstream takes it for a removed VM (pitfalls-node-driver.md 1.2).
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn vm(&self, name: &str) -> Result<Option<VirtualMachine>, Error> {
+        self.get("read", "VM", name).await
+    }
+
+    /// The running instance of this name, or nothing.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn instance(&self, name: &str) -> Result<Option<VirtualMachineInstance>, Error> {
+        self.get("read", "instance of VM", name).await
+    }
+
+    /// The Secret of this name, or nothing.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn secret(&self, name: &str) -> Result<Option<Secret>, Error> {
+        self.get("read", "Secret", name).await
+    }
+
+    async fn get<K>(&self, verb: &'static str, what: &'static str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        match self.api::<K>().get(name).await {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if error::is_about(&error, &K::plural(&()), name) => Ok(None),
+            Err(error) => Err(self.error(verb, what, name, error)),
+        }
+    }
+
+    /// Makes a VM or a Secret. The answer has its UID.
+    ///
+    /// # Errors
+    /// As the server says; an error without an answer does not mean that nothing was made.
+    pub async fn create<K>(&self, what: &'static str, object: &Value) -> Result<K, Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + DeserializeOwned
+            + Serialize
+            + Clone
+            + std::fmt::Debug,
+    {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let typed: K = serde_json::from_value(object.clone()).expect("our own objects fit their kinds");
+        let made = self.api::<K>().create(&PostParams::default(), &typed).await;
+        made.map_err(|error| self.error("make", what, &name, error))
+    }
+
+    /// Deletes an object of this UID; `Ok(false)` where it is gone already, or has another UID by now.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn delete<K>(&self, what: &'static str, name: &str, uid: Option<&str>) -> Result<bool, Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
+            + DeserializeOwned
+            + Clone
+            + std::fmt::Debug,
+    {
+        let params = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Foreground),
+            preconditions: uid
+                .map(|uid| kube::api::Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match self.api::<K>().delete(name, &params).await {
+            Ok(_) => Ok(true),
+            Err(error) if error::is_about(&error, &K::plural(&()), name) => Ok(false),
+            Err(kube::Error::Api(status)) if uid.is_some() && status.is_conflict() => Ok(false),
+            Err(error) => Err(self.error("delete", what, name, error)),
+        }
+    }
+
+    /// Sets one annotation of a VM; nothing else of it is touched (upstream writes the whole VM as it read it, and fails
+    /// where somebody else wrote in between, pitfalls-node-driver.md B7).
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn annotate_vm(&self, name: &str, key: &str, value: &str) -> Result<(), Error> {
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let patched =
+            self.api::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        patched.map(drop).map_err(|error| self.error("annotate", "VM", name, error))
+    }
+
+    /// Asks a VM to change its state.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn order(&self, name: &str, order: Order) -> Result<(), Error> {
+        let (namespace, subresource) = (&self.namespace, order.subresource());
+        let path = format!(
+            "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{subresource}"
+        );
+        let mut request = Request::put(path);
+        if order == Order::Kill {
+            request = request.header(http::header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(order.body()).expect("names of machines are good in paths");
+        self.client
+            .request_text(request)
+            .await
+            .map(drop)
+            .map_err(|error| self.error(subresource, "VM", name, error))
+    }
+
+    /// Value of a Setting of Harvester; empty where it has none.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn setting(&self, name: &str) -> Result<String, Error> {
+        let api = Api::all_with(self.client.clone(), &harvester("Setting", "settings"));
+        let found: DynamicObject =
+            api.get(name).await.map_err(|error| Error::new("read", "Setting", name, error))?;
+        Ok(found.data["value"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// A VM image.
+    ///
+    /// # Errors
+    /// As the server says, also where it is not there.
+    pub async fn image(&self, at: &Reference) -> Result<DynamicObject, Error> {
+        self.foreign("image", at, &harvester("VirtualMachineImage", "virtualmachineimages")).await
+    }
+
+    /// A key pair.
+    ///
+    /// # Errors
+    /// As the server says, also where it is not there.
+    pub async fn key_pair(&self, at: &Reference) -> Result<DynamicObject, Error> {
+        self.foreign("KeyPair", at, &harvester("KeyPair", "keypairs")).await
+    }
+
+    /// A VM network.
+    ///
+    /// # Errors
+    /// As the server says, also where it is not there.
+    pub async fn network(&self, at: &Reference) -> Result<DynamicObject, Error> {
+        let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
+        let resource = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
+        self.foreign("VM network", at, &resource).await
+    }
+
+    async fn foreign(
+        &self,
+        what: &'static str,
+        at: &Reference,
+        resource: &ApiResource,
+    ) -> Result<DynamicObject, Error> {
+        let api = Api::namespaced_with(self.client.clone(), &at.namespace, resource);
+        api.get(&at.name).await.map_err(|error| Error::new("read", what, at, error))
+    }
+
+    /// A storage class.
+    ///
+    /// # Errors
+    /// As the server says, also where it is not there.
+    pub async fn storage_class(&self, name: &str) -> Result<StorageClass, Error> {
+        let api: Api<StorageClass> = Api::all(self.client.clone());
+        api.get(name).await.map_err(|error| Error::new("read", "storage class", name, error))
+    }
+
+    /// Names of the claims with this value of a label.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn claims_labelled(&self, label: &str, value: &str) -> Result<Vec<String>, Error> {
+        let params = kube::api::ListParams::default().labels(&format!("{label}={value}"));
+        let listed = self.api::<PersistentVolumeClaim>().list_metadata(&params).await;
+        let listed = listed.map_err(|error| Error::new("list", "volumes with label", label, error))?;
+        Ok(listed.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
+    }
+
+    /// What a machine that does not come up is judged by.
+    pub fn pods(&self) -> Api<Pod> {
+        self.api()
+    }
+
+    /// See [`Host::pods`].
+    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
+        self.api()
+    }
+
+    /// See [`Host::pods`].
+    pub fn quotas(&self) -> Api<ResourceQuota> {
+        self.api()
+    }
+
+    /// See [`Host::pods`].
+    pub fn events(&self) -> Api<Event> {
+        self.api()
+    }
+
+    fn error(&self, verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Error {
+        Error::new(verb, what, format_args!("{}/{name}", self.namespace), source)
+    }
+}
+
+fn harvester(kind: &str, plural: &str) -> ApiResource {
+    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", kind), plural)
+}

@@ -1,0 +1,26 @@
+//! docker-machine-driver-harvester.
+pub mod access;
+pub mod address;
+pub mod cause;
+pub mod cli;
+pub mod cloud_init;
+pub mod config;
+pub mod driver;
+pub mod flags;
+pub mod host;
+pub mod kubeconfig;
+pub mod labels;
+pub mod machine;
+pub mod network_data;
+pub mod objects;
+pub mod options;
+pub mod ownership;
+pub mod plugin;
+pub mod reference;
+pub mod render;
+pub mod say;
+pub mod seen;
+pub mod ssh_key;
+pub mod text;
+pub mod wait;
+pub mod yaml;

@@ -1,0 +1,187 @@
+//! Disks, NICs and devices, from the lists or from the flags of old for one of each.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use super::{Device, non_empty, note};
+use crate::{config, config::Config, reference::Reference};
+
+/// Where a disk's content comes from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub enum Source {
+    /// A cloud image.
+    Image(Reference),
+    /// Empty, of this storage class.
+    Class(String),
+}
+
+/// A disk with a claim of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// In the VM.
+    pub name: String,
+    pub source: Source,
+    pub gib: i64,
+    pub bus: String,
+    pub cd_rom: bool,
+    pub boot_order: Option<i64>,
+    pub hotpluggable: bool,
+}
+
+/// A NIC.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Nic {
+    /// In the VM.
+    pub name: String,
+    pub network: Reference,
+    /// The network as the user wrote it: so it goes into the VM.
+    pub network_name: String,
+    pub model: String,
+    pub mac: Option<String>,
+    /// Masquerade where not.
+    pub bridge: bool,
+}
+
+pub(super) fn disks(config: &Config, faults: &mut Vec<String>) -> Vec<Disk> {
+    match &config.disk_info {
+        Some(info) => {
+            let disks = info.disks.iter().enumerate();
+            disks.filter_map(|(at, disk)| listed_disk(at, disk, config, faults)).collect()
+        }
+        None => one_disk(config, faults).into_iter().collect(),
+    }
+}
+
+fn listed_disk(at: usize, disk: &config::Disk, config: &Config, faults: &mut Vec<String>) -> Option<Disk> {
+    let mut fault = |text: String| faults.push(format!("harvester-disk-info: disk {at} {text}"));
+    let source = match (non_empty(&disk.image_name), non_empty(&disk.storage_class_name)) {
+        (Some(image), _) => match Reference::parse(image, &config.vm_namespace) {
+            Ok(image) => Some(Source::Image(image)),
+            Err(error) => {
+                fault(format!("names an image, but {error}"));
+                None
+            }
+        },
+        (None, Some(class)) => Some(Source::Class(class.to_owned())),
+        (None, None) => {
+            fault("has neither imageName nor storageClassName".to_owned());
+            None
+        }
+    };
+    if disk.size < 1 {
+        fault(format!("has size {}, at least 1 GiB is needed", disk.size));
+    }
+    if disk.boot_order < 0 {
+        fault(format!("has bootOrder {}", disk.boot_order));
+    }
+    if !matches!(disk.r#type.as_str(), "" | "disk" | "cd-rom") {
+        fault(format!("is of type {}, only disk and cd-rom are there", disk.r#type));
+    }
+    Some(Disk {
+        name: format!("disk-{at}"),
+        source: source?,
+        gib: disk.size,
+        bus: non_empty(&disk.bus).unwrap_or("virtio").to_owned(),
+        cd_rom: disk.r#type == "cd-rom",
+        boot_order: (disk.boot_order > 0).then_some(disk.boot_order),
+        hotpluggable: disk.hot_plug_able,
+    })
+}
+
+/// The form of old: one disk, whose name is `disk-1`.
+fn one_disk(config: &Config, faults: &mut Vec<String>) -> Option<Disk> {
+    let gib = config.disk_size.parse().ok().filter(|gib: &i64| *gib > 0);
+    if gib.is_none() {
+        faults.push(
+            "harvester-disk-size: a disk needs at least 1 GiB (or give harvester-disk-info)".to_owned(),
+        );
+    }
+    if config.image_name.is_empty() {
+        faults.push("harvester-image-name: the disk needs an image (or give harvester-disk-info)".to_owned());
+        return None;
+    }
+    let image =
+        note("harvester-image-name", Reference::parse(&config.image_name, &config.vm_namespace), faults)?;
+    Some(Disk {
+        name: "disk-1".to_owned(),
+        source: Source::Image(image),
+        gib: gib?,
+        bus: non_empty(&config.disk_bus).unwrap_or("virtio").to_owned(),
+        cd_rom: false,
+        boot_order: Some(1),
+        hotpluggable: false,
+    })
+}
+
+pub(super) fn nics(config: &Config, faults: &mut Vec<String>) -> Vec<Nic> {
+    let listed;
+    let (interfaces, flag) = match &config.network_info {
+        Some(info) => (&info.interfaces, "harvester-network-info"),
+        None => {
+            listed = vec![config::Interface {
+                network_name: config.network_name.clone(),
+                model: config.network_model.clone(),
+                ..config::Interface::default()
+            }];
+            (&listed, "harvester-network-name")
+        }
+    };
+    let nic = |(at, interface): (usize, &config::Interface)| {
+        if interface.network_name.is_empty() {
+            faults.push(match config.network_info {
+                Some(_) => format!("{flag}: interface {at} has no networkName"),
+                None => format!("{flag}: the machine needs a VM network (or give harvester-network-info)"),
+            });
+            return None;
+        }
+        if !interface.mac_address.is_empty() && !is_mac(&interface.mac_address) {
+            faults.push(format!("{flag}: {} is no MAC address", interface.mac_address));
+        }
+        let network = Reference::parse(&interface.network_name, &config.vm_namespace);
+        Some(Nic {
+            name: format!("nic-{at}"),
+            network: note(flag, network, faults)?,
+            network_name: interface.network_name.clone(),
+            model: non_empty(&interface.model).unwrap_or("virtio").to_owned(),
+            mac: non_empty(&interface.mac_address).map(str::to_owned),
+            bridge: matches!(interface.r#type.as_str(), "" | "bridge"),
+        })
+    };
+    interfaces.iter().enumerate().filter_map(nic).collect()
+}
+
+fn is_mac(text: &str) -> bool {
+    let separator = if text.contains('-') { '-' } else { ':' };
+    let mut parts = text.split(separator);
+    let byte = |part: &str| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    parts.clone().count() == 6 && parts.all(byte)
+}
+
+/// Devices with names of their own: Rancher's form gives all vGPUs one name (pitfalls-node-driver.md B26).
+pub(super) fn devices<'a>(
+    given: impl Iterator<Item = &'a config::Device>,
+    flag: &str,
+    faults: &mut Vec<String>,
+) -> Vec<Device> {
+    let mut taken = HashSet::new();
+    let mut unique = |name: &str| {
+        let mut name = name.to_owned();
+        let stem = name.clone();
+        let mut next = 2;
+        while !taken.insert(name.clone()) {
+            name = format!("{stem}-{next}");
+            next += 1;
+        }
+        name
+    };
+    let mut devices = vec![];
+    for (at, device) in given.enumerate() {
+        if device.device_name.is_empty() {
+            faults.push(format!("{flag}: entry {at} has no deviceName"));
+        }
+        let name = non_empty(&device.name).map_or_else(|| format!("device-{at}"), str::to_owned);
+        devices.push(Device { name: unique(&name), device: device.device_name.clone() });
+    }
+    devices
+}

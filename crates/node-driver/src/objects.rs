@@ -1,0 +1,299 @@
+//! The objects that a machine is made of: a VirtualMachine, and a Secret where cloud-init's data is long. Pure: the same
+//! machine gives the same objects, random name parts are an argument.
+//!
+//! Harvester makes the claims of the disks itself, from an annotation. The schema of the objects is KubeVirt's; what is
+//! not written here is left to Harvester's webhook (requests, machine type, node selector terms of the network).
+
+use std::{collections::BTreeMap, fmt};
+
+use harvester_api::labels::{CREATOR, NODE_DRIVER};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    cloud_init::CloudInit,
+    labels::MACHINE_SET,
+    machine::{Disk, Firmware, Machine, Nic, Source},
+    reference::Reference,
+};
+
+mod affinity;
+
+/// The claims that Harvester shall make.
+pub const CLAIM_TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
+/// The claims that Harvester shall delete with the VM, joined by commas.
+pub const REMOVED_CLAIMS: &str = "harvesterhci.io/removedPersistentVolumeClaims";
+const IMAGE_ID: &str = "harvesterhci.io/imageId";
+const RESERVED_MEMORY: &str = "harvesterhci.io/reservedMemory";
+const SSH_NAMES: &str = "harvesterhci.io/sshNames";
+const WAIT_FOR_LEASE: &str = "harvesterhci.io/waitForLeaseInterfaceNames";
+/// Hash of the inputs of which a VM was made: a VM with ours is ours to go on with.
+pub const INPUTS: &str = "node-driver.harvesterhci.io/inputs";
+/// Which attempt made the VM: only that one may take it back.
+pub const ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
+
+/// Letters of random name parts, as Kubernetes has them: no vowels, so no words.
+const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Name of the disk that carries cloud-init's data.
+const CLOUD_INIT_DISK: &str = "cloudinitdisk";
+
+/// Five random letters for a name.
+pub fn suffix(random: &mut fastrand::Rng) -> String {
+    (0..5).map(|_| char::from(ALPHABET[random.usize(..ALPHABET.len())])).collect()
+}
+
+/// Where a vGPU belongs in the VM. Harvester 1.8 wants it among the host devices, the versions before and after among
+/// the GPUs (pitfalls-node-driver.md B25).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuPlace {
+    Gpus,
+    HostDevices,
+}
+
+impl GpuPlace {
+    /// By Harvester's Setting `server-version`.
+    pub fn of(server_version: &str) -> Self {
+        let version = server_version.trim_start_matches('v');
+        if version.starts_with("1.8.") { Self::HostDevices } else { Self::Gpus }
+    }
+}
+
+/// What is not known before somebody has asked Harvester or thrown dice.
+#[derive(Clone, Debug)]
+pub struct Circumstances {
+    /// Storage class of each image.
+    pub classes: BTreeMap<String, String>,
+    pub gpus: GpuPlace,
+    /// Random part of each disk's claim, in their order.
+    pub suffixes: Vec<String>,
+    pub inputs: InputHash,
+    /// Random: tells this attempt from all others.
+    pub attempt: String,
+}
+
+/// Hash of everything by which a machine is made, random name parts apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InputHash(String);
+
+impl InputHash {
+    /// Of a machine and rancher-machine's user data. The private key of the machine makes it one that nobody can guess
+    /// from, and one that only an attempt with the same key can have.
+    pub fn of(machine: &Machine, last: &str, private_key: &str) -> Self {
+        let inputs = serde_json::to_vec(&(private_key, machine, last)).expect("plain data");
+        let digest = Sha256::digest(inputs);
+        Self(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    }
+}
+
+impl fmt::Display for InputHash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+/// The VirtualMachine.
+pub fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, by: &Circumstances) -> Value {
+    let labels = machine.all_labels();
+    let claims: Vec<Claim<'_>> = machine
+        .disks
+        .iter()
+        .zip(&by.suffixes)
+        .map(|(disk, suffix)| Claim { disk, name: format!("{}-{}-{suffix}", machine.name, disk.name) })
+        .collect();
+    let templates: Vec<Value> = claims.iter().map(|claim| claim.template(&by.classes)).collect();
+    let mut annotations = json!({
+        CLAIM_TEMPLATES: text_of(&templates),
+        INPUTS: by.inputs.to_string(),
+        ATTEMPT: by.attempt,
+    });
+    if let Some(reserved) = &machine.reserved_memory {
+        annotations[RESERVED_MEMORY] = json!(reserved);
+    }
+    let ssh_names: Vec<&str> = machine.key_pair.iter().map(|(_, given)| given.as_str()).collect();
+    let spec = json!({
+        "evictionStrategy": "LiveMigrateIfPossible",
+        "affinity": affinity::of(machine.affinity.as_ref(), labels.get(MACHINE_SET).map_or("", String::as_str)),
+        "domain": domain(machine, &claims, by.gpus),
+        "networks": machine.nics.iter().map(network).collect::<Vec<_>>(),
+        "volumes": volumes(machine, cloud_init, &claims),
+    });
+    json!({
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachine",
+        "metadata": {
+            "name": machine.name,
+            "namespace": machine.namespace,
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "runStrategy": "RerunOnFailure",
+            "template": {
+                "metadata": {
+                    "labels": labels,
+                    "annotations": { SSH_NAMES: text_of(&ssh_names), WAIT_FOR_LEASE: "[]" },
+                },
+                "spec": spec,
+            },
+        },
+    })
+}
+
+/// The Secret with cloud-init's data; `owner` is the VM's UID, it goes with the VM.
+pub fn secret(machine: &Machine, cloud_init: &CloudInit, owner: &str) -> Value {
+    let mut data = json!({"userdata": cloud_init.user_data.0});
+    if !cloud_init.network_data.0.is_empty() {
+        data["networkdata"] = json!(cloud_init.network_data.0);
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {
+            "name": machine.secret_name(),
+            "namespace": machine.namespace,
+            "labels": {CREATOR: NODE_DRIVER},
+            "ownerReferences": [{
+                "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": machine.name, "uid": owner,
+            }],
+        },
+        "type": "Opaque",
+        "stringData": data,
+    })
+}
+
+fn text_of(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("plain data")
+}
+
+/// A disk and its claim's name.
+struct Claim<'a> {
+    disk: &'a Disk,
+    name: String,
+}
+
+impl Claim<'_> {
+    fn template(&self, classes: &BTreeMap<String, String>) -> Value {
+        let Disk { source, gib, .. } = self.disk;
+        let mut metadata = json!({"name": self.name});
+        let class = match source {
+            Source::Class(class) => class.clone(),
+            Source::Image(image) => {
+                metadata["annotations"] = json!({IMAGE_ID: image.to_string()});
+                class_of(image, classes)
+            }
+        };
+        json!({
+            "metadata": metadata,
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "resources": {"requests": {"storage": format!("{gib}Gi")}},
+                "volumeMode": "Block",
+                "storageClassName": class,
+            },
+        })
+    }
+
+    fn device(&self) -> Value {
+        let Disk { name, bus, cd_rom, boot_order, .. } = self.disk;
+        let mut device = json!({"name": name, if *cd_rom { "cdrom" } else { "disk" }: {"bus": bus}});
+        if let Some(order) = boot_order {
+            device["bootOrder"] = json!(order);
+        }
+        device
+    }
+
+    fn volume(&self) -> Value {
+        let mut claim = json!({"claimName": self.name});
+        if self.disk.hotpluggable {
+            claim["hotpluggable"] = json!(true);
+        }
+        json!({"name": self.disk.name, "persistentVolumeClaim": claim})
+    }
+}
+
+/// Harvester makes a class for each image; where nobody was asked, it is the one that Harvester usually makes.
+fn class_of(image: &Reference, classes: &BTreeMap<String, String>) -> String {
+    classes.get(&image.to_string()).cloned().unwrap_or_else(|| format!("longhorn-{}", image.name))
+}
+
+fn domain(machine: &Machine, claims: &[Claim<'_>], gpu_place: GpuPlace) -> Value {
+    let mut cpu = json!({"cores": machine.cores, "sockets": 1, "threads": 1});
+    if machine.cpu_pinning {
+        cpu["dedicatedCpuPlacement"] = json!(true);
+    }
+    if machine.isolate_emulator_thread {
+        cpu["isolateEmulatorThread"] = json!(true);
+    }
+    if let Some(model) = &machine.cpu_model {
+        cpu["model"] = json!(model);
+    }
+    let cloud_init = json!({"name": CLOUD_INIT_DISK, "disk": {"bus": "virtio"}});
+    let disks: Vec<Value> = std::iter::once(cloud_init).chain(claims.iter().map(Claim::device)).collect();
+    let mut devices =
+        json!({"disks": disks, "interfaces": machine.nics.iter().map(interface).collect::<Vec<_>>()});
+    if machine.tpm {
+        devices["tpm"] = json!({});
+    }
+    let listed = |list: &[crate::machine::Device]| -> Vec<Value> {
+        list.iter().map(|device| json!({"name": device.name, "deviceName": device.device})).collect()
+    };
+    let (mut gpus, mut host_devices) = (listed(&machine.gpus), listed(&machine.host_devices));
+    if gpu_place == GpuPlace::HostDevices {
+        gpus.append(&mut host_devices);
+        std::mem::swap(&mut gpus, &mut host_devices);
+    }
+    for (key, list) in [("gpus", gpus), ("hostDevices", host_devices)] {
+        if !list.is_empty() {
+            devices[key] = json!(list);
+        }
+    }
+    let mut domain = json!({
+        "cpu": cpu,
+        "devices": devices,
+        "resources": {"limits": {"cpu": machine.cores.to_string(), "memory": machine.memory}},
+    });
+    if let Firmware::Efi { secure_boot } = machine.firmware {
+        domain["features"] = json!({"smm": {"enabled": secure_boot}});
+        domain["firmware"] = json!({"bootloader": {"efi": {"secureBoot": secure_boot}}});
+    }
+    domain
+}
+
+fn interface(nic: &Nic) -> Value {
+    let mut interface = json!({
+        "name": nic.name,
+        "model": nic.model,
+        if nic.bridge { "bridge" } else { "masquerade" }: {},
+    });
+    if let Some(mac) = &nic.mac {
+        interface["macAddress"] = json!(mac);
+    }
+    interface
+}
+
+fn network(nic: &Nic) -> Value {
+    json!({"name": nic.name, "multus": {"networkName": nic.network_name}})
+}
+
+fn volumes(machine: &Machine, cloud_init: &CloudInit, claims: &[Claim<'_>]) -> Vec<Value> {
+    let CloudInit { user_data, network_data, .. } = cloud_init;
+    let mut source = Map::new();
+    let has_network_data = !network_data.0.is_empty();
+    if cloud_init.needs_secret() {
+        let secret = json!({"name": machine.secret_name()});
+        source.insert("secretRef".to_owned(), secret.clone());
+        if has_network_data {
+            source.insert("networkDataSecretRef".to_owned(), secret);
+        }
+    } else {
+        source.insert("userData".to_owned(), json!(user_data.0));
+        if has_network_data {
+            source.insert("networkData".to_owned(), json!(network_data.0));
+        }
+    }
+    let cloud_init = json!({"name": CLOUD_INIT_DISK, "cloudInitNoCloud": source});
+    std::iter::once(cloud_init).chain(claims.iter().map(Claim::volume)).collect()
+}
+
+#[cfg(test)]
+mod tests;

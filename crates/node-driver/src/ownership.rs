@@ -1,0 +1,101 @@
+//! Whose VM is it that has our machine's name?
+
+use harvester_api::{
+    VirtualMachine,
+    labels::{CREATOR, NODE_DRIVER},
+};
+use kube::ResourceExt as _;
+
+use crate::objects::{ATTEMPT, INPUTS, InputHash};
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// This attempt made it: it may go on with it, and take it back.
+    Made,
+    /// An earlier attempt with the same inputs made it: this one may go on with it, and must not take it back.
+    Left,
+    /// It is being deleted.
+    Going,
+    /// Somebody else's, or of other inputs.
+    Foreign,
+}
+
+/// Judges a VM. Without inputs (no key was made yet) none can be ours.
+pub fn of(vm: &VirtualMachine, inputs: Option<&InputHash>, attempt: Option<&str>) -> Ownership {
+    let annotation = |key: &str| vm.annotations().get(key).map(String::as_str);
+    let ours = vm.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
+    let same = inputs.is_some_and(|inputs| annotation(INPUTS) == Some(inputs.to_string().as_str()));
+    match (ours && same, vm.metadata.deletion_timestamp.is_some()) {
+        (true, true) => Ownership::Going,
+        (true, false) if attempt.is_some() && annotation(ATTEMPT) == attempt => Ownership::Made,
+        (true, false) => Ownership::Left,
+        (false, _) => Ownership::Foreign,
+    }
+}
+
+/// What to say of a VM with which we cannot go on.
+pub fn refusal(ownership: &Ownership, name: &str) -> Option<String> {
+    match ownership {
+        Ownership::Made | Ownership::Left => None,
+        Ownership::Going => Some(format!("VM {name} is being deleted: try again when it is gone")),
+        Ownership::Foreign => Some(format!(
+            "VM {name} exists and was not made by this machine: delete it or choose another name"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{config::Config, machine::Machine};
+
+    fn inputs() -> InputHash {
+        let config = Config {
+            machine_name: "demo-1".into(),
+            vm_namespace: "shop".into(),
+            cpu: 1,
+            memory_size: "1Gi".into(),
+            disk_info: Some(crate::config::DiskInfo::default()),
+            network_info: Some(crate::config::NetworkInfo::default()),
+            ..Config::default()
+        };
+        InputHash::of(&Machine::check(&config).unwrap(), "", "key")
+    }
+
+    fn vm(creator: &str, hash: &str, attempt: &str, deleting: bool) -> VirtualMachine {
+        let mut vm = json!({"metadata": {"name": "demo-1", "labels": {CREATOR: creator},
+            "annotations": {INPUTS: hash, ATTEMPT: attempt}}, "spec": {}});
+        vm["metadata"]["deletionTimestamp"] =
+            if deleting { json!("2026-11-21T12:00:00Z") } else { Value::Null };
+        serde_json::from_value(vm).unwrap()
+    }
+
+    #[rstest]
+    #[case::made(NODE_DRIVER, true, "a", false, Ownership::Made)]
+    #[case::left(NODE_DRIVER, true, "b", false, Ownership::Left)]
+    #[case::going(NODE_DRIVER, true, "a", true, Ownership::Going)]
+    #[case::other_inputs(NODE_DRIVER, false, "a", false, Ownership::Foreign)]
+    #[case::somebody_elses("harvester", true, "a", false, Ownership::Foreign)]
+    fn creator_and_inputs_decide(
+        #[case] creator: &str,
+        #[case] same: bool,
+        #[case] attempt: &str,
+        #[case] deleting: bool,
+        #[case] expected: Ownership,
+    ) {
+        let hash = if same { inputs().to_string() } else { "0".into() };
+        let vm = vm(creator, &hash, attempt, deleting);
+        assert_eq!(of(&vm, Some(&inputs()), Some("a")), expected);
+        let usable = matches!(expected, Ownership::Made | Ownership::Left);
+        assert_eq!(refusal(&expected, "shop/demo-1").is_none(), usable);
+    }
+
+    #[test]
+    fn without_a_key_no_vm_is_ours() {
+        assert_eq!(of(&vm(NODE_DRIVER, &inputs().to_string(), "a", false), None, None), Ownership::Foreign);
+    }
+}

@@ -1,0 +1,127 @@
+//! The plugin process: rancher-machine's side of the protocol meets a [`Driver`].
+//!
+//! ```text
+//! exec ──► listen on 127.0.0.1 ──► first line of standard output: the address ──► serve
+//!                                   Close: answered, then exit 0 ◄──┤
+//!                   no Heartbeat for 10 s: exit 1, nothing undone ◄─┘
+//! ```
+//! Nothing else ends it: a plugin that ends early hangs its parent for ever (pitfalls-node-driver.md 1.6). A connection
+//! that ends cancels nothing.
+
+use std::{fmt::Display, future::Future, io, net::TcpListener, sync::Arc, time::Duration};
+
+use go_rpc::{FromGob, Limits, Server, Service, ToGob};
+use tokio::sync::Notify;
+
+use crate::{
+    driver::{Driver, Error},
+    flags,
+    options::Options,
+};
+
+/// The version of the protocol that rancher-machine asks for.
+const VERSION: i64 = 1;
+/// What rancher-machine calls us, whatever it has named the file.
+const NAME: &str = "harvester";
+/// Both names under which the methods are known; the second is of old clients.
+const SERVICES: [&str; 2] = ["RPCServerDriver", "RpcServerDriver"];
+/// So long without a heartbeat means that the client is gone.
+pub const SILENCE: Duration = Duration::from_secs(10);
+
+/// How a plugin process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The client asked for it.
+    Closed,
+    /// The client is gone.
+    Silence,
+}
+
+/// Listens, and writes the address to `out`: the first line there is.
+///
+/// # Errors
+/// The system's.
+pub fn listen(out: &mut impl io::Write) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(("127.0.0.1", 0))?;
+    writeln!(out, "{}", listener.local_addr()?)?;
+    out.flush()?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Serves until the client says goodbye or falls silent. Inside a tokio runtime.
+///
+/// # Errors
+/// Where accepting connections fails.
+pub async fn serve(listener: TcpListener, driver: Arc<Driver>) -> io::Result<Ending> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let (alive, closed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let server = server(&driver, &alive, &closed);
+    tokio::select! {
+        error = server.listen(listener) => Err(error),
+        () = closed.notified() => Ok(Ending::Closed),
+        () = silence(&alive) => Ok(Ending::Silence),
+    }
+}
+
+/// Ends when there was no heartbeat for [`SILENCE`]; it begins with the process.
+async fn silence(alive: &Notify) {
+    while tokio::time::timeout(SILENCE, alive.notified()).await.is_ok() {}
+}
+
+fn server(driver: &Arc<Driver>, alive: &Arc<Notify>, closed: &Arc<Notify>) -> Server {
+    let (alive, closed) = (alive.clone(), closed.clone());
+    let service = Methods { driver: driver.clone(), service: Service::new() }
+        .ask("GetVersion", |_, ()| async { Ok::<_, Error>(VERSION) })
+        .ask("DriverName", |_, ()| async { Ok::<_, Error>(NAME.to_owned()) })
+        .ask("GetCreateFlags", |_, ()| async { Ok::<_, Error>(flags::as_gob()) })
+        .ask("SetConfigRaw", |driver, json: Vec<u8>| async move { driver.set_config_raw(&json) })
+        .ask("GetConfigRaw", |driver, ()| async move { Ok::<_, Error>(driver.config().to_json()) })
+        .ask(
+            "SetConfigFromFlags",
+            |driver, given: Options| async move { driver.set_config_from_flags(&given) },
+        )
+        .ask("GetMachineName", |driver, ()| async move { Ok::<_, Error>(driver.machine_name()) })
+        .ask("GetSSHKeyPath", |driver, ()| async move { Ok::<_, Error>(driver.ssh_key_path()) })
+        .ask("GetSSHPort", |driver, ()| async move { Ok::<_, Error>(driver.ssh_port()) })
+        .ask("GetSSHUsername", |driver, ()| async move { Ok::<_, Error>(driver.ssh_user()) })
+        .ask("GetSSHHostname", |driver, ()| async move { driver.ip().await })
+        .ask("GetIP", |driver, ()| async move { driver.ip().await })
+        .ask("GetIPv6", |driver, ()| async move { driver.ipv6() })
+        .ask("GetURL", |driver, ()| async move { driver.url().await })
+        .ask("GetState", |driver, ()| async move { driver.state().await.map(|state| state as i64) })
+        .ask("PreCreateCheck", |driver, ()| async move { driver.pre_create_check().await })
+        .ask("Create", |driver, ()| async move { driver.create().await })
+        .ask("Remove", |driver, ()| async move { driver.remove().await })
+        .ask("Start", |driver, ()| async move { driver.start().await })
+        .ask("Stop", |driver, ()| async move { driver.stop().await })
+        .ask("Kill", |driver, ()| async move { driver.kill().await })
+        .ask("Restart", |driver, ()| async move { driver.restart().await })
+        .service
+        .method("Heartbeat", move |()| {
+            alive.notify_one();
+            async { Ok::<_, Error>(()) }
+        })
+        .method_then("Close", |()| async { Ok::<_, Error>(()) }, move || closed.notify_one());
+    Server::new(Limits::default(), SERVICES.map(|name| (name, service.clone())))
+}
+
+/// Methods of one driver.
+struct Methods {
+    driver: Arc<Driver>,
+    service: Service,
+}
+
+impl Methods {
+    fn ask<A, R, E, F>(self, name: &str, method: impl Fn(Arc<Driver>, A) -> F + Send + Sync + 'static) -> Self
+    where
+        A: FromGob,
+        R: ToGob,
+        E: Display,
+        F: Future<Output = Result<R, E>> + Send + 'static,
+    {
+        let Self { driver, service } = self;
+        let of = driver.clone();
+        Self { driver, service: service.method(name, move |argument| method(of.clone(), argument)) }
+    }
+}

@@ -1,0 +1,41 @@
+//! Text that may come as base64: Rancher's form encodes it, people mostly do not.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+/// The text itself, or what it encodes. Upstream decodes whatever can be decoded, so that a plain word of the right
+/// letters becomes garbage (pitfalls-node-driver.md B20); here the outcome must be text that `expected` recognises.
+pub fn decoded(text: &str, expected: fn(&str) -> bool) -> String {
+    let compact: String = text.trim().chars().filter(|letter| !matches!(letter, '\r' | '\n')).collect();
+    STANDARD
+        .decode(compact)
+        .ok()
+        .and_then(|bytes| String::from_utf8(bytes).ok())
+        .filter(|decoded| expected(decoded))
+        .unwrap_or_else(|| text.to_owned())
+}
+
+/// Whether this looks like a document: YAML, JSON or a script, as opposed to what random bytes come to.
+pub fn is_document(text: &str) -> bool {
+    let printable = text.chars().all(|letter| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t'));
+    printable && (text.is_empty() || text.contains([':', '{', '#', '[', '\n']))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::encoded("I2Nsb3VkLWNvbmZpZwphOiAxCg==", "#cloud-config\na: 1\n")]
+    #[case::encoded_in_lines("I2Nsb3VkLWNv\r\nbmZpZwphOiAxCg==\n", "#cloud-config\na: 1\n")]
+    #[case::plain("#cloud-config\na: 1\n", "#cloud-config\na: 1\n")]
+    #[case::without_padding_it_is_plain("YTogMQo", "YTogMQo")]
+    // pitfalls-node-driver.md B20
+    #[case::a_word_that_could_be_base64("password", "password")]
+    #[case::letters_that_decode_to_letters("aGVsbG8=", "aGVsbG8=")]
+    #[case::empty("", "")]
+    fn base64_is_decoded_where_a_document_comes_of_it(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(decoded(text, is_document), expected);
+    }
+}

@@ -1,0 +1,242 @@
+//! YAML whose scalars keep their text.
+//!
+//! cloud-init reads YAML 1.1: there `012` is ten, `yes` is true, `1e3` a number or a text depending on who asks. Reading
+//! values and writing them again would make other values of them, so this tree holds what stands in the document: the
+//! text of each scalar, whether it stood there without quotes, and its tag. Only the layout is made anew.
+
+mod emit;
+mod merge;
+
+use std::{borrow::Cow, collections::HashMap};
+
+use granit_parser::{Event, Options, Parser, ScalarStyle, Tag};
+
+pub use merge::{Conflict, merge};
+
+/// Nodes of one document, aliases written out: a document that grows beyond this is an attack or a mistake.
+const MOST_NODES: usize = 100_000;
+const DEEPEST: usize = 64;
+
+/// A node of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    Scalar {
+        text: String,
+        /// Without quotes: its text decides what it is.
+        plain: bool,
+        tag: Option<String>,
+    },
+    List {
+        items: Vec<Node>,
+        tag: Option<String>,
+    },
+    Map(Map),
+}
+
+/// A mapping, in the document's order. No two keys have the same text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Map {
+    entries: Vec<(Node, Node)>,
+    tag: Option<String>,
+}
+
+impl Node {
+    /// A text, whatever its letters look like.
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::Scalar { text: text.into(), plain: false, tag: None }
+    }
+
+    /// What stands in a document without quotes.
+    pub fn plain(text: &str) -> Self {
+        Self::Scalar { text: text.to_owned(), plain: true, tag: None }
+    }
+
+    pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
+        Self::List { items: items.into_iter().collect(), tag: None }
+    }
+
+    /// Whether this is YAML's null.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Self::Scalar { text, plain: true, tag: None }
+            if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
+    }
+}
+
+impl Map {
+    /// With one more entry.
+    #[must_use]
+    pub fn with(mut self, key: &str, value: Node) -> Self {
+        self.insert(Node::plain(key), value);
+        self
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        let is = |node: &Node| matches!(node, Node::Scalar { text, .. } if text == key);
+        self.entries.iter().find(|(known, _)| is(known)).map(|(_, value)| value)
+    }
+
+    /// The last one of two equal keys wins, as everywhere in YAML's practice.
+    fn insert(&mut self, key: Node, value: Node) {
+        match self.entries.iter_mut().find(|(known, _)| same_key(known, &key)) {
+            Some((_, present)) => *present = value,
+            None => self.entries.push((key, value)),
+        }
+    }
+
+    /// The document, without a header. An empty map is `{}`.
+    pub fn to_yaml(&self) -> String {
+        emit::document(self)
+    }
+}
+
+fn same_key(one: &Node, other: &Node) -> bool {
+    match (one, other) {
+        (Node::Scalar { text: one, .. }, Node::Scalar { text: other, .. }) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Reads a document whose root is a mapping; an empty one is an empty mapping. Aliases and `<<` are written out.
+///
+/// # Errors
+/// One line: where the YAML is broken, or why it is no mapping.
+pub fn parse(text: &str) -> Result<Map, String> {
+    let mut options = Options::default();
+    options.set_emit_comments(false);
+    options.flow_nesting_limit = DEEPEST;
+    options.block_nesting_limit = DEEPEST;
+    let mut builder = Builder::default();
+    let mut documents = 0;
+    for event in Parser::new_from_str_with_options(text, options) {
+        let (event, _) = event.map_err(|error| one_line(&error.to_string()))?;
+        if matches!(event, Event::DocumentStart(..)) {
+            documents += 1;
+            if documents > 1 {
+                return Err("more than one YAML document".to_owned());
+            }
+        }
+        builder.take(event)?;
+    }
+    match builder.root {
+        None => Ok(Map::default()),
+        Some(Node::Map(map)) => Ok(map),
+        Some(node) if node.is_null() => Ok(Map::default()),
+        Some(_) => Err("it is no mapping of keys to values".to_owned()),
+    }
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A collection that is not complete yet.
+enum Open {
+    List { items: Vec<Node>, tag: Option<String>, anchor: usize },
+    Map { map: Map, key: Option<Node>, merged: Vec<Node>, anchor: usize },
+}
+
+#[derive(Default)]
+struct Builder {
+    open: Vec<Open>,
+    anchors: HashMap<usize, (Node, usize)>,
+    nodes: usize,
+    root: Option<Node>,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                self.count(1)?;
+                let (plain, tag) = (style == ScalarStyle::Plain, tag_text(tag));
+                self.complete(Node::Scalar { text: text.into_owned(), plain, tag }, anchor)
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.open.push(Open::List { items: vec![], tag: tag_text(tag), anchor });
+                self.count(1)
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                let map = Map { entries: vec![], tag: tag_text(tag) };
+                self.open.push(Open::Map { map, key: None, merged: vec![], anchor });
+                self.count(1)
+            }
+            Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
+                Some(Open::List { items, tag, anchor }) => self.complete(Node::List { items, tag }, anchor),
+                Some(Open::Map { map, merged, anchor, .. }) => {
+                    let map = with_merged(map, merged)?;
+                    self.complete(Node::Map(map), anchor)
+                }
+                None => Err("a collection ends that did not begin".to_owned()),
+            },
+            Event::Alias(anchor) => {
+                let known = self.anchors.get(&anchor).cloned();
+                let (node, nodes) = known.ok_or("an alias stands inside of what it means")?;
+                self.count(nodes)?;
+                self.complete(node, 0)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn count(&mut self, nodes: usize) -> Result<(), String> {
+        self.nodes += nodes;
+        if self.nodes > MOST_NODES { Err(format!("it has more than {MOST_NODES} values")) } else { Ok(()) }
+    }
+
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), String> {
+        if anchor != 0 {
+            self.anchors.insert(anchor, (node.clone(), size(&node)));
+        }
+        match self.open.last_mut() {
+            None => self.root = Some(node),
+            Some(Open::List { items, .. }) => items.push(node),
+            Some(Open::Map { map, key, merged, .. }) => match key.take() {
+                None if matches!(node, Node::Scalar { .. }) => *key = Some(node),
+                None => return Err("a key is a list or a mapping".to_owned()),
+                Some(Node::Scalar { text, plain: true, tag: None }) if text == "<<" => merged.push(node),
+                Some(key) => map.insert(key, node),
+            },
+        }
+        Ok(())
+    }
+}
+
+/// What `<<` brings is there unless the map itself says otherwise; of several, the first wins.
+fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, String> {
+    for node in merged {
+        let sources = match node {
+            Node::List { items, .. } => items,
+            node => vec![node],
+        };
+        for source in sources {
+            let Node::Map(source) = source else {
+                return Err("<< stands before what is no mapping".to_owned());
+            };
+            for (key, value) in source.entries {
+                if !map.entries.iter().any(|(known, _)| same_key(known, &key)) {
+                    map.entries.push((key, value));
+                }
+            }
+        }
+    }
+    Ok(map)
+}
+
+fn size(node: &Node) -> usize {
+    match node {
+        Node::Scalar { .. } => 1,
+        Node::List { items, .. } => 1 + items.iter().map(size).sum::<usize>(),
+        Node::Map(map) => 1 + map.entries.iter().map(|(key, value)| size(key) + size(value)).sum::<usize>(),
+    }
+}
+
+fn tag_text(tag: Option<Cow<'_, Tag>>) -> Option<String> {
+    tag.map(|tag| tag.original())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! A small Harvester: the simulated API server with the kinds and objects that the driver asks for, and, where a test
+//! wants it, KubeVirt.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
+
+use cloud_config::expiry::Expiry;
+use controller_kit::{Clock, Life};
+use futures::FutureExt as _;
+use go_rpc::{FromGob as _, Interface, Struct, ToGob as _, Type, Value as Gob};
+use http::Request;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, PostParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use sim_apiserver::{ApiServer, User};
+use sim_harvester::{
+    Carrier, Lan, Options as SimOptions, Release, SimHarvester, settings::Dhcp, subresources,
+};
+
+use node_driver::{
+    driver::{Access, Driver, Parts},
+    options::Options,
+    say::Say,
+    ssh_key::KeyPair,
+};
+
+/// Who the driver is, for rights and faults.
+pub const USER: &str = "u-rancher";
+pub const NAMESPACE: &str = "shop";
+pub const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
+const START: &str = "2026-11-21T12:00:00Z";
+
+/// A Harvester in this process.
+pub struct Harvester {
+    pub server: ApiServer,
+    life: Life,
+}
+
+impl Drop for Harvester {
+    fn drop(&mut self) {
+        self.life.stop.cancel();
+    }
+}
+
+impl Harvester {
+    /// With an image, a network, a key pair; the driver's user may do everything.
+    pub async fn start() -> Self {
+        let server = ApiServer::builder().seed(1).namespace(NAMESPACE).build();
+        let this = Self { server, life: Life::new() };
+        sim_harvester::crds::apply(&this.admin()).await.unwrap();
+        for object in definitions().into_iter().chain(objects()) {
+            this.put(object).await;
+        }
+        this.server.aggregate("subresources.kubevirt.io", subresources::router(this.admin()));
+        this
+    }
+
+    pub fn admin(&self) -> Client {
+        self.server.client(User::admin())
+    }
+
+    /// Starts KubeVirt: VMs run from their objects.
+    pub async fn with_machines(self) -> Self {
+        let guest = ApiServer::builder().seed(2).build();
+        for host in ["host-1", "host-2"] {
+            let labels = json!({"topology.kubernetes.io/zone": "east", "kubernetes.io/hostname": host});
+            self.put(
+                json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": host, "labels": labels}}),
+            )
+            .await;
+        }
+        let pool = ("127.77.0.10".parse().unwrap(), "127.77.0.20".parse().unwrap());
+        SimHarvester::start(
+            SimOptions {
+                harvester: self.admin(),
+                guest: guest.client(User::admin()),
+                cluster: "demo".into(),
+                network: "198.18.7.0/24".parse().unwrap(),
+                workloads: vec![],
+                writes_slices: false,
+                harvester_vip: Release::From12,
+                guest_vip: Release::From12,
+                carrier: Carrier::Memory,
+                lan: Lan::memory(),
+                dhcp: Dhcp { pool, lease_seconds: 3600, silent: false },
+                clock: Clock::system(),
+                seed: 3,
+            },
+            &self.life,
+        );
+        self
+    }
+
+    /// Makes an object of any kind.
+    pub async fn put(&self, object: Value) {
+        let (api, object) = self.of(&object);
+        api.create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    fn of(&self, object: &Value) -> (Api<DynamicObject>, DynamicObject) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+        let (group, version) = version.split_once('/').unwrap_or(("", &version));
+        let kind = GroupVersionKind::gvk(group, version, &kind);
+        let resource = match kind.kind.as_str() {
+            "NetworkAttachmentDefinition" => {
+                ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions")
+            }
+            _ => ApiResource::from_gvk(&kind),
+        };
+        let api = match object["metadata"]["namespace"].as_str() {
+            Some(namespace) => Api::namespaced_with(self.admin(), namespace, &resource),
+            None => Api::all_with(self.admin(), &resource),
+        };
+        (api, serde_json::from_value(object.clone()).unwrap())
+    }
+
+    /// An object as it is, or null.
+    pub async fn get(&self, path: &str) -> Value {
+        let request = Request::get(path).body(vec![]).unwrap();
+        match self.admin().request(request).await {
+            Ok(object) => object,
+            Err(kube::Error::Api(status)) if status.is_not_found() => Value::Null,
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+
+    pub async fn vm(&self) -> Value {
+        self.get(&vm_path()).await
+    }
+
+    pub async fn secret(&self) -> Value {
+        self.get(&format!("/api/v1/namespaces/{NAMESPACE}/secrets/{MACHINE}-cloudinit")).await
+    }
+
+    /// Sends a merge patch as the administrator.
+    pub async fn patch(&self, path: &str, patch: &Value) {
+        let request = Request::patch(path).header("content-type", "application/merge-patch+json");
+        let request = request.body(patch.to_string().into_bytes()).unwrap();
+        self.admin().request::<Value>(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
+    /// Requests of the driver since the log had `total` records, as `verb path`.
+    pub fn asked(&self, total: u64) -> Vec<String> {
+        let records = self.server.audit().since(total).into_iter().filter(|record| record.user == USER);
+        let path = |uri: &str| uri.split('?').next().unwrap_or_default().to_owned();
+        records.map(|record| format!("{} {}", record.verb, path(&record.uri))).collect()
+    }
+
+    /// A driver with its own memory and files, as a fresh process has.
+    pub fn driver(&self, store: &std::path::Path) -> TestDriver {
+        self.driver_as(store, USER, 7)
+    }
+
+    pub fn driver_as(&self, store: &std::path::Path, user: &str, seed: u64) -> TestDriver {
+        let (server, user) = (self.server.clone(), user.to_owned());
+        let said = Arc::new(Mutex::new(vec![]));
+        let to = said.clone();
+        let driver = Driver::new(Parts {
+            connect: Arc::new(move |_| {
+                let client = server.client(user.as_str());
+                Ok(Access { client, expiry: std::future::ready(Expiry::Unknown).boxed() })
+            }),
+            make_key: || KeyPair { private: "private key\n".into(), public: "ssh-rsa AAAA\n".into() },
+            say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),
+            clock: Clock::starting_at(START.parse().unwrap()),
+            seed,
+            kubeconfig: None,
+        });
+        let json = json!({"MachineName": MACHINE, "StorePath": store});
+        driver.set_config_raw(json.to_string().as_bytes()).unwrap();
+        TestDriver { driver: Arc::new(driver), said }
+    }
+
+    /// Serves over TLS; the answer is a kubeconfig for the driver's user.
+    pub async fn serve(&self) -> String {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        let server = self.server.clone();
+        self.life.spawn_until_stop(async move { drop(server.serve(listener).await) });
+        self.server.kubeconfig(USER, address)
+    }
+}
+
+/// A driver, and what it said.
+pub struct TestDriver {
+    pub driver: Arc<Driver>,
+    pub said: Arc<Mutex<Vec<String>>>,
+}
+
+impl std::ops::Deref for TestDriver {
+    type Target = Arc<Driver>;
+
+    fn deref(&self) -> &Arc<Driver> {
+        &self.driver
+    }
+}
+
+impl TestDriver {
+    pub fn said(&self) -> Vec<String> {
+        self.said.lock().unwrap().clone()
+    }
+}
+
+pub fn vm_path() -> String {
+    format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/{MACHINE}")
+}
+
+pub fn instance_path() -> String {
+    format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/{MACHINE}")
+}
+
+fn definitions() -> Vec<Value> {
+    let kinds = [("VirtualMachineImage", "virtualmachineimages"), ("KeyPair", "keypairs")];
+    let definition = |(kind, plural): (&str, &str)| {
+        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.harvesterhci.io")},
+            "spec": {"group": "harvesterhci.io", "scope": "Namespaced",
+                "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": "v1beta1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
+                    {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
+    };
+    kinds.map(definition).into()
+}
+
+fn objects() -> Vec<Value> {
+    vec![
+        json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": "server-version"}, "value": "v1.7.1"}),
+        json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "VirtualMachineImage",
+            "metadata": {"name": "leap", "namespace": "default"}, "spec": {"displayName": "leap.qcow2"},
+            "status": {"progress": 100, "storageClassName": "longhorn-leap", "virtualSize": 10_737_418_240_i64}}),
+        json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "KeyPair", "metadata": {"name": "ops", "namespace": NAMESPACE},
+            "spec": {"publicKey": "ssh-ed25519 OPS"}, "status": {"conditions": [{"type": "validated", "status": "True"}]}}),
+        json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
+            "metadata": {"name": "vlan1", "namespace": "default"}, "spec": {"config": "{}"}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "rancher"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": USER}]}),
+    ]
+}
+
+/// What rancher-machine sends for a pool of Rancher's form: all flags, and some of its own.
+pub fn options(changes: &[(&str, Value)]) -> Value {
+    let mut options = json!({"swarm-master": false, "swarm-host": "tcp://0.0.0.0:3376", "swarm-discovery": "",
+        "driver": "harvester", "custom-install-script": "/run/secrets/machine/value"});
+    for flag in &node_driver::flags::ALL {
+        options[flag.name] = match flag.kind {
+            node_driver::flags::Kind::Text(default) => json!(default),
+            node_driver::flags::Kind::Number(default) => json!(default),
+            node_driver::flags::Kind::Switch => json!(false),
+        };
+    }
+    options["harvester-vm-namespace"] = json!(NAMESPACE);
+    options["harvester-cluster-name"] = json!("demo");
+    options["harvester-disk-info"] =
+        json!(r#"{"disks":[{"imageName":"default/leap","bootOrder":1,"size":40}]}"#);
+    options["harvester-network-info"] =
+        json!(r#"{"interfaces":[{"networkName":"default/vlan1","macAddress":""}]}"#);
+    for (name, value) in changes {
+        options[*name] = value.clone();
+    }
+    options
+}
+
+/// Options as they are on the wire.
+pub fn as_gob(options: &Value) -> go_rpc::Typed {
+    let held = |value: &Value| {
+        let (name, of, gob) = match value {
+            Value::String(text) => ("string", Type::STRING, Gob::from(text.as_str())),
+            Value::Bool(switch) => ("bool", Type::BOOL, Gob::Bool(*switch)),
+            number => ("int", Type::INT, Gob::Int(number.as_i64().unwrap())),
+        };
+        Gob::Interface(Some(Box::new(Interface::new(name, of, gob))))
+    };
+    let values =
+        options.as_object().unwrap().iter().map(|(name, value)| (Gob::from(name.as_str()), held(value)));
+    let of = Type::structure("RPCFlags", [("Values", Type::map(Type::STRING, Type::INTERFACE))]);
+    let flags = Struct::new().with("Values", Gob::Map(values.collect()));
+    Some(Interface::new("*rpcdriver.RPCFlags", of, flags)).to_typed()
+}
+
+/// The same, as the driver reads them.
+pub fn read(options: &Value) -> Options {
+    Options::from_value(as_gob(options).value).unwrap()
+}
+
+/// User data as long as an install script makes it.
+pub fn long_user_data() -> Value {
+    json!(format!(
+        "#cloud-config\npackages: [qemu-guest-agent]\nwrite_files: [{{path: /x, content: '{}'}}]\n",
+        "x".repeat(4000)
+    ))
+}

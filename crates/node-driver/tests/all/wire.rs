@@ -1,0 +1,201 @@
+//! The process as rancher-machine has it: started with its token, spoken to over its protocol, watched at its end.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, ChildStdout, Command, Stdio},
+};
+
+use go_rpc::{Client, FromGob, Limits, ToGob};
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+use crate::support::{Harvester, MACHINE, as_gob, options};
+
+/// A plugin process; it ends with the test.
+pub struct Plugin {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    address: String,
+    pub client: Client,
+}
+
+impl Drop for Plugin {
+    fn drop(&mut self) {
+        // it may have ended
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+pub fn program() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_docker-machine-driver-harvester"));
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+impl Plugin {
+    pub async fn start(kubeconfig: &str) -> Self {
+        let mut command = program();
+        command.env("MACHINE_PLUGIN_TOKEN", "42").env("MACHINE_PLUGIN_DRIVER_NAME", "harvester");
+        if !kubeconfig.is_empty() {
+            command.env("HARVESTER_KUBECONFIG_CONTENT", kubeconfig);
+        }
+        // rancher-machine's own arguments
+        let mut child =
+            command.args(["create", "--driver", "harvester", "--unknown=x", MACHINE]).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut address = String::new();
+        out.read_line(&mut address).unwrap();
+        let address = address.trim().to_owned();
+        let client = connect(&address).await;
+        Self { child, out, address, client }
+    }
+
+    pub async fn call<R: FromGob>(&self, method: &str, argument: &impl ToGob) -> Result<R, String> {
+        let called = self.client.call(&format!("RPCServerDriver.{method}"), argument).await;
+        called.map_err(|error| error.to_string())
+    }
+
+    pub async fn ask<R: FromGob>(&self, method: &str) -> Result<R, String> {
+        self.call(method, &()).await
+    }
+
+    /// What rancher-machine does before anything else.
+    pub async fn greet(&self, store: &Path) {
+        assert_eq!(self.ask("GetVersion").await, Ok(1_i64));
+        let raw = json!({"MachineName": MACHINE, "StorePath": store}).to_string().into_bytes();
+        self.call::<()>("SetConfigRaw", &raw).await.unwrap();
+        assert_eq!(self.ask("GetMachineName").await, Ok(MACHINE.to_owned()));
+        assert_eq!(self.ask("DriverName").await, Ok("harvester".to_owned()));
+    }
+
+    pub async fn set_options(&self, changes: &[(&str, Value)]) -> Result<(), String> {
+        let given = as_gob(&options(changes));
+        let called = self.client.call_typed("RPCServerDriver.SetConfigFromFlags", given).await;
+        called.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Waits for the end; the answer is the exit code and what else it said.
+    pub async fn ended(mut self) -> (Option<i32>, String) {
+        tokio::task::spawn_blocking(move || {
+            let code = self.child.wait().unwrap().code();
+            let mut said = String::new();
+            std::io::Read::read_to_string(&mut self.out, &mut said).unwrap();
+            (code, said)
+        })
+        .await
+        .unwrap()
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+async fn connect(address: &str) -> Client {
+    Client::connect(TcpStream::connect(address).await.unwrap(), Limits::default()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_machine_is_made_and_removed_by_the_process() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let kubeconfig = harvester.serve().await;
+    let store = tempfile::tempdir().unwrap();
+    let plugin = Plugin::start(&kubeconfig).await;
+    plugin.greet(store.path()).await;
+    plugin.set_options(&[("harvester-kubeconfig-content", json!(kubeconfig))]).await.unwrap();
+    plugin.ask::<()>("PreCreateCheck").await.unwrap();
+    let saved: Vec<u8> = plugin.ask("GetConfigRaw").await.unwrap();
+    plugin.ask::<()>("Heartbeat").await.unwrap();
+    plugin.ask::<()>("Create").await.unwrap();
+    assert_eq!(plugin.ask("GetState").await, Ok(1_i64));
+    let address: String = plugin.ask("GetIP").await.unwrap();
+    assert_eq!(plugin.ask("GetURL").await, Ok(format!("tcp://{address}:2376")));
+    let key: String = plugin.ask("GetSSHKeyPath").await.unwrap();
+    let private = std::fs::read_to_string(&key).unwrap();
+    assert!(private.starts_with("-----BEGIN RSA PRIVATE KEY-----"), "{key}");
+    plugin.ask::<()>("Close").await.unwrap();
+    let (code, said) = plugin.ended().await;
+    assert_eq!((code, said.as_str()), (Some(0), ""), "nothing worth a line happened");
+
+    // another process, with what the first save stored and a renewed kubeconfig from its environment
+    let mut stored: Value = serde_json::from_slice(&saved).unwrap();
+    stored["KubeConfigContent"] = json!("expired");
+    let plugin = Plugin::start(&kubeconfig).await;
+    plugin.call::<()>("SetConfigRaw", &stored.to_string().into_bytes()).await.unwrap();
+    plugin.ask::<()>("Remove").await.unwrap();
+    assert!(harvester.vm().await.is_null());
+    plugin.ask::<()>("Close").await.unwrap();
+    assert_eq!(plugin.ended().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn connections_share_one_driver_and_their_end_changes_nothing() {
+    let store = tempfile::tempdir().unwrap();
+    let plugin = Plugin::start("").await;
+    let other = connect(&plugin.address).await;
+    plugin.greet(store.path()).await;
+    let old_name: String = other.call("RpcServerDriver.GetMachineName", &()).await.unwrap();
+    assert_eq!(old_name, MACHINE);
+    plugin.client.close();
+    for (method, text) in [
+        ("RPCServerDriver.Upgrade", "rpc: can't find method RPCServerDriver.Upgrade"),
+        ("Other.GetVersion", "rpc: can't find service Other.GetVersion"),
+        ("RPCServerDriver.GetIPv6", "IPv6 address is not set"),
+    ] {
+        let error = other.call::<String>(method, &()).await.unwrap_err();
+        assert_eq!(error.to_string(), text);
+    }
+    other.call::<()>("RPCServerDriver.Close", &()).await.unwrap();
+    assert_eq!(plugin.ended().await.0, Some(0));
+}
+
+#[tokio::test]
+async fn a_client_that_is_gone_ends_the_process_with_1_and_undoes_nothing() {
+    let harvester = Harvester::start().await;
+    let kubeconfig = harvester.serve().await;
+    let store = tempfile::tempdir().unwrap();
+    let plugin = Plugin::start(&kubeconfig).await;
+    plugin.greet(store.path()).await;
+    plugin.set_options(&[("harvester-kubeconfig-content", json!(kubeconfig))]).await.unwrap();
+    plugin.ask::<()>("PreCreateCheck").await.unwrap();
+    // no machine runs here, so this waits until the process ends
+    let error = plugin.ask::<()>("Create").await.unwrap_err();
+    assert!(error.contains("connection is shut down"), "{error}");
+    assert_eq!(plugin.ended().await.0, Some(1));
+    assert!(!harvester.vm().await.is_null());
+}
+
+#[test]
+fn without_the_token_it_explains_itself_at_once() {
+    let told = program().output().unwrap();
+    let text = String::from_utf8(told.stderr).unwrap();
+    assert_eq!(told.status.code(), Some(1));
+    assert!(told.stdout.is_empty(), "no address");
+    for part in ["plugin API version 1", "check", "render", "--harvester-vm-labels"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let told = program().env("MACHINE_PLUGIN_TOKEN", "41").output().unwrap();
+    assert_eq!(told.status.code(), Some(1));
+}
+
+#[tokio::test]
+async fn the_pre_flight_can_be_had_without_rancher_machine() {
+    let harvester = Harvester::start().await;
+    let kubeconfig = harvester.serve().await;
+    let run = move |image: &'static str| {
+        let mut command = program();
+        command.env("HARVESTER_KUBECONFIG_CONTENT", &kubeconfig);
+        command.args(["check", "--harvester-vm-namespace=shop", "--harvester-disk-size=20", image]);
+        command.args(["--harvester-network-name=default/vlan1", "demo-1"]);
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+    };
+    let told = run("--harvester-image-name=default/leap").await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&told.stdout), "machine demo-1 can be made\n", "{told:?}");
+    let told = run("--harvester-image-name=default/other").await.unwrap();
+    assert_eq!(told.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&told.stderr);
+    assert!(text.contains("read image default/other: "), "{text}");
+}

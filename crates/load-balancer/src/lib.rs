@@ -21,6 +21,7 @@ pub mod condition;
 pub mod context;
 pub mod host_path;
 pub mod import;
+mod insist;
 pub mod machines;
 pub mod pool;
 mod run;

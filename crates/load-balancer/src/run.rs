@@ -35,7 +35,9 @@ use crate::{
     balancer,
     context::{Caches, Config, Context},
     host_path::HostPath,
-    import, machines, pool,
+    import,
+    insist::insist,
+    machines, pool,
     sweep::Sweep,
     wiring::{self, Queues},
 };
@@ -231,15 +233,16 @@ fn trim_vm(vm: &mut VirtualMachine) {
     }
 }
 
-/// Whether the CRD in this cluster has the field `status.backends`. Where it cannot be read, it has not.
+/// Whether the CRD in this cluster has the field `status.backends`. Where it may not be read, it has not.
 async fn knows_backends(client: &Client) -> bool {
     const NAME: &str = "loadbalancers.loadbalancer.harvesterhci.io";
-    let crd = match Api::<CustomResourceDefinition>::all(client.clone()).get_opt(NAME).await {
+    let api = Api::<CustomResourceDefinition>::all(client.clone());
+    let crd = match insist("read the CRD of load balancers", || api.get_opt(NAME)).await {
         Ok(crd) => crd,
         Err(error) => {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
-                "cannot read CRD {NAME}: no backends in status"
+                "may not read CRD {NAME}: no backends in status"
             );
             None
         }

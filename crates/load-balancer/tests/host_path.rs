@@ -89,6 +89,21 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
     }
 
+    #[simulated_only("faults are the simulated server's")]
+    async fn questions_at_the_start_that_fail_are_asked_again(cluster: TestCluster) {
+        let rules = "[{verb: list, resource: nodes, nth: 1, answer: 500},
+            {verb: get, resource: customresourcedefinitions, nth: 1, answer: drop}]";
+        let faults = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"rules": rules},
+            "metadata": {"name": "sim-faults", "namespace": "kube-system"}});
+        cluster.harvester.apply(&faults.to_string()).await;
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.balancer().await.status.unwrap().backends.len(), 1);
+    }
+
     async fn who_enters_or_leaves_the_selector_enters_or_leaves_the_slice(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;

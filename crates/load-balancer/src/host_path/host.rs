@@ -15,6 +15,8 @@ use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
+use crate::insist::insist;
+
 /// Watches on what there is.
 pub(crate) struct HostAddresses {
     nodes: Nodes,
@@ -60,15 +62,15 @@ impl HostAddresses {
 
 impl Nodes {
     async fn watch(life: &Life, client: &Client) -> Self {
-        match Api::<Node>::all(client.clone()).list(&ListParams::default().limit(1)).await {
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                let why = &status.message;
+        let (api, one) = (Api::<Node>::all(client.clone()), ListParams::default().limit(1));
+        match insist("list Nodes", || api.list(&one)).await {
+            Err(refusal) => {
+                let why = &refusal as &dyn std::error::Error;
                 tracing::info!(why, "node addresses come from the EndpointSlice of default/kubernetes");
                 let config = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
                 Self::ApiServers(Cache::start(life, Api::namespaced(client.clone(), "default"), config))
             }
-            // any other failure is not about rights: the watch tries again by itself
-            Ok(_) | Err(_) => {
+            Ok(_) => {
                 tracing::info!("node addresses come from the Nodes");
                 let trim = |node: &mut Node| {
                     node.spec = None;

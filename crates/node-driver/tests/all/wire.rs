@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
@@ -28,8 +28,18 @@ impl Drop for Plugin {
     }
 }
 
+/// The built driver. A wrapper of rustc that is a shell script loses Cargo's variable, for the dashes in its name; then it
+/// is found where Cargo puts it.
+fn path() -> PathBuf {
+    let told = option_env!("CARGO_BIN_EXE_docker-machine-driver-harvester").map(PathBuf::from);
+    told.unwrap_or_else(|| {
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).unwrap().join("docker-machine-driver-harvester")
+    })
+}
+
 pub fn program() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_docker-machine-driver-harvester"));
+    let mut command = Command::new(path());
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }

@@ -36,7 +36,8 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         announcer.note(faults::HELP);
         return ExitCode::SUCCESS;
     }
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,sim_harvester=error"));
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,sim_harvester=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
@@ -57,7 +58,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
 async fn run(options: &Options, announcer: &Announcer) -> anyhow::Result<()> {
     let life = Life::new();
     life.stop_on_signals()?;
-    let mut stage = match life.stop.run_until_cancelled(Stage::set(options, announcer)).await {
+    let mut stage = match life.stop.run_until_cancelled(Box::pin(Stage::set(options, announcer))).await {
         Some(stage) => stage?,
         None => return Ok(()),
     };

@@ -17,7 +17,7 @@ const ANSWER_MAX: u64 = 64 * 1024;
 ///
 /// # Errors
 /// Connection refused or reset, time-out, or an answer that is not HTTP 200.
-pub async fn curl(address: SocketAddr) -> io::Result<String> {
+pub(crate) async fn curl(address: SocketAddr) -> io::Result<String> {
     timeout(TIME_OUT, get(address)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 

@@ -13,7 +13,7 @@ const GROUNDS: u8 = 200;
 
 /// Addresses of one sandbox.
 #[derive(Debug)]
-pub struct Ground {
+pub(crate) struct Ground {
     number: u8,
     _held: UdpSocket,
 }
@@ -23,7 +23,7 @@ impl Ground {
     ///
     /// # Errors
     /// When all are taken, or this system does not let 127.0.0.0/8 be used (another system than Linux).
-    pub fn take() -> Result<Self> {
+    pub(crate) fn take() -> Result<Self> {
         let mut last = None;
         for number in 1..=GROUNDS {
             match UdpSocket::bind((Ipv4Addr::new(127, 18, number, 254), HOLD)) {
@@ -38,22 +38,22 @@ impl Ground {
     }
 
     /// VIPs come from here.
-    pub fn vips(&self) -> Ipv4Net {
+    pub(crate) fn vips(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 19, self.number, 0))
     }
 
     /// VIPs that come from the legacy pool ConfigMap.
-    pub fn legacy_vips(&self) -> Ipv4Net {
+    pub(crate) fn legacy_vips(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 20, self.number, 0))
     }
 
     /// Leases of the simulated DHCP server.
-    pub fn leases(&self) -> Ipv4Net {
+    pub(crate) fn leases(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 21, self.number, 0))
     }
 
     /// Addresses of VMs and pods in objects; on the wire 127.18.x.y stands for 198.18.x.y.
-    pub fn vms(&self) -> Ipv4Net {
+    pub(crate) fn vms(&self) -> Ipv4Net {
         net(Ipv4Addr::new(198, 18, self.number, 0))
     }
 }

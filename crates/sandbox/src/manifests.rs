@@ -17,7 +17,7 @@ const MANAGER: &str = "sandbox";
 ///
 /// # Errors
 /// When a document is not YAML.
-pub fn documents(text: &str) -> Result<Vec<Value>> {
+pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
     Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
 }
@@ -26,7 +26,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>> {
 ///
 /// # Errors
 /// The first document that is not an object of a known kind, or that the server refuses, with the server's words.
-pub async fn apply(client: &Client, source: &str, text: &str) -> Result<usize> {
+pub(crate) async fn apply(client: &Client, source: &str, text: &str) -> Result<usize> {
     let documents = documents(text).with_context(|| format!("{source}: cannot be read"))?;
     for (index, document) in documents.iter().enumerate() {
         let what = || format!("{source}: document {} ({})", index + 1, title(document));

@@ -52,7 +52,7 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     counted.quiet(QUIET).await?;
     say("delete-100-total-s", crowd.delete_all().await?.as_secs_f64());
     counted.quiet(QUIET).await?;
-    let count = counted.count()?;
+    let count = counted.total();
     say("ccm-harvester-requests-per-service", count.ccm_in_harvester as f64 / 100.0);
     say("lb-writes-per-service", count.load_balancer_writes as f64 / 100.0);
 
@@ -62,7 +62,7 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     counted.quiet(QUIET).await?;
     let surfaced = crowd.conflict_events().await?;
     say("burst-1000-conflicts-surfaced", surfaced as f64);
-    say("burst-1000-lbs-deleted", counted.count()?.balancers_deleted as f64);
+    say("burst-1000-lbs-deleted", counted.total().balancers_deleted as f64);
     say("rss-ccm-1000-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
     say("rss-lb-1000-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
 
@@ -71,12 +71,11 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     tokio::time::sleep(MINUTE).await;
     say("steady-requests-per-minute", steady.count()?.all as f64);
 
-    stage.kill_controllers().await?;
-    stage.wait_for_leases_to_lapse().await?;
+    stage.stop_controllers().await?;
     let mut restart = tally(stage);
-    restart.count()?;
     let begun = Instant::now();
     stage.start_controllers_again()?;
+    restart.first().await?;
     let last = restart.quiet(QUIET).await?;
     say("restart-1000-services-s", last.duration_since(begun).as_secs_f64());
     say("restart-1000-services-writes", restart.total().writes as f64);

@@ -7,69 +7,69 @@ use clap::{Args, ValueEnum};
 /// Two clusters on this machine with the real controllers between them. Without options: start, apply an example,
 /// say what to type next, and end on Ctrl-C.
 #[derive(Args, Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// Walk through everything that the sandbox shows, with real requests, and exit 0 or 1.
     #[arg(long)]
-    pub check: bool,
+    pub(crate) check: bool,
 
     /// Folder for kubeconfigs, audit logs and endpoints.json; a fresh temporary one unless given.
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
 
     /// VMs of the guest cluster, each one a node.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=50))]
-    pub guest_nodes: u8,
+    pub(crate) guest_nodes: u8,
 
     /// Apply this to the Harvester cluster instead of the example (repeatable; many documents a file).
     #[arg(long, value_name = "FILE")]
-    pub harvester_manifest: Vec<PathBuf>,
+    pub(crate) harvester_manifest: Vec<PathBuf>,
 
     /// Apply this to the guest cluster instead of the example (repeatable; many documents a file).
     #[arg(long, value_name = "FILE")]
-    pub guest_manifest: Vec<PathBuf>,
+    pub(crate) guest_manifest: Vec<PathBuf>,
 
     /// Start without the example.
     #[arg(long)]
-    pub no_example: bool,
+    pub(crate) no_example: bool,
 
     /// Start the two clusters alone: no load balancer, no webhook, no cloud controller manager.
     #[arg(long)]
-    pub no_controllers: bool,
+    pub(crate) no_controllers: bool,
 
     /// Which API servers to run: the simulated ones, or kube-apiserver with etcd as the tests find them.
     #[arg(long, value_enum, default_value_t = Server::Sim)]
-    pub server: Server,
+    pub(crate) server: Server,
 
     /// Which roles the controllers get: the least that ours need, or those of the existing charts.
     #[arg(long, value_enum, default_value_t = Rights::Ours)]
-    pub rights: Rights,
+    pub(crate) rights: Rights,
 
     /// Measure the figures of the benchmark, print them, and exit.
     #[arg(long, conflicts_with = "check")]
-    pub measure: bool,
+    pub(crate) measure: bool,
 
     /// Print how request faults and other misfortunes are ordered, and exit.
     #[arg(long)]
-    pub help_faults: bool,
+    pub(crate) help_faults: bool,
 }
 
 /// Kind of API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Server {
+pub(crate) enum Server {
     Sim,
     Real,
 }
 
 /// Set of roles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Rights {
+pub(crate) enum Rights {
     Ours,
     Existing,
 }
 
 impl Options {
     /// Whether the example is wanted: not when something else was given to apply.
-    pub fn wants_example(&self) -> bool {
+    pub(crate) fn wants_example(&self) -> bool {
         !self.no_example && self.harvester_manifest.is_empty() && self.guest_manifest.is_empty()
     }
 }

@@ -21,17 +21,17 @@ pub(crate) const CHILD: &str = "HARVESTER_SANDBOX_CHILD";
 
 /// How to start one part; the same for its first start and for those after a kill.
 #[derive(Clone, Debug, Serialize)]
-pub struct Recipe {
+pub(crate) struct Recipe {
     /// Production name of the program.
-    pub name: String,
-    pub args: Vec<String>,
-    pub environment: BTreeMap<String, String>,
+    pub(crate) name: String,
+    pub(crate) args: Vec<String>,
+    pub(crate) environment: BTreeMap<String, String>,
 }
 
 /// One running part.
 #[derive(Debug)]
-pub struct Part {
-    pub recipe: Recipe,
+pub(crate) struct Part {
+    pub(crate) recipe: Recipe,
     program: PathBuf,
     log: PathBuf,
     child: Child,
@@ -39,10 +39,10 @@ pub struct Part {
 
 /// What `endpoints.json` tells of a part.
 #[derive(Clone, Debug, Serialize)]
-pub struct PartInfo {
-    pub name: String,
-    pub pid: u32,
-    pub command: Vec<String>,
+pub(crate) struct PartInfo {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) command: Vec<String>,
 }
 
 impl Part {
@@ -50,7 +50,7 @@ impl Part {
     ///
     /// # Errors
     /// When this binary cannot be linked or started under that name.
-    pub fn start(dir: &Path, recipe: Recipe) -> Result<Self> {
+    pub(crate) fn start(dir: &Path, recipe: Recipe) -> Result<Self> {
         let bin = dir.join("bin");
         fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
         let program = bin.join(&recipe.name);
@@ -63,7 +63,7 @@ impl Part {
         Ok(Self { recipe, program, log, child })
     }
 
-    pub fn info(&self) -> PartInfo {
+    pub(crate) fn info(&self) -> PartInfo {
         // self-contained: whoever kills the part can start it again with these words
         let mut command = vec!["env".to_owned()];
         command.extend(self.recipe.environment.iter().map(|(key, value)| format!("{key}={value}")));
@@ -72,16 +72,11 @@ impl Part {
         PartInfo { name: self.recipe.name.clone(), pid: self.child.id().unwrap_or_default(), command }
     }
 
-    /// The file that its log goes to.
-    pub fn log(&self) -> &Path {
-        &self.log
-    }
-
     /// SIGKILL: nothing is said to the part, nothing is put in order by it.
     ///
     /// # Errors
     /// When the process cannot be killed.
-    pub async fn kill(&mut self) -> Result<()> {
+    pub(crate) async fn kill(&mut self) -> Result<()> {
         self.child.kill().await.with_context(|| format!("kill {}", self.recipe.name))
     }
 
@@ -89,7 +84,7 @@ impl Part {
     ///
     /// # Errors
     /// When it cannot be started.
-    pub fn start_again(&mut self) -> Result<()> {
+    pub(crate) fn start_again(&mut self) -> Result<()> {
         self.child = spawn(&self.program, &self.recipe, &self.log)?;
         Ok(())
     }
@@ -98,7 +93,7 @@ impl Part {
     ///
     /// # Errors
     /// That one.
-    pub fn still_runs(&mut self) -> Result<()> {
+    pub(crate) fn still_runs(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait().context("ask for a child's state")? {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             let tail: Vec<_> = log.lines().rev().take(15).collect();
@@ -109,7 +104,7 @@ impl Part {
     }
 
     /// SIGTERM, and SIGKILL when that does not help.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(&mut self) {
         let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         if let Some(pid) = pid
             && kill_process(pid, Signal::TERM).is_ok()

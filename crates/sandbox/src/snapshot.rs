@@ -16,7 +16,7 @@ const APART: [&str; 4] = ["Event", "Lease", "ComponentStatus", "APIService"];
 ///
 /// # Errors
 /// When the cluster cannot be listed.
-pub async fn snapshot(client: &Client) -> Result<BTreeSet<String>> {
+pub(crate) async fn snapshot(client: &Client) -> Result<BTreeSet<String>> {
     let discovery = Discovery::new(client.clone()).run().await.context("ask which kinds there are")?;
     let mut seen = BTreeSet::new();
     for group in discovery.groups() {
@@ -37,7 +37,7 @@ pub async fn snapshot(client: &Client) -> Result<BTreeSet<String>> {
 }
 
 /// What came and what went, one line each; empty when nothing did.
-pub fn difference(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
+pub(crate) fn difference(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let came = after.difference(before).map(|object| format!("+ {object}"));
     let went = before.difference(after).map(|object| format!("- {object}"));
     came.chain(went).collect()

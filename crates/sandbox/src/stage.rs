@@ -5,7 +5,7 @@ use std::{
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
@@ -13,6 +13,7 @@ use controller_kit::{Clock, Life};
 use kube::Client;
 use sim_harvester::{Carrier, Lan, LowPorts, Release, SimHarvester, WireMap, Workload, settings};
 use test_cluster::User;
+use tokio::time::Instant;
 
 use crate::{
     announce::Announcer,
@@ -268,7 +269,7 @@ impl Stage {
 
     /// Ends everything, children first.
     pub(crate) async fn strike(self) {
-        for part in self.parts.into_iter().rev() {
+        for mut part in self.parts.into_iter().rev() {
             part.stop().await;
         }
         self.life.end().await;
@@ -292,19 +293,22 @@ impl Stage {
 
     /// The webhook ends, and its configurations go: nobody is asked on writes any more.
     pub(crate) async fn end_webhook(&mut self) -> Result<()> {
-        let (webhook, others) = std::mem::take(&mut self.parts)
+        let (webhook, others): (Vec<Part>, _) = std::mem::take(&mut self.parts)
             .into_iter()
             .partition(|part: &Part| part.recipe.name == recipes::WEBHOOK);
         self.parts = others;
-        for part in Vec::<Part>::from(webhook) {
+        for mut part in webhook {
             part.stop().await;
         }
         ready::no_webhook(&self.harvester).await
     }
 
-    /// Waits until the Leases of killed parts may be taken.
-    pub(crate) async fn wait_for_leases_to_lapse(&self) -> Result<()> {
-        ready::leases_lapsed(&self.guest, &self.harvester, Duration::from_secs(4)).await
+    /// SIGTERM for the load balancer and the cloud controller manager: they give their Leases back.
+    pub(crate) async fn stop_controllers(&mut self) -> Result<()> {
+        for part in self.parts.iter_mut().filter(|part| part.recipe.name != recipes::WEBHOOK) {
+            part.stop().await;
+        }
+        Ok(())
     }
 
     /// Memory of a part, in MiB.

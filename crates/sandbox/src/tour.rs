@@ -8,10 +8,11 @@ mod eyes;
 mod outage;
 mod pools;
 
-use std::{collections::BTreeSet, time::Instant};
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
 use kube::Client;
+use tokio::time::Instant;
 
 use crate::{announce::Announcer, snapshot, stage::Stage};
 pub(crate) use eyes::Eyes;

@@ -104,6 +104,14 @@ impl Tally {
         })
     }
 
+    /// Waits until something is asked.
+    pub(super) async fn first(&mut self) -> Result<()> {
+        while self.count()?.all == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        Ok(())
+    }
+
     /// Waits until nothing was asked for `quiet`, and answers when the last request was seen.
     pub(super) async fn quiet(&mut self, quiet: Duration) -> Result<Instant> {
         let mut last = Instant::now();

@@ -106,18 +106,6 @@ pub(super) async fn controllers(guest: &Client, harvester: &Client, machines: &[
     .await
 }
 
-/// Nobody leads.
-pub(super) async fn leases_lapsed(guest: &Client, harvester: &Client, lease: Duration) -> Result<()> {
-    let mut seen = Vec::new();
-    for (client, name) in [(harvester, recipes::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
-        let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
-        seen.push(leases.get(name).await.map_err(plain)?.spec.and_then(|spec| spec.renew_time));
-    }
-    ensure!(seen.iter().all(Option::is_some), "a Lease was never held");
-    tokio::time::sleep(lease).await;
-    Ok(())
-}
-
 /// The example's Service has its address and answers.
 pub(super) async fn example(guest: &Client) -> Result<IpAddr> {
     let services = Api::<Service>::namespaced(guest.clone(), "default");

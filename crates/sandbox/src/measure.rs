@@ -4,6 +4,7 @@
 
 mod audit;
 mod crowd;
+mod newcomer;
 
 use std::time::Duration;
 
@@ -30,6 +31,7 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     let say = |name: &str, value: f64| announcer.note(&format!("figure {name} {value:.4}"));
     let tally = |stage: &Stage| Tally::new(stage.audit_files());
 
+    say("sandbox-first-curl-s", newcomer::first_curl(stage.server()).await?.as_secs_f64());
     stage.end_webhook().await?;
     tally(stage).quiet(QUIET).await?;
     say("rss-ccm-idle-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);

@@ -48,6 +48,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "check")]
     pub(crate) measure: bool,
 
+    /// Start the parts from this binary instead of this one, for example from one that was built to be shipped.
+    #[arg(long, value_name = "FILE")]
+    pub program: Option<PathBuf>,
+
     /// Print how request faults and other misfortunes are ordered, and exit.
     #[arg(long)]
     pub(crate) help_faults: bool,

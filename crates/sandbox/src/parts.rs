@@ -46,17 +46,22 @@ pub(crate) struct PartInfo {
 }
 
 impl Part {
-    /// Starts the part; its log goes to `<dir>/<name>.log`.
+    /// Starts the part, from another binary than this one where `from` says so; its log goes to `<dir>/<name>.log`.
     ///
     /// # Errors
     /// When this binary cannot be linked or started under that name.
-    pub(crate) fn start(dir: &Path, recipe: Recipe) -> Result<Self> {
+    pub(crate) fn start(dir: &Path, from: Option<&Path>, recipe: Recipe) -> Result<Self> {
         let bin = dir.join("bin");
         fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
         let program = bin.join(&recipe.name);
         if !program.exists() {
-            let this = std::env::current_exe().context("find this program")?;
-            symlink(this, &program).with_context(|| format!("link {}", program.display()))?;
+            let binary = match from {
+                Some(binary) => {
+                    binary.canonicalize().with_context(|| format!("find {}", binary.display()))?
+                }
+                None => std::env::current_exe().context("find this program")?,
+            };
+            symlink(binary, &program).with_context(|| format!("link {}", program.display()))?;
         }
         let log = dir.join(format!("{}.log", recipe.name));
         let child = spawn(&program, &recipe, &log)?;

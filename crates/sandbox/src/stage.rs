@@ -51,6 +51,7 @@ pub(crate) struct Stage {
     pub(crate) lease_seconds: u32,
     dir: PathBuf,
     temporary: bool,
+    program: Option<PathBuf>,
     clusters: Clusters,
     simulation: SimHarvester,
     parts: Vec<Part>,
@@ -107,6 +108,7 @@ impl Stage {
             lease_seconds: LEASE_SECONDS,
             dir,
             temporary,
+            program: options.program.clone(),
             clusters,
             simulation,
             parts: Vec::new(),
@@ -159,7 +161,7 @@ impl Stage {
     }
 
     fn start_part(&mut self, recipe: crate::parts::Recipe) -> Result<()> {
-        self.parts.push(Part::start(&self.dir, recipe)?);
+        self.parts.push(Part::start(&self.dir, self.program.as_deref(), recipe)?);
         Ok(())
     }
 
@@ -289,6 +291,11 @@ impl Stage {
             guest: self.clusters.guest.audit.clone(),
             harvester: self.clusters.harvester.audit.clone(),
         }
+    }
+
+    /// Which API servers these are.
+    pub(crate) fn server(&self) -> Server {
+        if self.clusters.guest.simulated().is_some() { Server::Sim } else { Server::Real }
     }
 
     /// The webhook ends, and its configurations go: nobody is asked on writes any more.

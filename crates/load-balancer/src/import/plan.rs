@@ -130,8 +130,9 @@ pub(super) fn services(namespace: &str, text: &str) -> Vec<InUse> {
 /// Whether the server will give the same answer to the same object again. A webhook's denial comes as 500 from the Go
 /// program, like the failure to reach a webhook.
 pub(super) fn final_refusal(status: &Status) -> bool {
-    let client_error = (400..500).contains(&status.code) && status.code != 429 && status.code != 409;
-    client_error || status.message.contains("denied the request")
+    // rights that are missing today may be there tomorrow: 401 and 403 are about us, not about the object
+    let about_the_object = (400..500).contains(&status.code) && !matches!(status.code, 401 | 403 | 409 | 429);
+    about_the_object || status.message.contains("denied the request")
 }
 
 /// Marks the ConfigMap as imported, with what could not be.
@@ -250,6 +251,8 @@ mod tests {
     #[case(500, "Internal error occurred: failed calling webhook \"x\": connection refused", false)]
     #[case(422, "IPPool \"A_B\" is invalid: metadata.name", true)]
     #[case(403, "admission webhook \"x\" denied the request: can't create IP pool", true)]
+    #[case(403, "ippools is forbidden: User \"x\" cannot create resource \"ippools\"", false)]
+    #[case(401, "Unauthorized", false)]
     #[case(429, "too many requests", false)]
     #[case(503, "the server is currently unable to handle the request", false)]
     fn a_refusal_is_final(#[case] code: u16, #[case] message: &str, #[case] expected: bool) {

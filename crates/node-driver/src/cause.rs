@@ -24,21 +24,21 @@ pub struct Cause {
     pub is_final: bool,
 }
 
-fn passing(text: String) -> Cause {
-    Cause { text: one_line(&text), is_final: false }
+fn passing(text: &str) -> Cause {
+    Cause { text: one_line(text), is_final: false }
 }
 
-fn lasting(text: String) -> Cause {
-    Cause { text: one_line(&text), is_final: true }
+fn lasting(text: &str) -> Cause {
+    Cause { text: one_line(text), is_final: true }
 }
 
 /// The best cause that can be named for a VM that was made and is not up; `name` is `namespace/name` of the VM.
 pub fn of(seen: &Seen, name: &str) -> Cause {
     let Some(vm) = seen.vm() else {
         return match (seen.vm.known(), &seen.trouble) {
-            (true, _) => lasting(format!("VM {name} was deleted in the meantime")),
-            (false, Some(trouble)) => passing(format!("Harvester could not be asked: {trouble}")),
-            (false, None) => passing(format!("nothing was heard of VM {name}")),
+            (true, _) => lasting(&format!("VM {name} was deleted in the meantime")),
+            (false, Some(trouble)) => passing(&format!("Harvester could not be asked: {trouble}")),
+            (false, None) => passing(&format!("nothing was heard of VM {name}")),
         };
     };
     let found = of_vm(vm, name)
@@ -48,28 +48,30 @@ pub fn of(seen: &Seen, name: &str) -> Cause {
         .or_else(|| seen.instance().and_then(of_instance))
         .or_else(|| of_quota(seen))
         .or_else(|| of_status(vm))
-        .or_else(|| newest_warning(seen, &vm.name_any()).map(|text| passing(format!("last warning: {text}"))))
         .or_else(|| {
-            seen.trouble.as_ref().map(|text| passing(format!("Harvester could not be asked: {text}")))
+            newest_warning(seen, &vm.name_any()).map(|text| passing(&format!("last warning: {text}")))
+        })
+        .or_else(|| {
+            seen.trouble.as_ref().map(|text| passing(&format!("Harvester could not be asked: {text}")))
         });
     found.unwrap_or_else(|| {
         let status = vm.status.as_ref().map_or("", |status| status.printable_status.as_str());
         let status = if status.is_empty() { "no status yet" } else { status };
-        passing(format!("VM {name} does not get on ({status}), and nothing says why"))
+        passing(&format!("VM {name} does not get on ({status}), and nothing says why"))
     })
 }
 
 fn of_vm(vm: &VirtualMachine, name: &str) -> Option<Cause> {
     if vm.metadata.deletion_timestamp.is_some() {
-        return Some(lasting(format!("VM {name} was deleted in the meantime")));
+        return Some(lasting(&format!("VM {name} was deleted in the meantime")));
     }
     if let Some(quota) = vm.annotations().get(QUOTA).filter(|text| !text.is_empty()) {
-        return Some(lasting(format!(
+        return Some(lasting(&format!(
             "Harvester stopped VM {name} because a quota is used up: {quota}; raise the quota or remove machines"
         )));
     }
     if vm.spec.run_strategy == "Halted" {
-        return Some(lasting(format!("VM {name} was stopped (runStrategy Halted) in the meantime")));
+        return Some(lasting(&format!("VM {name} was stopped (runStrategy Halted) in the meantime")));
     }
     let rest = &vm.status.as_ref()?.rest;
     let failed = rest.get("startFailure").and_then(|failure| failure.get("consecutiveFailCount")?.as_i64());
@@ -78,7 +80,7 @@ fn of_vm(vm: &VirtualMachine, name: &str) -> Option<Cause> {
     }
     let why = conditions(rest).into_iter().find(|condition| condition.r#type == "Failure");
     let why = why.map_or(String::new(), |condition| format!(": {}", condition.message));
-    Some(lasting(format!("VM {name} fails to start again and again{why}")))
+    Some(lasting(&format!("VM {name} fails to start again and again{why}")))
 }
 
 fn conditions(rest: &serde_json::Map<String, Value>) -> Vec<VmCondition> {
@@ -95,17 +97,17 @@ fn of_start(instance: &VirtualMachineInstance) -> Option<Cause> {
     let synchronized = condition(instance, "Synchronized").filter(|condition| condition.status == "False")?;
     let text = format!("the VM's pod cannot be made: {}", synchronized.message);
     let over_quota = synchronized.message.contains("exceeded quota");
-    Some(if over_quota { lasting(text + "; raise the quota or remove machines") } else { passing(text) })
+    Some(if over_quota { lasting(&(text + "; raise the quota or remove machines")) } else { passing(&text) })
 }
 
 fn of_claim(claim: &PersistentVolumeClaim, seen: &Seen) -> Option<Cause> {
     let name = claim.name_any();
     match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
-        Some("Lost") => Some(lasting(format!("volume {name} has lost its data: make the machine anew"))),
+        Some("Lost") => Some(lasting(&format!("volume {name} has lost its data: make the machine anew"))),
         Some("Bound") => None,
         _ => {
             let why = newest_warning(seen, &name)?;
-            Some(passing(format!("volume {name} is not ready: {why}")))
+            Some(passing(&format!("volume {name} is not ready: {why}")))
         }
     }
 }
@@ -119,7 +121,7 @@ fn of_pod(pod: &Pod) -> Option<Cause> {
         .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     if let Some(unscheduled) = unscheduled {
         let why = unscheduled.message.as_deref().unwrap_or("the scheduler does not say why");
-        return Some(passing(format!("no host can take the VM: {why}")));
+        return Some(passing(&format!("no host can take the VM: {why}")));
     }
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
     let waiting =
@@ -127,7 +129,7 @@ fn of_pod(pod: &Pod) -> Option<Cause> {
             !matches!(waiting.reason.as_deref(), None | Some("ContainerCreating" | "PodInitializing"))
         })?;
     let (reason, message) = (waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref());
-    Some(passing(format!("the VM's pod does not start: {reason} {}", message.unwrap_or_default())))
+    Some(passing(&format!("the VM's pod does not start: {reason} {}", message.unwrap_or_default())))
 }
 
 /// An instance that is there, and either runs without being reached, or does not run.
@@ -137,7 +139,7 @@ fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
         "Running" if address::of(instance).is_none() => Some(without_address(instance)),
         "Failed" => {
             let why = newest_reason(&status.conditions).unwrap_or("KubeVirt does not say why");
-            Some(passing(format!("the VM has failed: {why}")))
+            Some(passing(&format!("the VM has failed: {why}")))
         }
         _ => None,
     }
@@ -147,14 +149,14 @@ fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
 fn without_address(instance: &VirtualMachineInstance) -> Cause {
     let connected = condition(instance, "AgentConnected").is_some_and(|agent| agent.status == "True");
     if !connected {
-        return passing(format!(
+        return passing(&format!(
             "guest agent missing: the VM runs, but no qemu-guest-agent in it reports an address; use an image with it, or \
              user data that installs it: {AGENT_USER_DATA}"
         ));
     }
     let network = instance.spec.networks.first().and_then(|network| network.multus.as_ref());
     let network = network.map_or("the pod network", |multus| multus.network_name.as_str());
-    passing(format!(
+    passing(&format!(
         "the guest has no IPv4 address on {network}: a DHCP server must answer there, or network data must set an address"
     ))
 }
@@ -177,7 +179,7 @@ fn of_quota(seen: &Seen) -> Option<Cause> {
         let (hard, used) = (status.hard.as_ref()?, status.used.as_ref()?);
         let (what, limit) = hard.iter().find(|(what, limit)| used.get(*what) == Some(limit))?;
         let (name, limit) = (quota.name_any(), &limit.0);
-        Some(passing(format!("quota {name} of the namespace is used up: {what} {limit} of {limit}")))
+        Some(passing(&format!("quota {name} of the namespace is used up: {what} {limit} of {limit}")))
     })
 }
 
@@ -194,7 +196,7 @@ fn of_status(vm: &VirtualMachine) -> Option<Cause> {
     };
     let why =
         conditions(&status.rest).into_iter().map(|condition| condition.message).find(|text| !text.is_empty());
-    Some(passing(why.map_or(text.to_owned(), |why| format!("{text}: {why}"))))
+    Some(passing(&why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"))))
 }
 
 /// The newest warning about objects whose name has this in it: the VM, its pod `virt-launcher-<name>-…`, its claims.

@@ -35,7 +35,8 @@ Every flag can be given by its environment variable too (HARVESTER_CPU_COUNT for
 
 /// Runs the process; `args` begins with the program's name. Exit code 0 after Close, 1 after a failure or where nobody is
 /// there any more, 2 for wrong arguments.
-pub fn main(args: Vec<OsString>) -> ExitCode {
+pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
     if std::env::var_os(TOKEN).is_some_and(|token| token == TOKEN_VALUE) {
         return plugin(&args);
     }

@@ -28,6 +28,7 @@ use crate::{
     say::Say,
     ssh_key::KeyPair,
 };
+pub use actions::State;
 use prepare::Prepared;
 
 /// Access to a Harvester cluster.
@@ -69,6 +70,12 @@ impl Error {
     /// For calls whose error may not have the words that mean an absent machine.
     fn calm(text: &str) -> Self {
         Self(calm(text))
+    }
+}
+
+impl From<crate::host::Error> for Error {
+    fn from(error: crate::host::Error) -> Self {
+        Self::calm(&error.to_string())
     }
 }
 
@@ -222,7 +229,7 @@ where
     for pause in [1, 2] {
         match request().await {
             Err(error) if error.is_passing() => {
-                tokio::time::sleep(std::time::Duration::from_secs(pause)).await
+                tokio::time::sleep(std::time::Duration::from_secs(pause)).await;
             }
             outcome => return outcome,
         }

@@ -1,4 +1,23 @@
-//! docker-machine-driver-harvester.
+//! `docker-machine-driver-harvester`: Rancher's machines as virtual machines on Harvester.
+//!
+//! ```text
+//! rancher-machine ──net/rpc──► plugin ──► Driver ──► Harvester's API
+//!                                           │
+//!            flags, options ──► Config ──► Machine (checked) ──► objects, cloud_init      pure
+//!            watches ──► Seen ──► wait::decide ──► Done | Failed(cause)                   pure
+//! ```
+//! Three things are true whatever happens:
+//! * One machine, one VM: an attempt that was cut off is gone on with by the next one of the same inputs, and of two
+//!   attempts at once one is refused without harm to the other ([`ownership`]).
+//! * A failed attempt leaves nothing that it made, and names the cause in the last words of its error ([`cause`]).
+//! * A removal ends well only when the VM was seen to be gone.
+//!
+//! What rancher-machine and running clusters rely on is in [`flags`] (names, defaults, order), [`config`] (the stored
+//! JSON), [`labels`] and [`objects`]. [`cli`] is the process. Nothing here polls, with one exception: where watching is
+//! refused, what is waited for is read every five seconds ([`host::follow`]).
+
+#![forbid(unsafe_code)]
+
 pub mod access;
 pub mod address;
 pub mod cause;

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    node_driver::cli::main(std::env::args_os().collect())
+    node_driver::cli::main(std::env::args_os())
 }

@@ -125,3 +125,34 @@ impl Methods {
         Self { driver, service: service.method(name, move |argument| method(of.clone(), argument)) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn heartbeats_keep_it_alive_and_ten_seconds_without_one_end_it() {
+        let alive = Arc::new(Notify::new());
+        let heart = alive.clone();
+        let began = Instant::now();
+        let beating = tokio::spawn(async move {
+            for _ in 0..5 {
+                sleep(Duration::from_secs(9)).await;
+                heart.notify_one();
+            }
+        });
+        silence(&alive).await;
+        assert_eq!(began.elapsed(), Duration::from_secs(55));
+        beating.await.unwrap();
+    }
+
+    #[test]
+    fn the_address_is_the_first_line() {
+        let mut out = vec![];
+        let listener = listen(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert_eq!(text, format!("127.0.0.1:{}\n", listener.local_addr().unwrap().port()));
+    }
+}

@@ -54,7 +54,7 @@ impl World {
     }
 }
 
-fn instance(phase: &str, conditions: Value) -> Value {
+fn instance(phase: &str, conditions: &Value) -> Value {
     json!({"metadata": {"name": "demo-1"}, "spec": {"networks": [{"name": "nic-0", "multus": {"networkName": "default/vlan1"}}]},
         "status": {"phase": phase, "conditions": conditions, "interfaces": [{"name": "nic-0"}]}})
 }
@@ -77,10 +77,10 @@ const PASSING: bool = false;
 #[case::fails_to_start(World { vm: vm(&json!({"status": {"startFailure": {"consecutiveFailCount": 3},
     "conditions": [{"type": "Failure", "message": "no such GPU"}]}})), ..World::default() },
     FINAL, "fails to start again and again: no such GPU")]
-#[case::pod_over_quota(World { instance: instance("Pending", json!([{"type": "Synchronized", "status": "False",
+#[case::pod_over_quota(World { instance: instance("Pending", &json!([{"type": "Synchronized", "status": "False",
     "message": "pods \"x\" is forbidden: exceeded quota: default"}])), ..World::default() },
     FINAL, "exceeded quota: default; raise the quota")]
-#[case::pod_refused(World { instance: instance("Pending", json!([{"type": "Synchronized", "status": "False",
+#[case::pod_refused(World { instance: instance("Pending", &json!([{"type": "Synchronized", "status": "False",
     "message": "webhook is away"}])), ..World::default() },
     PASSING, "the VM's pod cannot be made: webhook is away")]
 #[case::lost(World { claims: json!({"metadata": {"name": "demo-1-disk-0-abcde"}, "status": {"phase": "Lost"}}), ..World::default() },
@@ -94,11 +94,11 @@ const PASSING: bool = false;
 #[case::image_pull(World { pods: json!({"metadata": {"name": "p"}, "status": {"containerStatuses": [{"name": "compute", "image": "", "imageID": "",
     "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no route"}}}]}}), ..World::default() },
     PASSING, "the VM's pod does not start: ImagePullBackOff no route")]
-#[case::agent(World { instance: instance("Running", json!([])), ..World::default() },
+#[case::agent(World { instance: instance("Running", &json!([])), ..World::default() },
     PASSING, "guest agent missing: the VM runs, but no qemu-guest-agent")]
-#[case::no_dhcp(World { instance: instance("Running", json!([{"type": "AgentConnected", "status": "True"}])), ..World::default() },
+#[case::no_dhcp(World { instance: instance("Running", &json!([{"type": "AgentConnected", "status": "True"}])), ..World::default() },
     PASSING, "no IPv4 address on default/vlan1: a DHCP server")]
-#[case::failed(World { instance: instance("Failed", json!([{"type": "Ready", "status": "False", "message": "qemu died"}])), ..World::default() },
+#[case::failed(World { instance: instance("Failed", &json!([{"type": "Ready", "status": "False", "message": "qemu died"}])), ..World::default() },
     PASSING, "the VM has failed: qemu died")]
 #[case::quota_used_up(World { quotas: json!({"metadata": {"name": "default"},
     "status": {"hard": {"limits.memory": "8Gi"}, "used": {"limits.memory": "8Gi"}}}), ..World::default() },
@@ -123,5 +123,5 @@ fn a_vm_that_is_gone_was_deleted_and_one_that_was_never_heard_of_is_not() {
     let gone = Seen { vm: Objects::these(vec![]), ..Seen::default() };
     assert!(of(&gone, "shop/demo-1").is_final);
     let silent = Seen { trouble: Some("no route to host".into()), ..Seen::default() };
-    assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host".into()));
+    assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host"));
 }

@@ -6,7 +6,7 @@ use kube::ResourceExt as _;
 use super::{Driver, Error};
 use crate::{
     address,
-    host::{self, Order, follow::Start},
+    host::{Order, follow::Start},
     machine::TIMEOUT,
     wait::{self, Goal},
 };
@@ -25,10 +25,6 @@ pub enum State {
 /// The words that rancher-machine shows as an empty column.
 const NOT_RUNNING: &str = "Host is not running";
 
-fn fault(error: host::Error) -> Error {
-    Error::calm(&error.to_string())
-}
-
 impl Driver {
     /// `GetState`.
     ///
@@ -37,11 +33,11 @@ impl Driver {
     pub async fn state(&self) -> Result<State, Error> {
         let (host, place) = self.host()?;
         let (vm, instance) = futures::join!(host.vm(&place.machine), host.instance(&place.machine));
-        let Some(vm) = vm.map_err(fault)? else {
+        let Some(vm) = vm? else {
             return Err(Error(format!("VM {place} not found")));
         };
         let status = vm.status.map(|status| status.printable_status).unwrap_or_default();
-        Ok(state_of(&status, instance.map_err(fault)?.as_ref()))
+        Ok(state_of(&status, instance?.as_ref()))
     }
 
     /// `GetIP` and `GetSSHHostname`.
@@ -51,11 +47,11 @@ impl Driver {
     pub async fn ip(&self) -> Result<String, Error> {
         let (host, place) = self.host()?;
         let (vm, instance) = futures::join!(host.vm(&place.machine), host.instance(&place.machine));
-        let Some(vm) = vm.map_err(fault)? else {
+        let Some(vm) = vm? else {
             return Err(Error(format!("VM {place} not found")));
         };
         let status = vm.status.map(|status| status.printable_status).unwrap_or_default();
-        let instance = instance.map_err(fault)?;
+        let instance = instance?;
         let running =
             instance.as_ref().filter(|instance| state_of(&status, Some(instance)) == State::Running);
         let instance = running.ok_or_else(|| Error(NOT_RUNNING.to_owned()))?;
@@ -103,7 +99,7 @@ impl Driver {
     /// Where nothing runs, or why the machine is not up again.
     pub async fn restart(&self) -> Result<(), Error> {
         let (host, place) = self.host()?;
-        let running = host.instance(&place.machine).await.map_err(fault)?;
+        let running = host.instance(&place.machine).await?;
         let old = running.and_then(|instance| instance.uid());
         let old = old.ok_or_else(|| Error(format!("VM {place} does not run: start it")))?;
         self.change(Order::Restart, Goal::Up { not: Some(old) }).await
@@ -114,7 +110,7 @@ impl Driver {
     async fn change(&self, order: Order, goal: Goal) -> Result<(), Error> {
         let (host, place) = self.host()?;
         match host.order(&place.machine, order).await {
-            Err(error) if !error.is_taken() || order == Order::Restart => return Err(fault(error)),
+            Err(error) if !error.is_taken() || order == Order::Restart => return Err(error.into()),
             _ => {}
         }
         let name = place.to_string();

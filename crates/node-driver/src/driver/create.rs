@@ -155,7 +155,7 @@ impl Driver {
             let deleted = again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid))).await;
             match deleted {
                 Err(error) => {
-                    left.push(format!("VM {place} is left, remove the machine to delete it ({error})"))
+                    left.push(format!("VM {place} is left, remove the machine to delete it ({error})"));
                 }
                 Ok(false) => {}
                 Ok(true) => {

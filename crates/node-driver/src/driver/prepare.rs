@@ -359,7 +359,7 @@ mod tests {
         match fault {
             None => assert_eq!((answer.faults.len(), answer.class.unwrap().1.as_str()), (0, "longhorn-x")),
             Some(part) => {
-                assert!(answer.faults.len() == 1 && answer.faults[0].contains(part), "{:?}", answer.faults)
+                assert!(answer.faults.len() == 1 && answer.faults[0].contains(part), "{:?}", answer.faults);
             }
         }
     }

@@ -28,15 +28,11 @@ impl Driver {
     /// Why the VM may still be there.
     pub async fn remove(&self) -> Result<(), Error> {
         let (host, place) = self.host()?;
-        let fault = |error: host::Error| Error::calm(&error.to_string());
         // a VM made in the moment between is another round
-        while let Some(vm) = again(|| host.vm(&place.machine)).await.map_err(fault)? {
+        while let Some(vm) = again(|| host.vm(&place.machine)).await? {
             let uid = vm.uid().unwrap_or_default();
             let left = self.mark_claims(&host, &place, &vm).await?;
-            if !again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid)))
-                .await
-                .map_err(fault)?
-            {
+            if !again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid))).await? {
                 continue;
             }
             let (goal, name) = (Goal::Gone { uid }, place.to_string());
@@ -45,11 +41,11 @@ impl Driver {
                 .map_err(|cause| Error::calm(&cause))?;
             for claim in left {
                 let deleted = again(|| host.delete::<PersistentVolumeClaim>("volume", &claim, None)).await;
-                deleted.map_err(fault)?;
+                deleted?;
             }
             break;
         }
-        remove_secret(&host, &place).await.map_err(fault)
+        Ok(remove_secret(&host, &place).await?)
     }
 
     /// Names the volumes that go with the VM, for Harvester to delete them. The answer is what is left to be deleted by us,
@@ -62,7 +58,7 @@ impl Driver {
     ) -> Result<Vec<String>, Error> {
         let cluster = self.config().cluster_name;
         let claims = claims_to_remove(host, vm, &labels::legal(&cluster)).await;
-        let claims = claims.map_err(|error| Error::calm(&error.to_string()))?;
+        let claims = claims?;
         if claims.is_empty() {
             return Ok(vec![]);
         }

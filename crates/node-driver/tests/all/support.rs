@@ -30,14 +30,14 @@ use node_driver::{
 };
 
 /// Who the driver is, for rights and faults.
-pub const USER: &str = "u-rancher";
-pub const NAMESPACE: &str = "shop";
-pub const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
+pub(crate) const USER: &str = "u-rancher";
+pub(crate) const NAMESPACE: &str = "shop";
+pub(crate) const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
 const START: &str = "2026-11-21T12:00:00Z";
 
 /// A Harvester in this process.
-pub struct Harvester {
-    pub server: ApiServer,
+pub(crate) struct Harvester {
+    pub(crate) server: ApiServer,
     life: Life,
 }
 
@@ -49,23 +49,23 @@ impl Drop for Harvester {
 
 impl Harvester {
     /// With an image, a network, a key pair; the driver's user may do everything.
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let server = ApiServer::builder().seed(1).namespace(NAMESPACE).build();
         let this = Self { server, life: Life::new() };
         sim_harvester::crds::apply(&this.admin()).await.unwrap();
-        for object in definitions().into_iter().chain(objects()) {
+        for object in objects() {
             this.put(object).await;
         }
         this.server.aggregate("subresources.kubevirt.io", subresources::router(this.admin()));
         this
     }
 
-    pub fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         self.server.client(User::admin())
     }
 
     /// Starts KubeVirt: VMs run from their objects.
-    pub async fn with_machines(self) -> Self {
+    pub(crate) async fn with_machines(self) -> Self {
         let guest = ApiServer::builder().seed(2).build();
         for host in ["host-1", "host-2"] {
             let labels = json!({"topology.kubernetes.io/zone": "east", "kubernetes.io/hostname": host});
@@ -97,7 +97,7 @@ impl Harvester {
     }
 
     /// Makes an object of any kind.
-    pub async fn put(&self, object: Value) {
+    pub(crate) async fn put(&self, object: Value) {
         let (api, object) = self.of(&object);
         api.create(&PostParams::default(), &object).await.unwrap();
     }
@@ -121,7 +121,7 @@ impl Harvester {
     }
 
     /// An object as it is, or null.
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let request = Request::get(path).body(vec![]).unwrap();
         match self.admin().request(request).await {
             Ok(object) => object,
@@ -130,43 +130,69 @@ impl Harvester {
         }
     }
 
-    pub async fn vm(&self) -> Value {
+    pub(crate) async fn vm(&self) -> Value {
         self.get(&vm_path()).await
     }
 
-    pub async fn secret(&self) -> Value {
+    pub(crate) async fn secret(&self) -> Value {
         self.get(&format!("/api/v1/namespaces/{NAMESPACE}/secrets/{MACHINE}-cloudinit")).await
     }
 
     /// Sends a merge patch as the administrator.
-    pub async fn patch(&self, path: &str, patch: &Value) {
+    pub(crate) async fn patch(&self, path: &str, patch: &Value) {
         let request = Request::patch(path).header("content-type", "application/merge-patch+json");
         let request = request.body(patch.to_string().into_bytes()).unwrap();
         self.admin().request::<Value>(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
     /// Requests of the driver since the log had `total` records, as `verb path`.
-    pub fn asked(&self, total: u64) -> Vec<String> {
+    pub(crate) fn asked(&self, total: u64) -> Vec<String> {
         let records = self.server.audit().since(total).into_iter().filter(|record| record.user == USER);
         let path = |uri: &str| uri.split('?').next().unwrap_or_default().to_owned();
         records.map(|record| format!("{} {}", record.verb, path(&record.uri))).collect()
     }
 
     /// A driver with its own memory and files, as a fresh process has.
-    pub fn driver(&self, store: &std::path::Path) -> TestDriver {
+    pub(crate) fn driver(&self, store: &std::path::Path) -> TestDriver {
         self.driver_as(store, USER, 7)
     }
 
-    pub fn driver_as(&self, store: &std::path::Path, user: &str, seed: u64) -> TestDriver {
+    /// One whose credential ends.
+    pub(crate) fn driver_that_expires(&self, store: &std::path::Path, expiry: Expiry) -> TestDriver {
+        self.any_driver(store, USER, 7, key, expiry)
+    }
+
+    pub(crate) fn driver_as(&self, store: &std::path::Path, user: &str, seed: u64) -> TestDriver {
+        self.any_driver(store, user, seed, key, Expiry::Unknown)
+    }
+
+    pub(crate) fn driver_with_key(
+        &self,
+        store: &std::path::Path,
+        user: &str,
+        seed: u64,
+        make_key: fn() -> KeyPair,
+    ) -> TestDriver {
+        self.any_driver(store, user, seed, make_key, Expiry::Unknown)
+    }
+
+    fn any_driver(
+        &self,
+        store: &std::path::Path,
+        user: &str,
+        seed: u64,
+        make_key: fn() -> KeyPair,
+        expiry: Expiry,
+    ) -> TestDriver {
         let (server, user) = (self.server.clone(), user.to_owned());
         let said = Arc::new(Mutex::new(vec![]));
         let to = said.clone();
         let driver = Driver::new(Parts {
             connect: Arc::new(move |_| {
                 let client = server.client(user.as_str());
-                Ok(Access { client, expiry: std::future::ready(Expiry::Unknown).boxed() })
+                Ok(Access { client, expiry: std::future::ready(expiry).boxed() })
             }),
-            make_key: || KeyPair { private: "private key\n".into(), public: "ssh-rsa AAAA\n".into() },
+            make_key,
             say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),
             clock: Clock::starting_at(START.parse().unwrap()),
             seed,
@@ -178,7 +204,7 @@ impl Harvester {
     }
 
     /// Serves over TLS; the answer is a kubeconfig for the driver's user.
-    pub async fn serve(&self) -> String {
+    pub(crate) async fn serve(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
         let server = self.server.clone();
@@ -187,10 +213,19 @@ impl Harvester {
     }
 }
 
+fn key() -> KeyPair {
+    KeyPair { private: "private key\n".into(), public: "ssh-rsa AAAA\n".into() }
+}
+
+/// Of another process.
+pub(crate) fn other_key() -> KeyPair {
+    KeyPair { private: "other private key\n".into(), public: "ssh-rsa BBBB\n".into() }
+}
+
 /// A driver, and what it said.
-pub struct TestDriver {
-    pub driver: Arc<Driver>,
-    pub said: Arc<Mutex<Vec<String>>>,
+pub(crate) struct TestDriver {
+    pub(crate) driver: Arc<Driver>,
+    pub(crate) said: Arc<Mutex<Vec<String>>>,
 }
 
 impl std::ops::Deref for TestDriver {
@@ -202,30 +237,17 @@ impl std::ops::Deref for TestDriver {
 }
 
 impl TestDriver {
-    pub fn said(&self) -> Vec<String> {
+    pub(crate) fn said(&self) -> Vec<String> {
         self.said.lock().unwrap().clone()
     }
 }
 
-pub fn vm_path() -> String {
+pub(crate) fn vm_path() -> String {
     format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachines/{MACHINE}")
 }
 
-pub fn instance_path() -> String {
+pub(crate) fn instance_path() -> String {
     format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/{MACHINE}")
-}
-
-fn definitions() -> Vec<Value> {
-    let kinds = [("VirtualMachineImage", "virtualmachineimages"), ("KeyPair", "keypairs")];
-    let definition = |(kind, plural): (&str, &str)| {
-        json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": format!("{plural}.harvesterhci.io")},
-            "spec": {"group": "harvesterhci.io", "scope": "Namespaced",
-                "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase()},
-                "versions": [{"name": "v1beta1", "served": true, "storage": true, "schema": {"openAPIV3Schema":
-                    {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}})
-    };
-    kinds.map(definition).into()
 }
 
 fn objects() -> Vec<Value> {
@@ -234,6 +256,8 @@ fn objects() -> Vec<Value> {
         json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "VirtualMachineImage",
             "metadata": {"name": "leap", "namespace": "default"}, "spec": {"displayName": "leap.qcow2"},
             "status": {"progress": 100, "storageClassName": "longhorn-leap", "virtualSize": 10_737_418_240_i64}}),
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "longhorn-leap"},
+            "provisioner": "driver.longhorn.io", "volumeBindingMode": "Immediate"}),
         json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "KeyPair", "metadata": {"name": "ops", "namespace": NAMESPACE},
             "spec": {"publicKey": "ssh-ed25519 OPS"}, "status": {"conditions": [{"type": "validated", "status": "True"}]}}),
         json!({"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition",
@@ -245,7 +269,7 @@ fn objects() -> Vec<Value> {
 }
 
 /// What rancher-machine sends for a pool of Rancher's form: all flags, and some of its own.
-pub fn options(changes: &[(&str, Value)]) -> Value {
+pub(crate) fn options(changes: &[(&str, Value)]) -> Value {
     let mut options = json!({"swarm-master": false, "swarm-host": "tcp://0.0.0.0:3376", "swarm-discovery": "",
         "driver": "harvester", "custom-install-script": "/run/secrets/machine/value"});
     for flag in &node_driver::flags::ALL {
@@ -268,7 +292,7 @@ pub fn options(changes: &[(&str, Value)]) -> Value {
 }
 
 /// Options as they are on the wire.
-pub fn as_gob(options: &Value) -> go_rpc::Typed {
+pub(crate) fn as_gob(options: &Value) -> go_rpc::Typed {
     let held = |value: &Value| {
         let (name, of, gob) = match value {
             Value::String(text) => ("string", Type::STRING, Gob::from(text.as_str())),
@@ -285,12 +309,12 @@ pub fn as_gob(options: &Value) -> go_rpc::Typed {
 }
 
 /// The same, as the driver reads them.
-pub fn read(options: &Value) -> Options {
+pub(crate) fn read(options: &Value) -> Options {
     Options::from_value(as_gob(options).value).unwrap()
 }
 
 /// User data as long as an install script makes it.
-pub fn long_user_data() -> Value {
+pub(crate) fn long_user_data() -> Value {
     json!(format!(
         "#cloud-config\npackages: [qemu-guest-agent]\nwrite_files: [{{path: /x, content: '{}'}}]\n",
         "x".repeat(4000)

@@ -4,20 +4,22 @@ use std::{
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
 };
 
 use go_rpc::{Client, FromGob, Limits, ToGob};
 use serde_json::{Value, json};
+use sim_apiserver::faults::{Answer, Rule, When};
 use tokio::net::TcpStream;
 
-use crate::support::{Harvester, MACHINE, as_gob, options};
+use crate::support::{Harvester, MACHINE, as_gob, long_user_data, options};
 
 /// A plugin process; it ends with the test.
-pub struct Plugin {
+pub(crate) struct Plugin {
     child: Child,
     out: BufReader<ChildStdout>,
     address: String,
-    pub client: Client,
+    pub(crate) client: Client,
 }
 
 impl Drop for Plugin {
@@ -30,7 +32,7 @@ impl Drop for Plugin {
 
 /// The built driver. A wrapper of rustc that is a shell script loses Cargo's variable, for the dashes in its name; then it
 /// is found where Cargo puts it.
-fn path() -> PathBuf {
+pub(crate) fn path() -> PathBuf {
     let told = option_env!("CARGO_BIN_EXE_docker-machine-driver-harvester").map(PathBuf::from);
     told.unwrap_or_else(|| {
         let test = std::env::current_exe().unwrap();
@@ -38,14 +40,14 @@ fn path() -> PathBuf {
     })
 }
 
-pub fn program() -> Command {
+pub(crate) fn program() -> Command {
     let mut command = Command::new(path());
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 impl Plugin {
-    pub async fn start(kubeconfig: &str) -> Self {
+    pub(crate) async fn start(kubeconfig: &str) -> Self {
         let mut command = program();
         command.env("MACHINE_PLUGIN_TOKEN", "42").env("MACHINE_PLUGIN_DRIVER_NAME", "harvester");
         if !kubeconfig.is_empty() {
@@ -62,17 +64,17 @@ impl Plugin {
         Self { child, out, address, client }
     }
 
-    pub async fn call<R: FromGob>(&self, method: &str, argument: &impl ToGob) -> Result<R, String> {
+    pub(crate) async fn call<R: FromGob>(&self, method: &str, argument: &impl ToGob) -> Result<R, String> {
         let called = self.client.call(&format!("RPCServerDriver.{method}"), argument).await;
         called.map_err(|error| error.to_string())
     }
 
-    pub async fn ask<R: FromGob>(&self, method: &str) -> Result<R, String> {
+    pub(crate) async fn ask<R: FromGob>(&self, method: &str) -> Result<R, String> {
         self.call(method, &()).await
     }
 
     /// What rancher-machine does before anything else.
-    pub async fn greet(&self, store: &Path) {
+    pub(crate) async fn greet(&self, store: &Path) {
         assert_eq!(self.ask("GetVersion").await, Ok(1_i64));
         let raw = json!({"MachineName": MACHINE, "StorePath": store}).to_string().into_bytes();
         self.call::<()>("SetConfigRaw", &raw).await.unwrap();
@@ -80,14 +82,14 @@ impl Plugin {
         assert_eq!(self.ask("DriverName").await, Ok("harvester".to_owned()));
     }
 
-    pub async fn set_options(&self, changes: &[(&str, Value)]) -> Result<(), String> {
+    pub(crate) async fn set_options(&self, changes: &[(&str, Value)]) -> Result<(), String> {
         let given = as_gob(&options(changes));
         let called = self.client.call_typed("RPCServerDriver.SetConfigFromFlags", given).await;
         called.map(drop).map_err(|error| error.to_string())
     }
 
     /// Waits for the end; the answer is the exit code and what else it said.
-    pub async fn ended(mut self) -> (Option<i32>, String) {
+    pub(crate) async fn ended(mut self) -> (Option<i32>, String) {
         tokio::task::spawn_blocking(move || {
             let code = self.child.wait().unwrap().code();
             let mut said = String::new();
@@ -98,7 +100,7 @@ impl Plugin {
         .unwrap()
     }
 
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -208,4 +210,50 @@ async fn the_pre_flight_can_be_had_without_rancher_machine() {
     assert_eq!(told.status.code(), Some(1));
     let text = String::from_utf8_lossy(&told.stderr);
     assert!(text.contains("read image default/other: "), "{text}");
+}
+
+/// SIGKILL while the server holds an answer back, and a new process with the same store.
+#[rstest::rstest]
+#[case::making_the_vm("virtualmachines")]
+#[case::making_the_secret("secrets")]
+#[tokio::test]
+async fn a_killed_process_is_followed_by_one_that_goes_on(#[case] resource: &str) {
+    let harvester = Harvester::start().await.with_machines().await;
+    let kubeconfig = harvester.serve().await;
+    let store = tempfile::tempdir().unwrap();
+    let given =
+        [("harvester-kubeconfig-content", json!(kubeconfig)), ("harvester-user-data", long_user_data())];
+    let mut rule = Rule::new(Answer::Delay(Duration::from_secs(3600)));
+    (rule.verb, rule.resource, rule.when) = (Some("create".into()), Some(resource.into()), When::After);
+    harvester.server.faults().add(rule);
+    let mut plugin = Plugin::start(&kubeconfig).await;
+    plugin.greet(store.path()).await;
+    plugin.set_options(&given).await.unwrap();
+    plugin.ask::<()>("PreCreateCheck").await.unwrap();
+    let client = plugin.client.clone();
+    let making = tokio::spawn(async move { client.call::<()>("RPCServerDriver.Create", &()).await });
+    let hit = async {
+        while harvester.server.faults().hits() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    hit.await;
+    plugin.kill();
+    making.await.unwrap().unwrap_err();
+    harvester.server.faults().clear();
+    let uid = harvester.vm().await["metadata"]["uid"].clone();
+    assert!(uid.is_string(), "it was made before the end");
+
+    let plugin = Plugin::start(&kubeconfig).await;
+    plugin.greet(store.path()).await;
+    plugin.set_options(&given).await.unwrap();
+    plugin.ask::<()>("PreCreateCheck").await.unwrap();
+    plugin.ask::<()>("Create").await.unwrap();
+    assert_eq!(harvester.vm().await["metadata"]["uid"], uid, "the same VM");
+    plugin.ask::<()>("Remove").await.unwrap();
+    assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
+    plugin.ask::<()>("Close").await.unwrap();
+    let (code, said) = plugin.ended().await;
+    assert_eq!(code, Some(0));
+    assert!(said.contains("going on with VM shop/"), "{said}");
 }

@@ -1,0 +1,274 @@
+//! What stands against a machine: said before anything is made, or said last after it was taken back.
+
+use cloud_config::expiry::Expiry;
+use rstest::rstest;
+use serde_json::{Value, json};
+use sim_apiserver::faults::{Answer, Rule};
+
+use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, options, read, vm_path};
+
+fn refused(verb: &str, resource: &str, code: u16) -> Rule {
+    let mut rule = Rule::new(Answer::Code(code));
+    (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
+    rule
+}
+
+/// What `PreCreateCheck` says; and then nothing must have been made, here or there.
+async fn pre_flight(harvester: &Harvester, changes: &[(&str, Value)]) -> Result<Vec<String>, String> {
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(changes))).unwrap();
+    let outcome = driver.pre_create_check().await.map_err(|error| error.to_string());
+    assert!(std::fs::read_dir(store.path()).unwrap().next().is_none());
+    if let Err(text) = &outcome {
+        assert!(
+            text.lines().count() == 1 && !text.contains('"'),
+            "rancher-machine shows it in quotes: {text}"
+        );
+    }
+    outcome.map(|()| driver.said())
+}
+
+#[tokio::test(start_paused = true)]
+async fn everything_that_is_missing_is_named_at_once() {
+    let harvester = Harvester::start().await;
+    let changes = [
+        (
+            "harvester-disk-info",
+            json!(
+                r#"{"disks":[{"imageName":"default/no-image","size":40},{"storageClassName":"no-class","size":1}]}"#
+            ),
+        ),
+        ("harvester-network-info", json!(r#"{"interfaces":[{"networkName":"default/no-network"}]}"#)),
+        ("harvester-key-pair-name", json!("no-pair")),
+    ];
+    let text = pre_flight(&harvester, &changes).await.unwrap_err();
+    for part in ["no-image", "no-class", "no-network", "no-pair"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(harvester.vm().await.is_null());
+}
+
+// pitfalls-node-driver.md B4: upstream takes any error for a free name
+#[rstest]
+#[case::vm_401("virtualmachines", 401, "renew the cloud credential")]
+#[case::vm_403("virtualmachines", 403, "no right to that (403)")]
+#[case::vm_500("virtualmachines", 500, "read VM shop/demo-pool1-x7k2m-9d4tq")]
+#[case::setting_401("settings", 401, "renew the cloud credential")]
+#[case::setting_404("settings", 404, "read Setting server-version")]
+#[case::image_403("virtualmachineimages", 403, "read image default/leap")]
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_no_answer_is_a_failure(
+    #[case] resource: &str,
+    #[case] code: u16,
+    #[case] part: &str,
+) {
+    let harvester = Harvester::start().await;
+    harvester.server.faults().add(refused("get", resource, code));
+    let text = pre_flight(&harvester, &[]).await.unwrap_err();
+    assert!(text.contains(part), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_foreign_vm_of_that_name_is_named() {
+    let harvester = Harvester::start().await;
+    harvester
+        .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"runStrategy": "Halted"}}))
+        .await;
+    let text = pre_flight(&harvester, &[]).await.unwrap_err();
+    assert!(
+        text.contains(&format!("VM {NAMESPACE}/{MACHINE} exists and was not made by this machine")),
+        "{text}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_missing_are_named_before_anything_is_made() {
+    let harvester = Harvester::start().await;
+    harvester.put(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch"]}]})).await;
+    harvester.put(json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "reader"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "u-reader"}]})).await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver_as(store.path(), "u-reader", 1);
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let text = driver.pre_create_check().await.unwrap_err().to_string();
+    for part in [
+        "may not create virtualmachines.kubevirt.io in namespace shop",
+        "may not delete virtual",
+        "may not create secrets",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_review_that_is_refused_denies_nothing() {
+    let harvester = Harvester::start().await;
+    harvester.server.faults().add(refused("create", "selfsubjectaccessreviews", 403));
+    assert_eq!(pre_flight(&harvester, &[]).await, Ok(vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_ends_soon_is_warned_about_and_one_that_ended_is_refused() {
+    let harvester = Harvester::start().await;
+    for (end, expected) in
+        [("2026-11-22T12:00:00Z", Ok("expires in 24 hours")), ("2026-11-20T12:00:00Z", Err("has expired"))]
+    {
+        let store = tempfile::tempdir().unwrap();
+        let driver = harvester.driver_that_expires(store.path(), Expiry::At(end.parse().unwrap()));
+        driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+        let outcome = driver.pre_create_check().await;
+        match expected {
+            Ok(part) => assert!(outcome.is_ok() && driver.said()[0].contains(part), "{:?}", driver.said()),
+            Err(part) => assert!(outcome.unwrap_err().to_string().contains(part)),
+        }
+    }
+}
+
+/// The POST is refused for good: the text is the server's, and nothing is left.
+#[rstest]
+#[case::vm_403("virtualmachines", 403, "no right to that (403)")]
+#[case::vm_404("virtualmachines", 404, "make VM")]
+#[case::vm_422("virtualmachines", 422, "make VM")]
+#[case::vm_500("virtualmachines", 500, "make VM")]
+#[case::secret_403("secrets", 403, "make Secret")]
+#[case::secret_422("secrets", 422, "make Secret")]
+#[case::secret_500("secrets", 500, "make Secret")]
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_is_taken_back(#[case] resource: &str, #[case] code: u16, #[case] part: &str) {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+    driver.pre_create_check().await.unwrap();
+    harvester.server.faults().add(refused("create", resource, code));
+    let text = driver.create().await.unwrap_err().to_string();
+    assert!(text.contains(part), "{text}");
+    assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null(), "{text}");
+}
+
+/// A machine that does not come up, because of what `world` says; the answer is the error's text and how long it took.
+async fn fails(
+    harvester: &Harvester,
+    changes: &[(&str, Value)],
+    world: impl AsyncFnOnce(&Harvester),
+) -> (String, u64) {
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(changes))).unwrap();
+    let began = tokio::time::Instant::now();
+    let making = driver.driver.clone();
+    let making = tokio::spawn(async move { making.create().await });
+    while harvester.vm().await.is_null() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    world(harvester).await;
+    let text = making.await.unwrap().unwrap_err().to_string();
+    assert!(harvester.vm().await.is_null(), "taken back: {text}");
+    (text, began.elapsed().as_secs())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_is_used_up_ends_the_wait_at_once() {
+    let harvester = Harvester::start().await;
+    let (text, seconds) = fails(&harvester, &[], async |harvester| {
+        let quota = json!({"metadata": {"annotations": {"harvesterhci.io/insufficient-resource-quota": "limits.memory"}},
+            "spec": {"runStrategy": "Halted"}});
+        harvester.patch(&vm_path(), &quota).await;
+    })
+    .await;
+    assert!(
+        text.ends_with("a quota is used up: limits.memory; raise the quota or remove machines"),
+        "{text}"
+    );
+    assert!(seconds < 10, "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_somebody_deletes_ends_the_wait_at_once() {
+    let harvester = Harvester::start().await;
+    let (text, seconds) = fails(&harvester, &[], async |harvester| {
+        let vms: kube::Api<harvester_api::VirtualMachine> =
+            kube::Api::namespaced(harvester.admin(), NAMESPACE);
+        vms.delete(MACHINE, &Default::default()).await.unwrap();
+    })
+    .await;
+    assert!(text.contains("was deleted in the meantime"), "{text}");
+    assert!(seconds < 10, "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_agent_is_named_when_the_time_is_over_and_not_before() {
+    let harvester = Harvester::start().await;
+    let (text, seconds) =
+        fails(&harvester, &[("harvester-create-timeout", json!("420"))], async |harvester| {
+            harvester
+                .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"networks": [{"name": "nic-0"}]},
+            "status": {"phase": "Running", "interfaces": [{"name": "nic-0"}]}}))
+                .await;
+            assert!(!harvester.get(&instance_path()).await.is_null());
+        })
+        .await;
+    assert!(text.contains("is not up after 420 s: guest agent missing"), "{text}");
+    assert!(
+        text.ends_with(
+            "{packages: [qemu-guest-agent], runcmd: [[systemctl, enable, --now, qemu-guest-agent.service]]}"
+        ),
+        "{text}"
+    );
+    assert!((420..430).contains(&seconds), "{seconds}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scheduler_is_quoted() {
+    let harvester = Harvester::start().await;
+    let (text, _) = fails(&harvester, &[("harvester-create-timeout", json!("60"))], async |harvester| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "virt-launcher-x", "namespace": NAMESPACE, "labels": {"harvesterhci.io/vmName": MACHINE}},
+            "spec": {"containers": [{"name": "compute", "image": "x"}]}});
+        harvester.put(pod).await;
+        let status = json!({"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/2 nodes are available: 2 Insufficient memory."}]}});
+        harvester.patch(&format!("/api/v1/namespaces/{NAMESPACE}/pods/virt-launcher-x/status"), &status).await;
+    })
+    .await;
+    assert!(
+        text.ends_with("no host can take the VM: 0/2 nodes are available: 2 Insufficient memory."),
+        "{text}"
+    );
+}
+
+/// Whatever upstream does not ask for may be refused.
+#[rstest]
+#[case::everything_may_be_watched(&[])]
+#[case::no_watches(&["virtualmachines", "virtualmachineinstances", "pods", "persistentvolumeclaims", "resourcequotas", "events"])]
+#[tokio::test(start_paused = true)]
+async fn without_watches_and_causes_the_machine_comes_up_all_the_same(#[case] unwatched: &[&str]) {
+    let harvester = Harvester::start().await.with_machines().await;
+    for resource in unwatched {
+        harvester.server.faults().add(refused("watch", resource, 403));
+        harvester.server.faults().add(refused("list", resource, 403));
+    }
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn refused_causes_are_left_out() {
+    let harvester = Harvester::start().await;
+    for resource in ["pods", "persistentvolumeclaims", "resourcequotas", "events"] {
+        for verb in ["watch", "list", "get"] {
+            harvester.server.faults().add(refused(verb, resource, 403));
+        }
+    }
+    let (text, _) = fails(&harvester, &[("harvester-create-timeout", json!("60"))], async |_| {}).await;
+    assert!(text.contains("is not up after 60 s: VM shop/demo-pool1-x7k2m-9d4tq does not get on"), "{text}");
+}

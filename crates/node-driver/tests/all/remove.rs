@@ -1,0 +1,177 @@
+//! `Remove`, in any state of the machine.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+use sim_apiserver::faults::{Answer, Rule};
+
+use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, long_user_data, options, read, vm_path};
+
+fn refused(verb: &str, resource: &str, code: u16) -> Rule {
+    let mut rule = Rule::new(Answer::Code(code));
+    (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
+    rule
+}
+
+/// A machine that is up, with its driver.
+async fn up(harvester: &Harvester, store: &std::path::Path) -> TestDriver {
+    let driver = harvester.driver(store);
+    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+    driver.create().await.unwrap();
+    driver
+}
+
+fn claim_path(name: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/{name}")
+}
+
+async fn put_claim(harvester: &Harvester, name: &str, labels: Value) {
+    harvester
+        .put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}))
+        .await;
+}
+
+/// The claim of the machine's disk.
+async fn own_claim(harvester: &Harvester) -> String {
+    let vm = harvester.vm().await;
+    vm["spec"]["template"]["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Plugs a volume in, as the guest's CSI driver does.
+async fn plug(harvester: &Harvester, claim: &str) {
+    let mut volumes = harvester.vm().await["spec"]["template"]["spec"]["volumes"].clone();
+    let volume =
+        json!({"name": "plugged", "persistentVolumeClaim": {"claimName": claim, "hotpluggable": true}});
+    volumes.as_array_mut().unwrap().push(volume);
+    harvester.patch(&vm_path(), &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
+}
+
+/// The claims that Harvester is told to delete, seen in the audit of a driver that may not delete the VM.
+async fn named_claims(harvester: &Harvester, driver: &TestDriver) -> Vec<String> {
+    harvester.server.faults().add(refused("delete", "virtualmachines", 403));
+    let error = driver.remove().await.unwrap_err().to_string();
+    assert!(error.contains("no right to that (403)"), "{error}");
+    let vm = harvester.vm().await;
+    let named = vm["metadata"]["annotations"]["harvesterhci.io/removedPersistentVolumeClaims"].as_str();
+    named.unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_machines_own_volumes_go_and_plugged_ones_stay() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    plug(&harvester, "pvc-of-the-guest").await;
+    assert_eq!(named_claims(&harvester, &driver).await, [own_claim(&harvester).await]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_whole_cluster_all_volumes_go() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    plug(&harvester, "pvc-of-the-guest").await;
+    put_claim(&harvester, "pvc-unplugged", json!({"guestcluster.harvesterhci.io/name": "demo"})).await;
+    put_claim(&harvester, "pvc-of-another", json!({"guestcluster.harvesterhci.io/name": "other"})).await;
+    let mark =
+        json!({"metadata": {"annotations": {"harvesterhci.io/removeAllPersistentVolumeClaims": "true"}}});
+    harvester.patch(&vm_path(), &mark).await;
+    let expected = [own_claim(&harvester).await, "pvc-of-the-guest".to_owned(), "pvc-unplugged".to_owned()];
+    assert_eq!(named_claims(&harvester, &driver).await, expected);
+}
+
+// pitfalls-node-driver.md B8: Harvester's webhook refuses the annotation, and upstream's removal is stuck
+#[rstest]
+#[case::webhook(422)]
+#[case::right(403)]
+#[case::conflict(409)]
+#[tokio::test(start_paused = true)]
+async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    let claim = own_claim(&harvester).await;
+    assert!(!harvester.get(&claim_path(&claim)).await.is_null(), "Harvester made it");
+    harvester.server.faults().add(refused("patch", "virtualmachines", code));
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null());
+    let gone = harvester.get(&claim_path(&claim)).await;
+    assert!(gone.is_null() || gone["metadata"]["deletionTimestamp"].is_string(), "{gone}");
+}
+
+// pitfalls-node-driver.md 1.2: any 404 is success for upstream, and rancher-machine swallows every `not found`
+#[rstest]
+#[case::not_about_the_vm("get", 404)]
+#[case::credential("get", 401)]
+#[case::right("get", 403)]
+#[case::failure("get", 500)]
+#[case::delete_refused("delete", 403)]
+#[case::delete_of_nothing_known("delete", 404)]
+#[tokio::test(start_paused = true)]
+async fn an_error_is_never_taken_for_success(#[case] verb: &str, #[case] code: u16) {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    harvester.server.faults().add(refused(verb, "virtualmachines", code));
+    let error = driver.remove().await.unwrap_err().to_string();
+    assert!(!error.to_ascii_lowercase().contains("not found"), "{error}");
+    assert!(!harvester.vm().await.is_null());
+    harvester.server.faults().clear();
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_that_is_held_is_not_gone() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    harvester.patch(&vm_path(), &json!({"metadata": {"finalizers": ["example.com/backup"]}})).await;
+    let error = driver.remove().await.unwrap_err().to_string();
+    assert!(
+        error.contains("still exists after 600 s: held by") && error.contains("example.com/backup"),
+        "{error}"
+    );
+    assert!(
+        !harvester.secret().await.is_null()
+            || harvester.vm().await["metadata"]["deletionTimestamp"].is_string()
+    );
+    harvester.patch(&vm_path(), &json!({"metadata": {"finalizers": null}})).await;
+    driver.remove().await.expect("the next one sees it gone");
+}
+
+#[rstest]
+#[case::halted(json!({"spec": {"runStrategy": "Halted"}}))]
+#[case::without_annotations(json!({"metadata": {"annotations": null}}))]
+#[case::without_volumes(json!({"spec": {"template": {"spec": {"volumes": null}}}}))]
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_removed_in_any_state(#[case] patch: Value) {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    harvester.patch(&vm_path(), &patch).await;
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_secret_of_a_vm_that_is_gone_is_removed_and_a_users_stays() {
+    for (labels, stays) in
+        [(json!({"harvesterhci.io/creator": "docker-machine-driver-harvester"}), false), (json!({}), true)]
+    {
+        let harvester = Harvester::start().await;
+        harvester
+            .put(json!({"apiVersion": "v1", "kind": "Secret",
+            "metadata": {"name": format!("{MACHINE}-cloudinit"), "namespace": NAMESPACE, "labels": labels}}))
+            .await;
+        let store = tempfile::tempdir().unwrap();
+        let driver = harvester.driver(store.path());
+        driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+        driver.remove().await.unwrap();
+        assert_eq!(!harvester.secret().await.is_null(), stays);
+    }
+}

@@ -1,0 +1,3 @@
+module harvester.example/node-driver-peer
+
+go 1.22

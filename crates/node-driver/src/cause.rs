@@ -20,16 +20,30 @@ const FAILED_STARTS: i64 = 3;
 pub struct Cause {
     /// One line.
     pub text: String,
-    /// Whether waiting is of no use.
-    pub is_final: bool,
+    pub weight: Weight,
 }
 
-fn passing(text: &str) -> Cause {
-    Cause { text: one_line(text), is_final: false }
+/// What a cause is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Waiting is of no use.
+    Final,
+    /// It may pass; a user may want to know of it meanwhile.
+    Passing,
+    /// What every machine looks like for a while: a cause only when the time is over.
+    Late,
 }
 
 fn lasting(text: &str) -> Cause {
-    Cause { text: one_line(text), is_final: true }
+    Cause { text: one_line(text), weight: Weight::Final }
+}
+
+fn passing(text: &str) -> Cause {
+    Cause { text: one_line(text), weight: Weight::Passing }
+}
+
+fn late(text: &str) -> Cause {
+    Cause { text: one_line(text), weight: Weight::Late }
 }
 
 /// The best cause that can be named for a VM that was made and is not up; `name` is `namespace/name` of the VM.
@@ -38,7 +52,7 @@ pub fn of(seen: &Seen, name: &str) -> Cause {
         return match (seen.vm.known(), &seen.trouble) {
             (true, _) => lasting(&format!("VM {name} was deleted in the meantime")),
             (false, Some(trouble)) => passing(&format!("Harvester could not be asked: {trouble}")),
-            (false, None) => passing(&format!("nothing was heard of VM {name}")),
+            (false, None) => late(&format!("nothing was heard of VM {name}")),
         };
     };
     let found = of_vm(vm, name)
@@ -57,7 +71,7 @@ pub fn of(seen: &Seen, name: &str) -> Cause {
     found.unwrap_or_else(|| {
         let status = vm.status.as_ref().map_or("", |status| status.printable_status.as_str());
         let status = if status.is_empty() { "no status yet" } else { status };
-        passing(&format!("VM {name} does not get on ({status}), and nothing says why"))
+        late(&format!("VM {name} does not get on ({status}), and nothing says why"))
     })
 }
 
@@ -149,14 +163,14 @@ fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
 fn without_address(instance: &VirtualMachineInstance) -> Cause {
     let connected = condition(instance, "AgentConnected").is_some_and(|agent| agent.status == "True");
     if !connected {
-        return passing(&format!(
+        return late(&format!(
             "guest agent missing: the VM runs, but no qemu-guest-agent in it reports an address; use an image with it, or \
              user data that installs it: {AGENT_USER_DATA}"
         ));
     }
     let network = instance.spec.networks.first().and_then(|network| network.multus.as_ref());
     let network = network.map_or("the pod network", |multus| multus.network_name.as_str());
-    passing(&format!(
+    late(&format!(
         "the guest has no IPv4 address on {network}: a DHCP server must answer there, or network data must set an address"
     ))
 }

@@ -19,7 +19,8 @@ use tokio::{
 use harvester_api::labels::VM_NAME;
 
 use crate::{
-    address, cause,
+    address,
+    cause::{self, Cause, Weight},
     host::{
         Host,
         follow::{News, Select, Start, follow},
@@ -75,7 +76,7 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
             }
             let known = seen.vm.known();
             let cause = cause::of(seen, name);
-            match (known && cause.is_final, over) {
+            match (known && cause.weight == Weight::Final, over) {
                 (true, _) => return Step::Failed(cause.text),
                 (false, true) => {
                     return Step::Failed(format!("VM {name} is not up after {seconds} s: {}", cause.text));
@@ -156,10 +157,11 @@ pub async fn until(
                 if investigate && !investigating {
                     investigating = followed.investigate(host, machine, &seen);
                 }
-                let cause = cause::of(&seen, name).text;
-                if investigate && told.len() < MOST_TOLD && !told.contains(&cause) {
-                    say.line(&format!("waiting for VM {name}: {cause}"));
-                    told.push(cause);
+                let Cause { text, weight } = cause::of(&seen, name);
+                let worth = investigate && weight == Weight::Passing;
+                if worth && told.len() < MOST_TOLD && !told.contains(&text) {
+                    say.line(&format!("waiting for VM {name}: {text}"));
+                    told.push(text);
                 }
                 tokio::select! {
                     heard = hear.recv() => seen.take(heard.expect("this function holds a sender")),

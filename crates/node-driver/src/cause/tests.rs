@@ -64,8 +64,7 @@ fn warning(about: &str, reason: &str, message: &str, at: &str) -> Value {
         "involvedObject": {"name": about}, "lastTimestamp": at})
 }
 
-const FINAL: bool = true;
-const PASSING: bool = false;
+use Weight::{Final as FINAL, Late as LATE, Passing as PASSING};
 
 #[rstest]
 #[case::deleting(World { vm: vm(&json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z"}})), ..World::default() },
@@ -95,9 +94,9 @@ const PASSING: bool = false;
     "ready": false, "restartCount": 0, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no route"}}}]}}), ..World::default() },
     PASSING, "the VM's pod does not start: ImagePullBackOff no route")]
 #[case::agent(World { instance: instance("Running", &json!([])), ..World::default() },
-    PASSING, "guest agent missing: the VM runs, but no qemu-guest-agent")]
+    LATE, "guest agent missing: the VM runs, but no qemu-guest-agent")]
 #[case::no_dhcp(World { instance: instance("Running", &json!([{"type": "AgentConnected", "status": "True"}])), ..World::default() },
-    PASSING, "no IPv4 address on default/vlan1: a DHCP server")]
+    LATE, "no IPv4 address on default/vlan1: a DHCP server")]
 #[case::failed(World { instance: instance("Failed", &json!([{"type": "Ready", "status": "False", "message": "qemu died"}])), ..World::default() },
     PASSING, "the VM has failed: qemu died")]
 #[case::quota_used_up(World { quotas: json!({"metadata": {"name": "default"},
@@ -111,17 +110,17 @@ const PASSING: bool = false;
     warning("other", "FailedMount", "other", "2026-11-21T13:00:00Z")]), ..World::default() },
     PASSING, "last warning: FailedMount: new")]
 #[case::nothing_known(World { vm: vm(&json!({"status": {"printableStatus": "Starting"}})), ..World::default() },
-    PASSING, "VM shop/demo-1 does not get on (Starting), and nothing says why")]
-fn the_cause_is_named_in_one_line(#[case] world: World, #[case] is_final: bool, #[case] part: &str) {
+    LATE, "VM shop/demo-1 does not get on (Starting), and nothing says why")]
+fn the_cause_is_named_in_one_line(#[case] world: World, #[case] weight: Weight, #[case] part: &str) {
     let cause = of(&world.seen(), "shop/demo-1");
     assert!(cause.text.contains(part), "{}", cause.text);
-    assert_eq!((cause.is_final, cause.text.lines().count()), (is_final, 1), "{}", cause.text);
+    assert_eq!((cause.weight, cause.text.lines().count()), (weight, 1), "{}", cause.text);
 }
 
 #[test]
 fn a_vm_that_is_gone_was_deleted_and_one_that_was_never_heard_of_is_not() {
     let gone = Seen { vm: Objects::these(vec![]), ..Seen::default() };
-    assert!(of(&gone, "shop/demo-1").is_final);
+    assert_eq!(of(&gone, "shop/demo-1").weight, FINAL);
     let silent = Seen { trouble: Some("no route to host".into()), ..Seen::default() };
     assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host"));
 }

@@ -272,3 +272,47 @@ async fn refused_causes_are_left_out() {
     let (text, _) = fails(&harvester, &[("harvester-create-timeout", json!("60"))], async |_| {}).await;
     assert!(text.contains("is not up after 60 s: VM shop/demo-pool1-x7k2m-9d4tq does not get on"), "{text}");
 }
+
+/// The same from Harvester's own quota, by the simulation of it.
+#[tokio::test(start_paused = true)]
+async fn a_quota_of_the_namespace_is_named_by_harvesters_own_words() {
+    let harvester = Harvester::start().await.with_machines().await;
+    harvester
+        .put(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "default", "namespace": NAMESPACE},
+            "spec": {"hard": {"limits.memory": "1Gi"}}}))
+        .await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let began = tokio::time::Instant::now();
+    let text = driver.create().await.unwrap_err().to_string();
+    assert!(text.contains("quota") && text.contains("limits.memory"), "{text}");
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    assert!(harvester.vm().await.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_user_should_know_is_said_while_waiting_and_once() {
+    let harvester = Harvester::start().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("300"))]))).unwrap();
+    let making = driver.driver.clone();
+    let making = tokio::spawn(async move { making.create().await });
+    while harvester.vm().await.is_null() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    for phase in ["Scheduling", "Running"] {
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+        assert!(driver.said().is_empty(), "every machine looks like that for a while: {:?}", driver.said());
+        let status = json!({"status": {"printableStatus": phase}});
+        harvester.patch(&format!("{}/status", vm_path()), &status).await;
+    }
+    let status = json!({"status": {"printableStatus": "ErrorUnschedulable"}});
+    for _ in 0..3 {
+        harvester.patch(&format!("{}/status", vm_path()), &status).await;
+        tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    }
+    assert_eq!(driver.said(), [format!("waiting for VM {NAMESPACE}/{MACHINE}: no host can take the VM")]);
+    making.await.unwrap().unwrap_err();
+}

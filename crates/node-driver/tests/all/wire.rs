@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
@@ -191,6 +192,92 @@ fn without_the_token_it_explains_itself_at_once() {
     }
     let told = program().env("MACHINE_PLUGIN_TOKEN", "41").output().unwrap();
     assert_eq!(told.status.code(), Some(1));
+}
+
+/// A proxy that leads every CONNECT to the server, and tells where it was asked for.
+async fn proxy(to: SocketAddr) -> (String, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let tell = tell.clone();
+            tokio::spawn(async move {
+                let mut stream = tokio::io::BufReader::new(stream);
+                let mut asked = String::new();
+                loop {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).await.unwrap();
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                    asked.push_str(&line);
+                }
+                // the test may have heard enough
+                tell.send(asked.lines().next().unwrap_or_default().to_owned()).ok();
+                stream.write_all(b"HTTP/1.1 200 Connection established\r\n\r\n").await.unwrap();
+                let mut server = TcpStream::connect(to).await.unwrap();
+                // how a connection ends is no concern of the proxy
+                tokio::io::copy_bidirectional(&mut stream, &mut server).await.ok();
+            });
+        }
+    });
+    (address, told)
+}
+
+/// Runs the pre-flight with more in its environment; the answer is what it says, good or bad.
+async fn checked(kubeconfig: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = program();
+    command.env("HARVESTER_KUBECONFIG_CONTENT", kubeconfig).envs(environment.iter().copied());
+    command.args(["check", "--harvester-vm-namespace=shop", "--harvester-disk-size=20"]);
+    command.args(["--harvester-image-name=default/leap", "--harvester-network-name=default/vlan1", "demo-1"]);
+    let told = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    String::from_utf8(told.stdout).unwrap() + &String::from_utf8(told.stderr).unwrap()
+}
+
+const GOOD: &str = "machine demo-1 can be made\n";
+
+// kube 5.0 compares NO_PROXY with the proxy's address; here it is about the server's
+#[tokio::test]
+async fn a_proxy_is_used_unless_no_proxy_names_the_server() {
+    let harvester = Harvester::start().await;
+    let kubeconfig = harvester.serve().await;
+    let server =
+        kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: https://")).unwrap().to_owned();
+    let (proxy, mut told) = proxy(server.parse().unwrap()).await;
+    let behind = kubeconfig.replace(
+        &format!("server: https://{server}"),
+        "tls-server-name: 127.0.0.1\n    server: https://harvester.example:6443",
+    );
+    assert_eq!(checked(&behind, &[("HTTPS_PROXY", &proxy)]).await, GOOD);
+    assert_eq!(told.recv().await.unwrap(), "CONNECT harvester.example:6443 HTTP/1.1");
+    // without the proxy there is no such host
+    let text =
+        checked(&behind, &[("HTTPS_PROXY", &proxy), ("NO_PROXY", "other.example,harvester.example")]).await;
+    assert!(text.contains("Harvester does not answer"), "{text}");
+    // and a dead proxy does not matter where it does not apply
+    assert_eq!(
+        checked(&kubeconfig, &[("HTTPS_PROXY", "http://127.0.0.1:9"), ("NO_PROXY", "127.0.0.1")]).await,
+        GOOD
+    );
+}
+
+#[tokio::test]
+async fn without_an_authority_in_the_kubeconfig_the_folder_of_rancher_is_trusted() {
+    let harvester = Harvester::start().await;
+    let kubeconfig = harvester.serve().await;
+    let folder = tempfile::tempdir().unwrap();
+    let without: String = kubeconfig
+        .lines()
+        .filter(|line| !line.contains("certificate-authority-data"))
+        .flat_map(|line| [line, "\n"])
+        .collect();
+    let trusting = [("SSL_CERT_DIR", folder.path().to_str().unwrap())];
+    let text = checked(&without, &trusting).await;
+    assert!(text.contains("certificate"), "{text}");
+    std::fs::write(folder.path().join("cacerts.pem"), harvester.server.ca_pem()).unwrap();
+    assert_eq!(checked(&without, &trusting).await, GOOD);
 }
 
 #[tokio::test]

@@ -19,6 +19,10 @@ use tokio::sync::watch;
 use self::addresses::Addresses;
 use crate::form::Form;
 
+/// The memory that the objects in a table's log may take: those that are current, and those that are kept for watchers
+/// alone.
+const HISTORY_BYTES: usize = 16 << 20;
+
 /// Namespace (empty for cluster-scoped kinds) and name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
@@ -45,12 +49,30 @@ impl Key {
 pub(crate) struct Stored {
     pub(crate) value: Value,
     pub(crate) revision: u64,
+    /// About how many bytes of memory the value takes.
+    weight: usize,
     bytes: Mutex<Vec<(Form, Bytes)>>,
+}
+
+/// The memory of one node of the maps of which a value is made; it has room for a few entries, and most have one.
+const NODE: usize = 640;
+
+/// About how many bytes of memory a value takes beside its own place.
+fn weight(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(|item| size_of::<Value>() + weight(item)).sum(),
+        Value::Object(fields) => {
+            NODE * fields.len().div_ceil(8)
+                + fields.iter().map(|(name, field)| name.len() + weight(field)).sum::<usize>()
+        }
+        _ => 0,
+    }
 }
 
 impl Stored {
     fn new(value: Value, revision: u64) -> Self {
-        Self { value, revision, bytes: Mutex::default() }
+        Self { weight: weight(&value), value, revision, bytes: Mutex::default() }
     }
 
     /// An object that is answered but was not kept: of a dry run.
@@ -68,6 +90,11 @@ impl Stored {
         let made = make(&self.value);
         bytes.push((form, made.clone()));
         made
+    }
+
+    /// Lets the bytes of an object go that most have read: a newer version is there.
+    fn supersede(&self) {
+        self.bytes.lock().expect("no panic while an object is serialised").clear();
     }
 
     pub(crate) fn uid(&self) -> &str {
@@ -106,6 +133,8 @@ pub(crate) enum Chore {
 struct Table {
     objects: BTreeMap<Key, Arc<Stored>>,
     log: VecDeque<Change>,
+    /// Of the objects in the log, together.
+    weight: usize,
     /// The newest revision that the log has forgotten: watches from before it are too old.
     forgotten: u64,
     signal: watch::Sender<u64>,
@@ -113,7 +142,13 @@ struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), log: VecDeque::new(), forgotten: 0, signal: watch::Sender::new(0) }
+        Self {
+            objects: BTreeMap::new(),
+            log: VecDeque::new(),
+            weight: 0,
+            forgotten: 0,
+            signal: watch::Sender::new(0),
+        }
     }
 }
 
@@ -231,6 +266,7 @@ impl Store {
         let revision = inner.revision;
         for table in inner.tables.values_mut() {
             table.log.clear();
+            table.weight = 0;
             table.forgotten = revision;
         }
     }
@@ -282,10 +318,14 @@ impl Inner {
             table.objects.insert(key.clone(), object.clone())
         };
         table.log.push_back(Change { revision, deleted, object: object.clone(), previous: previous.clone() });
-        if table.log.len() > history
-            && let Some(oldest) = table.log.pop_front()
-        {
+        table.weight += object.weight;
+        while table.log.len() > history.max(1) || (table.weight > HISTORY_BYTES && table.log.len() > 1) {
+            let Some(oldest) = table.log.pop_front() else { break };
+            table.weight -= oldest.object.weight;
             table.forgotten = oldest.revision;
+        }
+        if let Some(previous) = &previous {
+            previous.supersede();
         }
         table.signal.send_replace(revision);
         self.index(table_name, key, previous.as_deref(), &object, deleted);
@@ -408,6 +448,18 @@ mod tests {
         store.compact();
         assert_eq!(store.changes_after(&table, 2).unwrap_err(), TooOld { oldest: 3 });
         assert!(store.changes_after(&table, 3).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn a_log_forgets_sooner_what_is_heavier() {
+        let (store, table) = store(1000);
+        for i in 0..40 {
+            let mut object = named("a");
+            object["data"] = json!({"key": "x".repeat(1 << 20), "i": i});
+            store.transact(|inner| inner.put(&table, object));
+        }
+        let TooOld { oldest } = store.changes_after(&table, 0).unwrap_err();
+        assert_eq!(store.changes_after(&table, oldest).unwrap().0.len(), 15);
     }
 
     #[test]

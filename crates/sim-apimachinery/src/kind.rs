@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::json::{elements, text};
+
 /// Whether objects of a kind live in namespaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
@@ -135,8 +137,8 @@ impl Kind {
     pub fn of_crd(crd: &Value) -> Vec<Self> {
         let spec = &crd["spec"];
         let names = &spec["names"];
-        let kind = text(&names["kind"]);
-        let or = |value: &Value, other: String| if value.is_string() { text(value) } else { other };
+        let kind = owned(&names["kind"]);
+        let or = |value: &Value, other: String| if value.is_string() { owned(value) } else { other };
         let scope = if spec["scope"] == "Cluster" { Scope::Cluster } else { Scope::Namespaced };
         let versions = spec["versions"].as_array().map_or(&[][..], Vec::as_slice);
         versions
@@ -149,10 +151,10 @@ impl Kind {
                     .map(str::to_owned)
                     .collect();
                 Self {
-                    group: text(&spec["group"]),
-                    version: text(&version["name"]),
+                    group: owned(&spec["group"]),
+                    version: owned(&version["name"]),
                     list_kind: or(&names["listKind"], format!("{kind}List")),
-                    plural: text(&names["plural"]),
+                    plural: owned(&names["plural"]),
                     singular: or(&names["singular"], kind.to_lowercase()),
                     kind: kind.clone(),
                     short_names: texts(&names["shortNames"]),
@@ -162,7 +164,8 @@ impl Kind {
                     verbs: ALL_VERBS.map(str::to_owned).to_vec(),
                     columns: columns(&version["additionalPrinterColumns"]),
                     selectable: elements(&version["selectableFields"])
-                        .map(|field| text(&field["jsonPath"]).trim_start_matches('.').to_owned())
+                        .iter()
+                        .map(|field| owned(&field["jsonPath"]).trim_start_matches('.').to_owned())
                         .collect(),
                     keeps_generation: true,
                     unconditional_update: false,
@@ -177,13 +180,14 @@ impl Kind {
 
 fn columns(value: &Value) -> Vec<Column> {
     elements(value)
+        .iter()
         .map(|column| Column {
-            name: text(&column["name"]),
-            r#type: text(&column["type"]),
-            format: text(&column["format"]),
-            description: text(&column["description"]),
+            name: owned(&column["name"]),
+            r#type: owned(&column["type"]),
+            format: owned(&column["format"]),
+            description: owned(&column["description"]),
             priority: column["priority"].as_i64().unwrap_or_default(),
-            json_path: text(&column["jsonPath"]),
+            json_path: owned(&column["jsonPath"]),
         })
         .collect()
 }
@@ -198,16 +202,12 @@ pub fn group_version(api_version: &str) -> (&str, &str) {
     api_version.split_once('/').unwrap_or(("", api_version))
 }
 
-fn text(value: &Value) -> String {
-    value.as_str().unwrap_or_default().to_owned()
+fn owned(value: &Value) -> String {
+    text(value).to_owned()
 }
 
 fn texts(value: &Value) -> Vec<String> {
-    elements(value).map(text).collect()
-}
-
-fn elements(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
+    elements(value).iter().map(owned).collect()
 }
 
 #[cfg(test)]

@@ -12,7 +12,10 @@
 pub mod apply;
 pub mod body;
 pub mod builtin;
+pub mod defaults;
 pub mod discovery;
+pub mod event;
+pub mod json;
 pub mod kind;
 pub mod managed_fields;
 pub mod openapi;
@@ -20,6 +23,7 @@ pub mod protobuf;
 pub mod rbac;
 pub mod schema;
 pub mod selector;
+pub mod service;
 pub mod status;
 pub mod strategic_merge;
 pub mod table;

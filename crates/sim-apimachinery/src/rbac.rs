@@ -12,6 +12,8 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 
+use crate::json::{elements, text};
+
 pub use bootstrap::bootstrap;
 
 mod bootstrap;
@@ -136,6 +138,7 @@ impl Policy {
                 let at = if role["kind"] == "Role" { namespace? } else { "" };
                 let rules = roles.get(&(text(&role["kind"]), at, text(&role["name"])))?.clone();
                 let subjects = elements(&binding["subjects"])
+                    .iter()
                     .filter_map(|s| subject(s, namespace.unwrap_or_default()))
                     .collect();
                 Some(Binding { namespace: namespace.map(str::to_owned), subjects, rules })
@@ -249,8 +252,9 @@ fn full_name(resource: &str, subresource: &str) -> String {
 }
 
 fn rules(role: &Value) -> Vec<Rule> {
-    let texts = |value: &Value| elements(value).map(|t| text(t).to_owned()).collect();
+    let texts = |value: &Value| elements(value).iter().map(|t| text(t).to_owned()).collect();
     elements(&role["rules"])
+        .iter()
         .map(|rule| Rule {
             verbs: texts(&rule["verbs"]),
             groups: texts(&rule["apiGroups"]),
@@ -259,14 +263,6 @@ fn rules(role: &Value) -> Vec<Rule> {
             paths: texts(&rule["nonResourceURLs"]),
         })
         .collect()
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
-fn elements(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]

@@ -1,27 +1,45 @@
 //! What the server refuses, with the causes of the real one.
 //!
-//! Names, labels and their like are in [`names`]; [`faults`] holds an object of a built-in kind against the rules that
-//! need nothing but the object. What needs other objects (addresses, node ports, the state before) is the server's.
+//! Names, labels and their like are in [`names`]; [`metadata`] and [`faults`] hold an object against the rules that need
+//! nothing but the object and its state before. What needs other objects (addresses, node ports) is the server's.
 
 use serde_json::Value;
 
+use crate::json::{elements, entries, text};
 use crate::{kind::Kind, status::Cause};
 
+mod address;
+mod definition;
+mod endpoint_slice;
+mod event;
+mod lease;
+mod metadata;
 pub mod names;
+mod node;
 mod rbac;
+mod service;
 mod storage;
 
-/// Everything that is wrong with the content of an object of these kinds: Role, ClusterRole and their bindings,
-/// ConfigMap, Secret, StorageClass. Nothing for other kinds, and nothing about `metadata`.
-pub fn faults(kind: &Kind, object: &Value) -> Vec<Cause> {
+pub use self::metadata::faults as metadata;
+pub use self::service::status_faults as service_status;
+
+/// Everything that is wrong with the content of an object of a built-in kind; `old` is the state before an update.
+/// Events are in the words of the core group. Nothing about `metadata`.
+pub fn faults(kind: &Kind, old: Option<&Value>, object: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     match (kind.group.as_str(), kind.kind.as_str()) {
+        ("", "ConfigMap") => storage::config_map(old, object, &mut causes),
+        ("", "Node") => node::faults(old, object, &mut causes),
+        ("", "Secret") => storage::secret(old, object, &mut causes),
+        ("", "Service") => service::faults(old, object, &mut causes),
+        ("" | "events.k8s.io", "Event") => event::faults(object, &mut causes),
+        ("apiextensions.k8s.io", "CustomResourceDefinition") => definition::faults(object, &mut causes),
+        ("coordination.k8s.io", "Lease") => lease::faults(object, &mut causes),
+        ("discovery.k8s.io", "EndpointSlice") => endpoint_slice::faults(old, object, &mut causes),
         ("rbac.authorization.k8s.io", "Role" | "ClusterRole") => rbac::role(kind, object, &mut causes),
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
-            rbac::binding(kind, object, &mut causes);
+            rbac::binding(kind, old, object, &mut causes);
         }
-        ("", "ConfigMap") => storage::config_map(object, &mut causes),
-        ("", "Secret") => storage::secret(object, &mut causes),
         ("storage.k8s.io", "StorageClass") => storage::class(object, &mut causes),
         _ => {}
     }
@@ -31,14 +49,6 @@ pub fn faults(kind: &Kind, object: &Value) -> Vec<Cause> {
 /// A cause for each text that [`names`] found.
 fn named(field: &str, value: &str, faults: Vec<String>, causes: &mut Vec<Cause>) {
     causes.extend(faults.into_iter().map(|fault| Cause::invalid(field, &value.into(), &fault)));
-}
-
-fn elements(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use sim_apimachinery::kind::qualified;
 use sim_apimachinery::rbac;
 
 use crate::admission::Resolver;
 use crate::clock::Clock;
-use crate::kind::table_name;
 use crate::server::{ApiServer, Shared};
 use crate::store::Store;
 use crate::store::addresses::{Addresses, NODE_PORTS};
@@ -155,7 +155,7 @@ impl Builder {
                 Some("Role") => "roles",
                 _ => "rolebindings",
             };
-            server.bootstrap(&table_name(RBAC, plural), object);
+            server.bootstrap(&qualified(plural, RBAC), object);
         }
         let address = server.0.store.transact(|inner| inner.addresses.first());
         server.bootstrap("services", kubernetes(&address.to_string()));

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use serde_json::{Value, json};
+use sim_apimachinery::event;
 
 use crate::Failure;
 use crate::kind::{Behaviour, Kind};
-use crate::rules::event;
 
 /// What of an object is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,11 @@ pub(crate) fn in_version(kind: &Kind, version: usize, stored: &Value) -> Value {
         return event::to_new(stored);
     }
     let mut object = stored.clone();
+    let known = object["apiVersion"] == kind.api(version).api_version();
     object["apiVersion"] = kind.api(version).api_version().into();
+    if kind.is_custom() && !known {
+        kind.versions[version].schema.prune(&mut object);
+    }
     object
 }
 

@@ -20,22 +20,17 @@ use sim_apimachinery::schema::Schema;
 pub(crate) enum Behaviour {
     /// A custom resource: its schema says all.
     Custom,
-    /// Kept as it comes, with the rules for metadata only.
+    /// Kept under the rules for its content.
     Plain,
-    ConfigMap,
     /// `customresourcedefinitions`: adds kinds.
     Definition,
-    EndpointSlice,
-    Event,
-    /// The same storage as [`Behaviour::Event`], in the words of `events.k8s.io/v1`.
+    /// The same storage as the core group's events, in the words of `events.k8s.io/v1`.
     NewEvent,
-    Lease,
     Namespace,
     Node,
     Pod,
-    Secret,
     Service,
-    /// Deployments and DaemonSets: replicas and strategies are filled in.
+    /// Deployments and DaemonSets: there is always a status.
     Workload,
     /// Not kept: a question, answered by the create.
     Review,
@@ -84,10 +79,6 @@ impl Kind {
     pub(crate) fn is_custom(&self) -> bool {
         self.behaviour == Behaviour::Custom
     }
-}
-
-pub(crate) fn table_name(group: &str, plural: &str) -> Arc<str> {
-    if group.is_empty() { plural.into() } else { format!("{plural}.{group}").into() }
 }
 
 /// All kinds, by group and plural. Immutable; a changed definition makes a new one.

@@ -32,11 +32,6 @@ pub(crate) fn conform(kind: &Kind, version: usize, object: &mut Value) {
     schema.default_object(object);
 }
 
-/// The faults that a schema finds.
-pub(crate) fn validate(ask: &Ask, new: &Value, causes: &mut Vec<Cause>) {
-    causes.extend(ask.schema().validate(new));
-}
-
 /// Calls `f` with the schema of the kept form, and with who writes.
 fn with_writer<T>(server: &ApiServer, ask: &Ask, f: impl FnOnce(&Schema, &Writer<'_>) -> T) -> T {
     let now = server.0.clock.text();

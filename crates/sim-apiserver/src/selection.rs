@@ -1,11 +1,10 @@
 //! Which objects a list or a watch wants: a namespace, labels, fields.
 
 use serde_json::Value;
-use sim_apimachinery::selector;
+use sim_apimachinery::{event, selector};
 
 use crate::Failure;
 use crate::kind::Behaviour;
-use crate::rules::event;
 use crate::server::Ask;
 
 /// The objects that a request selects.

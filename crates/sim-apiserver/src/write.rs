@@ -73,7 +73,7 @@ fn checked(ask: &Ask, body: Body) -> Result<Value, Failure> {
         object["metadata"] = json!({});
     }
     if ask.kind.behaviour == Behaviour::NewEvent {
-        return Ok(crate::rules::event::from_new(&object));
+        return Ok(sim_apimachinery::event::from_new(&object));
     }
     object["apiVersion"] = ask.kind.stored_as.clone().into();
     Ok(object)
@@ -106,7 +106,7 @@ impl ApiServer {
 /// What follows from a definition that was written or removed: the kinds that the server knows.
 fn follow_definition(server: &ApiServer, definition: &Value) {
     let deleting = definition["metadata"]["deletionTimestamp"].is_string();
-    if let (false, Ok(kind)) = (deleting, custom::kind(definition)) {
+    if let (false, Some(kind)) = (deleting, custom::kind(definition)) {
         server.change_kinds(|kinds| kinds.insert(kind));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::{ListType, Rules, Schema, Type, child, object_meta};
+use crate::json::elements;
 use crate::status::Cause;
 
 impl Schema {
@@ -167,10 +168,6 @@ fn junctor(value: &Value, path: &str, causes: &mut Vec<Cause>) -> Schema {
     causes.extend(ignored.into_iter().filter(|cause| cause.field.ends_with(".pattern")));
     schema.nullable = true;
     schema
-}
-
-fn elements(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn texts(value: &Value) -> Vec<String> {

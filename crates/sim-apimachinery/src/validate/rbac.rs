@@ -37,8 +37,11 @@ pub(super) fn role(kind: &Kind, role: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-pub(super) fn binding(kind: &Kind, binding: &Value, causes: &mut Vec<Cause>) {
+pub(super) fn binding(kind: &Kind, old: Option<&Value>, binding: &Value, causes: &mut Vec<Cause>) {
     let role = &binding["roleRef"];
+    if old.is_some_and(|old| old["roleRef"] != *role) {
+        causes.push(Cause::invalid("roleRef", role, "cannot change roleRef"));
+    }
     check_group("roleRef.apiGroup", role, GROUP, causes);
     let kinds = if kind.namespaced() { &["Role", "ClusterRole"][..] } else { &["ClusterRole"][..] };
     if !kinds.contains(&text(&role["kind"])) {

@@ -2,13 +2,14 @@
 
 use serde_json::Value;
 
-use super::{named, names, text};
+use super::{entries, named, names, text};
 use crate::status::Cause;
 
 /// More than this in all values together is refused (1 MiB).
 const MAX_SIZE: usize = 1 << 20;
 
-pub(super) fn config_map(map: &Value, causes: &mut Vec<Cause>) {
+pub(super) fn config_map(old: Option<&Value>, map: &Value, causes: &mut Vec<Cause>) {
+    immutable(old, map, &["data", "binaryData"], causes);
     let mut size = 0_usize;
     for (key, value) in entries(&map["data"]) {
         named(&format!("data[{key}]"), key, names::config_key(key), causes);
@@ -27,7 +28,11 @@ pub(super) fn config_map(map: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-pub(super) fn secret(secret: &Value, causes: &mut Vec<Cause>) {
+pub(super) fn secret(old: Option<&Value>, secret: &Value, causes: &mut Vec<Cause>) {
+    immutable(old, secret, &["data"], causes);
+    if old.is_some_and(|old| old["type"] != secret["type"]) {
+        causes.push(Cause::invalid("type", &secret["type"], "field is immutable"));
+    }
     let mut size = 0_usize;
     for (key, value) in entries(&secret["data"]) {
         named(&format!("data[{key}]"), key, names::config_key(key), causes);
@@ -71,8 +76,15 @@ pub(super) fn class(class: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-fn entries(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
-    value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+fn immutable(old: Option<&Value>, new: &Value, fields: &[&str], causes: &mut Vec<Cause>) {
+    let Some(old) = old.filter(|old| old["immutable"] == true) else { return };
+    let detail = "field is immutable when `immutable` is set";
+    if new["immutable"] != true {
+        causes.push(Cause::forbidden("immutable", detail));
+    }
+    for field in fields.iter().filter(|field| old[**field] != new[**field]) {
+        causes.push(Cause::forbidden(field, detail));
+    }
 }
 
 /// How many bytes the base64 text stands for.

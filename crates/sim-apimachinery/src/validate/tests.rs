@@ -15,7 +15,7 @@ fn wrong_objects_are_told_what_the_real_server_tells_them() {
             texts.sort();
             texts
         };
-        let ours = faults(kind, object).iter().map(|cause| json!(cause)).collect::<Vec<_>>();
+        let ours = faults(kind, None, object).iter().map(|cause| json!(cause)).collect::<Vec<_>>();
         assert_eq!(texts(&ours), texts(elements(&case["causes"])), "{object}");
         compared += 1;
     }
@@ -26,6 +26,6 @@ fn wrong_objects_are_told_what_the_real_server_tells_them() {
 fn values_that_are_too_large_together_are_refused() {
     let kind = builtin::find("v1", "ConfigMap").unwrap();
     let half = "x".repeat(600_000);
-    let causes = faults(kind, &json!({"data": {"a": half, "b": half}}));
+    let causes = faults(kind, None, &json!({"data": {"a": half, "b": half}}));
     assert_eq!(causes, [Cause::too_long("", 1 << 20)]);
 }

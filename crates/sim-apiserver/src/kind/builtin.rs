@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sim_apimachinery::schema::Schema;
 use sim_apimachinery::{builtin, kind as api, schema};
 
-use super::{Behaviour, Kind, Version, table_name};
+use super::{Behaviour, Kind, Version};
 
 /// Every built-in kind.
 pub(super) fn kinds() -> impl Iterator<Item = Kind> {
@@ -27,9 +27,9 @@ pub(super) fn kinds() -> impl Iterator<Item = Kind> {
             behaviour,
             // both groups of events are one storage
             table: if behaviour == Behaviour::NewEvent {
-                table_name("", &api.plural)
+                api.plural.as_str().into()
             } else {
-                table_name(&api.group, &api.plural)
+                api.qualified_resource().into()
             },
         }
     })
@@ -40,17 +40,12 @@ fn behaviour(api: &api::Kind) -> Behaviour {
         return Behaviour::Review;
     }
     match (api.group.as_str(), api.plural.as_str()) {
-        ("", "configmaps") => Behaviour::ConfigMap,
-        ("", "events") => Behaviour::Event,
         ("", "namespaces") => Behaviour::Namespace,
         ("", "nodes") => Behaviour::Node,
         ("", "pods") => Behaviour::Pod,
-        ("", "secrets") => Behaviour::Secret,
         ("", "services") => Behaviour::Service,
         ("apiextensions.k8s.io", "customresourcedefinitions") => Behaviour::Definition,
         ("apps", "daemonsets" | "deployments") => Behaviour::Workload,
-        ("coordination.k8s.io", "leases") => Behaviour::Lease,
-        ("discovery.k8s.io", "endpointslices") => Behaviour::EndpointSlice,
         ("events.k8s.io", "events") => Behaviour::NewEvent,
         _ => Behaviour::Plain,
     }

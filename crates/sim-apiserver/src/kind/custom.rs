@@ -3,72 +3,32 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use sim_apimachinery::json::elements;
 use sim_apimachinery::kind as api;
 use sim_apimachinery::schema::Schema;
-use sim_apimachinery::status::Cause;
 
-use super::{Behaviour, Kind, Version, table_name};
+use super::{Behaviour, Kind, Version};
 
-/// The kind that a definition describes.
-///
-/// # Errors
-/// The fields that are missing or contradict each other.
-pub(crate) fn kind(definition: &Value) -> Result<Kind, Vec<Cause>> {
-    let mut causes = vec![];
+/// The kind that a definition describes; none if it is not one that `sim-apimachinery` finds nothing wrong with.
+pub(crate) fn kind(definition: &Value) -> Option<Kind> {
     let spec = &definition["spec"];
-    let mut text = |field: &str, value: &Value| {
-        let text = value.as_str().unwrap_or_default();
-        if text.is_empty() {
-            causes.push(Cause::required(field, ""));
-        }
-        text.to_owned()
-    };
-    let group = text("spec.group", &spec["group"]);
-    let plural = text("spec.names.plural", &spec["names"]["plural"]);
-    let kind = text("spec.names.kind", &spec["names"]["kind"]);
-    let scope = text("spec.scope", &spec["scope"]);
-    if !matches!(scope.as_str(), "Namespaced" | "Cluster" | "") {
-        causes.push(Cause::not_supported("spec.scope", &spec["scope"], &["Cluster", "Namespaced"]));
-    }
-    let name = definition["metadata"]["name"].as_str().unwrap_or_default();
-    if !group.is_empty() && !plural.is_empty() && name != format!("{plural}.{group}") {
-        let detail = r#"must be spec.names.plural+"."+spec.group"#;
-        causes.push(Cause::invalid("metadata.name", &definition["metadata"]["name"], detail));
-    }
-    let versions = spec["versions"].as_array().map_or(&[][..], Vec::as_slice);
-    if versions.iter().filter(|version| version["storage"] == true).count() != 1 {
-        let detail = "must have exactly one version marked as storage version";
-        causes.push(Cause::invalid("spec.versions", &spec["versions"], detail));
-    }
-    for (i, version) in versions.iter().enumerate() {
-        if !version["schema"]["openAPIV3Schema"].is_object() {
-            let field = format!("spec.versions[{i}].schema.openAPIV3Schema");
-            causes.push(Cause::required(&field, "schemas are required"));
-        }
-    }
+    let (group, plural) = (spec["group"].as_str()?, spec["names"]["plural"].as_str()?);
+    let versions = elements(&spec["versions"]);
     let mut schemas = vec![];
-    for (i, version) in versions.iter().enumerate() {
-        let path = format!("spec.versions[{i}].schema.openAPIV3Schema");
-        match Schema::of_crd(&version["schema"]["openAPIV3Schema"], &path) {
-            Ok(schema) => schemas.push(Arc::new(schema)),
-            Err(faults) => causes.extend(faults),
-        }
+    for version in versions {
+        schemas.push(Arc::new(Schema::of_crd(&version["schema"]["openAPIV3Schema"], "").ok()?));
     }
-    if !causes.is_empty() {
-        return Err(causes);
-    }
-    let storage = versions.iter().find(|version| version["storage"] == true);
-    let storage = storage.and_then(|version| version["name"].as_str()).unwrap_or_default();
+    let storage = versions.iter().find(|version| version["storage"] == true)?;
     let described = api::Kind::of_crd(definition).into_iter();
-    Ok(Kind {
-        namespaced: scope == "Namespaced",
-        stored_as: format!("{group}/{storage}"),
+    Some(Kind {
+        group: group.to_owned(),
+        plural: plural.to_owned(),
+        kind: spec["names"]["kind"].as_str()?.to_owned(),
+        namespaced: spec["scope"] == "Namespaced",
+        stored_as: format!("{group}/{}", storage["name"].as_str()?),
         versions: described.map(|api| version(versions, &schemas, api)).collect(),
         behaviour: Behaviour::Custom,
-        table: table_name(&group, &plural),
-        group,
-        plural,
-        kind,
+        table: api::qualified(plural, group).into(),
     })
 }
 
@@ -95,7 +55,7 @@ pub(crate) fn complete(definition: &mut Value, kind: &Kind, now: &str) {
         definition["spec"]["conversion"] = json!({"strategy": "None"});
     }
     let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message});
-    let storage = sim_apimachinery::kind::group_version(&kind.stored_as).1;
+    let storage = api::group_version(&kind.stored_as).1;
     let mut stored: Vec<Value> =
         definition["status"]["storedVersions"].as_array().cloned().unwrap_or_default();
     if !stored.iter().any(|v| v == storage) {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
+use sim_apimachinery::json::elements;
 
 /// Where node ports come from unless a server is told otherwise.
 pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
@@ -63,6 +64,11 @@ impl Addresses {
     /// The first address, which is that of the Service `default/kubernetes`.
     pub(crate) fn first(&self) -> IpAddr {
         IpAddr::V4(Ipv4Addr::from(self.network + 1))
+    }
+
+    /// The network, such as `10.96.0.0/16`.
+    pub(crate) fn network(&self) -> String {
+        format!("{}/{}", Ipv4Addr::from(self.network), self.prefix)
     }
 
     pub(crate) fn node_ports(&self) -> &RangeInclusive<u16> {
@@ -147,13 +153,13 @@ pub(crate) fn holder(service: &Value) -> String {
 }
 
 fn addresses(service: &Value) -> impl Iterator<Item = IpAddr> {
-    let all = service["spec"]["clusterIPs"].as_array().into_iter().flatten();
+    let all = elements(&service["spec"]["clusterIPs"]).iter();
     all.filter_map(|address| address.as_str()?.parse().ok())
 }
 
 fn ports(service: &Value) -> impl Iterator<Item = (u16, String)> {
     let spec = &service["spec"];
-    let node_ports = spec["ports"].as_array().into_iter().flatten().filter_map(|port| {
+    let node_ports = elements(&spec["ports"]).iter().filter_map(|port| {
         let protocol = port["protocol"].as_str().unwrap_or("TCP").to_owned();
         Some((u16::try_from(port["nodePort"].as_u64()?).ok()?, protocol))
     });

@@ -54,6 +54,7 @@ pub(super) async fn store(
     rules::prepare_create(server, ask, &mut object)?;
     rules::validate(ask, None, &object)?;
     admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;
+    rules::as_stored(ask, &mut object);
     let table = &kind.table;
     let stored = server.0.store.transact(|inner| {
         // again, under the lock: it may have gone while webhooks were asked

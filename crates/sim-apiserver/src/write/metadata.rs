@@ -2,19 +2,13 @@
 
 use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
-use sim_apimachinery::validate::names;
 
 use crate::Failure;
-use crate::kind::{Behaviour, Kind};
 use crate::request::Verb;
 use crate::server::{ApiServer, Ask};
 
 /// The longest name that `generateName` may give; what is longer loses its end before the random characters.
 const GENERATED: usize = 58;
-/// All annotations of an object together, keys and values, as a real server allows.
-const ANNOTATIONS: usize = 256 * 1024;
-/// Finalizers of built-in kinds that need no domain.
-const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 /// The letters of generated names: no vowels, so no words.
 const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -30,7 +24,9 @@ pub(crate) fn uid(server: &ApiServer) -> String {
 /// What the server writes into the metadata of a new object.
 pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result<(), Failure> {
     let given = &object["metadata"];
-    if !matches!(given["resourceVersion"].as_str().unwrap_or_default(), "" | "0") {
+    // it is the storage that refuses this, and a dry run does not get there
+    let versioned = !matches!(given["resourceVersion"].as_str().unwrap_or_default(), "" | "0");
+    if versioned && !ask.query.dry_run {
         let message = "resourceVersion should not be set on objects to be created".to_owned();
         return Err(Failure { code: 500, reason: "", message, details: Value::Null });
     }
@@ -54,9 +50,7 @@ pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result
     let time = server.0.clock.text();
     let uid = uid(server);
     let metadata = object["metadata"].as_object_mut().expect("`checked` has seen to it");
-    for field in
-        ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion", "generation"]
-    {
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "resourceVersion"] {
         metadata.remove(field);
     }
     metadata.retain(|_, value| !says_nothing(value));
@@ -152,85 +146,4 @@ pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failur
         };
     }
     Ok(())
-}
-
-/// The faults in an object's metadata.
-pub(crate) fn validate(kind: &Kind, old: Option<&Value>, object: &Value, causes: &mut Vec<Cause>) {
-    let metadata = &object["metadata"];
-    let mut fault = |field: &str, value: &Value, details: Vec<String>| {
-        causes.extend(details.iter().map(|detail| Cause::invalid(field, value, detail)));
-    };
-    let not_text = || vec!["must be a string".to_owned()];
-    let name = metadata["name"].as_str().unwrap_or_default();
-    if old.is_none() && !name.is_empty() {
-        fault("metadata.name", &metadata["name"], name_faults(kind, name));
-    }
-    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        fault("metadata.labels", &json!(key), names::label_key(key));
-        fault("metadata.labels", value, value.as_str().map_or_else(not_text, names::label_value));
-    }
-    let mut size = 0;
-    for (key, value) in metadata["annotations"].as_object().into_iter().flatten() {
-        fault("metadata.annotations", &json!(key), names::label_key(&key.to_ascii_lowercase()));
-        match value.as_str() {
-            Some(text) => size += key.len() + text.len(),
-            None => fault("metadata.annotations", value, not_text()),
-        }
-    }
-    for (i, finalizer) in metadata["finalizers"].as_array().into_iter().flatten().enumerate() {
-        fault("metadata.finalizers", finalizer, finalizer.as_str().map_or_else(not_text, names::label_key));
-        let text = finalizer.as_str().unwrap_or_default();
-        if !kind.is_custom() && !text.contains('/') && !STANDARD_FINALIZERS.contains(&text) {
-            let detail = "name is neither a standard finalizer name nor is it fully qualified".to_owned();
-            fault(&format!("metadata.finalizers[{i}]"), finalizer, vec![detail]);
-        }
-    }
-    if name.is_empty() {
-        causes.push(Cause::required("metadata.name", "name or generateName is required"));
-    }
-    if size > ANNOTATIONS {
-        causes.push(Cause::too_long("metadata.annotations", ANNOTATIONS));
-    }
-    validate_owners(metadata, causes);
-    validate_finalizers(old, metadata, causes);
-}
-
-fn name_faults(kind: &Kind, name: &str) -> Vec<String> {
-    match (kind.behaviour, kind.group.as_str()) {
-        (Behaviour::Namespace | Behaviour::Service, _) => names::dns1123_label(name),
-        (_, "rbac.authorization.k8s.io") => names::path_segment(name),
-        _ => names::dns1123_subdomain(name),
-    }
-}
-
-fn validate_owners(metadata: &Value, causes: &mut Vec<Cause>) {
-    let mut controllers = 0;
-    for owner in metadata["ownerReferences"].as_array().into_iter().flatten() {
-        for field in ["apiVersion", "kind", "name", "uid"] {
-            if owner[field].as_str().unwrap_or_default().is_empty() {
-                let path = format!("metadata.ownerReferences.{field}");
-                causes.push(Cause::invalid(&path, &json!(""), "must not be empty"));
-            }
-        }
-        controllers += usize::from(owner["controller"] == true);
-    }
-    if controllers > 1 {
-        let detail = "Only one reference can have Controller set to true";
-        causes.push(Cause::invalid("metadata.ownerReferences", &metadata["ownerReferences"], detail));
-    }
-}
-
-fn validate_finalizers(old: Option<&Value>, metadata: &Value, causes: &mut Vec<Cause>) {
-    let finalizers = || metadata["finalizers"].as_array().into_iter().flatten();
-    let Some(old) = old.filter(|old| old["metadata"]["deletionTimestamp"].is_string()) else { return };
-    let before = old["metadata"]["finalizers"].as_array();
-    let new: Vec<_> = finalizers().filter(|f| !before.is_some_and(|b| b.contains(f))).cloned().collect();
-    if !new.is_empty() {
-        let list: Vec<String> = new.iter().map(Value::to_string).collect();
-        let detail = format!(
-            "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-            list.join(", ")
-        );
-        causes.push(Cause::forbidden("metadata.finalizers", &detail));
-    }
 }

@@ -102,6 +102,7 @@ async fn attempt(
     machinery::own(server, ask, operation, Some(old), &mut new);
     rules::prepare_update(server, ask, old, &mut new);
     rules::validate(ask, Some(old), &new)?;
+    rules::as_stored(ask, &mut new);
     if !differs(old, &new) {
         return Ok(Some(current.clone()));
     }

@@ -12,4 +12,5 @@ mod ownership;
 mod services;
 mod sockets;
 mod support;
+mod vectors;
 mod watches;

@@ -5,7 +5,7 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::support::{cluster, config_map, define_widgets, object, refusal, widget, widgets};
+use crate::support::{any, cluster, config_map, define, define_widgets, object, refusal, widget, widgets};
 
 fn maps(client: &kube::Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), "shop")
@@ -234,4 +234,39 @@ async fn wrong_metadata_is_named_field_by_field() {
         (details.causes[0].field.as_str(), details.causes[0].reason.as_str()),
         ("metadata.labels", "FieldValueInvalid")
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_another_version_keeps_what_the_stored_version_knows() {
+    let (_server, client) = cluster();
+    let version = |name: &str, stored: bool, fields: &[&str]| {
+        let fields: serde_json::Map<_, _> =
+            fields.iter().map(|field| ((*field).to_owned(), json!({"type": "integer"}))).collect();
+        let spec = json!({"type": "object", "properties": fields});
+        json!({
+            "name": name, "served": true, "storage": stored,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+        })
+    };
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "gadgets.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "gadgets", "kind": "Gadget"},
+            "versions": [version("v1alpha1", false, &["port", "PeriodSeconds"]), version("v1", true, &["port", "weight"])],
+        },
+    });
+    define(&client, definition).await;
+    let old = any(&client, "example.com/v1alpha1", "Gadget", "gadgets");
+    let new = any(&client, "example.com/v1", "Gadget", "gadgets");
+    let gadget = json!({
+        "apiVersion": "example.com/v1alpha1", "kind": "Gadget", "metadata": {"name": "a"},
+        "spec": {"port": 80, "PeriodSeconds": 5},
+    });
+    let made = old.create(&PostParams::default(), &object(gadget)).await.unwrap();
+    assert_eq!(made.data["spec"], json!({"port": 80}), "the answer is what was kept");
+    let weighed = Patch::Merge(json!({"spec": {"weight": 3}}));
+    let changed = new.patch("a", &PatchParams::default(), &weighed).await.unwrap();
+    assert_eq!(changed.data["spec"], json!({"port": 80, "weight": 3}));
+    assert_eq!(old.get("a").await.unwrap().data["spec"], json!({"port": 80}));
 }

@@ -62,14 +62,13 @@ pub(crate) async fn define_widgets(client: &Client, with_status: bool) {
             }],
         },
     });
-    let crds: Api<DynamicObject> = Api::all_with(
-        client.clone(),
-        &ApiResource::from_gvk(&GroupVersionKind::gvk(
-            "apiextensions.k8s.io",
-            "v1",
-            "CustomResourceDefinition",
-        )),
-    );
+    define(client, definition).await;
+}
+
+/// Makes a CustomResourceDefinition.
+pub(crate) async fn define(client: &Client, definition: Value) {
+    let crd = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");
+    let crds: Api<DynamicObject> = Api::all_with(client.clone(), &ApiResource::from_gvk(&crd));
     crds.create(&Default::default(), &object(definition)).await.unwrap();
 }
 

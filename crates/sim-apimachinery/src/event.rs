@@ -1,7 +1,6 @@
 //! Events have two groups and one storage: here are the words of one in the words of the other.
 
 use serde_json::{Value, json};
-use sim_apimachinery::status::Cause;
 
 /// Name in `events.k8s.io/v1`, name in core/v1.
 const WORDS: &[(&str, &str)] = &[
@@ -15,30 +14,20 @@ const WORDS: &[(&str, &str)] = &[
 ];
 
 /// A kept Event, in the words of `events.k8s.io/v1`.
-pub(crate) fn to_new(stored: &Value) -> Value {
+pub fn to_new(stored: &Value) -> Value {
     let mut event = renamed(stored, |new, core| (core, new));
     event["apiVersion"] = "events.k8s.io/v1".into();
     event
 }
 
 /// An Event in the words of `events.k8s.io/v1`, as it is kept.
-pub(crate) fn from_new(event: &Value) -> Value {
+pub fn from_new(event: &Value) -> Value {
     let mut stored = renamed(event, |new, core| (new, core));
     stored["apiVersion"] = "v1".into();
     if stored["source"].is_null() {
         stored["source"] = json!({});
     }
     stored
-}
-
-/// An Event is in the namespace of what it is about; those about cluster-scoped objects are in `default`.
-pub(crate) fn validate(stored: &Value, causes: &mut Vec<Cause>) {
-    let about = stored["involvedObject"]["namespace"].as_str().unwrap_or_default();
-    let place = stored["metadata"]["namespace"].as_str().unwrap_or_default();
-    if place != if about.is_empty() { "default" } else { about } {
-        let detail = "does not match event.namespace";
-        causes.push(Cause::invalid("involvedObject.namespace", &about.into(), detail));
-    }
 }
 
 fn renamed<'a>(event: &Value, order: impl Fn(&'a str, &'a str) -> (&'a str, &'a str)) -> Value {

@@ -7,6 +7,7 @@
 
 mod bench;
 mod counts;
+mod package_driver;
 mod seeds;
 mod step;
 mod test;
@@ -38,6 +39,8 @@ enum Task {
     Seeds(seeds::Options),
     /// Measure; a table for people, JSON in target/bench/.
     Bench(bench::Options),
+    /// Package the node driver as Rancher downloads it, into target/node-driver/.
+    PackageDriver(package_driver::Options),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +50,7 @@ fn main() -> ExitCode {
         Task::Tour(options) => tour::run(&options),
         Task::Seeds(options) => seeds::run(&options),
         Task::Bench(options) => bench::run(&options),
+        Task::PackageDriver(options) => package_driver::run(&options),
     };
     match done {
         Ok(true) => ExitCode::SUCCESS,

@@ -57,10 +57,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
         Err(fault) => {
-            eprintln!("{fault}");
+            complain(&fault);
             ExitCode::from(2)
         }
     }
+}
+
+/// To standard error, whether anybody reads it or not.
+fn complain(text: &str) {
+    // a parent that is gone is no reason to panic
+    writeln!(io::stderr(), "{text}").ok();
 }
 
 fn explain() -> io::Result<()> {
@@ -88,7 +94,7 @@ fn plugin(args: &[OsString]) -> ExitCode {
     let listener = match plugin::listen(&mut io::stdout().lock()) {
         Ok(listener) => listener,
         Err(error) => {
-            eprintln!("listen on 127.0.0.1 and say where: {error}");
+            complain(&format!("listen on 127.0.0.1 and say where: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -100,7 +106,7 @@ fn plugin(args: &[OsString]) -> ExitCode {
             Ok(Ending::Closed) => ExitCode::SUCCESS,
             Ok(Ending::Silence) => ExitCode::FAILURE,
             Err(error) => {
-                eprintln!("serve rancher-machine: {error}");
+                complain(&format!("serve rancher-machine: {error}"));
                 ExitCode::FAILURE
             }
         }
@@ -115,7 +121,7 @@ fn run(command: impl Future<Output = Result<String, String>>) -> ExitCode {
                 Err(_) => ExitCode::FAILURE,
             },
             Err(text) => {
-                eprintln!("{text}");
+                complain(&text);
                 ExitCode::FAILURE
             }
         }
@@ -129,7 +135,7 @@ fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("start the runtime: {error}");
+            complain(&format!("start the runtime: {error}"));
             return ExitCode::FAILURE;
         }
     };

@@ -13,7 +13,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rsa::{
     RsaPrivateKey,
-    pkcs1::{EncodeRsaPrivateKey, LineEnding},
+    pkcs1::{DecodeRsaPrivateKey, EncodeRsaPrivateKey, LineEnding},
     rand_core::UnwrapErr,
     traits::PublicKeyParts,
 };
@@ -37,12 +37,17 @@ pub fn generate() -> KeyPair {
     let mut random = UnwrapErr(getrandom::SysRng);
     let key = RsaPrivateKey::new(&mut random, BITS).expect("the size is a good one");
     let private = key.to_pkcs1_pem(LineEnding::LF).expect("a key just made can be written").to_string();
+    KeyPair { private, public: authorized(&key) }
+}
+
+/// The line of `authorized_keys`, with its line end.
+fn authorized(key: &RsaPrivateKey) -> String {
     let mut blob = vec![];
     for part in [b"ssh-rsa".to_vec(), mpint(&key.e_bytes()), mpint(&key.n_bytes())] {
         blob.extend(u32::try_from(part.len()).expect("a few hundred bytes").to_be_bytes());
         blob.extend(part);
     }
-    KeyPair { private, public: format!("ssh-rsa {}\n", STANDARD.encode(blob)) }
+    format!("ssh-rsa {}\n", STANDARD.encode(blob))
 }
 
 /// RFC 4251: without leading zeros, but with one where the first bit would be a sign.
@@ -91,21 +96,55 @@ pub fn stored_public(private: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// Puts a key into the machine's folder unless one is there, and returns the public key that is there then: an attempt
-/// that was cut off goes on with its key.
+/// Puts a key into the machine's folder unless one is there, and returns the public key of the one that is there then: an
+/// attempt that was cut off goes on with its key, and of two attempts at once both have the same. The private key decides,
+/// it appears as a whole or not at all.
 ///
 /// # Errors
 /// If a file cannot be written or read.
 pub fn store(folder: &Path, key: &KeyPair) -> Result<String, Error> {
     let private = path(folder);
     fs::create_dir_all(folder).map_err(fault("make the machine's folder", folder))?;
-    if let Some(public) = stored_public(&private)?.filter(|_| private.exists()) {
+    if claim(&private, &key.private)? {
+        write(&public_path(&private), key.public.as_bytes())?;
+        return Ok(key.public.clone());
+    }
+    if let Some(public) = stored(folder)? {
         return Ok(public);
     }
+    // what is there is no key of ours, and nobody knows its public half
     write(&private, key.private.as_bytes())?;
-    // last, so that where it is there the private one is whole
     write(&public_path(&private), key.public.as_bytes())?;
     Ok(key.public.clone())
+}
+
+/// The public key of the private one in a machine's folder, also where the file for it was never written.
+///
+/// # Errors
+/// If a file cannot be read or written.
+pub fn stored(folder: &Path) -> Result<Option<String>, Error> {
+    let private = path(folder);
+    let text = fs::read_to_string(&private).map_err(fault("read the private SSH key", &private))?;
+    let known = stored_public(&private)?;
+    let Ok(key) = RsaPrivateKey::from_pkcs1_pem(&text) else { return Ok(known) };
+    let public = authorized(&key);
+    if known.is_none() {
+        write(&public_path(&private), public.as_bytes())?;
+    }
+    Ok(Some(public))
+}
+
+/// Makes a file with this content, unless there is one of this name.
+fn claim(path: &Path, content: &str) -> Result<bool, Error> {
+    let new = path.with_extension(format!("new-{}", std::process::id()));
+    fill(&new, content.as_bytes())?;
+    let linked = fs::hard_link(&new, path);
+    fs::remove_file(&new).map_err(fault("remove", &new))?;
+    match linked {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(error) => Err(fault("write", path)(error)),
+    }
 }
 
 /// Copies a private key of the user's into the machine's folder; `with_public` also the file beside it. Returns the
@@ -129,18 +168,16 @@ pub fn copy(from: &Path, folder: &Path, with_public: bool) -> Result<Option<Stri
     Ok(Some(text))
 }
 
-/// Replaces a file as a whole: a half-written key would be taken for one.
+/// Replaces a file as a whole.
 fn write(path: &Path, content: &[u8]) -> Result<(), Error> {
-    let new = path.with_extension("new");
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(MODE)
-        .open(&new)
-        .map_err(fault("write", &new))?;
-    file.write_all(content).map_err(fault("write", &new))?;
+    let new = path.with_extension(format!("new-{}", std::process::id()));
+    fill(&new, content)?;
     fs::rename(&new, path).map_err(fault("write", path))
+}
+
+fn fill(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(MODE).open(path);
+    file.and_then(|mut file| file.write_all(content)).map_err(fault("write", path))
 }
 
 #[cfg(test)]
@@ -189,6 +226,16 @@ mod tests {
         fs::write(path(folder.path()), "private cut").unwrap();
         assert_eq!(store(folder.path(), &key("new")).unwrap(), "ssh-rsa new\n");
         assert_eq!(fs::read_to_string(path(folder.path())).unwrap(), "private new\n");
+    }
+
+    #[test]
+    fn the_public_half_of_a_stored_key_is_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = generate();
+        store(folder.path(), &made).unwrap();
+        fs::remove_file(folder.path().join("id_rsa.pub")).unwrap();
+        assert_eq!(store(folder.path(), &key("other")).unwrap(), made.public);
+        assert_eq!(fs::read_to_string(folder.path().join("id_rsa.pub")).unwrap(), made.public);
     }
 
     #[test]

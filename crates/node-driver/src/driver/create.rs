@@ -206,7 +206,7 @@ impl Keys {
                 let key = making.await.map_err(|error| format!("make the SSH key: {error}"))?;
                 Some(ssh_key::store(folder, &key).map_err(fault)?)
             }
-            (None, None) => ssh_key::stored_public(&ssh_key::path(folder)).map_err(fault)?,
+            (None, None) => ssh_key::stored(folder).map_err(fault)?,
         };
         let path = ssh_key::path(folder);
         let private =

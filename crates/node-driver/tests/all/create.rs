@@ -1,6 +1,6 @@
 //! `PreCreateCheck`, `Create`, `Remove` in this process.
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, long_user_data, options, read, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, key, long_user_data, options, read, vm_path};
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_comes_up_and_goes() {
@@ -27,11 +27,11 @@ async fn a_machine_comes_up_and_goes() {
     assert!(config.ip_address.starts_with("198.18.7."), "{}", config.ip_address);
     assert_eq!(
         (config.ssh_public_key.as_str(), config.server_version.as_str()),
-        ("ssh-rsa AAAA\n", "v1.7.1")
+        (key().public.as_str(), "v1.7.1")
     );
     let folder = store.path().join("machines").join(MACHINE);
     assert_eq!(config.ssh_key_path, folder.join("id_rsa").display().to_string());
-    assert_eq!(std::fs::read_to_string(folder.join("id_rsa.pub")).unwrap(), "ssh-rsa AAAA\n");
+    assert_eq!(std::fs::read_to_string(folder.join("id_rsa.pub")).unwrap(), key().public);
 
     let before = harvester.server.audit().total();
     driver.remove().await.unwrap();

@@ -96,7 +96,8 @@ async fn two_at_once_from_one_store_end_with_one_machine_for_both() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
     let given = read(&options(&[("harvester-user-data", long_user_data())]));
-    let (one, two) = (harvester.driver_as(store.path(), USER, 1), harvester.driver_as(store.path(), USER, 2));
+    let one = harvester.driver_as(store.path(), USER, 1);
+    let two = harvester.driver_with_key(store.path(), USER, 2, crate::support::other_key);
     for driver in [&one, &two] {
         driver.set_config_from_flags(&given).unwrap();
         driver.pre_create_check().await.unwrap();
@@ -105,6 +106,7 @@ async fn two_at_once_from_one_store_end_with_one_machine_for_both() {
     first.unwrap();
     second.unwrap();
     assert_eq!(left(&harvester).await, one_machine());
+    assert_eq!(one.config().ssh_public_key, two.config().ssh_public_key);
 }
 
 // pitfalls-node-driver.md B5: upstream refuses its own VM of an earlier attempt for ever

@@ -3,7 +3,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex},
 };
 
 use cloud_config::expiry::Expiry;
@@ -26,7 +26,7 @@ use node_driver::{
     driver::{Access, Driver, Parts},
     options::Options,
     say::Say,
-    ssh_key::KeyPair,
+    ssh_key::{self, KeyPair},
 };
 
 /// Who the driver is, for rights and faults.
@@ -213,13 +213,16 @@ impl Harvester {
     }
 }
 
-fn key() -> KeyPair {
-    KeyPair { private: "private key\n".into(), public: "ssh-rsa AAAA\n".into() }
+/// The key of the process under test: one for all, making them takes time.
+pub(crate) fn key() -> KeyPair {
+    static KEY: LazyLock<KeyPair> = LazyLock::new(ssh_key::generate);
+    KEY.clone()
 }
 
 /// Of another process.
 pub(crate) fn other_key() -> KeyPair {
-    KeyPair { private: "other private key\n".into(), public: "ssh-rsa BBBB\n".into() }
+    static KEY: LazyLock<KeyPair> = LazyLock::new(ssh_key::generate);
+    KEY.clone()
 }
 
 /// A driver, and what it said.

@@ -1,0 +1,236 @@
+//! `cargo xtask package-driver`: the node driver as Rancher downloads it.
+//!
+//! ```text
+//! target/node-driver/docker-machine-driver-harvester-<arch>.tar.gz           one static ELF of exactly that name
+//! target/node-driver/docker-machine-driver-harvester-<arch>.tar.gz.sha256
+//! target/node-driver/node-driver.yaml                                        the NodeDriver that names it
+//! ```
+//! Rancher starts the file in an empty chroot as another user before it believes in it; so does this task, where it may.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context, Result, ensure};
+use sha2::{Digest as _, Sha256};
+
+use crate::{step, workspace};
+
+/// What Rancher looks for in the archive.
+const NAME: &str = "docker-machine-driver-harvester";
+/// Architectures by Rancher's names, and Rust's targets for them.
+const TARGETS: [(&str, &str); 2] =
+    [("amd64", "x86_64-unknown-linux-musl"), ("arm64", "aarch64-unknown-linux-musl")];
+/// Where Rancher downloads from, unless told otherwise.
+const URL: &str = "https://github.com/harvester/docker-machine-driver-harvester/releases/download/v0.0.0";
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Cargo's profile.
+    #[arg(long, default_value = "dist")]
+    profile: String,
+    /// Where the archives will be downloaded from, without their names.
+    #[arg(long, default_value = URL)]
+    url: String,
+}
+
+/// Packages every architecture whose Rust target is installed.
+///
+/// # Errors
+/// Where a command cannot be started, or a file cannot be written.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let folder = workspace::target().join("node-driver");
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    for (arch, target) in TARGETS {
+        if !is_installed(target)? {
+            println!(
+                "      {arch} is left out: `rustup target add {target}` and a C compiler for it would bring it"
+            );
+            continue;
+        }
+        let Some(program) = build(target, &options.profile)? else { return Ok(false) };
+        let archive = pack(&program, &folder, arch)?;
+        let sum = checksum(&archive)?;
+        let file = format!("{}.sha256", archive.display());
+        fs::write(&file, format!("{sum}  {NAME}-{arch}.tar.gz\n"))
+            .with_context(|| format!("write {file}"))?;
+        println!("ok    {} ({} KiB)", archive.display(), fs::metadata(&archive)?.len() >> 10);
+        if arch == "amd64" {
+            let manifest = folder.join("node-driver.yaml");
+            fs::write(&manifest, node_driver(&options.url, arch, &sum)).context("write the NodeDriver")?;
+            if cfg!(target_arch = "x86_64") && !starts_in_a_chroot(&archive, &folder)? {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn is_installed(target: &str) -> Result<bool> {
+    let told = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
+    let told = told.context("ask rustc for its targets")?;
+    Ok(told.status.success() && Path::new(String::from_utf8_lossy(&told.stdout).trim()).is_dir())
+}
+
+fn build(target: &str, profile: &str) -> Result<Option<PathBuf>> {
+    let arguments =
+        ["build", "--package", "node-driver", "--bin", NAME, "--target", target, "--profile", profile];
+    let mut command = workspace::cargo(arguments);
+    // ring has C in it, none of which needs a C library: the host's compiler does for its own architecture
+    let variable = format!("CC_{}", target.replace('-', "_"));
+    if std::env::var_os(&variable).is_none() && target.starts_with(std::env::consts::ARCH) {
+        command.env(variable, "cc");
+    }
+    if !step::run(&format!("build {NAME} for {target}"), &mut command)?.succeeded {
+        return Ok(None);
+    }
+    let folder = if profile == "dev" { "debug" } else { profile };
+    Ok(Some(workspace::target().join(target).join(folder).join(NAME)))
+}
+
+/// An archive with the program alone in it, the same for the same program.
+fn pack(program: &Path, folder: &Path, arch: &str) -> Result<PathBuf> {
+    let stage = folder.join(format!("stage-{arch}"));
+    fs::create_dir_all(&stage)?;
+    let staged = stage.join(NAME);
+    // a copy, not a link
+    fs::copy(program, &staged).with_context(|| format!("copy {}", program.display()))?;
+    fs::set_permissions(&staged, fs::Permissions::from_mode(0o755))?;
+    ensure!(
+        is_static(&fs::read(&staged)?),
+        "{} needs a loader: Rancher's chroot has none",
+        program.display()
+    );
+    let archive = folder.join(format!("{NAME}-{arch}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.env("GZIP", "-n").args([
+        "--create",
+        "--gzip",
+        "--owner=0",
+        "--group=0",
+        "--numeric-owner",
+        "--mtime=@0",
+    ]);
+    tar.arg("--file").arg(&archive).arg("--directory").arg(&stage).arg(NAME);
+    ensure!(step::run(&format!("pack {arch}"), &mut tar)?.succeeded, "tar failed");
+    fs::remove_dir_all(&stage)?;
+    Ok(archive)
+}
+
+/// Whether a 64-bit little-endian ELF asks for no loader: no program header of type `PT_INTERP`.
+fn is_static(elf: &[u8]) -> bool {
+    const PT_INTERP: u32 = 3;
+    let number = |at: usize, bytes: usize| -> Option<u64> {
+        let field = elf.get(at..at + bytes)?;
+        Some(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    };
+    let headers = || -> Option<Vec<u32>> {
+        let (start, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+        (0..count)
+            .map(|at| number(usize::try_from(start + at * size).ok()?, 4).map(|kind| kind as u32))
+            .collect()
+    };
+    elf.starts_with(b"\x7fELF\x02\x01") && headers().is_some_and(|kinds| !kinds.contains(&PT_INTERP))
+}
+
+fn checksum(file: &Path) -> Result<String> {
+    let content = fs::read(file).with_context(|| format!("read {}", file.display()))?;
+    Ok(Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The NodeDriver, with the annotations that Rancher itself sets on it.
+fn node_driver(url: &str, arch: &str, sum: &str) -> String {
+    format!(
+        "apiVersion: management.cattle.io/v3
+kind: NodeDriver
+metadata:
+  name: harvester
+  annotations:
+    publicCredentialFields: clusterType,clusterId
+    privateCredentialFields: kubeconfigContent
+    optionalCredentialFields: clusterId
+    defaults: clusterType:imported
+spec:
+  displayName: harvester
+  description: \"\"
+  externalId: \"\"
+  builtin: true
+  active: true
+  addCloudCredential: false
+  url: {url}/{NAME}-{arch}.tar.gz
+  checksum: {sum}
+  uiUrl: \"\"
+  whitelistDomains:
+  - github.com
+"
+    )
+}
+
+/// Starts what is in the archive in an empty folder as user 1000: it must explain itself and end.
+fn starts_in_a_chroot(archive: &Path, folder: &Path) -> Result<bool> {
+    let jail = folder.join("jail");
+    fs::create_dir_all(&jail)?;
+    // whatever the umask is: the other user must get in
+    fs::set_permissions(&jail, fs::Permissions::from_mode(0o755))?;
+    if fs::metadata(&jail)?.uid() != 0 {
+        println!("      not started in a chroot: only root may do that");
+        return Ok(true);
+    }
+    let mut unpack = Command::new("tar");
+    unpack.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(&jail);
+    ensure!(unpack.status()?.success(), "unpack {}", archive.display());
+    let told = Command::new("chroot")
+        .arg("--userspec=1000:1000")
+        .arg(&jail)
+        .arg(format!("/{NAME}"))
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .output()
+        .context("start chroot")?;
+    fs::remove_dir_all(&jail)?;
+    let explained = String::from_utf8_lossy(&told.stderr).contains("plugin API version 1");
+    let good = told.status.code() == Some(1) && told.stdout.is_empty() && explained;
+    println!("{}starts in an empty chroot as another user", if good { "ok    " } else { "FAILED" });
+    if !good {
+        println!("{told:?}");
+    }
+    Ok(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn elf(kinds: &[u32]) -> Vec<u8> {
+        let mut elf = vec![0; 0x40];
+        elf[..6].copy_from_slice(b"\x7fELF\x02\x01");
+        elf[0x20] = 0x40;
+        elf[0x36] = 0x38;
+        elf[0x38] = u8::try_from(kinds.len()).unwrap();
+        for kind in kinds {
+            elf.extend(kind.to_le_bytes());
+            elf.extend([0; 0x34]);
+        }
+        elf
+    }
+
+    #[test]
+    fn a_program_is_static_if_it_asks_for_no_loader() {
+        assert!(is_static(&elf(&[1, 2])));
+        assert!(!is_static(&elf(&[6, 3, 1])));
+        assert!(!is_static(&elf(&[1])[..0x42]), "cut off");
+        assert!(!is_static(b"#!/bin/sh"));
+    }
+
+    #[test]
+    fn the_node_driver_names_archive_and_checksum() {
+        let text = node_driver("https://example.com/v1", "amd64", "abc");
+        assert!(
+            text.contains("  url: https://example.com/v1/docker-machine-driver-harvester-amd64.tar.gz\n")
+        );
+        assert!(text.contains("  checksum: abc\n") && text.contains("kind: NodeDriver\n"));
+    }
+}

@@ -42,20 +42,43 @@ pub struct Wishes {
     pub later: Vec<&'static str>,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
     pub misplaced: Vec<String>,
+    /// Keys with our prefix that nobody knows: misspelt, or of a later version.
+    pub unknown: Vec<String>,
+    /// Values of a health check that has no port, and so is none.
+    pub without_port: Vec<&'static str>,
 }
 
 /// Keys of a Service that a later version will act on. [`REFUSED`] of them would mislead: there is no address.
-pub const LATER: [&str; 5] = [
+pub const LATER: [&str; 6] = [
     annotations::PRIMARY_SERVICE,
     SOURCE_RANGES,
+    REQUESTED_ADDRESS,
     annotations::SERVICE_IP,
     annotations::SERVICE_IP_POOL,
     annotations::SERVICE_NETWORK,
 ];
-/// A field of the Service's spec, named like a key.
+/// Fields of the Service's spec, named like keys.
 const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
+const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
 /// Without sharing, a secondary would get an address of its own; without filtering, everybody would be let in.
 pub const REFUSED: [&str; 2] = [annotations::PRIMARY_SERVICE, SOURCE_RANGES];
+const PREFIX: &str = "cloudprovider.harvesterhci.io/";
+/// Of a health check, besides its port.
+const HEALTH_VALUES: [&str; 4] = [
+    annotations::HEALTH_CHECK_SUCCESS_THRESHOLD,
+    annotations::HEALTH_CHECK_FAILURE_THRESHOLD,
+    annotations::HEALTH_CHECK_PERIOD_SECONDS,
+    annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
+];
+/// What else a Service may carry with our prefix.
+const KNOWN: [&str; 6] = [
+    annotations::IPAM,
+    annotations::DATA_PATH,
+    annotations::HEALTH_CHECK_PORT,
+    annotations::DESCRIPTION,
+    annotations::SERVICE_PROJECT,
+    annotations::SERVICE_NAMESPACE,
+];
 
 impl Wishes {
     pub fn of(service: &Service) -> Self {
@@ -73,8 +96,10 @@ impl Wishes {
             None
         });
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
+        let requested = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
         let asked = |key: &&str| match *key {
             SOURCE_RANGES => !ranges.is_empty(),
+            REQUESTED_ADDRESS => !requested.is_empty(),
             key => !text(key).is_empty(),
         };
         let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
@@ -85,11 +110,17 @@ impl Wishes {
             ));
         }
         let misplaced = |key: &&String| key.starts_with("loadbalancer.harvesterhci.io/");
+        let unknown = |key: &&String| {
+            let known = LATER.iter().chain(&HEALTH_VALUES).chain(&KNOWN);
+            key.starts_with(PREFIX) && !known.into_iter().any(|known| known == key)
+        };
+        let health_port = !text(annotations::HEALTH_CHECK_PORT).is_empty();
+        let given = |key: &&str| !health_port && !text(key).is_empty();
         Self {
             ipam: ipam.ok(),
             data_path,
             class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
-            health_port: !text(annotations::HEALTH_CHECK_PORT).is_empty(),
+            health_port,
             network: text(annotations::SERVICE_NETWORK),
             project: text(annotations::SERVICE_PROJECT),
             namespace: text(annotations::SERVICE_NAMESPACE),
@@ -97,6 +128,8 @@ impl Wishes {
             faults,
             later,
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
+            unknown: service.annotations().keys().filter(unknown).cloned().collect(),
+            without_port: HEALTH_VALUES.into_iter().filter(given).collect(),
         }
     }
 }
@@ -163,11 +196,9 @@ mod tests {
 
     use super::*;
 
-    const PREFIX: &str = "cloudprovider.harvesterhci.io";
-
     fn service(pairs: &[(&str, &str)]) -> Service {
         let annotations: serde_json::Map<String, Value> =
-            pairs.iter().map(|(key, value)| (format!("{PREFIX}/{key}"), json!(value))).collect();
+            pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), json!(value))).collect();
         serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "shop", "annotations": annotations},
             "spec": {"type": "LoadBalancer", "ports": [
@@ -210,7 +241,7 @@ mod tests {
     #[case::empty_means_absent(&[("primary-service", ""), ("ip", " ")], vec![])]
     #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
     fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
-        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}/{key}")).collect();
+        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
         assert_eq!(Wishes::of(&service(pairs)).later, expected);
     }
 
@@ -228,6 +259,34 @@ mod tests {
         let mut service = service(&[]);
         service.annotations_mut().insert("loadbalancer.harvesterhci.io/network".into(), "a/b".into());
         assert_eq!(Wishes::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
+    }
+
+    #[test]
+    fn a_wish_for_an_address_is_named_as_one_for_later() {
+        let mut service = service(&[]);
+        service.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".into());
+        assert_eq!(Wishes::of(&service).later, ["spec.loadBalancerIP"]);
+    }
+
+    #[rstest]
+    #[case::misspelt(&[("iapm", "dhcp"), ("healthcheck-timeout", "3")], &["healthcheck-timeout", "iapm"])]
+    #[case::all_known(&[("ipam", "pool"), ("healthcheck-port", "80"), ("healthcheck-periodseconds", "1"),
+        ("description", "x"), ("project", "a/b"), ("namespace", "c"), ("ip", "10.0.0.7"), ("network", "a/b"),
+        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge")], &[])]
+    fn a_key_that_nobody_knows_is_noticed(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
+        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
+        assert_eq!(Wishes::of(&service(pairs)).unknown, expected);
+    }
+
+    #[rstest]
+    #[case::alone(&[("healthcheck-timeoutseconds", "x")], 1)]
+    #[case::empty(&[("healthcheck-timeoutseconds", "")], 0)]
+    #[case::with_a_port(&[("healthcheck-port", "80"), ("healthcheck-timeoutseconds", "3")], 0)]
+    fn values_of_a_health_check_without_a_port_are_noticed(
+        #[case] pairs: &[(&str, &str)],
+        #[case] count: usize,
+    ) {
+        assert_eq!(Wishes::of(&service(pairs)).without_port.len(), count);
     }
 
     #[test]

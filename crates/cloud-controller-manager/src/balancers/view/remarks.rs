@@ -27,10 +27,22 @@ pub(super) fn keys(wishes: &Wishes, path: DataPath) -> Vec<Notice> {
     }
     if !wishes.misplaced.is_empty() {
         let sentence = format!(
-            "{} are keys of objects in Harvester and have no effect on a Service: use cloudprovider.harvesterhci.io/…",
+            "no effect on a Service, only on objects in Harvester, have {}: use cloudprovider.harvesterhci.io/…",
             wishes.misplaced.join(", ")
         );
         notices.push(Notice::warning("AnnotationHasNoEffect", sentence));
+    }
+    if !wishes.unknown.is_empty() {
+        let sentence = format!("unknown here: {}; is it misspelt?", wishes.unknown.join(", "));
+        notices.push(Notice::warning("UnknownAnnotation", sentence));
+    }
+    if !wishes.without_port.is_empty() {
+        let sentence = format!(
+            "there is no health check: without annotation {} nothing is done with {}",
+            annotations::HEALTH_CHECK_PORT,
+            wishes.without_port.join(", ")
+        );
+        notices.push(Notice::warning("HealthCheckWithoutPort", sentence));
     }
     notices
 }

@@ -5,7 +5,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 
@@ -57,12 +57,29 @@ pub(crate) fn start(
                 let all = pods.list();
                 let all: Vec<_> = all.iter().map(|pod| &**pod).collect();
                 let step = decide(services.get(&key).as_deref(), slice.as_deref(), &all);
+                let error = |source| Error { service: key.clone(), source };
+                let is_new = matches!(step, Some(Step::Create(_)));
+                if is_new && !is_there(&client, &services, &key).await.map_err(error)? {
+                    return Ok(Next::AwaitChange);
+                }
                 let api: Api<EndpointSlice> = Api::namespaced(client, &key.namespace);
-                act(&api, &name, step, &slices).await.map_err(|source| Error { service: key, source })?;
+                act(&api, &name, step, &slices).await.map_err(error)?;
                 Ok::<_, Error>(Next::AwaitChange)
             }
         });
     });
+}
+
+/// Whether the Service that we know is there indeed. A watch that is behind would have us make the slice of one that is
+/// gone again and again, as fast as the garbage collector deletes it.
+async fn is_there(client: &Client, services: &Cache<Service>, key: &ObjectKey) -> kube::Result<bool> {
+    let Some(known) = services.get(key).and_then(|service| service.uid()) else { return Ok(false) };
+    match Api::<Service>::namespaced(client.clone(), &key.namespace).get_opt(&key.name).await? {
+        Some(service) if service.uid().as_ref() == Some(&known) => return Ok(true),
+        Some(service) => drop(services.wrote(service)),
+        None => services.gone(key, &known),
+    }
+    Ok(false)
 }
 
 async fn act(

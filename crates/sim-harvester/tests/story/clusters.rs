@@ -15,6 +15,7 @@ use serde_json::json;
 use crate::fixtures::{Clusters, create, ingress};
 use controller_kit::{Life, ObjectKey};
 use harvester_api::VirtualMachineInstance;
+use sim_apiserver::faults::{Answer, Rule};
 use sim_harvester::{
     Backend, Refused, Release, SimHarvester,
     guest::{UNINITIALIZED, pod_is_ready},
@@ -371,5 +372,29 @@ async fn a_deployment_that_somebody_creates_runs_scales_and_is_reached_through_i
         Api::<Pod>::all(clusters.guest()).list(&ListParams::default().labels("app=shop")).await.unwrap();
     assert_eq!(pods.items.len(), 0, "garbage collection");
     assert!(matches!(sim.carry(vip(), 80), Err(Refused::NotAnnounced(_))), "1.2 withdraws without endpoints");
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_is_not_made_again_for_a_service_whose_end_was_not_seen_yet() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    clusters.start(Release::From12, &life);
+    clusters.guest_service("web", json!({})).await;
+    settle().await;
+    let slow = Rule {
+        user: Some("sim-harvester".to_owned()),
+        verb: Some("watch".to_owned()),
+        resource: Some("services".to_owned()),
+        ..Rule::new(Answer::Delay(Duration::from_secs(30)))
+    };
+    clusters.guest.faults().add(slow);
+    clusters.guest.faults().close_watches();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let services: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    let before = clusters.guest.revision();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let changes = clusters.guest.revision() - before;
+    assert!(changes < 10, "{changes} changes");
     life.end().await;
 }

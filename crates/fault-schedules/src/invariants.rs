@@ -1,24 +1,50 @@
-//! What must be true when everything has come to rest.
+//! What must be true when everything has come to rest, and what must be true at any time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
-use harvester_api::{IPPool, LoadBalancer, annotations};
-use k8s_openapi::api::core::v1::Service;
+use harvester_api::names::DHCP_ADDRESS;
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, annotations};
+use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt as _;
+use sim_harvester::SimHarvester;
 use test_cluster::{Side, TestCluster};
 
-use crate::deeds::ADDRESSES;
+use crate::deeds::Kind;
+use crate::land::ADDRESSES;
 
+/// So many connections to each Service: more than backends.
+const CONNECTIONS: usize = 6;
+
+/// At any time: no two load balancers that are there to stay have one address.
+///
+/// # Panics
+/// Where it does not hold.
+pub(crate) async fn nobody_shares(cluster: &TestCluster) {
+    let mut holders = BTreeMap::new();
+    for balancer in cluster.harvester.list::<LoadBalancer>().await {
+        if let Some(address) =
+            pool_address(&balancer).filter(|_| balancer.metadata.deletion_timestamp.is_none())
+        {
+            let name = balancer.name_any();
+            let other = holders.insert(address.clone(), name.clone());
+            assert_eq!(other, None, "{address} is {name}'s too");
+        }
+    }
+}
+
+/// At rest.
+///
 /// # Panics
 /// Where one does not hold.
-pub(crate) async fn hold(cluster: &TestCluster) {
+pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester) {
     let recorded = records(cluster).await;
     let balancers = cluster.harvester.list::<LoadBalancer>().await;
     let believed: BTreeMap<String, String> = balancers
         .iter()
         .filter_map(|balancer| {
-            let address = address_of(balancer)?;
-            Some((address, format!("{}/{}", balancer.namespace().unwrap_or_default(), balancer.name_any())))
+            let holder = format!("{}/{}", balancer.namespace().unwrap_or_default(), balancer.name_any());
+            Some((pool_address(balancer)?, holder))
         })
         .collect();
     assert_eq!(
@@ -27,32 +53,76 @@ pub(crate) async fn hold(cluster: &TestCluster) {
     );
 
     let services = cluster.guest.list::<Service>().await;
-    let wanted: BTreeMap<String, &Service> = services
-        .iter()
-        .filter(|service| {
-            service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
-        })
-        .map(|service| (service.uid().unwrap_or_default(), service))
-        .collect();
+    let (wanted, others): (Vec<_>, Vec<_>) = services.iter().partition(|service| is_wanted(service));
     let owners: BTreeMap<String, &LoadBalancer> = balancers
         .iter()
         .map(|balancer| {
             (balancer.annotations().get(annotations::SERVICE_UID).cloned().unwrap_or_default(), balancer)
         })
         .collect();
-    let uids = |keys: Vec<&String>| keys.into_iter().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(
-        uids(owners.keys().collect()),
-        uids(wanted.keys().collect()),
-        "every LoadBalancer (left) has its Service (right), and every Service its LoadBalancer"
+    let of_balancers: BTreeSet<_> = owners.keys().cloned().collect();
+    let of_services: BTreeSet<_> = wanted.iter().filter_map(|service| service.uid()).collect();
+    let name = |uid: &String| {
+        owners.get(uid).map_or("none", |balancer| balancer.metadata.name.as_deref().unwrap_or_default())
+    };
+    let odd: Vec<_> = of_balancers.symmetric_difference(&of_services).map(|uid| (uid, name(uid))).collect();
+    assert!(
+        odd.is_empty(),
+        "every LoadBalancer has its Service, and every Service its LoadBalancer, but {odd:?}"
     );
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
 
-    for (uid, service) in wanted {
-        let published = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).cloned();
-        assert_eq!(published, address_of(owners[&uid]), "what Service {} publishes", service.name_any());
+    let mut published = BTreeSet::new();
+    for service in &wanted {
+        let balancer = owners[&service.uid().unwrap_or_default()];
+        if let Some(address) = check(service, balancer, simulation) {
+            assert!(published.insert(address), "{address} is served twice");
+        }
     }
-    assert_eq!(recorded.len(), owners.len().min(ADDRESSES), "nobody waits while there is a free address");
+    for service in others {
+        let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
+        assert_eq!(told, (None, vec![]), "Service {} publishes nothing", service.name_any());
+    }
+    let from_pool = wanted.iter().filter(|service| !Kind::asked_by(service).leased).count();
+    assert_eq!(recorded.len(), from_pool.min(ADDRESSES), "nobody waits while there is a free address");
+    nodes_are_where_their_machines_are(cluster).await;
+}
+
+/// One Service publishes just what it was given, and is reached there; the address, if it has one.
+fn check(service: &Service, balancer: &LoadBalancer, simulation: &SimHarvester) -> Option<IpAddr> {
+    let (name, kind) = (service.name_any(), Kind::asked_by(service));
+    let status = balancer.status.clone().unwrap_or_default();
+    let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
+    let ingress = ingress(service);
+    let given = pool_address(balancer);
+    let allocated = if kind.leased { Some(DHCP_ADDRESS) } else { given.as_deref() };
+    let asked_of_guest = allocated.filter(|_| !kind.on_host);
+    assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, {kind:?}");
+    let address = if kind.leased { ingress.first().cloned() } else { given };
+    if kind.on_host || kind.leased {
+        assert_eq!(ingress, Vec::from_iter(address.clone()), "status of Service {name}, {kind:?}");
+    }
+    if kind.leased {
+        assert!(address.is_some(), "Service {name} has no lease, {kind:?}");
+    }
+    if kind.on_host || !kind.leased {
+        assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {kind:?}");
+    }
+    let address = address?.parse().expect("an address");
+    for _ in 0..CONNECTIONS {
+        let answer = simulation.carry(address, 80);
+        assert!(answer.is_ok(), "Service {name}, {kind:?}, at {address}: {}", answer.unwrap_err());
+    }
+    Some(address)
+}
+
+async fn nodes_are_where_their_machines_are(cluster: &TestCluster) {
+    let zone = |of: &BTreeMap<String, String>| of.get(annotations::TOPOLOGY_ZONE).cloned();
+    let nodes = cluster.guest.list::<Node>().await;
+    let nodes: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), zone(node.labels()))).collect();
+    let instances = cluster.harvester.list::<VirtualMachineInstance>().await;
+    let machines = instances.iter().map(|instance| (instance.name_any(), zone(instance.annotations())));
+    assert_eq!(nodes, machines.collect(), "zones of Nodes (left) and of their machines (right)");
 }
 
 /// # Panics
@@ -60,12 +130,19 @@ pub(crate) async fn hold(cluster: &TestCluster) {
 pub(crate) async fn nothing_is_left(cluster: &TestCluster, before: &[BTreeSet<String>; 2]) {
     assert_eq!(records(cluster).await, BTreeMap::new());
     for (side, before) in Side::ALL.into_iter().zip(before) {
-        assert_eq!(&cluster.objects(side).await, before, "objects of the {} cluster", side.name());
+        assert_eq!(&objects(cluster, side).await, before, "objects of the {} cluster", side.name());
     }
 }
 
+/// What is there, certificates and registration of the webhook apart.
+pub(crate) async fn objects(cluster: &TestCluster, side: Side) -> BTreeSet<String> {
+    let mut objects = cluster.objects(side).await;
+    objects.retain(|path| !path.contains("harvester-load-balancer-webhook"));
+    objects
+}
+
 /// Address to holder, of all pools.
-async fn records(cluster: &TestCluster) -> BTreeMap<String, String> {
+pub(crate) async fn records(cluster: &TestCluster) -> BTreeMap<String, String> {
     let mut records = BTreeMap::new();
     for pool in cluster.harvester.list::<IPPool>().await {
         let name = pool.name_any();
@@ -79,7 +156,17 @@ async fn records(cluster: &TestCluster) -> BTreeMap<String, String> {
     records
 }
 
-fn address_of(balancer: &LoadBalancer) -> Option<String> {
+fn is_wanted(service: &Service) -> bool {
+    service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+}
+
+fn ingress(service: &Service) -> Vec<String> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+    ingress.filter_map(|entry| entry.ip.clone()).collect()
+}
+
+fn pool_address(balancer: &LoadBalancer) -> Option<String> {
     let allocated = balancer.status.as_ref()?.allocated_address.as_ref()?;
     (!allocated.ip_pool.is_empty()).then(|| allocated.ip.clone())
 }

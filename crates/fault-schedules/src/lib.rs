@@ -3,31 +3,40 @@
 //!
 //! ```text
 //! seed ──► weather   lost requests and answers, delays, 409, 429, 500, watches that end or expire
-//!      ──► fates     a program dies before or after its nth write; another starts later; two of each stand by
-//!      ──► deeds     Services come, go, change their type and their ports
+//!      ──► fates     a program dies before or after its nth write, or is stopped in front of it and goes on later;
+//!                    another starts later; two of each stand by; in some runs the webhook has its say, or is dead
+//!      ──► deeds     Services of all kinds come, go, come back, change type and ports; machines fail and migrate;
+//!                    somebody overwrites a status
 //!                                    │
 //!          calm, a few minutes ──────┴──► invariants ──► everything is deleted ──► nothing is left
 //! ```
-//! Tests and `cargo xtask seeds` run it; see [`run`].
+//! Hosts, VMs, kube-vip, kube-proxy and DHCP are `sim-harvester`'s, in memory. Tests and `cargo xtask seeds` run it; see
+//! [`run`].
 #![forbid(unsafe_code)]
 
 mod deeds;
+mod door;
 mod invariants;
+mod land;
 mod process;
+mod stopped;
 mod system;
 mod weather;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use controller_kit::Life;
 use test_cluster::{Request, Rights, Side, TestCluster};
 
 use crate::deeds::Deeds;
-use crate::system::System;
+use crate::system::{System, World};
+
+pub use crate::stopped::{Meanwhile, stopped_leader};
 
 /// How long the faults go on.
 const STORM: Duration = Duration::from_secs(180);
-/// Enough for a Lease to change hands and for the sweep to have looked twice.
+/// Enough for a program that is stopped to go on, for a Lease to change hands, and for the sweep to have looked twice.
 const CALM: Duration = Duration::from_secs(300);
 
 /// The roles that a seed gives to the programs.
@@ -53,25 +62,36 @@ pub struct Story {
 /// When an invariant does not hold; the message says which.
 pub async fn run(seed: u64, cluster: TestCluster) -> Story {
     let mut random = fastrand::Rng::with_seed(seed);
-    let cluster = Arc::new(cluster);
-    let mut deeds = Deeds::begin(cluster.clone(), random.fork()).await;
-    let before = [cluster.objects(Side::Guest).await, cluster.objects(Side::Harvester).await];
+    let (cluster, life) = (Arc::new(cluster), Life::new());
+    let simulation = land::furnish(&cluster, &mut random, &life).await;
+    let before = [
+        invariants::objects(&cluster, Side::Guest).await,
+        invariants::objects(&cluster, Side::Harvester).await,
+    ];
 
-    let system = System::start(&cluster, &mut random);
+    let mut world = World::new(&cluster, &simulation);
+    if random.u8(..3) == 0 {
+        world = world.with_webhook(&cluster);
+    }
+    let system = System::start(&world, &mut random);
+    let mut deeds = Deeds::new(cluster.clone(), simulation.clone(), random.fork());
     weather::storm(&cluster, random.u64(..));
     deeds.go_on(STORM).await;
     weather::calm(&cluster);
     system.calm();
     cluster.advance(CALM).await;
+    deeds.follow_reports(system.late_makings()).await;
+    cluster.advance(CALM).await;
     cluster.settle().await;
-    invariants::hold(&cluster).await;
+    invariants::hold(&cluster, &simulation).await;
 
     deeds.undo().await;
     cluster.advance(CALM).await;
     cluster.settle().await;
-    invariants::hold(&cluster).await;
+    invariants::hold(&cluster, &simulation).await;
     invariants::nothing_is_left(&cluster, &before).await;
     let deaths = system.end().await;
+    life.end().await;
     let requests = [cluster.guest.requests(), cluster.harvester.requests()].concat();
     Story { requests, faults: weather::hits(&cluster), deaths }
 }

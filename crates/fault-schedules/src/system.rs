@@ -1,30 +1,23 @@
-//! The programs: two load balancers and two cloud controller managers, of which one each leads. One that died or lost
-//! its Lease is started again, under another identity.
+//! The programs: two load balancers and two cloud controller managers, of which one each leads, and in some runs the
+//! admission webhook. One that died or lost its Lease is started again, under another identity.
+
+mod program;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cloud_controller_manager::balancers::Rules;
-use cloud_controller_manager::cluster::GuestCluster;
-use cloud_controller_manager::data_path::{Allowed, Policy};
-use cloud_controller_manager::machines::AddressRules;
-use cloud_controller_manager::{ElectionSettings, Settings};
-use cloud_provider::Duties;
-use controller_kit::{Clock, Life};
-use futures::FutureExt as _;
-use futures::future::{BoxFuture, join_all};
-use health_check::DialError;
-use kube::Client;
-use load_balancer::ElectionTimes;
-use test_cluster::{TestCluster, User};
+use controller_kit::Life;
+use futures::future::join_all;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::process::Process;
+pub(crate) use self::program::World;
+use self::program::{Program, start};
+use crate::process::{Fate, Fates, LateMakings, Process};
 
-/// So many of each program.
+/// So many of each program that has a Lease.
 const REPLICAS: usize = 2;
 /// Nobody starts again at once.
 const RESTART_WITHIN: Duration = Duration::from_secs(20);
@@ -37,45 +30,48 @@ pub(crate) struct System {
 }
 
 /// What all programs live under.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sky {
-    /// The lives that were begun, and `None` once nobody dies any more.
-    doomed: Mutex<Option<Vec<Process>>>,
+    fortune: Mutex<Fortune>,
     end: CancellationToken,
     deaths: AtomicUsize,
+    late: LateMakings,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Program {
-    LoadBalancer,
-    CloudControllerManager,
-}
-
-/// Clients with the rights of the programs, and what their flags say.
-#[derive(Clone)]
-struct World {
-    load_balancer: Client,
-    guest: Client,
-    harvester: Client,
-    clock: Clock,
-    cluster: String,
-    vm_namespace: String,
+/// What comes over those who start.
+#[derive(Debug)]
+enum Fortune {
+    /// Fates that are drawn. These were.
+    Drawn(Vec<Fates>),
+    /// One fate for whichever load balancer comes first, and nothing for others.
+    Waiting(Fates),
+    /// Nothing.
+    Good,
 }
 
 impl System {
-    pub(crate) fn start(cluster: &TestCluster, random: &mut fastrand::Rng) -> Self {
-        let world = World {
-            load_balancer: cluster.harvester.client(User::LoadBalancer),
-            guest: cluster.guest.client(User::CloudControllerManager),
-            harvester: cluster.harvester.client(User::CloudControllerManager),
-            clock: Clock::starting_at(cluster.start()),
-            cluster: cluster.guest_cluster().name.clone(),
-            vm_namespace: cluster.guest_cluster().vm_namespace.clone(),
-        };
-        let sky = Arc::new(Sky { doomed: Mutex::new(Some(vec![])), ..Sky::default() });
-        let replicas = [Program::LoadBalancer, Program::CloudControllerManager]
-            .into_iter()
-            .flat_map(|program| (0..REPLICAS).map(move |index| (program, index)))
+    /// Starts everybody, under fates that are drawn for each.
+    pub(crate) fn start(world: &World, random: &mut fastrand::Rng) -> Self {
+        Self::under(Fortune::Drawn(vec![]), world, random)
+    }
+
+    /// Starts everybody; only one fate waits, for the first load balancer that it fits.
+    pub(crate) fn with_one_fate(fate: Fate, world: &World, random: &mut fastrand::Rng) -> Self {
+        Self::under(Fortune::Waiting(Fates::one(fate)), world, random)
+    }
+
+    fn under(fortune: Fortune, world: &World, random: &mut fastrand::Rng) -> Self {
+        let sky = Arc::new(Sky {
+            fortune: Mutex::new(fortune),
+            end: CancellationToken::new(),
+            deaths: AtomicUsize::new(0),
+            late: LateMakings::default(),
+        });
+        let with_lease = [Program::LoadBalancer, Program::CloudControllerManager];
+        let replicas =
+            with_lease.into_iter().flat_map(|program| (0..REPLICAS).map(move |index| (program, index)));
+        let replicas = replicas
+            .chain(world.has_webhook().then_some((Program::Webhook, 0)))
             .map(|(program, index)| {
                 let (world, sky, random) = (world.clone(), sky.clone(), random.fork());
                 tokio::spawn(keep(program, index, world, sky, random))
@@ -84,10 +80,24 @@ impl System {
         Self { replicas, sky }
     }
 
-    /// Nobody dies any more.
+    /// Nothing comes over anybody any more.
     pub(crate) fn calm(&self) {
-        let doomed = self.sky.doomed.lock().unwrap_or_else(PoisonError::into_inner).take();
-        doomed.into_iter().flatten().for_each(|process| process.spare());
+        let fortune = std::mem::replace(&mut *self.sky.fortune(), Fortune::Good);
+        match fortune {
+            Fortune::Drawn(fates) => fates.iter().for_each(Fates::clear),
+            Fortune::Waiting(fates) => fates.clear(),
+            Fortune::Good => {}
+        }
+    }
+
+    /// Whether the one fate has come over somebody.
+    pub(crate) fn fate_is_met(&self) -> bool {
+        matches!(&*self.sky.fortune(), Fortune::Waiting(fates) if fates.is_empty())
+    }
+
+    /// How many objects stopped programs made when they went on.
+    pub(crate) fn late_makings(&self) -> usize {
+        self.sky.late.count()
     }
 
     /// As SIGTERM does; says how many died before.
@@ -101,23 +111,29 @@ impl System {
 }
 
 impl Sky {
-    fn process(&self, random: &mut fastrand::Rng) -> Process {
-        match self.doomed.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            None => Process::immortal(),
-            Some(doomed) => {
-                let process = Process::doomed(random);
-                doomed.push(process.clone());
-                process
+    fn fortune(&self) -> std::sync::MutexGuard<'_, Fortune> {
+        self.fortune.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn process(&self, program: Program, name: &str, random: &mut fastrand::Rng) -> Process {
+        let fates = match &mut *self.fortune() {
+            Fortune::Drawn(all) => {
+                let fates = Fates::drawn(random);
+                all.push(fates.clone());
+                fates
             }
-        }
+            Fortune::Waiting(fates) if program == Program::LoadBalancer => fates.clone(),
+            Fortune::Waiting(_) | Fortune::Good => Fates::default(),
+        };
+        Process::new(name, fates, self.late.clone())
     }
 }
 
 async fn keep(program: Program, index: usize, world: World, sky: Arc<Sky>, mut random: fastrand::Rng) {
     for incarnation in 0.. {
-        let process = sky.process(&mut random);
-        let life = Life::new();
         let identity = format!("{program:?}-{index}-{incarnation}");
+        let process = sky.process(program, &identity, &mut random);
+        let life = Life::new();
         let mut running =
             tokio::spawn(start(program, &world, &process, identity.clone(), random.u64(..), &life));
         tokio::select! {
@@ -139,69 +155,5 @@ async fn keep(program: Program, index: usize, world: World, sky: Arc<Sky>, mut r
         life.stop.cancel();
         let wait = RESTART_WITHIN.mul_f64(random.f64());
         sky.end.run_until_cancelled(sleep(wait)).await;
-    }
-}
-
-fn start(
-    program: Program,
-    world: &World,
-    process: &Process,
-    identity: String,
-    seed: u64,
-    life: &Life,
-) -> BoxFuture<'static, ()> {
-    let life = life.clone();
-    match program {
-        Program::LoadBalancer => {
-            let parts = load_balancer::Parts {
-                client: process.client(world.load_balancer.clone()),
-                clock: world.clock,
-                dial: Arc::new(|_| async { Err(DialError::Refused) }.boxed()),
-                seed,
-                identity,
-                metrics: None,
-            };
-            let seconds = Duration::from_secs;
-            let times =
-                ElectionTimes { lease: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) };
-            let config = load_balancer::Config {
-                workers: 8,
-                pod_cidrs: vec![],
-                service_cidrs: vec![],
-                dummy_endpoint: [10, 52, 0, 255].into(),
-            };
-            async move {
-                if let Err(error) = load_balancer::run(parts, times, config, life).await {
-                    tracing::info!(error = &error as &dyn std::error::Error, "ends");
-                }
-            }
-            .boxed()
-        }
-        Program::CloudControllerManager => {
-            let guest = process.client(world.guest.clone());
-            let harvester = process.client(world.harvester.clone());
-            let parts = cloud_controller_manager::Parts::new(guest, harvester, world.clock);
-            let settings = Settings {
-                rules: Rules {
-                    cluster: GuestCluster::new(&world.cluster),
-                    namespace: world.vm_namespace.clone(),
-                    management_network: None,
-                    policy: Policy::Annotation,
-                    allowed: Allowed::default(),
-                },
-                addresses: AddressRules::default(),
-                election: Some(ElectionSettings::usual(identity)),
-                services: true,
-                nodes: Duties { initialise: true, follow_topology: true },
-                service_workers: None,
-                node_workers: 1,
-            };
-            async move {
-                if let Err(error) = cloud_controller_manager::run(parts, settings, &life).await {
-                    tracing::info!(error = &error as &dyn std::error::Error, "ends");
-                }
-            }
-            .boxed()
-        }
     }
 }

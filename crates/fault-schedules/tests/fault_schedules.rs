@@ -6,15 +6,19 @@
 mod chance;
 
 use std::env;
+use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
 use std::process::Command;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 
-use fault_schedules::Story;
-use test_cluster::on_simulated;
+use fault_schedules::{Meanwhile, Story, stopped_leader};
+use test_cluster::{Rights, on_simulated};
+use tokio::time::Instant;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::FormatTime;
 
 /// Enough to see that the harness works; `cargo xtask seeds` runs a thousand.
 const A_FEW: Range<u64> = 0..6;
@@ -26,11 +30,21 @@ fn seeds() -> Range<u64> {
     })
 }
 
+/// Seconds and thousandths since the beginning of the storm's process, on the clock that stands still.
+struct SchedulesTime;
+
+impl FormatTime for SchedulesTime {
+    fn format_time(&self, out: &mut Writer<'_>) -> fmt::Result {
+        static BEGIN: OnceLock<Instant> = OnceLock::new();
+        write!(out, "{:8.3}", BEGIN.get_or_init(Instant::now).elapsed().as_secs_f64())
+    }
+}
+
 #[test]
 #[ignore = "the other tests run it, with the seed in FAULT_SEED"]
 fn one_storm() {
     if let Ok(filter) = tracing_subscriber::EnvFilter::try_from_default_env() {
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).init();
+        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(SchedulesTime).init();
     }
     let seed = env::var("FAULT_SEED").map_or(0, |seed| seed.parse().expect("FAULT_SEED is a number"));
     // a thread that has drawn nothing yet, whether there is a log or not
@@ -103,5 +117,19 @@ fn a_seed_always_makes_the_same_run() {
     for seed in [1, 2] {
         let [first, second] = [seed; 2].map(|seed| story(seed).expect("the seed holds"));
         assert_eq!(first, second);
+    }
+}
+
+#[test]
+fn a_leader_that_was_stopped_between_two_writes_of_a_claim_does_no_harm_when_it_goes_on() {
+    for rights in [Rights::Ours, Rights::Existing] {
+        for on_host in [false, true] {
+            for meanwhile in [Meanwhile::Stays, Meanwhile::Goes, Meanwhile::GoesBeforeOthers] {
+                println!("{rights:?}, on the host path: {on_host}, the owner: {meanwhile:?}");
+                on_simulated(rights, async |cluster| {
+                    Box::pin(stopped_leader(on_host, meanwhile, cluster)).await;
+                });
+            }
+        }
     }
 }

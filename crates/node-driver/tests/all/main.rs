@@ -9,6 +9,7 @@ mod refusals;
 mod remove;
 mod render;
 mod repeat;
+mod replay;
 mod states;
 mod support;
 mod wire;

@@ -4,12 +4,14 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt, api::PostParams};
 
-const FILES: [&str; 5] = [
+const FILES: [&str; 7] = [
     include_str!("../crds/kubevirt.io_virtualmachines.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstances.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstancemigrations.yaml"),
     include_str!("../crds/k8s.cni.cncf.io_network-attachment-definitions.yaml"),
     include_str!("../crds/harvesterhci.io_settings.yaml"),
+    include_str!("../crds/harvesterhci.io_virtualmachineimages.yaml"),
+    include_str!("../crds/harvesterhci.io_keypairs.yaml"),
 ];
 
 /// All definitions, in a fixed order.
@@ -43,7 +45,7 @@ mod tests {
         let expected: Vec<_> =
             all().iter().map(|crd| format!("{}.{}", crd.spec.names.plural, crd.spec.group)).collect();
         assert_eq!(names, expected);
-        assert_eq!(names.len(), 5);
+        assert_eq!(names.len(), 7);
     }
 
     #[test]

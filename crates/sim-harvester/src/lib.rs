@@ -3,6 +3,8 @@
 //! ```text
 //!            Harvester's API server                          guest's API server
 //!   VM ──► instance, migration (machine)            Node, Pods, slices (guest, endpoint_slices)
+//!   VM ──► volumes (storage) ──┘ ◄── quota
+//!   images, key pairs (catalogue)
 //!   Service of type LoadBalancer ──► kube-vip (announcer) ◄── Service of type LoadBalancer
 //!                                        │   ▲
 //!                                        ▼   └── DHCP
@@ -13,6 +15,7 @@
 //! path and kube-vip read nothing but objects: whether a controller of ours lives makes no difference to traffic.
 
 pub mod announcer;
+mod catalogue;
 pub mod crds;
 pub mod data_path;
 pub mod dhcp;
@@ -21,8 +24,10 @@ mod endpoint_slices;
 pub mod guest;
 pub mod host;
 pub mod machine;
+mod quota;
 pub mod settings;
 pub mod simulation;
+mod storage;
 pub mod subresources;
 pub mod wire;
 

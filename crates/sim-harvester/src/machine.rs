@@ -6,11 +6,12 @@
 //!                                                 └──► status of the VM: created, ready, printableStatus
 //! ```
 //! The instance's topology annotations follow the labels of the host that it is on; moving it to another one is
-//! `migration`. Images, disks and quotas are looked at by nobody yet: a machine starts at once.
+//! `migration`. What keeps an instance from starting, a volume, a Secret or a quota, is `obstacle`.
 
 pub(crate) mod controller;
 mod instance;
 mod migration;
+pub(crate) mod obstacle;
 mod state;
 
 use std::{
@@ -26,6 +27,7 @@ use controller_kit::Kept;
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
 use crate::{difference, host::Host, settings};
+use obstacle::Obstacle;
 
 pub(crate) use instance::guest_os;
 pub use migration::{MigrationSpec, MigrationStatus, VirtualMachineInstanceMigration};
@@ -47,6 +49,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) taken: &'a BTreeSet<Ipv4Addr>,
     /// Where machines get their addresses from.
     pub(crate) network: Ipv4Net,
+    /// What keeps the VM from starting now.
+    pub(crate) obstacle: Option<&'a Obstacle>,
 }
 
 /// One write. The patches are merge patches that name only what differs.
@@ -55,8 +59,15 @@ pub(crate) enum Step {
     PatchVm(Value),
     CreateInstance(Value),
     PatchInstance(Value),
-    DeleteInstance { uid: String },
+    DeleteInstance {
+        uid: String,
+    },
     PatchVmStatus(Value),
+    /// A warning on the instance.
+    Warn {
+        reason: &'static str,
+        message: String,
+    },
 }
 
 /// The steps to take now, in order. Every one of them is a change that brings us back here.
@@ -79,6 +90,12 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
         // an instance of this name that is somebody else's: its end brings us back
         (true, Some(instance)) if !belongs(instance, vm) => vec![delete(instance)],
         (true, None) => vec![Step::CreateInstance(instance::pending(vm))],
+        (true, Some(instance)) if !instance::is_placed(instance) && seen.obstacle.is_some() => {
+            seen.obstacle.map(|obstacle| held(vm, instance, obstacle)).unwrap_or_default()
+        }
+        (true, Some(_)) if vm.annotations().contains_key(obstacle::QUOTA) => {
+            vec![Step::PatchVm(json!({"metadata": {"annotations": {obstacle::QUOTA: null}}}))]
+        }
         (true, Some(instance)) => {
             let host = match instance.status.as_ref().map(|status| status.node_name.as_str()) {
                 None | Some("") => {
@@ -100,6 +117,19 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
                 None => followed(vm, instance),
             }
         }
+    }
+}
+
+/// An instance that cannot start says why; Harvester stops what a quota refuses.
+fn held(vm: &Vm, instance: &Instance, obstacle: &Obstacle) -> Vec<Step> {
+    let name = vm.name_any();
+    if let Some(patch) = difference::needed(&instance.json(), obstacle.instance(&name)) {
+        let (reason, message) = obstacle.event(&name);
+        return vec![Step::PatchInstance(patch), Step::Warn { reason, message }];
+    }
+    match obstacle.halts(&name) {
+        Some(patch) => vec![Step::PatchVm(patch)],
+        None => status(vm, Some(instance), obstacle.printable()),
     }
 }
 
@@ -172,15 +202,17 @@ fn status(vm: &Vm, instance: Option<&Instance>, printable: &str) -> Vec<Step> {
             None => request["action"] == "Start",
         })
         .collect();
+    let mut conditions = vec![json!({"type": "Ready", "status": if ready { "True" } else { "False" },
+        "reason": if ready { "" } else if instance.is_some() { "GuestNotRunning" } else { "VMINotExists" },
+        "message": ""})];
+    conditions.extend(instance.map(instance::complaints).unwrap_or_default());
     let wish = json!({"status": {
         "created": instance.is_some(),
         "ready": ready,
         "printableStatus": printable,
         "runStrategy": strategy(vm),
         "stateChangeRequests": if open.is_empty() { Value::Null } else { json!(open) },
-        "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" },
-            "reason": if ready { "" } else if instance.is_some() { "GuestNotRunning" } else { "VMINotExists" },
-            "message": ""}],
+        "conditions": conditions,
     }});
     difference::needed(&vm.json(), wish).map(Step::PatchVmStatus).into_iter().collect()
 }
@@ -224,6 +256,7 @@ mod tests {
             machines_on: &BTreeMap::new(),
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
+            obstacle: None,
         })
     }
 
@@ -234,6 +267,7 @@ mod tests {
             Step::PatchInstance(_) => "instance",
             Step::DeleteInstance { .. } => "delete",
             Step::PatchVmStatus(_) => "status",
+            Step::Warn { .. } => "warn",
         };
         steps.iter().map(name).collect()
     }
@@ -279,6 +313,7 @@ mod tests {
             machines_on: &BTreeMap::new(),
             taken: &taken,
             network: "198.18.7.0/25".parse().unwrap(),
+            obstacle: None,
         };
         let expected = json!({"metadata": {"annotations": {settings::ADDRESS: "198.18.7.12"}}});
         assert_eq!(decide(&seen), [Step::PatchVm(expected)]);
@@ -338,6 +373,49 @@ mod tests {
         assert_eq!(patch["status"]["printableStatus"], "ErrorUnschedulable");
     }
 
+    #[rstest]
+    #[case::volume(Obstacle::Unbound("root".into()), "ErrorUnschedulable", false)]
+    #[case::claim(Obstacle::NoClaim("root".into()), "ErrorPvcNotFound", false)]
+    #[case::secret(Obstacle::NoSecret("user-data".into()), "Starting", false)]
+    #[case::quota(Obstacle::Quota("exceeded quota: small".into()), "", true)]
+    fn an_obstacle_is_told_once_and_only_a_quota_stops_the_machine(
+        #[case] obstacle: Obstacle,
+        #[case] printable: &str,
+        #[case] stops: bool,
+    ) {
+        let vm = vm("RerunOnFailure", &json!({}));
+        let hosts = [host("host-1", "east")];
+        let decide = |instance: &Instance| {
+            decide(&Seen {
+                vm: Some(&vm),
+                instance: Some(instance),
+                hosts: &hosts,
+                machines_on: &BTreeMap::new(),
+                taken: &BTreeSet::new(),
+                network: "198.18.7.0/25".parse().unwrap(),
+                obstacle: Some(&obstacle),
+            })
+        };
+        let mut json = instance::pending(&vm);
+        let steps = decide(&Kept::from_json(json.clone()).unwrap());
+        let [Step::PatchInstance(patch), Step::Warn { .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        json_patch::merge(&mut json, patch);
+        match decide(&Kept::from_json(json).unwrap()).as_slice() {
+            [Step::PatchVm(patch)] => {
+                assert!(stops);
+                assert_eq!(patch["spec"]["runStrategy"], "Halted");
+            }
+            [Step::PatchVmStatus(patch)] => {
+                assert!(!stops);
+                assert_eq!(patch["status"]["printableStatus"], printable);
+            }
+            steps => panic!("{steps:?}"),
+        }
+        // what runs is not stopped by what is missing for a start
+        let runs = after(&vm, &hosts);
+        assert_eq!(names(&decide(&runs)), ["status"]);
+    }
+
     #[test]
     fn an_instance_goes_with_its_vm() {
         let hosts = [host("host-1", "east")];
@@ -349,6 +427,7 @@ mod tests {
             machines_on: &BTreeMap::new(),
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
+            obstacle: None,
         };
         assert_eq!(decide(&seen), [Step::DeleteInstance { uid: UID.to_owned() }]);
     }

@@ -21,6 +21,7 @@ use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
 
 use crate::{
     announcer::{Release, controller::Announcer},
+    catalogue,
     data_path::{
         BackendName, Balanced, CannotCarry, Carried, Changed, Hop, PodAt, Refused, Side, World,
         listeners::Listeners,
@@ -30,6 +31,7 @@ use crate::{
     guest::{Workload, controller::Kubelets, pod_address, workloads as deployed},
     machine::{Machine, controller::Machines},
     settings::{self, Backend},
+    storage,
     wire::WireMap,
 };
 
@@ -104,6 +106,8 @@ impl SimHarvester {
         let events = Recorder::start(life, harvester.clone(), "sim-harvester", clock);
         let hosts: Cache<Node> = Cache::start(life, Api::all(harvester.clone()), Default::default());
         let machines = Machines::start(life, &harvester, &hosts, lower, clock, &events);
+        storage::controller::start(life, &harvester, &machines, &events);
+        catalogue::start(life, &harvester);
         let kubelets = Kubelets::start(life, &guest, &machines, &cluster, upper, workloads, clock);
         deployed::start(life, &guest, &kubelets);
         let changed = Queue::new();

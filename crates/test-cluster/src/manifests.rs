@@ -61,6 +61,8 @@ pub fn kinds(side: Side) -> Vec<Value> {
             include_str!("../../sim-harvester/crds/kubevirt.io_virtualmachineinstancemigrations.yaml"),
             include_str!("../../sim-harvester/crds/k8s.cni.cncf.io_network-attachment-definitions.yaml"),
             include_str!("../../sim-harvester/crds/harvesterhci.io_settings.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_virtualmachineimages.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_keypairs.yaml"),
         ],
     };
     files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()

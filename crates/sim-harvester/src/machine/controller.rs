@@ -8,7 +8,7 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, ResourceQuota, Secret};
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams},
@@ -17,13 +17,21 @@ use kube::{
 use controller_kit::{Cache, Clock, EventKind, Kept, Life, Next, ObjectKey, Queue, Recorder};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
-use super::{Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration};
-use crate::{host::Host, settings::Unknown};
+use super::{
+    Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration,
+    obstacle::{self, Around, Obstacle},
+};
+use crate::{
+    host::Host,
+    quota::{self, Usage},
+    settings::Unknown,
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
     Machine(ObjectKey),
     Migration(ObjectKey),
+    Quota(ObjectKey),
 }
 
 impl fmt::Display for Item {
@@ -31,6 +39,7 @@ impl fmt::Display for Item {
         match self {
             Self::Machine(key) => write!(out, "VM {key}"),
             Self::Migration(key) => write!(out, "migration {key}"),
+            Self::Quota(key) => write!(out, "quota {key}"),
         }
     }
 }
@@ -54,6 +63,9 @@ pub(crate) struct Machines {
     pub(crate) instances: Cache<Instance>,
     migrations: Cache<migration::Migration>,
     hosts: Cache<Node>,
+    pub(crate) claims: Cache<PersistentVolumeClaim>,
+    secrets: Cache<Secret>,
+    quotas: Cache<ResourceQuota>,
     events: Recorder,
     /// What was said last about the annotations of each VM.
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
@@ -76,6 +88,9 @@ impl Machines {
             instances: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             migrations: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             hosts: hosts.clone(),
+            claims: Cache::start(life, Api::all(harvester.clone()), Default::default()),
+            secrets: Cache::start(life, Api::all(harvester.clone()), Default::default()),
+            quotas: Cache::start(life, Api::all(harvester.clone()), Default::default()),
             events: events.clone(),
             said: Arc::default(),
         };
@@ -99,6 +114,9 @@ impl Machines {
         self.instances.ready().await;
         self.migrations.ready().await;
         self.hosts.ready().await;
+        self.claims.ready().await;
+        self.secrets.ready().await;
+        self.quotas.ready().await;
     }
 
     /// All machines that have an address.
@@ -110,9 +128,10 @@ impl Machines {
     fn subscribe(&self, queue: &Queue<Item>) {
         let add = queue.clone();
         self.vms.on_change(move |change| add.add(Item::Machine(change.key.clone())));
-        let (add, migrations) = (queue.clone(), self.migrations.clone());
+        let (add, migrations, this) = (queue.clone(), self.migrations.clone(), self.clone());
         self.instances.on_change(move |change| {
             add.add(Item::Machine(change.key.clone()));
+            this.look_at_quotas(&add, &change.key.namespace);
             for migration in migrations.list() {
                 add.add(Item::Migration(ObjectKey::of(&*migration)));
             }
@@ -127,6 +146,18 @@ impl Machines {
                 }
             }
         });
+        let (add, this) = (queue.clone(), self.clone());
+        self.claims.on_change(move |change| {
+            this.look_at_namespace(&add, &change.key.namespace);
+            this.look_at_quotas(&add, &change.key.namespace);
+        });
+        let (add, this) = (queue.clone(), self.clone());
+        self.secrets.on_change(move |change| this.look_at_namespace(&add, &change.key.namespace));
+        let (add, this) = (queue.clone(), self.clone());
+        self.quotas.on_change(move |change| {
+            add.add(Item::Quota(change.key.clone()));
+            this.look_at_namespace(&add, &change.key.namespace);
+        });
         let (add, vms, migrations) = (queue.clone(), self.vms.clone(), self.migrations.clone());
         self.hosts.on_change(move |_| {
             for vm in vms.list() {
@@ -136,6 +167,72 @@ impl Machines {
                 add.add(Item::Migration(ObjectKey::of(&*migration)));
             }
         });
+    }
+
+    fn look_at_namespace(&self, queue: &Queue<Item>, namespace: &str) {
+        let vms = self.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
+        vms.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Machine(key)));
+    }
+
+    fn look_at_quotas(&self, queue: &Queue<Item>, namespace: &str) {
+        let quotas = self.quotas.list().into_iter().map(|quota| ObjectKey::of(&*quota));
+        quotas.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Quota(key)));
+    }
+
+    /// What the machines of a namespace that have a host use; all but `apart`.
+    fn used(&self, namespace: &str, apart: Option<&ObjectKey>) -> Usage {
+        let mut used = Usage::new();
+        for instance in self.instances.list() {
+            let key = ObjectKey::of(&*instance);
+            if key.namespace == namespace && Some(&key) != apart && super::instance::is_placed(&instance) {
+                quota::add(&mut used, &quota::of_machine(&instance.json()["spec"]));
+            }
+        }
+        used
+    }
+
+    fn obstacle(&self, key: &ObjectKey, vm: &Vm) -> Option<Obstacle> {
+        let of = |name: &str| ObjectKey::new(&key.namespace, name);
+        let bound = |name: &str| {
+            let claim = self.claims.get(&of(name))?;
+            Some(claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound"))
+        };
+        let quotas: Vec<_> = self
+            .quotas
+            .list()
+            .into_iter()
+            .filter(|quota| ObjectKey::of(&**quota).namespace == key.namespace)
+            .collect();
+        let refusal = if quotas.is_empty() {
+            None
+        } else {
+            let wanted = quota::of_machine(&vm.json()["spec"]["template"]["spec"]);
+            quota::refusal(
+                quotas.iter().map(|quota| &**quota),
+                &self.used(&key.namespace, Some(key)),
+                &wanted,
+            )
+        };
+        obstacle::of(
+            vm,
+            &Around { bound: &bound, has_secret: &|name| self.secrets.get(&of(name)).is_some(), refusal },
+        )
+    }
+
+    async fn count(&self, key: &ObjectKey) -> Result<(), Error> {
+        let Some(quota) = self.quotas.get(key) else { return Ok(()) };
+        let mut used = self.used(&key.namespace, None);
+        let claims = self.claims.list();
+        let claims = claims.iter().filter(|claim| claim.metadata.namespace.as_ref() == Some(&key.namespace));
+        quota::add(&mut used, &quota::of_claims(claims.map(|claim| &**claim)));
+        let Some(patch) = quota::status(&quota, &used) else { return Ok(()) };
+        let api: Api<ResourceQuota> = Api::namespaced(self.harvester.clone(), &key.namespace);
+        let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+        let error = |source| Error { what: "write status of quota", object: key.clone(), source };
+        if let Some(quota) = there(answer).map_err(error)? {
+            self.quotas.wrote(quota);
+        }
+        Ok(())
     }
 
     async fn reconcile(&self, item: Item) -> Result<(), Error> {
@@ -154,6 +251,7 @@ impl Machines {
                 }
                 let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
                 let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();
+                let obstacle = vm.as_ref().and_then(|vm| self.obstacle(&key, vm));
                 let steps = super::decide(&super::Seen {
                     vm: vm.as_deref(),
                     instance: instance.as_deref(),
@@ -161,12 +259,14 @@ impl Machines {
                     machines_on: &machines_on,
                     taken: &taken,
                     network: self.network,
+                    obstacle: obstacle.as_ref(),
                 });
                 for step in steps {
                     self.act(&key, step).await?;
                 }
                 Ok(())
             }
+            Item::Quota(key) => self.count(&key).await,
             Item::Migration(key) => {
                 let Some(migration) = self.migrations.get(&key) else { return Ok(()) };
                 let of = ObjectKey::new(&key.namespace, &migration.spec.vmi_name);
@@ -221,7 +321,7 @@ impl Machines {
         match step {
             Step::PatchVm(patch) => {
                 let answer = vms.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
-                if let Some(vm) = there(answer).map_err(error("give an address to VM"))? {
+                if let Some(vm) = there(answer).map_err(error("write VM"))? {
                     self.vms.wrote(vm);
                 }
             }
@@ -244,6 +344,11 @@ impl Machines {
                 let answer = instances.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
                 if let Some(instance) = there(answer).map_err(error("write instance of VM"))? {
                     self.instances.wrote(instance);
+                }
+            }
+            Step::Warn { reason, message } => {
+                if let Some(instance) = self.instances.get(key) {
+                    self.events.publish(&instance.object_ref(&()), EventKind::Warning, reason, &message);
                 }
             }
             Step::DeleteInstance { uid } => {

@@ -57,8 +57,8 @@ pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> (Behaviour, Vec
 /// The merge patch that makes of `instance` one that runs on `host`.
 pub(super) fn running(vm: &Vm, instance: &Instance, host: &Host, address: Ipv4Addr) -> Value {
     let (behaviour, _) = behaviour(vm, Some(instance));
-    json!({
-        "metadata": {"labels": {NODE_LABEL: host.name}, "annotations": topology(instance, host)},
+    let mut patch = json!({
+        "metadata": {"labels": {NODE_LABEL: host.name}},
         "status": {
             "phase": "Running",
             "nodeName": host.name,
@@ -66,7 +66,13 @@ pub(super) fn running(vm: &Vm, instance: &Instance, host: &Host, address: Ipv4Ad
             "conditions": conditions(behaviour),
             "guestOSInfo": if behaviour.agent_answers { guest_os() } else { Value::Null },
         },
-    })
+    });
+    let topology = topology(instance, host);
+    // an API server drops empty ones, and the patch would be needed for ever
+    if topology.as_object().is_some_and(|annotations| !annotations.is_empty()) {
+        patch["metadata"]["annotations"] = topology;
+    }
+    patch
 }
 
 /// Harvester copies the host's labels to the instances of the node driver, and takes away what the host has not.
@@ -124,6 +130,21 @@ pub(super) fn is_ready(instance: &Instance) -> bool {
 
 pub(super) fn is_running(instance: &Instance) -> bool {
     instance.status.as_ref().is_some_and(|status| status.phase == "Running")
+}
+
+/// Whether it has a host.
+pub(super) fn is_placed(instance: &Instance) -> bool {
+    instance.status.as_ref().is_some_and(|status| !status.node_name.is_empty())
+}
+
+/// The conditions that KubeVirt copies to the VM: what is wrong.
+pub(super) fn complaints(instance: &Instance) -> Vec<Value> {
+    let conditions = instance.status.iter().flat_map(|status| &status.conditions);
+    conditions
+        .filter(|condition| matches!(condition.r#type.as_str(), "Synchronized" | "PodScheduled"))
+        .filter(|condition| condition.status == "False")
+        .map(|condition| json!(condition))
+        .collect()
 }
 
 pub(super) fn migrating(instance: &Instance) -> bool {

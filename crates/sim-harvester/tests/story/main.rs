@@ -5,3 +5,4 @@ mod clusters;
 mod fixtures;
 mod servers;
 mod sockets;
+mod volumes;

@@ -23,6 +23,8 @@ use test_cluster::{TestCluster, User};
 use crate::fixtures::{ingress, options};
 
 const VIP: &str = "127.79.0.1";
+/// On a simulated server the clock stands still, and this passes only when nobody has anything to do.
+pub(crate) const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 const MACHINES: &str = "
 {apiVersion: v1, kind: Node, metadata: {name: host-1, labels: {topology.kubernetes.io/zone: east}}}
@@ -51,7 +53,7 @@ metadata: {name: web, namespace: default, annotations: {kube-vip.io/loadbalancer
 spec: {type: LoadBalancer, selector: {app: web}, ports: [{name: http, port: 80}]}
 ";
 
-fn start(cluster: &TestCluster, life: &Life) -> SimHarvester {
+pub(crate) fn start(cluster: &TestCluster, life: &Life) -> SimHarvester {
     let (guest, harvester) = (cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver));
     let options = options(guest, harvester, Release::From12, Carrier::Memory);
     let writes_slices = cluster.guest.simulated().is_some();
@@ -61,7 +63,7 @@ fn start(cluster: &TestCluster, life: &Life) -> SimHarvester {
     )
 }
 
-async fn until<K>(client: &Client, name: &str, holds: impl Fn(&K) -> bool) -> K
+pub(crate) async fn until<K>(client: &Client, name: &str, holds: impl Fn(&K) -> bool) -> K
 where
     K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
         + serde::de::DeserializeOwned
@@ -71,8 +73,11 @@ where
         + 'static,
 {
     let api: Api<K> = Api::namespaced(client.clone(), "default");
-    let seen = await_condition(api, name, |object: Option<&K>| object.is_some_and(&holds));
-    seen.await.unwrap().expect("it is there")
+    let seen = await_condition(api.clone(), name, |object: Option<&K>| object.is_some_and(&holds));
+    match tokio::time::timeout(PATIENCE, seen).await {
+        Ok(seen) => seen.unwrap().expect("it is there"),
+        Err(_) => panic!("{} {name} is not as it should be: {:#?}", K::kind(&()), api.get_opt(name).await),
+    }
 }
 
 fn zone(instance: &VirtualMachineInstance) -> Option<&str> {

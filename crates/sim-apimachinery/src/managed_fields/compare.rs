@@ -187,7 +187,7 @@ fn strip(set: &mut FieldSet) {
     for name in ["f:apiVersion", "f:kind", "f:metadata"] {
         set.remove(&[name]);
     }
-    const SERVERS: [&str; 9] = [
+    const SERVERS: [&str; 8] = [
         "f:name",
         "f:namespace",
         "f:uid",
@@ -196,7 +196,6 @@ fn strip(set: &mut FieldSet) {
         "f:generation",
         "f:resourceVersion",
         "f:clusterName",
-        "f:generateName",
     ];
     for name in SERVERS {
         set.remove(&["f:metadata", name]);

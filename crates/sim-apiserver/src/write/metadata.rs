@@ -136,7 +136,6 @@ pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failur
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
         "generation",
-        "generateName",
         "resourceVersion",
         "selfLink",
     ] {

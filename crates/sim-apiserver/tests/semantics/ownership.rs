@@ -109,3 +109,18 @@ async fn a_schema_fills_in_prunes_and_refuses() {
     let status = refusal(client.request::<Value>(request).await);
     assert!(status.message.contains("unknown field \"spec.unknown\""), "{}", status.message);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_begin_of_a_generated_name_is_a_field_like_others() {
+    let (_server, client) = cluster();
+    let map: ConfigMap = object(json!({"metadata": {"generateName": "web-"}}));
+    let made = maps(&client).create(&PostParams::default(), &map).await.unwrap();
+    let entries = made.metadata.managed_fields.as_ref().unwrap();
+    let fields = serde_json::to_value(entries[0].fields_v1.as_ref().unwrap()).unwrap();
+    assert_eq!(fields, json!({"f:metadata": {"f:generateName": {}}}));
+    // a PUT that does not say it takes it away, and its manager owns nothing any more
+    let name = made.metadata.name.unwrap();
+    let bare: ConfigMap = object(json!({"metadata": {"name": name}}));
+    let replaced = maps(&client).replace(&name, &PostParams::default(), &bare).await.unwrap();
+    assert_eq!((replaced.metadata.generate_name, replaced.metadata.managed_fields), (None, None));
+}

@@ -12,7 +12,11 @@ use crate::{announce::Announcer, faults, measure, options::Options, stage::Stage
 const USAGE: u8 = 2;
 
 #[derive(Parser)]
-#[command(name = "sandbox", about = "Two clusters on this machine, and the real controllers between them")]
+#[command(
+    name = "sandbox",
+    bin_name = "harvester-cloud-provider sandbox",
+    about = "Two clusters on this machine, and the real controllers between them"
+)]
 struct Cli {
     #[command(flatten)]
     options: Options,
@@ -33,7 +37,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     };
     let announcer = Announcer;
     if options.help_faults {
-        announcer.note(faults::HELP);
+        announcer.note(&faults::help());
         return ExitCode::SUCCESS;
     }
     let filter = EnvFilter::try_from_default_env()

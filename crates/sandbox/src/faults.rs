@@ -1,17 +1,25 @@
 //! What `--help-faults` prints.
 
-pub(crate) const HELP: &str = "\
+use std::fmt::Write as _;
+
+use sim_harvester::settings;
+
+/// All of it.
+pub(crate) fn help() -> String {
+    let mut text = "\
 Making things go wrong in the sandbox
 =====================================
 
-Annotations, on a VirtualMachine or its VirtualMachineInstance in the Harvester cluster:
-  sim.harvesterhci.io/agent: silent                 the guest agent does not answer
-  sim.harvesterhci.io/backend: stopped              the VM takes no connection (time-out)
-  sim.harvesterhci.io/backend: refusing             the VM refuses connections
-  sim.harvesterhci.io/backend: slow=2s              the VM answers after so long
-  sim.harvesterhci.io/ready: \"false\"                the VM never becomes ready
-  sim.harvesterhci.io/hotplug: stuck                volumes are never attached
+Annotations in the Harvester cluster:
+"
+    .to_owned();
+    for (key, kinds, values) in settings::HELP {
+        writeln!(text, "  {key}  on {kinds}\n      {values}").expect("a String takes everything");
+    }
+    text + REST
+}
 
+const REST: &str = "
 Objects that a real Harvester obeys too: labels topology.kubernetes.io/region and /zone of its Nodes,
 VirtualMachineInstanceMigration objects, spec.runStrategy of a VM, its subresources start, stop and restart.
 
@@ -25,7 +33,7 @@ Requests, by rules in ConfigMap kube-system/sim-faults of each cluster (not with
       - {user: harvester-load-balancer, verb: update, resource: ippools, nth: 3, answer: 409}
       - {resource: services, probability: 0.1, answer: drop, when: after}
 
-  user         part of the user's name; all users but the administrator when left out
+  user         name of the user, or of its service account; all users but the administrator when left out
   verb         get, list, watch, create, update, patch, delete
   resource     plural, or plural/subresource
   name         of the object
@@ -34,3 +42,17 @@ Requests, by rules in ConfigMap kube-system/sim-faults of each cluster (not with
   answer       403, 409, 410 (inside a watch stream), 429, 500, drop, or delay=<duration such as 300ms>
   when         before (default) or after the request was carried out
 ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_has_every_annotation_and_the_rules() {
+        let text = help();
+        for word in ["dhcp", "agent", "backend", "ready", "hotplug"] {
+            assert!(text.contains(&format!("sim.harvesterhci.io/{word}")), "{word}");
+        }
+        assert!(text.contains("sim-faults"));
+    }
+}

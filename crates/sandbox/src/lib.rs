@@ -13,6 +13,7 @@ mod curl;
 mod endpoints;
 mod example;
 mod faults;
+mod folder;
 mod ground;
 mod manifests;
 mod measure;

@@ -6,6 +6,7 @@ use kube::{
     api::{DynamicObject, Patch, PatchParams},
     core::GroupVersionKind,
     discovery::{ApiResource, Scope, pinned_kind},
+    error::DiscoveryError,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,13 +14,20 @@ use serde_json::Value;
 /// Field manager of what the sandbox applies.
 const MANAGER: &str = "sandbox";
 
-/// The documents of `text`, empty ones left out.
+/// The objects of `text`: its documents without empty ones, and the items of a `List` each for itself.
 ///
 /// # Errors
 /// When a document is not YAML.
 pub(crate) fn documents(text: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).context("not YAML")?;
-    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+    let objects = documents.into_iter().flat_map(|mut document| match document.get("kind") {
+        Some(kind) if kind == "List" => match document["items"].take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        },
+        _ => vec![document],
+    });
+    Ok(objects.filter(|document| !document.is_null()).collect())
 }
 
 /// Creates the objects of `text`, or merges them into those that are there; `source` names the text in errors.
@@ -43,6 +51,9 @@ pub(crate) async fn apply_one(client: &Client, document: &Value) -> Result<()> {
         Ok(found) => found,
         Err(kube::Error::Api(status)) if status.is_not_found() => {
             bail!("the server knows no API {}", types.api_version)
+        }
+        Err(kube::Error::Discovery(DiscoveryError::MissingKind(_))) => {
+            bail!("the server knows no kind {} in {}", types.kind, types.api_version)
         }
         Err(error) => return Err(plain(error)).with_context(|| format!("look up kind {}", types.kind)),
     };
@@ -77,4 +88,17 @@ pub(crate) fn plain(error: kube::Error) -> anyhow::Error {
 fn title(document: &Value) -> String {
     let text = |pointer: &str| document.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{} {}", text("/kind"), text("/metadata/name"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_its_items_and_empty_documents_are_nothing() {
+        let text =
+            "---\n---\n{kind: List, items: [{kind: A}, {kind: B}]}\n---\n{kind: List}\n---\n{kind: C}\n";
+        let kinds: Vec<_> = documents(text).unwrap().iter().map(|object| object["kind"].clone()).collect();
+        assert_eq!(kinds, ["A", "B", "C"]);
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use controller_kit::{Clock, Life};
 use kube::Client;
 use sim_harvester::{Carrier, Lan, LowPorts, Release, SimHarvester, WireMap, Workload, settings};
@@ -20,6 +20,7 @@ use crate::{
     clusters::Clusters,
     endpoints::{ClusterInfo, Endpoints, NodeInfo},
     example,
+    folder::Folder,
     ground::Ground,
     manifests, measure,
     options::{Options, Server},
@@ -49,8 +50,6 @@ pub(crate) struct Stage {
     pub(crate) ground: Ground,
     pub(crate) machines: Vec<Machine>,
     pub(crate) lease_seconds: u32,
-    dir: PathBuf,
-    temporary: bool,
     program: Option<PathBuf>,
     clusters: Clusters,
     simulation: SimHarvester,
@@ -58,6 +57,8 @@ pub(crate) struct Stage {
     life: Life,
     admin: [PathBuf; 2],
     shows: Option<SocketAddr>,
+    /// The last to be dropped.
+    dir: Folder,
 }
 
 /// The port on the wire of a port of a Service: another one where low ports may not be bound.
@@ -77,7 +78,7 @@ impl Stage {
             announcer.progress(what, last.elapsed());
             last = Instant::now();
         };
-        let (dir, temporary) = folder(options)?;
+        let dir = Folder::take(options.dir.as_deref())?;
         announcer.note(&format!("sandbox in {}", dir.display()));
         let ground = Ground::take()?;
         let life = Life::new();
@@ -107,7 +108,6 @@ impl Stage {
             machines,
             lease_seconds: LEASE_SECONDS,
             dir,
-            temporary,
             program: options.program.clone(),
             clusters,
             simulation,
@@ -276,11 +276,7 @@ impl Stage {
         }
         self.life.end().await;
         drop(self.clusters);
-        if self.temporary
-            && let Err(error) = fs::remove_dir_all(&self.dir)
-        {
-            tracing::warn!(dir = %self.dir.display(), %error, "the sandbox's folder stays behind");
-        }
+        drop(self.dir);
     }
 }
 
@@ -379,36 +375,4 @@ async fn apply_files(client: &Client, files: &[PathBuf]) -> Result<()> {
         manifests::apply(client, &name, &text).await.map_err(|error| wrong(&error))?;
     }
     Ok(())
-}
-
-/// An earlier sandbox in the same folder leaves nothing that this one would take for its own.
-fn clear(dir: &Path) -> std::io::Result<()> {
-    let gone = |outcome: std::io::Result<()>| match outcome {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    };
-    for folder in ["servers", "bin"] {
-        gone(fs::remove_dir_all(dir.join(folder)))?;
-    }
-    for file in ["endpoints.json", "guest.audit.log", "harvester.audit.log"] {
-        gone(fs::remove_file(dir.join(file)))?;
-    }
-    Ok(())
-}
-
-/// The folder, and whether it goes with the sandbox.
-fn folder(options: &Options) -> Result<(PathBuf, bool)> {
-    if let Some(dir) = &options.dir {
-        fs::create_dir_all(dir)
-            .map_err(|error| crate::WrongInput(format!("--dir {}: {error}", dir.display())))?;
-        clear(dir).with_context(|| format!("clear what an earlier sandbox left in {}", dir.display()))?;
-        return Ok((dir.canonicalize().context("find the sandbox's folder")?, false));
-    }
-    for _ in 0..100 {
-        let dir = std::env::temp_dir().join(format!("harvester-sandbox-{:08x}", fastrand::u32(..)));
-        if fs::create_dir(&dir).is_ok() {
-            return Ok((dir, true));
-        }
-    }
-    bail!("no folder can be made in {}: give one with --dir", std::env::temp_dir().display())
 }

@@ -228,15 +228,16 @@ impl Cluster {
     }
 
     fn listen(&self) {
-        let mut new = match &self.backend {
+        let records = match &self.backend {
             Backend::Simulated { server, heard } => {
                 let mut heard = lock(heard);
-                let new: Vec<Request> = server.audit().since(*heard).into_iter().map(Request::from).collect();
+                let new = server.audit().since(*heard);
                 *heard += new.len() as u64;
                 new
             }
-            Backend::Real { log, .. } => lock(log).new_requests(),
+            Backend::Real { log, .. } => lock(log).new_records(),
         };
+        let mut new: Vec<Request> = records.into_iter().map(Request::from).collect();
         new.retain(|request| !request.is_drivers());
         lock(&self.heard).append(&mut new);
     }

@@ -11,7 +11,6 @@ use std::{
 use anyhow::{Context, Result};
 use controller_kit::Life;
 use kube::Client;
-use serde_json::json;
 use sim_apiserver::{ApiServer, User as Account};
 use test_cluster::{Side, real};
 use tokio::net::TcpListener;
@@ -53,7 +52,7 @@ impl Served {
         let (mut log, audit) = (server.audit_log(), audit.to_owned());
         life.spawn_until_stop(async move {
             loop {
-                let lines: String = log.new_requests().iter().map(line).collect();
+                let lines: String = log.new_records().iter().map(line).collect();
                 let written = File::options()
                     .create(true)
                     .append(true)
@@ -97,7 +96,6 @@ impl Served {
     }
 }
 
-fn line(request: &test_cluster::Request) -> String {
-    let test_cluster::Request { user, verb, uri, code } = request;
-    json!({"user": user, "verb": verb, "uri": uri, "code": code}).to_string() + "\n"
+fn line(record: &sim_apiserver::Record) -> String {
+    serde_json::json!(record).to_string() + "\n"
 }

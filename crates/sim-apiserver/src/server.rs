@@ -210,7 +210,8 @@ impl ApiServer {
     ) -> Result<Response<Body>, Dropped> {
         let started = Instant::now();
         let user = user.or_else(|| self.authenticate(&request).map(Arc::new));
-        let uri = request.uri().to_string();
+        // over HTTP/2 the URI is a whole one
+        let uri = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
         let method = request.method().as_str().to_ascii_lowercase();
         let user = user.map(|user| self.impersonated(user, &request));
         let (verb, answer) = match user.clone() {

@@ -35,7 +35,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Rule {
-    /// Name of the user. Without it, everybody but the administrator.
+    /// Name of the user, or what follows its last colon. Without it, everybody but the administrator.
     #[serde(default)]
     pub user: Option<String>,
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`.
@@ -142,8 +142,9 @@ impl Rule {
                 None => given == wanted,
             })
         };
+        let short = aim.user.rsplit(':').next().unwrap_or_default();
         (self.user.is_some() || !aim.is_admin)
-            && fits(&self.user, aim.user)
+            && (fits(&self.user, aim.user) || fits(&self.user, short))
             && fits(&self.verb, aim.verb)
             && fits(&self.resource, aim.resource)
             && fits(&self.name, aim.name)
@@ -234,6 +235,8 @@ mod tests {
     #[case(Rule { user: Some("admin".into()), ..Rule::new(Answer::Drop) }, "admin", true, true)]
     #[case(Rule { user: Some("system:*".into()), ..Rule::new(Answer::Drop) }, "system:x", false, true)]
     #[case(Rule { user: Some("ccm".into()), ..Rule::new(Answer::Drop) }, "lb", false, false)]
+    #[case(Rule { user: Some("lb".into()), ..Rule::new(Answer::Drop) }, "system:serviceaccount:a:lb", false, true)]
+    #[case(Rule { user: Some("lb".into()), ..Rule::new(Answer::Drop) }, "system:serviceaccount:a:lb-webhook", false, false)]
     #[case(Rule { resource: Some("services".into()), ..Rule::new(Answer::Drop) }, "ccm", false, false)]
     fn a_rule_hits_whom_it_means(
         #[case] rule: Rule,

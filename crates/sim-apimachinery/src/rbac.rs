@@ -18,6 +18,16 @@ pub use bootstrap::bootstrap;
 
 mod bootstrap;
 
+/// The group whose members may do everything.
+pub const MASTERS: &str = "system:masters";
+/// What the user names of service accounts begin with; namespace and name follow.
+const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
+
+/// The user name of a service account.
+pub fn service_account(namespace: &str, name: &str) -> String {
+    format!("{SERVICE_ACCOUNT}{namespace}:{name}")
+}
+
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
@@ -30,7 +40,12 @@ pub struct User {
 impl User {
     /// The service account behind the name, as (namespace, name).
     pub fn service_account(&self) -> Option<(&str, &str)> {
-        self.name.strip_prefix("system:serviceaccount:")?.split_once(':')
+        self.name.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')
+    }
+
+    /// Whether no rule is asked.
+    pub fn may_do_everything(&self) -> bool {
+        self.groups.iter().any(|group| group == MASTERS)
     }
 }
 
@@ -149,7 +164,7 @@ impl Policy {
 
     /// Whether the user may do that.
     pub fn allows(&self, user: &User, request: &Request<'_>) -> bool {
-        if user.groups.iter().any(|group| group == "system:masters") {
+        if user.may_do_everything() {
             return true;
         }
         let asked = match request {
@@ -210,7 +225,7 @@ fn subject(value: &Value, binding_namespace: &str) -> Option<Subject> {
                 "" => binding_namespace,
                 given => given,
             };
-            Some(Subject::User(format!("system:serviceaccount:{namespace}:{name}")))
+            Some(Subject::User(service_account(namespace, name)))
         }
         _ => None,
     }

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use sim_apimachinery::rbac;
 
 use crate::kind::{Behaviour, Kind};
 use crate::request::{Target, Verb};
 use crate::server::{ApiServer, Ask};
 use crate::store::{Chore, Key, Stored};
-use crate::user::{MASTERS, User};
+use crate::user::User;
 use crate::write::delete::{FOREGROUND, ORPHAN, Options, Outcome, delete};
 use crate::write::is_held;
 
@@ -175,7 +176,7 @@ async fn remove(server: &ApiServer, table: &Arc<str>, key: &Key) {
         name: Some(key.name.clone()),
         ..Target::default()
     };
-    let user = User::service_account("kube-system", "generic-garbage-collector").with_group(MASTERS);
+    let user = User::service_account("kube-system", "generic-garbage-collector").with_group(rbac::MASTERS);
     let ask = Ask::internal(user, Verb::Delete, target, kind, version);
     match delete(server, &ask, key, &Options::default()).await {
         Ok(Outcome::Removed(_) | Outcome::Deleting(_)) => {}

@@ -7,8 +7,6 @@ use std::sync::RwLock;
 use sim_apimachinery::rbac;
 
 const AUTHENTICATED: &str = "system:authenticated";
-const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
-pub(crate) const MASTERS: &str = "system:masters";
 
 /// An authenticated user, as RBAC and the audit log know it: a name, and groups with `system:authenticated` among them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,27 +24,24 @@ impl User {
     /// A user with the groups that follow from the name: those of a service account have the two groups of their kind.
     #[must_use]
     pub fn named(name: impl Into<String>) -> Self {
-        let name = name.into();
-        let mut groups = vec![AUTHENTICATED.to_owned()];
-        if let Some((namespace, _)) =
-            name.strip_prefix(SERVICE_ACCOUNT).and_then(|account| account.split_once(':'))
-        {
-            groups.push("system:serviceaccounts".to_owned());
-            groups.push(format!("system:serviceaccounts:{namespace}"));
+        let mut user = rbac::User { name: name.into(), groups: vec![AUTHENTICATED.to_owned()] };
+        if let Some((namespace, _)) = user.service_account() {
+            let of_namespace = format!("system:serviceaccounts:{namespace}");
+            user.groups.extend(["system:serviceaccounts".to_owned(), of_namespace]);
         }
-        Self(rbac::User { name, groups })
+        Self(user)
     }
 
     /// The account of a program that runs in a cluster.
     #[must_use]
     pub fn service_account(namespace: &str, name: &str) -> Self {
-        Self::named(format!("{SERVICE_ACCOUNT}{namespace}:{name}"))
+        Self::named(rbac::service_account(namespace, name))
     }
 
     /// May do everything: member of `system:masters`. Rules of faults never hit it unless they name it.
     #[must_use]
     pub fn admin() -> Self {
-        Self::named("admin").with_group(MASTERS)
+        Self::named("admin").with_group(rbac::MASTERS)
     }
 
     /// The same user as a member of one more group.
@@ -54,10 +49,6 @@ impl User {
     pub fn with_group(mut self, group: impl Into<String>) -> Self {
         self.0.groups.push(group.into());
         self
-    }
-
-    pub(crate) fn may_do_everything(&self) -> bool {
-        self.groups.iter().any(|group| group == MASTERS)
     }
 }
 

@@ -5,7 +5,7 @@ pub mod follow;
 
 use http::Request;
 use k8s_openapi::api::{
-    core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota, Secret},
+    core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, Secret},
     storage::v1::StorageClass,
 };
 use kube::{
@@ -146,21 +146,29 @@ impl Host {
                 .map(|uid| kube::api::Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        match self.api::<K>().delete(name, &params).await {
-            Ok(_) => Ok(true),
-            Err(error) if error::is_about(&error, &K::plural(&()), name) => Ok(false),
-            Err(kube::Error::Api(status)) if uid.is_some() && status.is_conflict() => Ok(false),
-            Err(error) => Err(self.error("delete", what, name, error)),
+        let error = match self.api::<K>().delete(name, &params).await {
+            Ok(_) => return Ok(true),
+            Err(error) if error::is_about(&error, &K::plural(&()), name) => return Ok(false),
+            Err(error) => self.error("delete", what, name, error),
+        };
+        // a conflict may be about the UID, or about anything else
+        if error.is_taken() && uid.is_some() {
+            let there: Option<K> = self.get("read", what, name).await?;
+            if there.is_none_or(|there| there.meta().uid.as_deref() != uid) {
+                return Ok(false);
+            }
         }
+        Err(error)
     }
 
-    /// Sets one annotation of a VM; nothing else of it is touched (upstream writes the whole VM as it read it, and fails
+    /// Sets one annotation of the VM with this UID; nothing else of it is touched (upstream writes the whole VM as it read it, and fails
     /// where somebody else wrote in between, pitfalls-node-driver.md B7).
     ///
     /// # Errors
     /// As the server says.
-    pub async fn annotate_vm(&self, name: &str, key: &str, value: &str) -> Result<(), Error> {
-        let patch = json!({"metadata": {"annotations": {key: value}}});
+    pub async fn annotate_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<(), Error> {
+        // the UID is a condition: another VM of that name answers 409
+        let patch = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
         let patched =
             self.api::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.map(drop).map_err(|error| self.error("annotate", "VM", name, error))
@@ -252,6 +260,12 @@ impl Host {
         let listed = self.api::<PersistentVolumeClaim>().list_metadata(&params).await;
         let listed = listed.map_err(|error| Error::new("list", "volumes with label", label, error))?;
         Ok(listed.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
+    }
+
+    /// Whether the namespace is there; where that may not be asked, it is.
+    pub async fn has_namespace(&self) -> bool {
+        let answer = Api::<Namespace>::all(self.client.clone()).get(&self.namespace).await;
+        !answer.is_err_and(|error| error::is_about(&error, "namespaces", &self.namespace))
     }
 
     /// What a machine that does not come up is judged by.

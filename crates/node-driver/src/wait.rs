@@ -7,7 +7,10 @@
 
 use std::{fmt::Debug, net::Ipv4Addr, time::Duration};
 
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota};
+use k8s_openapi::{
+    api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use kube::{Api, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::{
@@ -68,7 +71,12 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
     let seconds = limit.as_secs();
     match goal {
         Goal::Up { not } => {
-            let instance = seen.instance().filter(|instance| not.is_none() || instance.uid() != *not);
+            // one of an earlier VM of this name may still be on its way out
+            let of_vm =
+                |owner: &OwnerReference| seen.vm().is_some_and(|vm| vm.uid().as_ref() == Some(&owner.uid));
+            let instance = seen.instance().filter(|instance| {
+                (not.is_none() || instance.uid() != *not) && instance.owner_references().iter().all(of_vm)
+            });
             let running = instance
                 .filter(|instance| instance.status.as_ref().is_some_and(|status| status.phase == "Running"));
             if let Some(address) = running.and_then(address::of) {
@@ -252,6 +260,14 @@ mod tests {
         Objects::these(vec![serde_json::from_value(instance).unwrap()])
     }
 
+    fn owned(vm: &str) -> Objects<harvester_api::VirtualMachineInstance> {
+        let owner =
+            json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo-1", "uid": vm});
+        let instance = json!({"metadata": {"name": "demo-1", "uid": "one", "ownerReferences": [owner]}, "spec": {},
+            "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "192.0.2.9"}]}});
+        Objects::these(vec![serde_json::from_value(instance).unwrap()])
+    }
+
     fn up() -> Goal {
         Goal::Up { not: None }
     }
@@ -280,6 +296,9 @@ mod tests {
         Seen { vm: vm(&json!({})), instance: instance("Running", "192.0.2.9"), ..Seen::default() }, SOON, WAIT)]
     #[case::new_instance(Goal::Up { not: Some("zero".into()) },
         Seen { vm: vm(&json!({})), instance: instance("Running", "192.0.2.9"), ..Seen::default() }, SOON, done("192.0.2.9"))]
+    #[case::instance_of_an_earlier_vm(up(), Seen { vm: vm(&json!({})), instance: owned("older"), ..Seen::default() }, SOON, WAIT)]
+    #[case::instance_of_this_vm(up(), Seen { vm: vm(&json!({})), instance: owned("vm"), ..Seen::default() }, SOON, done("192.0.2.9"))]
+    #[case::whose_instance_is_not_known_yet(up(), Seen { instance: owned("vm"), ..Seen::default() }, SOON, WAIT)]
     #[case::still_runs(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, SOON, WAIT)]
     #[case::stopped(Goal::Stopped, Seen { instance: Objects::these(vec![]), ..Seen::default() }, SOON, Step::Done(None))]
     // pitfalls-node-driver.md B27

@@ -149,7 +149,7 @@ impl Driver {
             self.parts.say.line(&format!("taking VM {place} back"));
             if !claims.is_empty() {
                 let claims = claims.join(",");
-                let marked = again(|| host.annotate_vm(&place.machine, REMOVED_CLAIMS, &claims)).await;
+                let marked = again(|| host.annotate_vm(&place.machine, &uid, REMOVED_CLAIMS, &claims)).await;
                 left.extend(marked.err().map(|error| format!("its volumes may be left ({error})")));
             }
             let deleted = again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid))).await;

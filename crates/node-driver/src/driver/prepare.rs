@@ -130,7 +130,11 @@ impl Driver {
         expiry: Option<BoxFuture<'static, Expiry>>,
     ) -> Vec<BoxFuture<'a, Answer>> {
         let now = self.parts.clock.now();
-        let mut questions = vec![name_is_free(host, place, inputs).boxed(), rights(host, place).boxed()];
+        let mut questions = vec![
+            namespace_is_there(host, place).boxed(),
+            name_is_free(host, place, inputs).boxed(),
+            rights(host, place).boxed(),
+        ];
         if let Some(expiry) = expiry {
             questions.push(async move { lasts(&expiry.await, now) }.boxed());
         }
@@ -166,6 +170,16 @@ pub(super) fn stored_key(machine: &Machine, folder: &Path) -> Result<Option<Stri
         Err(error) if own.is_none() && error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(vec![format!("read the private SSH key {}: {error}", path.display())]),
     }
+}
+
+async fn namespace_is_there(host: &Host, place: &Place) -> Answer {
+    if host.has_namespace().await {
+        return Answer::default();
+    }
+    let namespace = &place.namespace;
+    Answer::fault(format!(
+        "namespace {namespace} does not exist in Harvester: make it, or set harvester-vm-namespace"
+    ))
 }
 
 async fn name_is_free(host: &Host, place: &Place, inputs: Option<InputHash>) -> Answer {

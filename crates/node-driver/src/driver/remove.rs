@@ -56,14 +56,14 @@ impl Driver {
         place: &Place,
         vm: &VirtualMachine,
     ) -> Result<Vec<String>, Error> {
-        let cluster = self.config().cluster_name;
+        let (cluster, uid) = (self.config().cluster_name, vm.uid().unwrap_or_default());
         let claims = claims_to_remove(host, vm, &labels::legal(&cluster)).await;
         let claims = claims?;
         if claims.is_empty() {
             return Ok(vec![]);
         }
         let value = claims.join(",");
-        match again(|| host.annotate_vm(&place.machine, REMOVED_CLAIMS, &value)).await {
+        match again(|| host.annotate_vm(&place.machine, &uid, REMOVED_CLAIMS, &value)).await {
             Ok(()) => Ok(vec![]),
             Err(error) if error.status().is_some_and(|status| status.code == 404) => Ok(vec![]),
             Err(error) => {

@@ -40,10 +40,14 @@ impl Error {
         self.status().is_some_and(|status| status.code == 403)
     }
 
-    /// Whether the same request may do better in a moment: no answer, or one that says so. Then the request may have
-    /// been carried out.
+    /// Whether the same request may do better in a moment: no answer, or one that says so, or somebody wrote in between.
+    /// Without an answer the request may have been carried out.
     pub fn is_passing(&self) -> bool {
-        self.status().is_none_or(|status| status.code == 429 || status.code >= 500)
+        let passing = |status: &Status| match status.code {
+            409 => status.reason == "Conflict",
+            code => code == 429 || code >= 500,
+        };
+        self.status().is_none_or(passing)
     }
 }
 

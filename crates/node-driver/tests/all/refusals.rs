@@ -49,6 +49,15 @@ async fn everything_that_is_missing_is_named_at_once() {
     assert!(harvester.vm().await.is_null());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_namespace_that_is_not_there_is_named() {
+    let harvester = Harvester::start().await;
+    let text = pre_flight(&harvester, &[("harvester-vm-namespace", json!("nowhere"))]).await.unwrap_err();
+    assert!(text.contains("namespace nowhere does not exist in Harvester"), "{text}");
+    harvester.server.faults().add(refused("get", "namespaces", 403));
+    assert_eq!(pre_flight(&harvester, &[]).await, Ok(vec![]), "what may not be asked is no fault");
+}
+
 // pitfalls-node-driver.md B4: upstream takes any error for a free name
 #[rstest]
 #[case::vm_401("virtualmachines", 401, "renew the cloud credential")]

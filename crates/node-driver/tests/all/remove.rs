@@ -110,6 +110,7 @@ async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
 #[case::right("get", 403)]
 #[case::failure("get", 500)]
 #[case::delete_refused("delete", 403)]
+#[case::delete_conflicts("delete", 409)]
 #[case::delete_of_nothing_known("delete", 404)]
 #[tokio::test(start_paused = true)]
 async fn an_error_is_never_taken_for_success(#[case] verb: &str, #[case] code: u16) {

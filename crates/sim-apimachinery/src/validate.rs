@@ -40,7 +40,7 @@ pub fn faults(kind: &Kind, old: Option<&Value>, object: &Value) -> Vec<Cause> {
         ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => {
             rbac::binding(kind, old, object, &mut causes);
         }
-        ("storage.k8s.io", "StorageClass") => storage::class(object, &mut causes),
+        ("storage.k8s.io", "StorageClass") => storage::class(old, object, &mut causes),
         _ => {}
     }
     causes

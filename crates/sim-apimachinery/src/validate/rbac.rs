@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{elements, named, names, text};
-use crate::{kind::Kind, status::Cause};
+use crate::{json::in_order, kind::Kind, status::Cause};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -40,7 +40,10 @@ pub(super) fn role(kind: &Kind, role: &Value, causes: &mut Vec<Cause>) {
 pub(super) fn binding(kind: &Kind, old: Option<&Value>, binding: &Value, causes: &mut Vec<Cause>) {
     let role = &binding["roleRef"];
     if old.is_some_and(|old| old["roleRef"] != *role) {
-        causes.push(Cause::invalid("roleRef", role, "cannot change roleRef"));
+        let fields = [("APIGroup", "apiGroup"), ("Kind", "kind"), ("Name", "name")];
+        let shown = in_order(fields.map(|(name, field)| (name, role[field].clone())));
+        let message = format!("Invalid value: {shown}: cannot change roleRef");
+        causes.push(Cause::new("FieldValueInvalid", "roleRef", message));
     }
     check_group("roleRef.apiGroup", role, GROUP, causes);
     let kinds = if kind.namespaced() { &["Role", "ClusterRole"][..] } else { &["ClusterRole"][..] };

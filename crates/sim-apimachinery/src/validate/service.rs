@@ -16,6 +16,7 @@ const POLICIES: &[&str] = &["Cluster", "Local"];
 const FAMILIES: &[&str] = &["IPv4", "IPv6"];
 const FAMILY_POLICIES: &[&str] = &["PreferDualStack", "RequireDualStack", "SingleStack"];
 const DISTRIBUTIONS: &[&str] = &["PreferClose", "PreferSameZone", "PreferSameNode"];
+const MODES: &[&str] = &["Proxy", "VIP"];
 const RANGE: &str = "must be between 1 and 65535, inclusive";
 /// Longest time for which a client is kept with its backend, in seconds.
 const MAX_AFFINITY: i64 = 86_400;
@@ -244,6 +245,16 @@ pub fn status_faults(service: &Value) -> Vec<Cause> {
         let at = |field: &str| format!("status.loadBalancer.ingress[{i}].{field}");
         if !is_unset(&ingress["ip"]) {
             address::read(&at("ip"), &ingress["ip"], &mut causes);
+        }
+        match text(&ingress["ipMode"]) {
+            "" => {}
+            _ if is_unset(&ingress["ip"]) => {
+                causes.push(Cause::forbidden(&at("ipMode"), "may not be specified when `ip` is not set"));
+            }
+            mode if !MODES.contains(&mode) => {
+                causes.push(Cause::not_supported(&at("ipMode"), &ingress["ipMode"], MODES));
+            }
+            _ => {}
         }
         let hostname = text(&ingress["hostname"]);
         if !hostname.is_empty() {

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::{entries, named, names, text};
+use crate::json::is_unset;
 use crate::status::Cause;
 
 /// More than this in all values together is refused (1 MiB).
@@ -69,10 +70,24 @@ pub(super) fn secret(old: Option<&Value>, secret: &Value, causes: &mut Vec<Cause
     }
 }
 
-pub(super) fn class(class: &Value, causes: &mut Vec<Cause>) {
-    match text(&class["provisioner"]) {
+pub(super) fn class(old: Option<&Value>, class: &Value, causes: &mut Vec<Cause>) {
+    match text(&class["provisioner"]).to_lowercase().as_str() {
         "" => causes.push(Cause::required("provisioner", "")),
-        name => named("provisioner", name, names::label_key(&name.to_lowercase()), causes),
+        name => named("provisioner", name, names::label_key(name), causes),
+    }
+    for (field, allowed) in [
+        ("reclaimPolicy", ["Delete", "Retain"]),
+        ("volumeBindingMode", ["Immediate", "WaitForFirstConsumer"]),
+    ] {
+        if !is_unset(&class[field]) && !allowed.contains(&text(&class[field])) {
+            causes.push(Cause::not_supported(field, &class[field], &allowed));
+        }
+    }
+    let Some(old) = old else { return };
+    for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
+        if old[field] != class[field] {
+            causes.push(Cause::invalid(field, &class[field], "field is immutable"));
+        }
     }
 }
 

@@ -83,8 +83,8 @@ async fn recorded_calls_of_go_are_answered(#[case] session: &str) {
     assert_eq!(answer, UPGRADED);
 
     let mut replies = Replies { stream, decoder: Decoder::new(Limits::default()), unread: vec![] };
-    let mut seq = 0;
-    for step in session.iter().filter(|step| step["request"].is_string() && step["step"].is_null()) {
+    let calls = session.iter().filter(|step| step["request"].is_string() && step["step"].is_null());
+    for (seq, step) in (0_u64..).zip(calls) {
         let call = step["call"].as_str().unwrap_or("RPCServerDriver.SetConfigFromFlags");
         replies.stream.write_all(&bytes(&step["request"])).await.unwrap();
         let Gob::Struct(mut header) = replies.next().await.value else { panic!("{call}: no header") };
@@ -92,7 +92,6 @@ async fn recorded_calls_of_go_are_answered(#[case] session: &str) {
         assert_eq!(header.take::<String>("ServiceMethod").unwrap(), call);
         assert_eq!(header.take::<u64>("Seq").unwrap(), seq, "{call}");
         let error = String::from_value(header.remove("Error").unwrap_or_else(|| Gob::from(""))).unwrap();
-        seq += 1;
         let method = call.rsplit('.').next().unwrap();
         let told = step["result_error"].as_str().unwrap_or_default();
         if told.starts_with("rpc: ") || method == "GetIPv6" {

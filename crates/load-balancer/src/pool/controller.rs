@@ -4,9 +4,9 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use controller_kit::{Next, ObjectKey};
+use controller_kit::{EventKind, Next, ObjectKey};
 use harvester_api::{IPPool, LoadBalancer, annotations};
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 
 use super::{Failure, Order};
 use crate::context::Context;
@@ -43,10 +43,10 @@ async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error>
     let annotation = text.to_owned();
     let Some((address, holder)) = parse(text).filter(|(address, holder)| records(pool, *address, holder))
     else {
-        tracing::warn!(
-            pool = pool.name_any(),
-            text,
-            "manuallyReleaseIP names no address and holder of this pool"
+        refuse(
+            cx,
+            pool,
+            &format!("{text:?} is no record of this pool: write <ip>: <namespace>/<load balancer>"),
         );
         return Ok(Order::Manual { annotation, release: None });
     };
@@ -55,9 +55,15 @@ async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error>
     let exists =
         lookup.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?.is_some();
     if exists {
-        tracing::warn!(pool = pool.name_any(), %address, %holder, "not released by hand: the load balancer exists");
+        refuse(cx, pool, &format!("{address} belongs to load balancer {holder}, which exists: delete that"));
     }
     Ok(Order::Manual { annotation, release: (!exists).then(|| (address, holder.to_string())) })
+}
+
+fn refuse(cx: &Context, pool: &IPPool, why: &str) {
+    tracing::warn!(pool = pool.name_any(), why, "not released by hand");
+    let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
+    cx.recorder.publish(&pool.object_ref(&()), EventKind::Warning, "ManualReleaseRefused", &message);
 }
 
 /// `<ip>: <namespace>/<name>`; the address may be IPv6, so the text is split at the last colon.

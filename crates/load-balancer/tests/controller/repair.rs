@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use harvester_api::{IPPool, LoadBalancer, annotations};
+use k8s_openapi::api::core::v1::Event;
 use load_balancer::sweep::managers;
 use serde_json::{Value, json};
-use test_cluster::TestCluster;
+use test_cluster::{Rights, TestCluster};
 
 use super::stage::{
     Controller, address_of, balancer, controller, in_step, overwrite_pool_status, pool, record_of,
@@ -81,6 +82,9 @@ test_cluster::component_tests! {
         let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
         assert_eq!(pool.metadata.annotations.unwrap_or_default().get(annotations::MANUALLY_RELEASE_IP), None);
         in_step(&cluster).await;
+        let events = cluster.harvester.list::<Event>().await;
+        let refused = events.iter().filter(|event| event.reason.as_deref() == Some("ManualReleaseRefused")).count();
+        assert_eq!(refused, if cluster.rights() == Rights::Ours { 3 } else { 0 }, "the existing role grants no Events");
     }
 
     async fn a_load_balancer_deleted_before_its_finalizer_leaves_nothing(cluster: TestCluster) {

@@ -3,7 +3,7 @@
 //! Leases are short, so that a restart after a kill does not wait for the old one; nothing else differs from
 //! production but the map of addresses for the prober.
 
-use std::{collections::BTreeMap, net::Ipv4Addr, path::Path};
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use anyhow::{Context, Result};
 use std::net::TcpListener;
@@ -18,7 +18,16 @@ pub(crate) const CLOUD_CONTROLLER_MANAGER: &str = "harvester-cloud-provider";
 /// Lease, renew deadline and retry period of the parts, as flags and environment take them.
 pub(crate) const LEASE: [&str; 3] = ["3s", "2s", "500ms"];
 
-pub(crate) fn webhook(_: &Path, clusters: &Clusters) -> Result<Recipe> {
+/// Webhook, load balancer and cloud controller manager. Their kubeconfigs are there from now on, also for whoever
+/// starts them by hand.
+///
+/// # Errors
+/// When a kubeconfig cannot be written.
+pub(crate) fn all(clusters: &Clusters) -> Result<[Recipe; 3]> {
+    Ok([webhook(clusters)?, load_balancer(clusters)?, cloud_controller_manager(clusters)?])
+}
+
+fn webhook(clusters: &Clusters) -> Result<Recipe> {
     let kubeconfig =
         clusters.harvester.kubeconfig(User::Webhook, "webhook.kubeconfig", "harvester-system")?;
     let port = free_port()?;
@@ -33,7 +42,7 @@ pub(crate) fn webhook(_: &Path, clusters: &Clusters) -> Result<Recipe> {
     })
 }
 
-pub(crate) fn load_balancer(_: &Path, clusters: &Clusters) -> Result<Recipe> {
+fn load_balancer(clusters: &Clusters) -> Result<Recipe> {
     let kubeconfig =
         clusters.harvester.kubeconfig(User::LoadBalancer, "load-balancer.kubeconfig", "harvester-system")?;
     Ok(Recipe {
@@ -48,7 +57,7 @@ pub(crate) fn load_balancer(_: &Path, clusters: &Clusters) -> Result<Recipe> {
     })
 }
 
-pub(crate) fn cloud_controller_manager(_: &Path, clusters: &Clusters) -> Result<Recipe> {
+fn cloud_controller_manager(clusters: &Clusters) -> Result<Recipe> {
     let user = User::CloudControllerManager;
     let cloud = clusters.harvester.kubeconfig(user, "cloud-config", crate::VM_NAMESPACE)?;
     let guest = clusters.guest.kubeconfig(user, "cloud-controller-manager.kubeconfig", "kube-system")?;

@@ -116,8 +116,9 @@ impl Stage {
             admin,
             shows: None,
         };
+        let [webhook, load_balancer, manager] = recipes::all(&stage.clusters)?;
         if !options.no_controllers {
-            stage.start_part(recipes::webhook(&stage.dir, &stage.clusters)?)?;
+            stage.start_part(webhook)?;
             ready::webhook(&stage.harvester)
                 .await
                 .and_then(|()| stage.parts_still_run())
@@ -126,8 +127,8 @@ impl Stage {
         }
         stage.apply_to_harvester(options).await?;
         if !options.no_controllers {
-            stage.start_part(recipes::load_balancer(&stage.dir, &stage.clusters)?)?;
-            stage.start_part(recipes::cloud_controller_manager(&stage.dir, &stage.clusters)?)?;
+            stage.start_part(load_balancer)?;
+            stage.start_part(manager)?;
             ready::controllers(&stage.guest, &stage.harvester, &stage.machines)
                 .await
                 .map_err(|error| stage.blame(error))?;

@@ -1,5 +1,6 @@
 //! The two clusters: their API servers, kinds, roles and namespaces, and the kubeconfigs by which they are reached.
 
+pub(crate) mod aggregated;
 mod served;
 
 use std::{

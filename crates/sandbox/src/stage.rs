@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::{
     announce::Announcer,
-    clusters::Clusters,
+    clusters::{Clusters, aggregated},
     endpoints::{ClusterInfo, Endpoints, NodeInfo},
     example,
     folder::Folder,
@@ -358,6 +358,8 @@ async fn simulate(
     );
     if let Some(server) = clusters.harvester.simulated() {
         furniture::serve_subresources(server);
+    } else {
+        aggregated::serve(&clusters.harvester.admin, life).await?;
     }
     Ok(simulation)
 }

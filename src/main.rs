@@ -19,6 +19,7 @@ Parts, also chosen by the name of the program:
   cloud-controller-manager  (harvester-cloud-provider)        addresses and traffic for Services, nodes, topology
   load-balancer             (harvester-load-balancer)         pools, LoadBalancer objects, health checks
   load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
+  node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
   sandbox                                                     two simulated clusters on this machine, to try it all
 
 Every part explains its flags with --help. To see it work: harvester-cloud-provider sandbox
@@ -30,6 +31,7 @@ enum Part {
     CloudControllerManager,
     LoadBalancer,
     LoadBalancerWebhook,
+    NodeDriver,
     Sandbox,
 }
 
@@ -42,6 +44,7 @@ impl Part {
         match stem {
             "harvester-load-balancer" => Self::LoadBalancer,
             "harvester-load-balancer-webhook" => Self::LoadBalancerWebhook,
+            "docker-machine-driver-harvester" => Self::NodeDriver,
             _ => Self::CloudControllerManager,
         }
     }
@@ -51,6 +54,7 @@ impl Part {
             "cloud-controller-manager" => Some(Self::CloudControllerManager),
             "load-balancer" => Some(Self::LoadBalancer),
             "load-balancer-webhook" => Some(Self::LoadBalancerWebhook),
+            "node-driver" => Some(Self::NodeDriver),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
         }
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
         Part::CloudControllerManager => cloud_controller_manager::cli::main(args),
         Part::LoadBalancer => load_balancer::cli::main(args),
         Part::LoadBalancerWebhook => load_balancer::webhook::cli::main(args),
+        Part::NodeDriver => node_driver::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
 }
@@ -110,6 +115,7 @@ mod tests {
         let part = |name: &str| Part::by_name(OsStr::new(name));
         assert_eq!(part("/usr/bin/harvester-load-balancer"), Part::LoadBalancer);
         assert_eq!(part("harvester-load-balancer-webhook-arm64"), Part::LoadBalancerWebhook);
+        assert_eq!(part("docker-machine-driver-harvester"), Part::NodeDriver);
         assert_eq!(part("harvester-cloud-provider-amd64"), Part::CloudControllerManager);
         assert_eq!(part("renamed"), Part::CloudControllerManager);
         assert_eq!(part(""), Part::CloudControllerManager);

@@ -19,6 +19,7 @@ mod manifests;
 mod measure;
 mod options;
 mod parts;
+mod rancher;
 mod recipes;
 mod snapshot;
 mod stage;

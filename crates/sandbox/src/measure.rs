@@ -4,6 +4,7 @@
 
 mod audit;
 mod crowd;
+mod driver;
 mod newcomer;
 
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     tally(stage).quiet(QUIET).await?;
     say("rss-ccm-idle-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
     say("rss-lb-idle-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
+
+    driver::all(stage, say).await.context("measure the node driver")?;
 
     let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
     let mut times = Vec::new();

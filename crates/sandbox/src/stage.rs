@@ -236,6 +236,7 @@ impl Stage {
             "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
+        announcer.note("  docs/node-driver.md: rancher-machine makes VMs here");
         if WireMap::for_this_process().low_ports() == LowPorts::Shifted {
             announcer.note("Ports below 1024 may not be bound here: they are served at port + 8000.");
         }

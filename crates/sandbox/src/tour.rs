@@ -5,6 +5,7 @@
 mod addresses;
 mod crash;
 mod eyes;
+mod machines;
 mod outage;
 mod pools;
 
@@ -50,8 +51,9 @@ pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()>
     step!(4, "a Service without health check takes the guest path", addresses::guest_path(&tour));
     step!(5, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
     step!(6, "region and zone follow a migrating VM", pools::topology(&tour));
-    step!(7, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
-    step!(8, "everything is deleted, and nothing stays behind", tour.clean_up());
+    step!(7, "a fourth VM through the node driver, lost and replaced", machines::through_the_driver(&tour));
+    step!(8, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
+    step!(9, "everything is deleted, and nothing stays behind", tour.clean_up());
     announcer.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -1,22 +1,28 @@
 //! What a Harvester with a guest cluster has: hosts in zones, and VMs that are the guest's nodes.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use harvester_api::{annotations, labels};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use sim_apiserver::ApiServer;
+use sim_apiserver::{ApiServer, User};
 use sim_harvester::{host::HOSTNAME, subresources};
 
-use crate::manifests::{apply_one, plain};
+use super::Stage;
+use crate::{
+    manifests::{apply_one, plain},
+    rancher::{self, Rancher},
+};
 
 /// Hosts of the Harvester cluster and their zones; more hosts than zones would hide whether labels follow.
 const HOSTS: [(&str, &str); 3] = [("host-1", "zone-a"), ("host-2", "zone-b"), ("host-3", "zone-c")];
 const REGION: &str = "lab";
+/// Rancher's user in Harvester, where it has one of its own.
+const RANCHER: &str = "u-rancher";
 
-/// Makes hosts, and `count` VMs that carry what the node driver writes on its machines.
+/// Makes hosts, what machines are made of, and `count` VMs that carry what the node driver writes on its machines.
 pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<()> {
     use k8s_openapi::api::core::v1::Node;
     let hosts = Api::<Node>::all(harvester.clone());
@@ -29,6 +35,7 @@ pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]}});
         hosts.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map_err(plain)?;
     }
+    rancher::furniture::apply(harvester).await?;
     for number in 1..=count {
         let name = format!("{}-{number}", crate::GUEST_CLUSTER);
         let labels = json!({labels::CREATOR: labels::NODE_DRIVER, labels::GUEST_CLUSTER: crate::GUEST_CLUSTER,
@@ -46,4 +53,29 @@ pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<
 /// `subresources.kubevirt.io` of the simulated server is the simulation's.
 pub(super) fn serve_subresources(server: &ApiServer) {
     server.aggregate("subresources.kubevirt.io", subresources::router(server.client("admin")));
+}
+
+impl Stage {
+    /// Rancher with an administrator's credential of the Harvester cluster.
+    ///
+    /// # Errors
+    /// When its folder cannot be made.
+    pub(crate) fn rancher(&self) -> Result<Rancher> {
+        let kubeconfig = std::fs::read_to_string(&self.admin[1]).context("read Harvester's kubeconfig")?;
+        Rancher::new(&self.dir.join("rancher"), self.program.as_deref(), kubeconfig)
+    }
+
+    /// Rancher with a user of its own, and the user's name, where one can be made: so its requests can be counted.
+    ///
+    /// # Errors
+    /// When its folder cannot be made.
+    pub(crate) fn rancher_of_its_own(&self) -> Result<(Rancher, Option<String>)> {
+        let Some(server) = self.clusters.harvester.simulated() else { return Ok((self.rancher()?, None)) };
+        let url = self.clusters.harvester.url();
+        let address = url.strip_prefix("https://").and_then(|address| address.parse().ok());
+        let user = User::named(RANCHER).with_group("system:masters");
+        let kubeconfig = server.kubeconfig(user, address.context("a simulated server has an address")?);
+        let rancher = Rancher::new(&self.dir.join("rancher"), self.program.as_deref(), kubeconfig)?;
+        Ok((rancher, Some(RANCHER.to_owned())))
+    }
 }

@@ -1,4 +1,4 @@
-//! Step 7: both controllers are killed at a random moment during a burst, and started again.
+//! Step 8: both controllers are killed at a random moment during a burst, and started again.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,0 +1,99 @@
+//! Step 7: Rancher makes a further machine through the node driver; it joins as a node. Somebody deletes its VM, and
+//! Rancher replaces it. Then Rancher removes the new one, and nothing of both is left.
+
+use anyhow::{Context, Result, ensure};
+use harvester_api::VirtualMachine;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Secret};
+use kube::{Api, ResourceExt, api::DeleteParams};
+
+use super::Tour;
+use crate::manifests::plain;
+
+/// Names as Rancher makes them: cluster, pool, machine set, machine.
+const FOURTH: &str = "demo-pool1-x7k2m-9d4tq";
+const REPLACEMENT: &str = "demo-pool1-x7k2m-w2b7c";
+
+/// The cloud controller manager initialises the node of a machine.
+async fn joins(tour: &Tour<'_>, name: &str) -> Result<Node> {
+    let nodes = Api::<Node>::all(tour.guest.clone());
+    tour.eyes()
+        .wait(&format!("node {name} to be initialised"), || async {
+            let node = nodes.get(name).await.map_err(plain)?;
+            let provider = node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref());
+            ensure!(provider.is_some(), "node {name} has no provider ID");
+            Ok(node)
+        })
+        .await
+}
+
+/// Nothing is heard of the node any more; then Rancher deletes it, as it does for every machine that it removes.
+async fn leaves(tour: &Tour<'_>, name: &str) -> Result<()> {
+    let nodes = Api::<Node>::all(tour.guest.clone());
+    tour.eyes()
+        .wait(&format!("node {name} to fall silent"), || async {
+            let status = nodes.get(name).await.map_err(plain)?.status.unwrap_or_default();
+            let conditions = status.conditions.unwrap_or_default();
+            let ready =
+                conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            ensure!(!ready, "it is ready");
+            Ok(())
+        })
+        .await?;
+    nodes.delete(name, &DeleteParams::default()).await.map_err(plain)?;
+    Ok(())
+}
+
+pub(super) async fn through_the_driver(tour: &Tour<'_>) -> Result<String> {
+    let rancher = tour.stage.rancher()?;
+    let vms = Api::<VirtualMachine>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+
+    let (fourth, address) = rancher.create(FOURTH).await?;
+    let node = joins(tour, &fourth.name).await?;
+    let vm = vms.get(FOURTH).await.map_err(plain)?;
+    let provider = node.spec.unwrap_or_default().provider_id;
+    let expected = vm.uid().map(|uid| format!("harvester://{uid}"));
+    ensure!(provider == expected, "the node says {provider:?}, its VM is {expected:?}");
+
+    // behind Rancher's back; it sees the node go, forgets the machine and makes another
+    vms.delete(FOURTH, &DeleteParams::default()).await.map_err(plain)?;
+    leaves(tour, FOURTH).await?;
+    rancher.remove(&fourth).await.context("remove a machine whose VM is lost")?;
+    let (replacement, next) = rancher.create(REPLACEMENT).await?;
+    joins(tour, REPLACEMENT).await?;
+    rancher.remove(&replacement).await?;
+    ensure!(vms.get_opt(REPLACEMENT).await.map_err(plain)?.is_none(), "VM {REPLACEMENT} is left");
+    leaves(tour, REPLACEMENT).await?;
+    nothing_is_left(tour, REPLACEMENT).await?;
+    forget_lost_volumes(tour).await?;
+    Ok(format!(
+        "{FOURTH} at {address} joined and was lost, {REPLACEMENT} at {next} took its place and was removed"
+    ))
+}
+
+/// The machine's own volume and its cloud-init data went with it.
+async fn nothing_is_left(tour: &Tour<'_>, name: &str) -> Result<()> {
+    let claims = Api::<PersistentVolumeClaim>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    let secrets = Api::<Secret>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    tour.eyes()
+        .wait(&format!("everything of {name} to be gone"), || async {
+            let claims = claims.list(&Default::default()).await.map_err(plain)?;
+            let secrets = secrets.list(&Default::default()).await.map_err(plain)?;
+            let names =
+                claims.iter().map(ResourceExt::name_any).chain(secrets.iter().map(ResourceExt::name_any));
+            let left: Vec<_> = names.filter(|left| left.starts_with(name)).collect();
+            ensure!(left.is_empty(), "{} are left", left.join(", "));
+            Ok(())
+        })
+        .await
+}
+
+/// Whoever deletes a VM by hand keeps its volumes, as on a real Harvester: they are deleted by hand too.
+async fn forget_lost_volumes(tour: &Tour<'_>) -> Result<()> {
+    let claims = Api::<PersistentVolumeClaim>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    for claim in claims.list(&Default::default()).await.map_err(plain)? {
+        if claim.name_any().starts_with(FOURTH) {
+            claims.delete(&claim.name_any(), &DeleteParams::default()).await.map_err(plain)?;
+        }
+    }
+    Ok(())
+}

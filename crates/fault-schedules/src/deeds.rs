@@ -80,7 +80,8 @@ impl Deeds {
 
     /// Deletes the LoadBalancers without Service, as their report tells users to: a program that was stopped while it
     /// made one finishes that when it goes on, and nobody else may take the object away (`addresses.md`, section 4).
-    pub(crate) async fn follow_reports(&self, at_most: usize) {
+    /// Says whether there were any.
+    pub(crate) async fn follow_reports(&self, at_most: usize) -> bool {
         let services = self.cluster.guest.list::<Service>().await;
         let uids: BTreeSet<_> = services.iter().filter_map(ResourceExt::uid).collect();
         let mut balancers = self.cluster.harvester.list::<LoadBalancer>().await;
@@ -88,11 +89,12 @@ impl Deeds {
             balancer.annotations().get(annotations::SERVICE_UID).is_none_or(|uid| !uids.contains(uid))
         });
         assert!(balancers.len() <= at_most, "{} without Service, {at_most} made late", balancers.len());
-        for balancer in balancers {
-            let key = ObjectKey::of(&balancer);
+        for balancer in &balancers {
+            let key = ObjectKey::of(balancer);
             tracing::info!(%key, "deleted by a user");
             self.cluster.harvester.delete::<LoadBalancer>(&key.to_string()).await;
         }
+        !balancers.is_empty()
     }
 
     async fn one(&mut self) {

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::{Request, StatusCode};
 use tower::ServiceExt as _;
 
-use crate::process::Process;
+use crate::process::{Process, Turn};
 
 /// Clones are the same place.
 #[derive(Clone, Debug, Default)]
@@ -29,14 +29,16 @@ impl Door {
         let Some((process, router)) = inside.filter(|(process, _)| !process.is_dead()) else {
             return Ok(nobody());
         };
+        // a review counts as a write: the webhook writes too little to die of that
+        let turn = process.meet(request.method(), request.uri().path());
         let answer = async {
             process.goes_on().await;
             router.oneshot(request).await
         };
-        tokio::select! {
-            biased;
-            () = process.died() => Ok(nobody()),
-            answer = answer => answer,
+        let answer = process.run_until_dead(answer).await.unwrap_or_else(|| Ok(nobody()));
+        if turn == Some(Turn::DieAfter) {
+            process.die();
         }
+        answer
     }
 }

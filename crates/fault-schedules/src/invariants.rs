@@ -110,8 +110,9 @@ fn check(service: &Service, balancer: &LoadBalancer, simulation: &SimHarvester) 
     }
     let address = address?.parse().expect("an address");
     for _ in 0..CONNECTIONS {
-        let answer = simulation.carry(address, 80);
-        assert!(answer.is_ok(), "Service {name}, {kind:?}, at {address}: {}", answer.unwrap_err());
+        if let Err(refused) = simulation.carry(address, 80) {
+            panic!("Service {name}, {kind:?}, at {address}: {refused}");
+        }
     }
     Some(address)
 }

@@ -124,6 +124,11 @@ impl Process {
         self.dead.cancelled().await;
     }
 
+    /// The outcome, unless the program dies first.
+    pub(crate) async fn run_until_dead<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        self.dead.run_until_cancelled(work).await
+    }
+
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.is_cancelled()
     }
@@ -146,17 +151,9 @@ impl Process {
             let (process, client) = (process.clone(), client.clone());
             async move {
                 let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-                let turn = process.fates.turn(&method, &path);
-                match turn {
-                    Some(Turn::DieBefore) => process.die(),
-                    Some(Turn::Stop(time)) => process.stop(time),
-                    Some(Turn::DieAfter) | None => {}
-                }
-                if let Some(turn) = turn {
-                    tracing::info!(name = &*process.name, ?turn, %method, path);
-                }
+                let turn = process.meet(&method, &path);
                 let sent = process.send(&client, request);
-                let Some(answer) = process.dead.run_until_cancelled(sent).await else {
+                let Some(answer) = process.run_until_dead(sent).await else {
                     return pending().await;
                 };
                 if turn == Some(Turn::DieAfter) {
@@ -172,6 +169,18 @@ impl Process {
             }
         });
         Client::new(service, namespace)
+    }
+
+    /// What comes over the program at this request; it has come when this returns, but for a death afterwards.
+    pub(crate) fn meet(&self, method: &Method, path: &str) -> Option<Turn> {
+        let turn = self.fates.turn(method, path)?;
+        tracing::info!(name = &*self.name, ?turn, %method, path);
+        match turn {
+            Turn::DieBefore => self.die(),
+            Turn::Stop(time) => self.stop(time),
+            Turn::DieAfter => {}
+        }
+        Some(turn)
     }
 
     async fn send(&self, client: &Client, request: Request<Body>) -> kube::Result<Response<Body>> {

@@ -9,9 +9,10 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -45,7 +46,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let folder = workspace::target().join("node-driver");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     for (arch, target) in TARGETS {
-        if !is_installed(target)? {
+        let there = is_installed(target)? || is_own(target) && install(target)?;
+        ensure!(
+            there || !is_own(target),
+            "there is no static library for this machine: `rustup target add {target}` would bring it"
+        );
+        if !there {
             println!(
                 "      {arch} is left out: `rustup target add {target}` and a C compiler for it would bring it"
             );
@@ -69,6 +75,34 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
+/// The package as a part of the full run.
+pub(crate) fn command() -> Command {
+    workspace::cargo(["run", "--package", "xtask", "--", "package-driver"])
+}
+
+/// What keeps the package from being tested here.
+pub(crate) fn lacking() -> Option<String> {
+    let root = fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0);
+    (!root).then(|| {
+        "only root may start the driver in an empty chroot as another user: run it as root".to_owned()
+    })
+}
+
+/// Whether a target is of this machine's architecture.
+fn is_own(target: &str) -> bool {
+    target.starts_with(std::env::consts::ARCH)
+}
+
+/// Asks rustup for a target; without rustup there is none to be had.
+fn install(target: &str) -> Result<bool> {
+    let mut rustup = Command::new("rustup");
+    rustup.args(["target", "add", target]);
+    match step::run(&format!("get Rust's target {target}"), &mut rustup) {
+        Ok(outcome) => Ok(outcome.succeeded),
+        Err(_) => Ok(false),
+    }
+}
+
 fn is_installed(target: &str) -> Result<bool> {
     let told = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output();
     let told = told.context("ask rustc for its targets")?;
@@ -81,7 +115,7 @@ fn build(target: &str, profile: &str) -> Result<Option<PathBuf>> {
     let mut command = workspace::cargo(arguments);
     // ring has C in it, none of which needs a C library: the host's compiler does for its own architecture
     let variable = format!("CC_{}", target.replace('-', "_"));
-    if std::env::var_os(&variable).is_none() && target.starts_with(std::env::consts::ARCH) {
+    if std::env::var_os(&variable).is_none() && is_own(target) {
         command.env(variable, "cc");
     }
     if !step::run(&format!("build {NAME} for {target}"), &mut command)?.succeeded {
@@ -182,22 +216,35 @@ fn starts_in_a_chroot(archive: &Path, folder: &Path) -> Result<bool> {
     let mut unpack = Command::new("tar");
     unpack.arg("--extract").arg("--file").arg(archive).arg("--directory").arg(&jail);
     ensure!(unpack.status()?.success(), "unpack {}", archive.display());
-    let told = Command::new("chroot")
-        .arg("--userspec=1000:1000")
-        .arg(&jail)
-        .arg(format!("/{NAME}"))
-        .env_clear()
-        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
-        .output()
-        .context("start chroot")?;
+    let started = || {
+        let mut chroot = Command::new("chroot");
+        chroot.arg("--userspec=1000:1000").arg(&jail).arg(format!("/{NAME}"));
+        chroot.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+        chroot
+    };
+    let told = started().output().context("start chroot")?;
+    let address = address_line(&mut started())?;
     fs::remove_dir_all(&jail)?;
     let explained = String::from_utf8_lossy(&told.stderr).contains("plugin API version 1");
-    let good = told.status.code() == Some(1) && told.stdout.is_empty() && explained;
+    let listens =
+        address.strip_prefix("127.0.0.1:").is_some_and(|port| port.trim_end().parse::<u16>().is_ok());
+    let good = told.status.code() == Some(1) && told.stdout.is_empty() && explained && listens;
     println!("{}starts in an empty chroot as another user", if good { "ok    " } else { "FAILED" });
     if !good {
-        println!("{told:?}");
+        println!("{told:?}, and as a plugin it began with {address:?}");
     }
     Ok(good)
+}
+
+/// What the driver says first as rancher-machine's plugin.
+fn address_line(command: &mut Command) -> Result<String> {
+    let mut plugin = command.env("MACHINE_PLUGIN_TOKEN", "42").stdout(Stdio::piped()).spawn()?;
+    let mut line = String::new();
+    let out = plugin.stdout.take().context("its standard output is piped")?;
+    BufReader::new(out).read_line(&mut line)?;
+    plugin.kill()?;
+    plugin.wait()?;
+    Ok(line)
 }
 
 #[cfg(test)]

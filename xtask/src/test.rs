@@ -17,7 +17,7 @@ use outside_tools::{REAL_SERVER, Tool};
 
 use self::plan::{NotRun, Part, Plan, plan};
 use crate::counts::{self, Counts};
-use crate::{seeds, step, tools, tour, workspace};
+use crate::{package_driver, seeds, step, tools, tour, workspace};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -70,6 +70,7 @@ fn lacking(part: Part) -> Option<String> {
     let needed: &[Tool] = match part {
         Part::RealServer => &REAL_SERVER,
         Part::Deny => &[Tool::CargoDeny],
+        Part::Package => return package_driver::lacking(),
         _ => &[],
     };
     needed.iter().find_map(|tool| tools::ensure(*tool).err()).map(|error| format!("{error:#}"))
@@ -101,6 +102,7 @@ fn command(part: Part, parts: &[Part], notes: &Notes) -> Option<Command> {
             command
         }
         Part::Tour => tour::command(),
+        Part::Package => package_driver::command(),
         Part::Seeds => seeds::command(0..seeds::FULL_RUN),
     })
 }

@@ -31,6 +31,8 @@ pub(crate) struct Rancher {
     program: PathBuf,
     /// Of the Harvester cluster, as a cloud credential holds it.
     kubeconfig: String,
+    /// Guest cluster that its machines belong to.
+    cluster: &'static str,
 }
 
 /// What Rancher knows of a machine that it has.
@@ -54,7 +56,12 @@ impl Rancher {
         if !program.exists() {
             symlink(binary, &program).with_context(|| format!("link {}", program.display()))?;
         }
-        Ok(Self { folder: folder.to_owned(), program, kubeconfig })
+        Ok(Self { folder: folder.to_owned(), program, kubeconfig, cluster: crate::GUEST_CLUSTER })
+    }
+
+    /// For machines of another cluster than the sandbox's: they become nodes of nothing.
+    pub(crate) fn of_cluster(self, cluster: &'static str) -> Self {
+        Self { cluster, ..self }
     }
 
     /// Starts the driver's process, as for any command.
@@ -93,7 +100,7 @@ impl Rancher {
         let text = |value: &str| Value::from(value);
         Ok(vec![
             ("harvester-kubeconfig-content", text(&self.kubeconfig)),
-            ("harvester-cluster-name", text(crate::GUEST_CLUSTER)),
+            ("harvester-cluster-name", text(self.cluster)),
             ("harvester-vm-namespace", text(crate::VM_NAMESPACE)),
             (
                 "harvester-disk-info",

@@ -23,6 +23,8 @@ pub(super) enum Part {
     Deny,
     /// the sandbox's tour
     Tour,
+    /// the node driver packaged, and started as Rancher starts it
+    Package,
     /// the whole system under fault schedules
     Seeds,
 }
@@ -39,6 +41,7 @@ impl Part {
             Self::Docs => "documentation",
             Self::Deny => "licences, bans and sources",
             Self::Tour => "sandbox tour",
+            Self::Package => "node driver's package",
             Self::Seeds => "fault schedules",
         }
     }

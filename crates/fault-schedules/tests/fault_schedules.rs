@@ -9,10 +9,11 @@ use std::env;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Range;
-use std::process::Command;
+use std::process::{Command, exit};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
+use std::time::Duration;
 
 use fault_schedules::{Meanwhile, Story, stopped_leader};
 use test_cluster::{Rights, on_simulated};
@@ -22,6 +23,9 @@ use tracing_subscriber::fmt::time::FormatTime;
 
 /// Enough to see that the harness works; `cargo xtask seeds` runs a thousand.
 const A_FEW: Range<u64> = 0..6;
+
+/// A storm takes less than a second in a release build; one that takes so long never ends.
+const HANGS_AFTER: Duration = Duration::from_secs(300);
 
 fn seeds() -> Range<u64> {
     env::var("FAULT_SEEDS").map_or(A_FEW, |text| {
@@ -56,6 +60,11 @@ fn one_storm() {
             requests.iter().for_each(|request| format!("{request:?}").hash(&mut digest));
             println!("story {} {faults} {deaths} {:x}", requests.len(), digest.finish());
         });
+    });
+    thread::spawn(|| {
+        thread::sleep(HANGS_AFTER);
+        println!("hangs: everybody is busy, and no time passes");
+        exit(1);
     });
     storm.join().expect("the storm does no harm");
 }

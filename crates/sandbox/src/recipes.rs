@@ -16,7 +16,7 @@ pub(crate) const LOAD_BALANCER: &str = "harvester-load-balancer";
 pub(crate) const CLOUD_CONTROLLER_MANAGER: &str = "harvester-cloud-provider";
 
 /// Lease, renew deadline and retry period of the parts, as flags and environment take them.
-pub(crate) const LEASE: [&str; 3] = ["3s", "2s", "500ms"];
+pub(crate) const LEASE: [&str; 3] = ["6s", "5s", "500ms"];
 
 /// Webhook, load balancer and cloud controller manager. Their kubeconfigs are there from now on, also for whoever
 /// starts them by hand.

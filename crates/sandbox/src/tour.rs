@@ -40,7 +40,15 @@ pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()>
     macro_rules! step {
         ($number:literal, $title:literal, $step:expr) => {{
             let begun = Instant::now();
-            let outcome = $step.await.and_then(|seen| tour.stage.parts_still_run().map(|()| seen));
+            let outcome = $step.await;
+            // a part that ended is the reason for whatever else went wrong
+            let outcome = match tour.stage.parts_still_run() {
+                Ok(()) => outcome,
+                Err(ended) => Err(match outcome {
+                    Ok(_) => ended,
+                    Err(error) => error.context(ended),
+                }),
+            };
             announcer.step($number, $title, begun.elapsed(), outcome.as_deref());
             outcome.with_context(|| format!("step {}: {}", $number, $title))?;
         }};

@@ -144,10 +144,13 @@ pub(crate) async fn announce(cluster: &TestCluster, ip: &str) {
     cluster.settle().await;
 }
 
-/// Reason and message of every Event about `shop/web`, oldest first.
+/// Reason and message of every Event of ours about `shop/web`, oldest first; a real server has words of its own.
 pub(crate) async fn events(cluster: &TestCluster) -> Vec<(String, String)> {
     let all = cluster.guest.list::<Event>().await;
-    let about = all.into_iter().filter(|event| event.involved_object.name.as_deref() == Some("web"));
+    let about = all.into_iter().filter(|event| {
+        let source = event.source.as_ref().and_then(|source| source.component.as_deref());
+        event.involved_object.name.as_deref() == Some("web") && source == Some("service-controller")
+    });
     about.map(|event| (event.reason.unwrap_or_default(), event.message.unwrap_or_default())).collect()
 }
 

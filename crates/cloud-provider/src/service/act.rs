@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{FINALIZER, decide::Marks};
 
-/// Writes to Services. Patches of our own keys only.
+/// Writes to Services. Patches of our own keys only, and only on the version that the decision was made on: the write
+/// of a leader that was stopped for a while must not undo what its successor did.
 #[derive(Clone)]
 pub(super) struct Pen {
     pub(super) client: Client,
@@ -20,7 +21,7 @@ impl Pen {
         Api::namespaced(self.client.clone(), &service.namespace().unwrap_or_default())
     }
 
-    /// A strategic merge: our finalizer is added to the list whatever else is in it, so nobody's write conflicts.
+    /// A strategic merge: our finalizer is added to the list whatever else is in it.
     pub(super) async fn mark(
         &self,
         service: &Service,
@@ -45,7 +46,8 @@ impl Pen {
         self.patch(service, metadata).await
     }
 
-    async fn patch(&self, service: &Service, metadata: Value) -> kube::Result<Service> {
+    async fn patch(&self, service: &Service, mut metadata: Value) -> kube::Result<Service> {
+        metadata["resourceVersion"] = json!(service.metadata.resource_version);
         let patch = Patch::Strategic(json!({"metadata": metadata}));
         self.api(service).patch(&service.name_any(), &PatchParams::default(), &patch).await
     }
@@ -57,7 +59,9 @@ impl Pen {
             Some(name) => json!([{"hostname": name}]),
             None => Value::Null,
         };
-        let patch = Patch::Merge(json!({"status": {"loadBalancer": {"ingress": ingress}}}));
+        let metadata = json!({"resourceVersion": service.metadata.resource_version});
+        let patch =
+            Patch::Merge(json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": ingress}}}));
         self.api(service).patch_status(&service.name_any(), &PatchParams::default(), &patch).await
     }
 }

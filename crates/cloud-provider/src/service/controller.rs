@@ -114,7 +114,7 @@ impl<C: LoadBalancers> ServiceController<C> {
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Next, Error> {
         for _ in 0..ROUNDS {
-            let Some(service) = self.services.get(&key) else { return Ok(Next::AwaitChange) };
+            let Some(mut service) = self.services.get(&key) else { return Ok(Next::AwaitChange) };
             let nodes = self.nodes.get();
             let seen = self.see(&service, &nodes);
             let plan = decide(&seen);
@@ -128,7 +128,8 @@ impl<C: LoadBalancers> ServiceController<C> {
             for step in plan.steps {
                 tracing::debug!(service = %key, ?step);
                 match self.act(&service, &nodes, &seen, &step).await {
-                    Ok(()) => {}
+                    // what the next step goes by is the version that we wrote, and no newer one
+                    Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Next::After(AFTER_CONFLICT)),
                     Err(Failure::Refused(why)) => {
                         self.crier.tell(&about, &failed(&step, &why));
@@ -165,7 +166,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         nodes: &[Arc<Node>],
         seen: &Seen,
         step: &Step,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Arc<Service>>, Failure> {
         let about = service.object_ref(&());
         match step {
             Step::Mark { finalize, marks } => {
@@ -176,7 +177,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                     self.crier
                         .tell(&about, &Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer"));
                 }
-                self.cloud.ensure(service, nodes).await
+                self.cloud.ensure(service, nodes).await.map(|()| None)
             }
             Step::Publish(address) => self.wrote(service, self.pen.publish(service, Some(address)).await),
             Step::Unpublish => self.wrote(service, self.pen.publish(service, None).await),
@@ -187,22 +188,23 @@ impl<C: LoadBalancers> ServiceController<C> {
                 self.cloud.delete(service).await?;
                 let uid = service.uid().unwrap_or_default();
                 self.deleted.lock().expect("no panic while remembering").insert(uid);
-                Ok(())
+                Ok(None)
             }
             Step::Release { marks } => {
                 self.released(service, self.pen.release(service, marks).await)?;
                 self.crier.forget(&service.uid().unwrap_or_default());
-                Ok(())
+                Ok(None)
             }
         }
     }
 
-    fn wrote(&self, service: &Service, answer: kube::Result<Service>) -> Result<(), Failure> {
+    fn wrote(
+        &self,
+        service: &Service,
+        answer: kube::Result<Service>,
+    ) -> Result<Option<Arc<Service>>, Failure> {
         match answer {
-            Ok(object) => {
-                self.services.wrote(object);
-                Ok(())
-            }
+            Ok(object) => Ok(Some(self.services.wrote(object))),
             Err(kube::Error::Api(status)) if status.is_not_found() => {
                 self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
                 Err(Failure::Outdated)
@@ -223,7 +225,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                 self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
                 Ok(())
             }
-            answer => self.wrote(service, answer),
+            answer => self.wrote(service, answer).map(drop),
         }
     }
 }

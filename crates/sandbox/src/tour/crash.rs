@@ -20,7 +20,7 @@ use crate::manifests::plain;
 /// Services created at once.
 const BURST: usize = 50;
 /// The kill comes at a random moment within this time.
-const MOMENT: Duration = Duration::from_millis(1_000);
+const MOMENT: Duration = Duration::from_millis(200);
 
 pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
     let eyes = tour.eyes();

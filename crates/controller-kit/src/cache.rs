@@ -5,6 +5,7 @@
 //! Whoever subscribed hears of a change once, from whichever side it came first.
 
 mod known;
+mod unread;
 
 use std::{
     fmt::Debug,
@@ -14,7 +15,7 @@ use std::{
 use futures::{StreamExt, TryStreamExt};
 use kube::{
     Api, Resource,
-    core::DeserializeGuard,
+    core::ApiResource,
     runtime::{WatchStreamExt, watcher},
 };
 use serde::de::DeserializeOwned;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::{Life, ObjectKey};
 use known::Known;
+use unread::Unread;
 
 /// What a [`Cache`] can hold.
 pub trait Watched:
@@ -66,34 +68,23 @@ impl<K> Clone for Cache<K> {
 }
 
 impl<K: Watched> Cache<K> {
-    /// Lists and watches in the background until `life` ends. The guard in the type of `api` keeps an object that
-    /// cannot be read from hiding the others; callers pass `Api::all(client)` or `Api::namespaced(client, …)`.
-    pub fn start(life: &Life, api: Api<DeserializeGuard<K>>, config: watcher::Config) -> Self {
+    /// Lists and watches in the background until `life` ends. An object that cannot be read hides no other
+    /// ([`Cache::malformed`]).
+    pub fn start(life: &Life, api: Api<K>, config: watcher::Config) -> Self {
         Self::start_trimmed(life, api, config, |_| ())
     }
 
     /// Like [`Cache::start`]; `trim` removes what nobody reads before an object is kept. `managedFields` always go.
     pub fn start_trimmed(
         life: &Life,
-        api: Api<DeserializeGuard<K>>,
+        api: Api<K>,
         config: watcher::Config,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
         let cache = Self::empty();
         let into = cache.clone();
-        life.spawn_until_stop(async move {
-            let mut events = watcher(api, config).default_backoff().boxed();
-            loop {
-                match events.try_next().await {
-                    Ok(Some(event)) => into.on_event(event, &trim),
-                    Ok(None) => return,
-                    Err(error) => {
-                        let kind = K::kind(&());
-                        tracing::warn!(%kind, error = &error as &dyn std::error::Error, "watch broke; trying again");
-                    }
-                }
-            }
-        });
+        let hear = Box::new(move |event| into.on_event(event, &trim));
+        life.spawn_until_stop(follow(unread(api), config, hear));
         cache
     }
 
@@ -151,10 +142,9 @@ impl<K: Watched> Cache<K> {
         }
     }
 
-    fn on_event(&self, event: watcher::Event<DeserializeGuard<K>>, trim: &impl Fn(&mut K)) {
-        let read = |guard: DeserializeGuard<K>| {
-            guard.0.map_err(Box::new).map(|mut object| {
-                object.meta_mut().managed_fields = None;
+    fn on_event(&self, event: watcher::Event<Unread>, trim: &impl Fn(&mut K)) {
+        let read = |unread: Unread| {
+            unread.read().map(|mut object| {
                 trim(&mut object);
                 Arc::new(object)
             })
@@ -188,6 +178,28 @@ impl<K: Watched> Cache<K> {
 
     fn known(&self) -> std::sync::MutexGuard<'_, Known<K>> {
         self.0.known.lock().expect("no panic while the cache is locked")
+    }
+}
+
+fn unread<K: Watched>(api: Api<K>) -> Api<Unread> {
+    let kind = ApiResource::erase::<K>(&());
+    match api.namespace().map(ToOwned::to_owned) {
+        Some(namespace) => Api::all_with(api.into_client(), &kind).constrain(&namespace),
+        None => Api::all_with(api.into_client(), &kind),
+    }
+}
+
+async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(watcher::Event<Unread>) + Send>) {
+    let kind = api.resource_url().to_owned();
+    let mut events = watcher(api, config).default_backoff().boxed();
+    loop {
+        match events.try_next().await {
+            Ok(Some(event)) => hear(event),
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(kind, error = &error as &dyn std::error::Error, "watch broke; trying again");
+            }
+        }
     }
 }
 

@@ -5,7 +5,7 @@ pub mod follow;
 
 use http::Request;
 use k8s_openapi::api::{
-    core::v1::{Event, Namespace, PersistentVolumeClaim, Pod, ResourceQuota, Secret},
+    core::v1::{Namespace, PersistentVolumeClaim, Secret},
     storage::v1::StorageClass,
 };
 use kube::{
@@ -70,6 +70,14 @@ impl Host {
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The same, of objects that are read later: what follows them is compiled once for all kinds.
+    pub fn any<K>(&self) -> Api<DynamicObject>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &ApiResource::erase::<K>(&()))
     }
 
     /// The VM of this name, or nothing. A 404 about anything else (the cluster behind Rancher's proxy, the kind) is an
@@ -266,26 +274,6 @@ impl Host {
     pub async fn has_namespace(&self) -> bool {
         let answer = Api::<Namespace>::all(self.client.clone()).get(&self.namespace).await;
         !answer.is_err_and(|error| error::is_about(&error, "namespaces", &self.namespace))
-    }
-
-    /// What a machine that does not come up is judged by.
-    pub fn pods(&self) -> Api<Pod> {
-        self.api()
-    }
-
-    /// See [`Host::pods`].
-    pub fn claims(&self) -> Api<PersistentVolumeClaim> {
-        self.api()
-    }
-
-    /// See [`Host::pods`].
-    pub fn quotas(&self) -> Api<ResourceQuota> {
-        self.api()
-    }
-
-    /// See [`Host::pods`].
-    pub fn events(&self) -> Api<Event> {
-        self.api()
     }
 
     fn error(&self, verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Error {

@@ -5,13 +5,13 @@
 //!         (after GRACE also pods, claims, quotas, warnings: what may say why)
 //! ```
 
-use std::{fmt::Debug, net::Ipv4Addr, time::Duration};
+use std::{net::Ipv4Addr, time::Duration};
 
 use k8s_openapi::{
     api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::{Api, ResourceExt as _};
+use kube::{Resource, ResourceExt as _, api::DynamicObject, core::NamespaceResourceScope};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
@@ -151,9 +151,9 @@ pub async fn until(
     let (tell, mut hear) = mpsc::channel(QUEUE);
     let mut followed = Followed { tasks: JoinSet::new(), tell };
     let by_name = || Select::Name(machine.to_owned());
-    followed.add(host.api(), by_name(), start, Heard::Vm);
+    followed.add(host, by_name(), start, Heard::Vm);
     if !matches!(goal, Goal::Gone { .. }) {
-        followed.add(host.api(), by_name(), start, Heard::Instance);
+        followed.add(host, by_name(), start, Heard::Instance);
     }
     let (began, mut seen, mut investigating) = (Instant::now(), Seen::default(), false);
     let mut told: Vec<String> = vec![];
@@ -187,16 +187,16 @@ struct Followed {
 }
 
 impl Followed {
-    fn add<K>(&mut self, api: Api<K>, select: Select, start: Start, heard: fn(News<K>) -> Heard)
+    fn add<K>(&mut self, host: &Host, select: Select, start: Start, heard: fn(News<K>) -> Heard)
     where
-        K: Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned + Send + 'static,
     {
-        let (tell, mut hear) = mpsc::channel(1);
-        let to = self.tell.clone();
+        let (tell, mut hear) = mpsc::channel::<News<DynamicObject>>(1);
+        let (to, api) = (self.tell.clone(), host.any::<K>());
         self.tasks.spawn(async move {
             let forward = async {
                 while let Some(news) = hear.recv().await {
-                    if to.send(heard(news)).await.is_err() {
+                    if to.send(heard(news.read())).await.is_err() {
                         return;
                     }
                 }
@@ -209,13 +209,13 @@ impl Followed {
     fn investigate(&mut self, host: &Host, machine: &str, seen: &Seen) -> bool {
         let Some(vm) = seen.vm() else { return false };
         for claim in claim_names(vm, |_| true) {
-            self.add::<PersistentVolumeClaim>(host.claims(), Select::Name(claim), Start::Read, Heard::Claim);
+            self.add::<PersistentVolumeClaim>(host, Select::Name(claim), Start::Read, Heard::Claim);
         }
         let pods = Select::Labels(format!("{VM_NAME}={machine}"));
-        self.add::<Pod>(host.pods(), pods, Start::Read, Heard::Pods);
-        self.add::<ResourceQuota>(host.quotas(), Select::Fields(String::new()), Start::Read, Heard::Quotas);
+        self.add::<Pod>(host, pods, Start::Read, Heard::Pods);
+        self.add::<ResourceQuota>(host, Select::Fields(String::new()), Start::Read, Heard::Quotas);
         let warnings = Select::Fields("type=Warning".to_owned());
-        self.add::<Event>(host.events(), warnings, Start::Read, Heard::Warnings);
+        self.add::<Event>(host, warnings, Start::Read, Heard::Warnings);
         true
     }
 }

@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use kube::{ResourceExt, core::error_boundary::InvalidObject};
+use kube::ResourceExt;
 
-use super::{Change, Watched};
+use super::{Change, Watched, unread::Unreadable};
 use crate::ObjectKey;
 
-/// An object as the watch gave it: read, or only its metadata and why it could not be read.
-type Read<K> = Result<Arc<K>, Box<InvalidObject>>;
+/// An object as the watch gave it: read, or only its name and why it could not be read.
+type Read<K> = Result<Arc<K>, Unreadable>;
 
 #[derive(Debug)]
 pub(super) struct Known<K> {
@@ -74,9 +74,9 @@ impl<K: Watched> Known<K> {
                     _ => Some(self.insert(key, object)),
                 }
             }
-            Err(invalid) => {
-                tracing::warn!(kind = %K::kind(&()), object = %key, reason = %invalid.error, "object cannot be read");
-                self.malformed.insert(key.clone(), invalid.error);
+            Err(unreadable) => {
+                tracing::warn!(kind = %K::kind(&()), object = %key, reason = unreadable.error, "object cannot be read");
+                self.malformed.insert(key.clone(), unreadable.error);
                 self.remove(&key)
             }
         }
@@ -125,10 +125,7 @@ impl<K: Watched> Known<K> {
 fn key_of<K: Watched>(read: &Read<K>) -> ObjectKey {
     match read {
         Ok(object) => ObjectKey::of(&**object),
-        Err(invalid) => ObjectKey::new(
-            invalid.metadata.namespace.clone().unwrap_or_default(),
-            invalid.metadata.name.clone().unwrap_or_default(),
-        ),
+        Err(unreadable) => unreadable.key.clone(),
     }
 }
 
@@ -199,9 +196,11 @@ mod tests {
     #[test]
     fn an_object_that_cannot_be_read_is_named_and_hides_no_other() {
         let mut known = Known::<ConfigMap>::default();
-        let metadata = map("a", 5).metadata.clone();
         known.applied(Ok(map("a", 4)));
-        known.applied(Err(Box::new(InvalidObject { error: "data is a number".into(), metadata })));
+        known.applied(Err(Unreadable {
+            key: ObjectKey::new("shop", "web"),
+            error: "data is a number".into(),
+        }));
         assert_eq!(version(&known), None);
         assert_eq!(known.malformed(), [(ObjectKey::new("shop", "web"), "data is a number".to_owned())]);
         known.applied(Ok(map("a", 6)));

@@ -7,12 +7,12 @@
 //! The read comes after the watch stands, so nothing can happen between the two. What the watch tells of the time before
 //! the read may come late, and then the newest version comes behind it.
 
-use std::{fmt::Debug, time::Duration};
+use std::time::Duration;
 
 use futures::TryStreamExt as _;
 use kube::{
-    Api,
-    api::{ListParams, WatchEvent, WatchParams},
+    Api, Resource, ResourceExt as _,
+    api::{DynamicObject, ListParams, WatchEvent, WatchParams},
 };
 use serde::de::DeserializeOwned;
 use tokio::{sync::mpsc, time::sleep};
@@ -57,11 +57,31 @@ pub enum News<K> {
     Trouble(String),
 }
 
+impl News<DynamicObject> {
+    /// The same news of objects of their kind; trouble where one is not what its kind should be.
+    pub fn read<K: Resource + DeserializeOwned>(self) -> News<K> {
+        let read = |object: DynamicObject| {
+            let name = object.name_any();
+            object.try_parse::<K>().map_err(|error| format!("{name} cannot be read: {error}"))
+        };
+        let news = match self {
+            Self::All(objects) => objects.into_iter().map(read).collect::<Result<_, _>>().map(News::All),
+            Self::Present(object) => read(object).map(News::Present),
+            Self::Gone(object) => read(object).map(News::Gone),
+            Self::Refused => Ok(News::Refused),
+            Self::Trouble(why) => Ok(News::Trouble(why)),
+        };
+        news.unwrap_or_else(News::Trouble)
+    }
+}
+
 /// Follows objects until the receiver is dropped.
-pub async fn follow<K>(api: Api<K>, select: Select, start: Start, tell: mpsc::Sender<News<K>>)
-where
-    K: Clone + DeserializeOwned + Debug,
-{
+pub async fn follow(
+    api: Api<DynamicObject>,
+    select: Select,
+    start: Start,
+    tell: mpsc::Sender<News<DynamicObject>>,
+) {
     let (mut read_first, mut pause) = (start == Start::Read, Duration::from_secs(1));
     loop {
         let ended = watch_once(&api, &select, read_first, &tell).await;
@@ -89,10 +109,12 @@ enum Ended {
     Failed(kube::Error),
 }
 
-async fn watch_once<K>(api: &Api<K>, select: &Select, read_first: bool, tell: &mpsc::Sender<News<K>>) -> Ended
-where
-    K: Clone + DeserializeOwned + Debug,
-{
+async fn watch_once(
+    api: &Api<DynamicObject>,
+    select: &Select,
+    read_first: bool,
+    tell: &mpsc::Sender<News<DynamicObject>>,
+) -> Ended {
     let params = match select {
         Select::Name(name) => WatchParams::default().fields(&format!("metadata.name={name}")),
         Select::Labels(labels) => WatchParams::default().labels(labels),
@@ -131,7 +153,7 @@ where
     }
 }
 
-async fn read<K: Clone + DeserializeOwned + Debug>(api: &Api<K>, select: &Select) -> kube::Result<Vec<K>> {
+async fn read(api: &Api<DynamicObject>, select: &Select) -> kube::Result<Vec<DynamicObject>> {
     let list = match select {
         Select::Name(name) => {
             return match api.get(name).await {
@@ -153,11 +175,7 @@ fn gone(error: &kube::Error, name: &str) -> bool {
     !kind.is_empty() && !kind.contains("clusters.management") && is_about(error, kind, name)
 }
 
-async fn poll<K: Clone + DeserializeOwned + Debug>(
-    api: &Api<K>,
-    select: &Select,
-    tell: &mpsc::Sender<News<K>>,
-) {
+async fn poll(api: &Api<DynamicObject>, select: &Select, tell: &mpsc::Sender<News<DynamicObject>>) {
     loop {
         let (news, last) = match read(api, select).await {
             Ok(objects) => (News::All(objects), false),

@@ -1,0 +1,91 @@
+//! Objects as the server sent them, with only the name read.
+//!
+//! All caches watch this one type and read their own from it, each object by itself: one that cannot be read hides
+//! no other, and the machinery of lists and watches is compiled once instead of once for every kind.
+
+use std::borrow::Cow;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{
+    Resource,
+    core::{ApiResource, DynamicResourceScope},
+};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+
+use super::Watched;
+use crate::ObjectKey;
+
+/// The JSON of an object without its `managedFields`, and of its metadata what a watch goes by.
+#[derive(Clone, Debug)]
+pub(super) struct Unread {
+    metadata: ObjectMeta,
+    json: Value,
+}
+
+/// An object that is there but is not what its kind should be.
+#[derive(Clone, Debug)]
+pub(super) struct Unreadable {
+    pub(super) key: ObjectKey,
+    pub(super) error: String,
+}
+
+impl Unread {
+    pub(super) fn read<K: Watched>(self) -> Result<K, Unreadable> {
+        let Self { metadata, json } = self;
+        serde_json::from_value(json).map_err(|error| Unreadable {
+            key: ObjectKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
+            error: error.to_string(),
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Unread {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut json = Value::deserialize(deserializer)?;
+        if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+        let text = |field: &str| Some(json.get("metadata")?.get(field)?.as_str()?.to_owned());
+        let metadata = ObjectMeta {
+            name: text("name"),
+            namespace: text("namespace"),
+            resource_version: text("resourceVersion"),
+            ..ObjectMeta::default()
+        };
+        Ok(Self { metadata, json })
+    }
+}
+
+impl Resource for Unread {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn kind(kind: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&kind.kind)
+    }
+
+    fn group(kind: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&kind.group)
+    }
+
+    fn version(kind: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&kind.version)
+    }
+
+    fn api_version(kind: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&kind.api_version)
+    }
+
+    fn plural(kind: &ApiResource) -> Cow<'_, str> {
+        Cow::Borrowed(&kind.plural)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}

@@ -21,6 +21,8 @@ use crowd::Crowd;
 const ONE_BY_ONE: usize = 50;
 /// Nothing was asked for so long: the parts are in step.
 const QUIET: Duration = Duration::from_millis(500);
+/// Between two of them: what the one before left to do (Events, kube-vip's status, slices) is done by then.
+const IDLE: Duration = Duration::from_millis(200);
 /// The time over which the steady state is watched.
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -44,7 +46,7 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     let mut times = Vec::new();
     for index in 0..ONE_BY_ONE {
         times.push(crowd.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(IDLE).await;
     }
     say("service-create-p50-ms", percentile(&mut times, 0.50));
     say("service-create-p99-ms", percentile(&mut times, 0.99));

@@ -4,12 +4,16 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use controller_kit::{Cache, Clock, Kept, Life, ObjectKey, replace};
 use harvester_api::{IPPool, LoadBalancer};
 use kube::{Api, Client, Resource, ResourceExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
 
 use super::{
     batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen},
@@ -18,6 +22,10 @@ use super::{
 
 /// Orders that go into one PUT at most.
 const BATCH: usize = 512;
+/// After a PUT the desk rests so many times as long as the PUT took: a claim on idle servers waits for nothing, and in a
+/// burst orders gather, so that a slow server is asked less instead of more.
+const REST: u32 = 2;
+const LONGEST_REST: Duration = Duration::from_millis(250);
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
 
@@ -105,18 +113,24 @@ fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
 }
 
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
+    let mut rested = Instant::now();
     loop {
         let mut batch = Vec::new();
-        let received = shared.life.stop.run_until_cancelled(jobs.recv_many(&mut batch, BATCH)).await;
-        if received.unwrap_or(0) == 0 {
+        let gather = async {
+            sleep_until(rested).await;
+            jobs.recv_many(&mut batch, BATCH).await
+        };
+        if shared.life.stop.run_until_cancelled(gather).await.unwrap_or(0) == 0 {
             return;
         }
+        let began = Instant::now();
         let (orders, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|job| (job.order, job.answer)).unzip();
         let results = match write(&shared, &pool, &orders).await {
             Ok(results) => results,
             Err(failure) => vec![Err(failure); orders.len()],
         };
+        rested = Instant::now() + (began.elapsed() * REST).min(LONGEST_REST);
         for (answer, result) in answers.into_iter().zip(results) {
             // whoever asked may have gone away; the record stands, and its next claim adopts it
             drop(answer.send(result));

@@ -7,16 +7,17 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
+use controller_kit::{Cache, Life};
 use futures::{StreamExt, TryStreamExt, stream};
 use harvester_api::{LoadBalancer, annotations};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use serde_json::json;
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use tokio::{sync::watch, time::Instant};
 
 use crate::manifests::plain;
 
@@ -34,45 +35,77 @@ pub(super) struct Burst {
     pub(super) total: Duration,
 }
 
-/// When each Service was first seen with an address.
-type Seen = BTreeMap<String, Instant>;
+/// What the watches of both clusters have told so far.
+#[derive(Default)]
+struct Told {
+    /// When each Service was first seen with an address.
+    addressed: BTreeMap<String, Instant>,
+    services: usize,
+    balancers: usize,
+}
 
 pub(super) struct Crowd {
     guest: Client,
-    harvester: Client,
-    addressed: Arc<Mutex<Seen>>,
+    told: Arc<Mutex<Told>>,
     moved: watch::Receiver<()>,
     alive: Vec<String>,
-    task: JoinHandle<()>,
+    life: Life,
 }
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        self.task.abort();
+        self.life.stop.cancel();
     }
 }
 
 impl Crowd {
     pub(super) async fn watch(guest: Client, harvester: Client) -> Result<Self> {
-        let addressed = Arc::new(Mutex::new(Seen::new()));
+        let life = Life::new();
+        let services: Cache<Service> =
+            Cache::start(&life, Api::namespaced(guest.clone(), NAMESPACE), watcher::Config::default());
+        let balancers: Cache<LoadBalancer> =
+            Cache::start(&life, Api::all(harvester), watcher::Config::default());
+        let told = Arc::new(Mutex::new(Told::default()));
         let (tell, moved) = watch::channel(());
-        let into = addressed.clone();
-        let services = Api::<Service>::namespaced(guest.clone(), NAMESPACE);
-        let task = tokio::spawn(async move {
-            let mut events = watcher(services, watcher::Config::default()).default_backoff().boxed();
-            while let Some(event) = events.next().await {
-                if let Ok(watcher::Event::Apply(service) | watcher::Event::InitApply(service)) = event
-                    && service.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
-                {
-                    into.lock()
-                        .expect("no panic while noting")
-                        .entry(service.name_any())
-                        .or_insert_with(Instant::now);
-                    tell.send_replace(());
-                }
+        let tell = Arc::new(tell);
+
+        let (into, bell) = (told.clone(), tell.clone());
+        services.on_change(move |change| {
+            let of_type = |service: &Arc<Service>| {
+                service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
+            };
+            let mut told = into.lock().expect("no panic while noting");
+            match (
+                change.old.as_ref().filter(|old| of_type(old)),
+                change.new.as_ref().filter(|new| of_type(new)),
+            ) {
+                (None, Some(_)) => told.services += 1,
+                (Some(_), None) => told.services -= 1,
+                _ => {}
             }
+            let addressed = |service: &Arc<Service>| {
+                service.annotations().contains_key(annotations::KUBE_VIP_LOADBALANCER_IPS)
+            };
+            if change.new.as_ref().is_some_and(addressed) {
+                told.addressed.entry(change.key.name.clone()).or_insert_with(Instant::now);
+            } else if change.new.is_none() {
+                told.addressed.remove(&change.key.name);
+            }
+            bell.send_replace(());
         });
-        Ok(Self { guest, harvester, addressed, moved, alive: Vec::new(), task })
+        let into = told.clone();
+        balancers.on_change(move |change| {
+            let mut told = into.lock().expect("no panic while noting");
+            match (&change.old, &change.new) {
+                (None, Some(_)) => told.balancers += 1,
+                (Some(_), None) => told.balancers -= 1,
+                _ => {}
+            }
+            tell.send_replace(());
+        });
+        services.ready().await;
+        balancers.ready().await;
+        Ok(Self { guest, told, moved, alive: Vec::new(), life })
     }
 
     /// Creates `count` Services named after `stem`, and waits until all have an address.
@@ -93,18 +126,32 @@ impl Crowd {
             .try_collect()
             .await?;
         self.alive.extend(names.iter().cloned());
-        let give_up = first + PATIENCE;
+        let there = self.alive.len();
+        self.until(|told| told.addressed.len() >= there, "have an address").await?;
+        let addressed = &self.told.lock().expect("no panic while noting").addressed;
+        let one_by_one =
+            names.iter().map(|name| addressed[name].saturating_duration_since(begun[name])).collect();
+        let last = names.iter().map(|name| addressed[name]).max().context("at least one Service")?;
+        Ok(Burst { one_by_one, total: last.duration_since(first) })
+    }
+
+    /// Waits until the watches have told enough.
+    async fn until(&mut self, enough: impl Fn(&Told) -> bool, what: &str) -> Result<()> {
+        let give_up = Instant::now() + PATIENCE;
         loop {
-            let seen = self.addressed.lock().expect("no panic while noting").clone();
-            if names.iter().all(|name| seen.contains_key(name)) {
-                let one_by_one =
-                    names.iter().map(|name| seen[name].saturating_duration_since(begun[name])).collect();
-                let last = names.iter().map(|name| seen[name]).max().context("at least one Service")?;
-                return Ok(Burst { one_by_one, total: last.duration_since(first) });
+            self.moved.borrow_and_update();
+            let told = self.told.lock().expect("no panic while noting");
+            if enough(&told) {
+                return Ok(());
             }
+            let counts = (told.addressed.len(), told.services, told.balancers);
+            drop(told);
             if tokio::time::timeout_at(give_up, self.moved.changed()).await.is_err() {
-                let missing = names.iter().filter(|name| !seen.contains_key(*name)).count();
-                bail!("{missing} of {count} Services have no address after {} s", PATIENCE.as_secs());
+                let (addressed, services, balancers) = counts;
+                bail!(
+                    "not all {what} after {} s: {services} Services, {addressed} with an address, {balancers} LoadBalancers",
+                    PATIENCE.as_secs()
+                );
             }
         }
     }
@@ -112,7 +159,6 @@ impl Crowd {
     /// Deletes every Service, and answers how long it took until none and no LoadBalancer object was left.
     pub(super) async fn delete_all(&mut self) -> Result<Duration> {
         let services = Api::<Service>::namespaced(self.guest.clone(), NAMESPACE);
-        let balancers = Api::<LoadBalancer>::all(self.harvester.clone());
         let begun = Instant::now();
         stream::iter(std::mem::take(&mut self.alive))
             .map(|name| {
@@ -122,19 +168,8 @@ impl Crowd {
             .buffer_unordered(AT_ONCE)
             .try_collect::<()>()
             .await?;
-        loop {
-            let one = ListParams::default().limit(1);
-            let left = services.list_metadata(&ListParams::default()).await.map_err(plain)?;
-            let left = left.iter().filter(|service| service.name_any() != "kubernetes").count();
-            if left == 0 && balancers.list_metadata(&one).await.map_err(plain)?.items.is_empty() {
-                self.addressed.lock().expect("no panic while noting").clear();
-                return Ok(begun.elapsed());
-            }
-            if begun.elapsed() > PATIENCE {
-                bail!("{left} Services are still there after {} s", PATIENCE.as_secs());
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.until(|told| told.services == 0 && told.balancers == 0, "are gone").await?;
+        Ok(begun.elapsed())
     }
 
     /// Events that tell a user of a conflict between two writers.

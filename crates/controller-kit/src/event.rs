@@ -11,9 +11,13 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
+    core::Status,
 };
 use serde_json::json;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc::{self, error::TrySendError},
+    time::Instant,
+};
 
 use crate::{Clock, Life};
 
@@ -80,8 +84,12 @@ impl Recorder {
             reason: reason.into(),
             message: shortened(message),
         };
-        if self.queue.try_send(Note { said, about: about.clone() }).is_err() {
-            tracing::warn!(reason, message, "too many Events wait; this one is not sent");
+        match self.queue.try_send(Note { said, about: about.clone() }) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => {
+                tracing::warn!(reason, message, "too many Events wait; this one is not sent");
+            }
+            Err(TrySendError::Closed(_)) => tracing::debug!(reason, message, "an Event that is not sent"),
         }
     }
 }
@@ -109,7 +117,7 @@ impl Desk {
                 continue;
             }
             match self.send(note, now).await {
-                Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                Err(kube::Error::Api(status)) if is_missing_right(&status) => {
                     tracing::warn!(why = status.message, "Events may not be written here: none will be sent");
                     // publish() finds the queue closed and logs what would have been said
                     return;
@@ -188,6 +196,13 @@ impl Desk {
     }
 }
 
+/// Whether our role grants no Events. A namespace that is being deleted, and a quota, answer 403 as well: they are
+/// about one Event, and the next one may be welcome.
+fn is_missing_right(status: &Status) -> bool {
+    let refused = |verb: &str| status.message.contains(&format!("cannot {verb} resource \"events\""));
+    status.is_forbidden() && (refused("create") || refused("patch"))
+}
+
 fn shortened(message: &str) -> String {
     if message.len() <= MESSAGE_MAX {
         return message.into();
@@ -201,7 +216,9 @@ fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
     use kube::api::ListParams;
+    use rstest::rstest;
     use sim_apiserver::{ApiServer, User};
 
     use super::*;
@@ -270,5 +287,54 @@ mod tests {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(server.audit().records().iter().filter(|record| record.code == 403).count(), 1);
+    }
+
+    #[rstest]
+    #[case(403, "events is forbidden: User \"x\" cannot create resource \"events\" in API group \"\"", true)]
+    #[case(
+        403,
+        "events \"web.1\" is forbidden: User \"x\" cannot patch resource \"events\" in API group \"\"",
+        true
+    )]
+    #[case(
+        403,
+        "events \"web.1\" is forbidden: unable to create new content in namespace shop because it is being terminated",
+        false
+    )]
+    #[case(403, "events \"web.1\" is forbidden: exceeded quota: few", false)]
+    #[case(404, "namespaces \"shop\" not found", false)]
+    fn only_a_missing_right_is_the_end_of_all_events(
+        #[case] code: u16,
+        #[case] message: &str,
+        #[case] expected: bool,
+    ) {
+        let status =
+            Status { code, message: message.to_owned(), reason: reason_of(code), ..Status::default() };
+        assert_eq!(is_missing_right(&status), expected);
+    }
+
+    fn reason_of(code: u16) -> String {
+        if code == 403 { "Forbidden".to_owned() } else { "NotFound".to_owned() }
+    }
+
+    // a Service goes with its namespace, and the Event that says so is refused
+    #[tokio::test(start_paused = true)]
+    async fn a_namespace_that_is_being_deleted_silences_nobody_else() {
+        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let admin = server.client("admin");
+        let namespace = |finalizers: serde_json::Value| {
+            serde_json::from_value::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace",
+                "metadata": {"name": "shop", "finalizers": finalizers}}))
+            .unwrap()
+        };
+        let namespaces = Api::<Namespace>::all(admin.clone());
+        namespaces.create(&PostParams::default(), &namespace(json!(["test/stay"]))).await.unwrap();
+        namespaces.delete("shop", &kube::api::DeleteParams::default()).await.unwrap();
+        let recorder = Recorder::start(&life, admin, "service-controller", Clock::system());
+        let gone = ObjectReference { namespace: Some("shop".into()), ..about("web") };
+        recorder.publish(&gone, Kind::Normal, "DeletedLoadBalancer", "Deleted load balancer");
+        recorder.publish(&about("api"), Kind::Normal, "Ensured", "has an address");
+        assert_eq!(said(&server).await, [("has an address".to_owned(), 1)]);
+        assert!(server.audit().records().iter().any(|record| record.code == 403));
     }
 }

@@ -5,6 +5,7 @@
 //! made for each Node; DaemonSets and Deployments get theirs in `workloads`. Every pod answers HTTP, whatever its image.
 
 pub(crate) mod controller;
+pub(crate) mod heartbeat;
 mod workload;
 pub(crate) mod workloads;
 
@@ -14,7 +15,10 @@ use std::{
 };
 
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::{
+    api::core::v1::{Node, Pod},
+    apimachinery::pkg::apis::meta::v1::Time,
+};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -82,19 +86,38 @@ pub(crate) fn decide_node(
     }
 }
 
+/// Conditions that a kubelet reports beside its own state: type, reason and message while all is well.
+const WELL: [(&str, &str, &str); 3] = [
+    ("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+    ("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+];
+
 /// Nobody hears of a dead kubelet but through its silence: `Unknown`, as the node controller would write.
 fn node_status(node: &Node, ready: bool, now: &str) -> Value {
-    let (status, reason, message) = if ready {
-        ("True", "KubeletReady", "kubelet is posting ready status")
-    } else {
-        ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+    let old: Vec<_> = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).collect();
+    let condition = |type_: &str, well: &str, reason: &str, message: &str| {
+        let (status, reason, message) = if ready {
+            (well, reason, message)
+        } else {
+            ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+        };
+        let old = old.iter().find(|old| old.type_ == type_);
+        let same = old.filter(|old| old.status == status);
+        let since = same.and_then(|old| old.last_transition_time.as_ref());
+        let heard = if ready { same } else { old }.and_then(|old| old.last_heartbeat_time.as_ref());
+        let or_now = |time: Option<&Time>| time.map_or_else(|| json!(now), |time| json!(time));
+        json!({"type": type_, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": or_now(since), "lastHeartbeatTime": or_now(heard)})
     };
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
-    let old = conditions.into_iter().flatten().find(|condition| condition.type_ == "Ready");
-    let since = old.filter(|old| old.status == status).and_then(|old| old.last_transition_time.as_ref());
+    let others = old.iter().filter(|old| old.type_ != "Ready" && WELL.iter().all(|well| well.0 != old.type_));
+    let conditions = WELL
+        .iter()
+        .map(|(type_, reason, message)| condition(type_, "False", reason, message))
+        .chain([condition("Ready", "True", "KubeletReady", "kubelet is posting ready status")])
+        .chain(others.map(|old| json!(old)));
     json!({"status": {
-        "conditions": [{"type": "Ready", "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": since.map_or_else(|| json!(now), |since| json!(since))}],
+        "conditions": conditions.collect::<Vec<_>>(),
         "capacity": {"cpu": "2", "memory": "4Gi", "pods": "110"},
         "allocatable": {"cpu": "2", "memory": "4Gi", "pods": "110"},
         "nodeInfo": {
@@ -200,7 +223,7 @@ mod tests {
 
     const NOW: &str = "2026-11-21T12:00:00Z";
 
-    fn machine(running: bool, backend: Backend, ready: bool) -> Machine {
+    pub(super) fn machine(running: bool, backend: Backend, ready: bool) -> Machine {
         Machine {
             namespace: "shop".to_owned(),
             name: "guest-1".to_owned(),

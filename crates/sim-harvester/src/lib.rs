@@ -29,6 +29,7 @@ pub mod settings;
 pub mod simulation;
 mod storage;
 pub mod subresources;
+mod taints;
 pub mod wire;
 
 pub use announcer::Release;

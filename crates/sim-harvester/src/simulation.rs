@@ -16,22 +16,22 @@ use kube::{
 };
 use serde_json::json;
 
-use controller_kit::{Cache, Clock, Life, ObjectKey, Queue, Recorder};
+use controller_kit::{Cache, Clock, Life, ObjectKey, Recorder};
 use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
 
 use crate::{
     announcer::{Release, controller::Announcer},
     catalogue,
     data_path::{
-        BackendName, Balanced, CannotCarry, Carried, Changed, Hop, PodAt, Refused, Side, World,
+        BackendName, Balanced, CannotCarry, Carried, Cluster, Hop, Picture, PodAt, Refused, Side, World,
         listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
-    guest::{Workload, controller::Kubelets, pod_address, workloads as deployed},
+    guest::{Workload, controller::Kubelets, heartbeat, pod_address, workloads as deployed},
     machine::{Machine, controller::Machines},
     settings::{self, Backend},
-    storage,
+    storage, taints,
     wire::WireMap,
 };
 
@@ -82,6 +82,7 @@ pub struct SimHarvester {
     harvester_vip: Announcer,
     guest_vip: Announcer,
     listeners: Listeners,
+    picture: Picture,
 }
 
 impl SimHarvester {
@@ -110,11 +111,13 @@ impl SimHarvester {
         catalogue::start(life, &harvester);
         let kubelets = Kubelets::start(life, &guest, &machines, &cluster, upper, workloads, clock);
         deployed::start(life, &guest, &kubelets);
-        let changed = Queue::new();
-        let harvester_vip = Announcer::start(life, &harvester, harvester_vip, &hosts, &lan, seed, &changed);
+        taints::start(life, &harvester, &hosts, clock);
+        taints::start(life, &guest, &kubelets.nodes, clock);
+        let picture = Picture::default();
+        let harvester_vip = Announcer::start(life, &harvester, harvester_vip, &hosts, &lan, seed, &picture);
         let nodes = &kubelets.nodes;
         let guest_vip =
-            Announcer::start(life, &guest, guest_vip, nodes, &lan, seed.wrapping_add(1), &changed);
+            Announcer::start(life, &guest, guest_vip, nodes, &lan, seed.wrapping_add(1), &picture);
         if writes_slices {
             endpoint_slices::controller::start(
                 life,
@@ -132,11 +135,12 @@ impl SimHarvester {
             Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),
         };
         let listeners = Listeners::new(life, wire, seed.wrapping_add(2));
-        let this = Self { harvester, machines, kubelets, harvester_vip, guest_vip, listeners };
+        let this = Self { harvester, machines, kubelets, harvester_vip, guest_vip, listeners, picture };
+        this.subscribe();
         if let Carrier::Sockets(_) = carrier {
-            this.subscribe(&changed);
+            heartbeat::start(life, &guest, &this.kubelets, clock);
             let see = this.clone();
-            this.listeners.follow(&changed, move || see.world());
+            this.listeners.follow(this.picture.changes(), move || see.draw());
         }
         this
     }
@@ -203,26 +207,36 @@ impl SimHarvester {
         api.patch(&machine.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
-    fn subscribe(&self, changed: &Queue<Changed>) {
-        let poke = |queue: &Queue<Changed>| {
-            let queue = queue.clone();
-            move || queue.add(Changed)
-        };
-        let add = poke(changed);
-        self.machines.vms.on_change(move |_| add());
-        let add = poke(changed);
-        self.machines.instances.on_change(move |_| add());
-        let add = poke(changed);
-        self.kubelets.pods.on_change(move |_| add());
-        for announcer in [&self.harvester_vip, &self.guest_vip] {
-            let add = poke(changed);
-            announcer.services.on_change(move |_| add());
-            let add = poke(changed);
-            announcer.slices.on_change(move |_| add());
+    /// Ends kube-vip of one cluster, as SIGKILL does, and starts it again: it forgets what it announced, gives no lease
+    /// back, and announces what the Services ask for now.
+    pub fn restart_vip(&self, cluster: Cluster) {
+        match cluster {
+            Cluster::Guest => self.guest_vip.restart(),
+            Cluster::Harvester => self.harvester_vip.restart(),
         }
     }
 
-    fn world(&self) -> World {
+    fn subscribe(&self) {
+        let picture = || self.picture.clone();
+        let it = picture();
+        self.machines.vms.on_change(move |_| it.changed());
+        let it = picture();
+        self.machines.instances.on_change(move |_| it.changed());
+        let it = picture();
+        self.kubelets.pods.on_change(move |_| it.changed());
+        for announcer in [&self.harvester_vip, &self.guest_vip] {
+            let it = picture();
+            announcer.services.on_change(move |_| it.changed());
+            let it = picture();
+            announcer.slices.on_change(move |_| it.changed());
+        }
+    }
+
+    fn world(&self) -> Arc<World> {
+        self.picture.world(|| self.draw())
+    }
+
+    fn draw(&self) -> World {
         let pods = self.kubelets.pods.list().into_iter().filter_map(|pod| {
             let spec = pod.spec.as_ref()?;
             let ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());

@@ -106,8 +106,16 @@ impl Kubelets {
         machines
     }
 
-    fn machine_of(&self, node: &str) -> Option<Machine> {
+    /// The machine behind a Node.
+    pub(super) fn machine_of(&self, node: &str) -> Option<Machine> {
         self.machines().into_iter().find(|machine| machine.node == node)
+    }
+
+    /// Calls `hear` whenever something about a machine may have changed.
+    pub(super) fn on_machines(&self, hear: impl Fn() + Clone + Send + Sync + 'static) {
+        let instances = hear.clone();
+        self.machines.vms.on_change(move |_| hear());
+        self.machines.instances.on_change(move |_| instances());
     }
 
     fn subscribe(&self, queue: &Queue<Item>) {
@@ -119,9 +127,7 @@ impl Kubelets {
             machines.chain(nodes).for_each(|node| add.add(Item::Node(node)));
             this.pods.list().iter().for_each(|pod| add.add(Item::Pod(ObjectKey::of(&**pod))));
         };
-        let vms = all.clone();
-        self.machines.vms.on_change(move |_| vms());
-        self.machines.instances.on_change(move |_| all());
+        self.on_machines(all);
         let add = queue.clone();
         self.nodes.on_change(move |change| add.add(Item::Node(change.key.name.clone())));
         let add = queue.clone();

@@ -45,6 +45,11 @@ fn reached(sim: &SimHarvester, connections: usize) -> (BTreeSet<String>, Vec<Ref
     (names, failures)
 }
 
+fn taints(node: &Node) -> Vec<String> {
+    let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
+    taints.map(|taint| taint.key.clone()).collect()
+}
+
 fn names(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -69,8 +74,7 @@ async fn machines_start_and_their_kubelets_register_and_run_the_examples_pods() 
     let nodes = Api::<Node>::all(clusters.guest()).list(&ListParams::default()).await.unwrap().items;
     assert_eq!(nodes.len(), 3);
     for node in &nodes {
-        let taints = node.spec.as_ref().unwrap().taints.clone().unwrap_or_default();
-        assert!(taints.iter().any(|taint| taint.key == UNINITIALIZED), "{}", node.name_any());
+        assert_eq!(taints(node), [UNINITIALIZED], "{}", node.name_any());
     }
     let pods = Api::<Pod>::all(clusters.guest()).list(&ListParams::default()).await.unwrap().items;
     assert_eq!(pods.len(), 3);
@@ -185,12 +189,16 @@ async fn a_machine_that_is_halted_leaves_its_node_unready_and_comes_back_with_it
         conditions.into_iter().find(|condition| condition.type_ == "Ready").unwrap().status
     };
     let nodes: Api<Node> = Api::all(clusters.guest());
-    assert_eq!(ready(&nodes.get("guest-1").await.unwrap()), "Unknown");
+    let node = nodes.get("guest-1").await.unwrap();
+    assert_eq!(ready(&node), "Unknown");
+    let unreachable = "node.kubernetes.io/unreachable";
+    assert_eq!(taints(&node), [UNINITIALIZED, unreachable, unreachable]);
     clusters.patch_vm("guest-1", json!({"spec": {"runStrategy": "Always"}})).await;
     settle().await;
     let instance = instances.get("guest-1").await.unwrap();
     assert_eq!(instance.status.unwrap().interfaces[0].ip_address, "198.18.250.10");
-    assert_eq!(ready(&nodes.get("guest-1").await.unwrap()), "True");
+    let node = nodes.get("guest-1").await.unwrap();
+    assert_eq!((ready(&node), taints(&node)), ("True".to_owned(), vec![UNINITIALIZED.to_owned()]));
     // deleted for good: the instance and the pods go, the Node waits for whoever removes lost nodes
     Api::<harvester_api::VirtualMachine>::namespaced(clusters.harvester(), "shop")
         .delete("guest-1", &DeleteParams::default())

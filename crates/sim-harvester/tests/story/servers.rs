@@ -96,9 +96,12 @@ test_cluster::component_tests! {
 
         until::<VirtualMachine>(&harvester, "guest-1", |vm| vm.status.as_ref().is_some_and(|status| status.ready)).await;
         until::<Pod>(&guest, "web-guest-1", pod_is_ready).await;
-        let node = Api::<Node>::all(guest.clone()).get("guest-1").await.unwrap();
-        let taints = node.spec.unwrap().taints.unwrap_or_default();
-        assert!(taints.iter().any(|taint| taint.key == UNINITIALIZED));
+        await_condition(Api::<Node>::all(guest.clone()), "guest-1", |node: Option<&Node>| {
+            let taints = node.and_then(|node| node.spec.as_ref()?.taints.as_ref()).into_iter().flatten();
+            taints.map(|taint| &*taint.key).eq([UNINITIALIZED])
+        })
+        .await
+        .unwrap();
         let service = until::<Service>(&guest, "web", |service| !ingress(service).is_empty()).await;
         assert_eq!(ingress(&service), [VIP]);
         assert_eq!(service.annotations()["kube-vip.io/vipHost"], "guest-1");

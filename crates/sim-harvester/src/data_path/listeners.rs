@@ -284,7 +284,10 @@ impl Listeners {
 }
 
 fn mode(world: &World, at: SocketAddr) -> Mode {
+    let silent = |to: &SocketAddr| matches!(world.at(*to), Hop::Refused(Refused::Silent(_)));
     match world.at(at) {
+        // kube-proxy forwards packets: who connects while nobody is there connects when somebody comes
+        Hop::Forward(to) if to.iter().all(silent) => Mode::Silent,
         Hop::Forward(_) | Hop::Answer(..) => Mode::Listening,
         Hop::Refused(Refused::Silent(_)) => Mode::Silent,
         Hop::Refused(_) => Mode::Closed,

@@ -7,7 +7,10 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, api::DeleteParams};
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams},
+};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -28,7 +31,7 @@ struct Nets(u8);
 
 impl Nets {
     fn of_test(number: u8) -> Self {
-        Self(u8::try_from(std::process::id() % 60).unwrap() * 4 + number)
+        Self(u8::try_from(std::process::id() % 30).unwrap() * 8 + number)
     }
 
     fn vip(self, last: u8) -> Ipv4Addr {
@@ -144,6 +147,33 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_con
     sim.until(|sim| sim.machines().iter().any(|machine| machine.backend() == Backend::Refusing)).await;
     let refused = timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn who_connects_before_a_backend_is_there_gets_through_when_one_comes() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(4));
+    let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
+    let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
+    let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
+        "spec": {"type": "LoadBalancer", "loadBalancerIP": nets.vip(3), "ports": [{"name": "http", "port": 80}]}});
+    create::<Service>(Api::namespaced(clusters.harvester(), "shop"), service).await;
+    let slices: Api<k8s_openapi::api::discovery::v1::EndpointSlice> =
+        Api::namespaced(clusters.harvester(), "shop");
+    // what the load balancer writes until a backend is healthy
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {"name": "lb", "namespace": "shop", "labels": {"kubernetes.io/service-name": "lb"}},
+        "addressType": "IPv4", "endpoints": [{"addresses": ["10.52.0.255"]}],
+        "ports": [{"name": "http", "port": node_port, "protocol": "TCP"}]});
+    create(slices.clone(), slice).await;
+    let at = carried(&sim, nets.vip(3).into()).await;
+    assert!(timeout(PATIENCE, TcpStream::connect(at)).await.is_err(), "neither an answer nor a refusal");
+    let early = tokio::spawn(TcpStream::connect(at));
+    let endpoints = json!({"endpoints": [{"addresses": [nets.machine(11)], "conditions": {"ready": true}}]});
+    slices.patch("lb", &PatchParams::default(), &Patch::Merge(endpoints)).await.unwrap();
+    early.await.unwrap().unwrap();
+    assert_eq!(get(at).await, Some("guest-2".to_owned()));
     life.end().await;
 }
 

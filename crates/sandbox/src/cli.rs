@@ -6,7 +6,7 @@ use clap::Parser;
 use controller_kit::Life;
 use tracing_subscriber::EnvFilter;
 
-use crate::{announce::Announcer, faults, measure, options::Options, stage::Stage, tour};
+use crate::{announce::Announcer, faults, given::Given, measure, options::Options, stage::Stage, tour};
 
 /// Wrong options, wrong manifests: the caller's to mend.
 const USAGE: u8 = 2;
@@ -40,6 +40,13 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
         announcer.note(&faults::help());
         return ExitCode::SUCCESS;
     }
+    let given = match Given::read(&options) {
+        Ok(given) => given,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            return ExitCode::from(USAGE);
+        }
+    };
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,sim_harvester=error"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -50,7 +57,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(&options, &announcer)) {
+    match runtime.block_on(run(&options, &given, &announcer)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sandbox: {error:#}");
@@ -59,10 +66,11 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
     }
 }
 
-async fn run(options: &Options, announcer: &Announcer) -> anyhow::Result<()> {
+async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow::Result<()> {
     let life = Life::new();
     life.stop_on_signals()?;
-    let mut stage = match life.stop.run_until_cancelled(Box::pin(Stage::set(options, announcer))).await {
+    let mut stage = match life.stop.run_until_cancelled(Box::pin(Stage::set(options, given, announcer))).await
+    {
         Some(stage) => stage?,
         None => return Ok(()),
     };

@@ -14,6 +14,7 @@ mod endpoints;
 mod example;
 mod faults;
 mod folder;
+mod given;
 mod ground;
 mod manifests;
 mod measure;

@@ -21,8 +21,10 @@ use crate::{
     endpoints::{ClusterInfo, Endpoints, NodeInfo},
     example,
     folder::Folder,
+    given::Given,
     ground::Ground,
-    manifests, measure,
+    manifests::{self, Manifest},
+    measure,
     options::{Options, Server},
     parts::{Part, PartInfo},
     recipes,
@@ -71,7 +73,7 @@ impl Stage {
     ///
     /// # Errors
     /// What did not start, and why; with [`crate::WrongInput`] in it when a manifest of the caller is wrong.
-    pub(crate) async fn set(options: &Options, announcer: &Announcer) -> Result<Self> {
+    pub(crate) async fn set(options: &Options, given: &Given, announcer: &Announcer) -> Result<Self> {
         let started = Instant::now();
         let mut last = started;
         let mut progress = |what: &str| {
@@ -125,7 +127,7 @@ impl Stage {
                 .map_err(|error| stage.blame(error))?;
             progress("admission webhook");
         }
-        stage.apply_to_harvester(options).await?;
+        stage.apply_to_harvester(options, given).await?;
         if !options.no_controllers {
             stage.start_part(load_balancer)?;
             stage.start_part(manager)?;
@@ -134,31 +136,36 @@ impl Stage {
                 .map_err(|error| stage.blame(error))?;
             progress("load balancer and cloud controller manager");
         }
-        stage.apply_to_guest(options).await?;
+        stage.apply_to_guest(options, given).await?;
         if options.wants_example() && !options.no_controllers && !options.measure {
             let address = ready::example(&stage.guest).await.map_err(|error| stage.blame(error))?;
-            stage.shows = Some(SocketAddr::new(address, wire_port(80)));
             progress(&format!("Service default/{} has address {address}", example::SERVICE));
+            let on_wire = SocketAddr::new(address, wire_port(80));
+            let answers = ready::answers(&stage.simulation, SocketAddr::new(address, 80), on_wire).await;
+            if answers.map_err(|error| stage.blame(error))? {
+                stage.shows = Some(on_wire);
+                progress("it answers");
+            }
         }
         stage.endpoints().write(&stage.dir)?;
         announcer.note(&format!("ready after {:.1} s", started.elapsed().as_secs_f64()));
         Ok(stage)
     }
 
-    async fn apply_to_harvester(&self, options: &Options) -> Result<()> {
+    async fn apply_to_harvester(&self, options: &Options, given: &Given) -> Result<()> {
         if options.measure {
             manifests::apply(&self.harvester, "pool", &example::pool(MEASURED)).await?;
         } else if options.wants_example() {
             manifests::apply(&self.harvester, "example", &example::pools(&self.ground)).await?;
         }
-        apply_files(&self.harvester, &options.harvester_manifest).await
+        apply_all(&self.harvester, &given.harvester).await
     }
 
-    async fn apply_to_guest(&self, options: &Options) -> Result<()> {
+    async fn apply_to_guest(&self, options: &Options, given: &Given) -> Result<()> {
         if options.wants_example() && !options.measure {
             manifests::apply(&self.guest, "example", example::service()).await?;
         }
-        apply_files(&self.guest, &options.guest_manifest).await
+        apply_all(&self.guest, &given.guest).await
     }
 
     fn start_part(&mut self, recipe: crate::parts::Recipe) -> Result<()> {
@@ -369,14 +376,9 @@ fn host(network: Ipv4Addr, number: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(network) + number)
 }
 
-async fn apply_files(client: &Client, files: &[PathBuf]) -> Result<()> {
-    for file in files {
-        let name = file.display().to_string();
-        let wrong = |error: &anyhow::Error| crate::WrongInput(format!("{error:#}"));
-        let text = fs::read_to_string(file)
-            .with_context(|| format!("read {name}"))
-            .map_err(|error| wrong(&error))?;
-        manifests::apply(client, &name, &text).await.map_err(|error| wrong(&error))?;
+async fn apply_all(client: &Client, manifests: &[Manifest]) -> Result<()> {
+    for manifest in manifests {
+        manifest.apply(client).await.map_err(|error| crate::WrongInput(format!("{error:#}")))?;
     }
     Ok(())
 }

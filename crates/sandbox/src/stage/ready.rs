@@ -1,6 +1,10 @@
 //! What is waited for while everything starts, each with its own words when it does not come.
 
-use std::{future::Future, net::IpAddr, time::Duration};
+use std::{
+    future::Future,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use harvester_api::VirtualMachineInstance;
@@ -13,13 +17,16 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
-use tokio::time::Instant;
+use sim_harvester::SimHarvester;
+use tokio::time::{Instant, timeout};
 
 use super::Machine;
-use crate::{example, manifests::plain, recipes};
+use crate::{curl::curl, example, manifests::plain, recipes};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(20);
+/// An answer on loopback that takes longer does not come.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 async fn until<T, L>(what: &str, look: impl Fn() -> L) -> Result<T>
 where
@@ -106,7 +113,7 @@ pub(super) async fn controllers(guest: &Client, harvester: &Client, machines: &[
     .await
 }
 
-/// The example's Service has its address and answers.
+/// The example's Service has its address.
 pub(super) async fn example(guest: &Client) -> Result<IpAddr> {
     let services = Api::<Service>::namespaced(guest.clone(), "default");
     until("the example's Service to get an address", || async {
@@ -116,6 +123,23 @@ pub(super) async fn example(guest: &Client) -> Result<IpAddr> {
         let ip =
             ingress.first().and_then(|ingress| ingress.ip.clone()).context("status.loadBalancer is empty")?;
         Ok(ip.parse()?)
+    })
+    .await
+}
+
+/// The example's Service answers where it is served; `false` where this machine cannot carry the traffic of its address.
+pub(super) async fn answers(
+    simulation: &SimHarvester,
+    address: SocketAddr,
+    on_wire: SocketAddr,
+) -> Result<bool> {
+    until("the example's Service to answer", || async {
+        if simulation.cannot_carry().iter().any(|cannot| cannot.address == address) {
+            return Ok(false);
+        }
+        // until a backend is found healthy nobody answers, and a new attempt is sooner than the old one sent again
+        timeout(AT_ONCE, curl(on_wire)).await.context("no answer yet")??;
+        Ok(true)
     })
     .await
 }

@@ -12,6 +12,7 @@
 pub(crate) mod blackhole;
 pub(crate) mod http;
 pub(crate) mod listeners;
+mod picture;
 mod service;
 
 use std::{
@@ -25,6 +26,7 @@ use controller_kit::ObjectKey;
 use crate::{machine::Machine, settings::Backend};
 
 pub use listeners::{CannotCarry, Carried};
+pub(crate) use picture::Picture;
 pub(crate) use service::{Balanced, Endpoint, endpoints_of};
 
 /// Kubernetes' default range of node ports: a machine's own server keeps out of it.

@@ -24,7 +24,7 @@ use harvester_api::{
 
 use super::{Action, Release, Wanted, announce};
 use crate::{
-    data_path::Changed,
+    data_path::Picture,
     dhcp::{self, Lan, Leasing, Mac},
     difference,
     host::is_ready,
@@ -61,14 +61,16 @@ pub(crate) struct Announcer {
     release: Release,
     lan: Lan,
     life: Life,
+    /// Ends with this kube-vip: leases that nobody gives back.
+    leases: Arc<Mutex<Life>>,
     pub(crate) services: Cache<Service>,
     pub(crate) slices: Cache<EndpointSlice>,
     nodes: Cache<Node>,
     announced: Arc<Mutex<BTreeMap<ObjectKey, Announced>>>,
     random: Arc<Mutex<fastrand::Rng>>,
     queue: Queue<ObjectKey>,
-    /// Gets an item whenever something else is announced.
-    changed: Queue<Changed>,
+    /// Hears whenever something else is announced.
+    picture: Picture,
 }
 
 impl Announcer {
@@ -79,20 +81,21 @@ impl Announcer {
         nodes: &Cache<Node>,
         lan: &Lan,
         seed: u64,
-        changed: &Queue<Changed>,
+        picture: &Picture,
     ) -> Self {
         let announcer = Self {
             client: client.clone(),
             release,
             lan: lan.clone(),
             life: life.clone(),
+            leases: Arc::new(Mutex::new(until_restart(life))),
             services: Cache::start(life, Api::all(client.clone()), Default::default()),
             slices: Cache::start(life, Api::all(client.clone()), Default::default()),
             nodes: nodes.clone(),
             announced: Arc::default(),
             random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
             queue: Queue::new(),
-            changed: changed.clone(),
+            picture: picture.clone(),
         };
         announcer.subscribe();
         let (worker, in_life) = (announcer.clone(), life.clone());
@@ -113,6 +116,20 @@ impl Announcer {
         let announced = self.state();
         let told = announced.iter().filter(|(_, announced)| !announced.addresses.is_empty());
         told.map(|(key, of)| (key.clone(), (of.addresses.clone(), of.node.clone()))).collect()
+    }
+
+    /// Forgets everything, gives nothing back, and looks at every Service afresh.
+    pub(crate) fn restart(&self) {
+        // first: a lease that is dropped while its task lives is given back
+        let next = until_restart(&self.life);
+        std::mem::replace(&mut *self.leases(), next).stop.cancel();
+        self.state().clear();
+        self.picture.changed();
+        self.services.list().iter().for_each(|service| self.queue.add(ObjectKey::of(&**service)));
+    }
+
+    fn leases(&self) -> std::sync::MutexGuard<'_, Life> {
+        self.leases.lock().expect("no panic while leasing")
     }
 
     fn subscribe(&self) {
@@ -161,7 +178,7 @@ impl Announcer {
             if let Some(announced) = state.get_mut(key).filter(|announced| announced.node != leader) {
                 announced.node = leader;
                 announced.told = false;
-                self.changed.add(Changed);
+                self.picture.changed();
             }
         }
         match service {
@@ -173,7 +190,7 @@ impl Announcer {
     fn withdraw_if_gone(&self, key: &ObjectKey, gone: bool) {
         if gone && self.state().remove(key).is_some() {
             tracing::debug!(service = %key, "withdrawn");
-            self.changed.add(Changed);
+            self.picture.changed();
         }
     }
 
@@ -186,7 +203,7 @@ impl Announcer {
         let announced = Announced { wanted, addresses, node: node.to_owned(), told: false, lease };
         // what was announced before goes with its lease
         self.state().insert(key.clone(), announced);
-        self.changed.add(Changed);
+        self.picture.changed();
     }
 
     /// Leases with the hardware address and the address that the Service remembers.
@@ -201,15 +218,15 @@ impl Announcer {
         };
         let wish = annotation(KUBE_VIP_REQUESTED_IP).and_then(|text| text.parse().ok());
         let (this, of) = (self.clone(), key.clone());
-        let leasing =
-            dhcp::lease(&self.life, &self.lan, mac, wish, seed, move |address: Option<Ipv4Addr>| {
-                if let Some(announced) = this.state().get_mut(&of) {
-                    announced.addresses = address.map(IpAddr::V4).into_iter().collect();
-                    announced.told = false;
-                }
-                this.changed.add(Changed);
-                this.queue.add(of.clone());
-            });
+        let life = self.leases().clone();
+        let leasing = dhcp::lease(&life, &self.lan, mac, wish, seed, move |address: Option<Ipv4Addr>| {
+            if let Some(announced) = this.state().get_mut(&of) {
+                announced.addresses = address.map(IpAddr::V4).into_iter().collect();
+                announced.told = false;
+            }
+            this.picture.changed();
+            this.queue.add(of.clone());
+        });
         (mac, leasing)
     }
 
@@ -253,6 +270,11 @@ impl Announcer {
     fn state(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, Announced>> {
         self.announced.lock().expect("no panic while announcing")
     }
+}
+
+/// Ends earlier than `life`, or with it, which waits for its tasks.
+fn until_restart(life: &Life) -> Life {
+    Life { stop: life.stop.child_token(), tasks: life.tasks.clone() }
 }
 
 /// The node whose kube-vip holds the Lease: the first by name that is ready and may.

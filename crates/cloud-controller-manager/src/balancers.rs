@@ -10,6 +10,7 @@
 
 mod index;
 mod object;
+mod orphans;
 pub mod selector;
 mod view;
 
@@ -84,20 +85,6 @@ impl Balancers {
             into.set(&change.key.name, uid);
         });
         Self { rules, client, objects, services, machines, index, waiting: Mutex::default() }
-    }
-
-    /// Objects that say they are for a Service here which is not there: reported, never deleted.
-    pub fn orphans(&self) -> Vec<ObjectKey> {
-        let services = self.services.list();
-        let Some(ours) = self.identity().cluster_uid else { return Vec::new() };
-        let named = |object: &Kept<LoadBalancer>, key: &str| object.annotations().get(key).cloned();
-        let of_nobody = |object: &&Arc<Kept<LoadBalancer>>| {
-            named(object, annotations::CLUSTER_UID).as_ref() == Some(&ours)
-                && named(object, annotations::SERVICE_UID).is_some_and(|uid| {
-                    services.iter().all(|service| service.metadata.uid.as_ref() != Some(&uid))
-                })
-        };
-        self.objects.list().iter().filter(of_nobody).map(|object| ObjectKey::of(&***object)).collect()
     }
 
     fn identity(&self) -> Identity {

@@ -125,6 +125,7 @@ fn settings(options: Options, namespace: String) -> Settings {
         election: options.election.map(|times| ElectionSettings { identity: identity(), ..times }),
         services: options.services,
         nodes: options.nodes,
+        host_names: options.host_names,
         service_workers: options.service_workers,
         node_workers: options.node_workers,
     }

@@ -98,14 +98,16 @@ pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Optio
         Some(path) if excluded.is_none() => Some(path),
         _ => by_health.then_some(DataPath::Host),
     };
+    let mut fixed = false;
     let path = if let Some(recorded) = recorded {
-        if let Some(other) = wish.filter(|wish| *wish != recorded) {
+        if let Some(other) = wish.filter(|wish| *wish != recorded && !wishes.class) {
             let sentence = format!(
                 "the Service stays on the data path {}: the path {} can be had by creating the Service anew",
                 recorded.word(),
                 other.word()
             );
             notices.push(Notice::warning("DataPathFixed", sentence));
+            fixed = true;
         }
         recorded
     } else if wishes.class {
@@ -129,10 +131,31 @@ pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Optio
         );
         notices.push(Notice::warning("DataPathNotAllowed", sentence));
     }
-    if path == DataPath::Guest && wishes.health_port {
-        let sentence = "health-check annotations act only on the data path host, this Service is on guest: set the flag \
-            --data-path=annotation of the cloud controller manager, or annotation cloudprovider.harvesterhci.io/data-path: \
-            host on a new Service";
+    if wishes.class && path == DataPath::Host && wish == Some(DataPath::Guest) {
+        let sentence = format!(
+            "annotation {} is guest, and class {} is for the data path host only: the Service takes the path host; \
+             create it anew without the class for the path guest",
+            annotations::DATA_PATH,
+            names::LOAD_BALANCER_CLASS
+        );
+        notices.push(Notice::warning("ClassNeedsHostPath", sentence));
+    }
+    // a path that was fixed earlier was told already
+    if path == DataPath::Guest && wishes.health_port && !fixed {
+        let way_out = if !allowed.host {
+            "--allowed-data-paths of the cloud controller manager excludes that path".to_owned()
+        } else if wishes.data_path == Some(DataPath::Guest) {
+            format!("annotation {} says so: take it away on a new Service", annotations::DATA_PATH)
+        } else {
+            format!(
+                "set the flag --data-path=annotation of the cloud controller manager, or annotation {}: host on a new \
+                 Service",
+                annotations::DATA_PATH
+            )
+        };
+        let sentence = format!(
+            "health-check annotations act only on the data path host, this Service is on guest: {way_out}"
+        );
         notices.push(Notice::warning("HealthCheckNotEnforced", sentence));
     }
     Choice { path, refusal, notices }
@@ -170,12 +193,16 @@ mod tests {
     #[case::health_where_host_is_excluded(Policy::Annotation, GUEST_ONLY, wishes(None, true), None, Guest,
         &["HealthCheckNotEnforced"])]
     #[case::recorded_guest(Policy::Annotation, BOTH, wishes(None, true), Some(Guest), Guest,
-        &["DataPathFixed", "HealthCheckNotEnforced"])]
+        &["DataPathFixed"])]
     #[case::recorded_host(Policy::Guest, BOTH, wishes(None, true), Some(Host), Host, &[])]
     #[case::recorded_host_other_wish(Policy::Guest, BOTH, wishes(Some(Guest), false), Some(Host), Host,
         &["DataPathFixed"])]
     #[case::flag_changed_later(Policy::Host, BOTH, wishes(None, false), Some(Guest), Guest, &[])]
     #[case::class(Policy::Guest, BOTH, Wishes { class: true, ..wishes(None, false) }, None, Host, &[])]
+    #[case::class_and_another_wish(Policy::Guest, BOTH, Wishes { class: true, ..wishes(Some(Guest), false) }, None, Host,
+        &["ClassNeedsHostPath"])]
+    #[case::class_and_another_wish_later(Policy::Guest, BOTH, Wishes { class: true, ..wishes(Some(Guest), false) },
+        Some(Host), Host, &["ClassNeedsHostPath"])]
     fn paths(
         #[case] policy: Policy,
         #[case] allowed: Allowed,
@@ -187,6 +214,20 @@ mod tests {
         let choice = choose(policy, allowed, &wishes, recorded);
         let told: Vec<_> = choice.notices.iter().map(|notice| notice.reason).collect();
         assert_eq!((choice.path, &told[..], choice.refusal), (path, reasons, None));
+    }
+
+    #[rstest]
+    #[case::by_default(Policy::Guest, BOTH, wishes(None, true), "--data-path=annotation")]
+    #[case::by_annotation(Policy::Annotation, BOTH, wishes(Some(Guest), true), "data-path says so")]
+    #[case::by_exclusion(Policy::Annotation, GUEST_ONLY, wishes(None, true), "--allowed-data-paths")]
+    fn a_health_check_that_is_not_done_says_what_stands_in_its_way(
+        #[case] policy: Policy,
+        #[case] allowed: Allowed,
+        #[case] wishes: Wishes,
+        #[case] part: &str,
+    ) {
+        let notices = choose(policy, allowed, &wishes, None).notices;
+        assert!(notices.len() == 1 && notices[0].message.contains(part), "{notices:?}");
     }
 
     #[test]

@@ -62,7 +62,6 @@ impl Machines {
         namespace: &str,
         cluster: &GuestCluster,
         rules: AddressRules,
-        nodes: &Cache<Node>,
     ) -> Self {
         let config = watcher::Config::default;
         let vms = Api::namespaced(client.clone(), namespace);
@@ -80,7 +79,6 @@ impl Machines {
         machines.0.vms.on_change(move |change| vms.vm_changed(&change.key));
         let instances = machines.clone();
         machines.0.instances.on_change(move |change| instances.instance_changed(change));
-        HostNames::start(life, client, &machines, nodes);
         let waiting = machines.clone();
         life.spawn_until_stop(async move {
             waiting.0.vms.ready().await;
@@ -89,6 +87,11 @@ impl Machines {
             waiting.tell();
         });
         machines
+    }
+
+    /// Learns from now on the host names of VMs, where nothing else tells which Node they are.
+    pub fn ask_for_host_names(&self, life: &Life, client: &Client, nodes: &Cache<Node>) {
+        HostNames::start(life, client, self, nodes);
     }
 
     /// Waits until both kinds were listed once.

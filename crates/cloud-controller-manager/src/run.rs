@@ -65,6 +65,8 @@ pub struct Settings {
     pub services: bool,
     /// What the Node controller does.
     pub nodes: Duties,
+    /// Guest agents are asked for the host names of VMs that no Node is known to be.
+    pub host_names: bool,
     /// Services in work at once; `None`: as many as do good.
     pub service_workers: Option<NonZeroUsize>,
     pub node_workers: usize,
@@ -138,8 +140,10 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
     let nodes: Cache<Node> = Cache::start_trimmed(life, Api::all(guest.clone()), any(), trim_node);
     let objects: Cache<Kept<LoadBalancer>> =
         Cache::start(life, Api::namespaced(harvester.clone(), &namespace), any());
-    let machines =
-        Machines::start(life, &harvester, &namespace, &settings.rules.cluster, settings.addresses, &nodes);
+    let machines = Machines::start(life, &harvester, &namespace, &settings.rules.cluster, settings.addresses);
+    if settings.host_names {
+        machines.ask_for_host_names(life, &harvester, &nodes);
+    }
     let recorder = |component: &str| Recorder::start(life, guest.clone(), component, clock);
 
     health.wrong("guest", "Services and Nodes are not listed yet");
@@ -165,13 +169,9 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
         health.right("harvester");
         let balancers =
             Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines));
-        for orphan in balancers.orphans() {
-            tracing::warn!(
-                "LoadBalancer {orphan} in Harvester is for a Service that is not here any more: delete it if nobody needs its address"
-            );
-        }
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
         let recorder = recorder("service-controller");
+        balancers.report_orphans(life, guest.clone(), recorder.clone());
         let queue = ServiceController::start(life, guest, &balancers, &services, &nodes, recorder, workers);
         queue.register(&mut metrics.lock().expect("no panic while registering"), "service");
     }

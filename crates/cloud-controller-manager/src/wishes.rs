@@ -3,6 +3,7 @@
 //! Loose forms that documents have shown are accepted here (`ippool`, any letter case, blanks around numbers).
 //! A wrong value is a [`Fault`]; all faults of a Service are told together.
 
+use cloud_provider::FINALIZER;
 use harvester_api::{HealthCheck, Ipam, annotations};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
@@ -40,6 +41,8 @@ pub struct Wishes {
     pub faults: Vec<Fault>,
     /// Keys that this version does not act on yet, in the order of [`LATER`].
     pub later: Vec<&'static str>,
+    /// The Service has no IPv4 address, and so can use none.
+    pub only_ipv6: bool,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
     pub misplaced: Vec<String>,
     /// Keys with our prefix that nobody knows: misspelt, or of a later version.
@@ -49,17 +52,21 @@ pub struct Wishes {
 }
 
 /// Keys of a Service that a later version will act on. [`REFUSED`] of them would mislead: there is no address.
-pub const LATER: [&str; 6] = [
+pub const LATER: [&str; 8] = [
     annotations::PRIMARY_SERVICE,
     SOURCE_RANGES,
     REQUESTED_ADDRESS,
+    annotations::KUBE_VIP_LOADBALANCER_IPS,
     annotations::SERVICE_IP,
     annotations::SERVICE_IP_POOL,
     annotations::SERVICE_NETWORK,
+    IP_FAMILIES,
 ];
 /// Fields of the Service's spec, named like keys.
 const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
+/// Two families, or IPv6 alone: every address is IPv4.
+pub const IP_FAMILIES: &str = "spec.ipFamilies";
 /// Without sharing, a secondary would get an address of its own; without filtering, everybody would be let in.
 pub const REFUSED: [&str; 2] = [annotations::PRIMARY_SERVICE, SOURCE_RANGES];
 const PREFIX: &str = "cloudprovider.harvesterhci.io/";
@@ -97,9 +104,14 @@ impl Wishes {
         });
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
         let requested = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
+        let families = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
+        // once a Service is ours, that annotation is ours too; before, somebody wrote a wish there
+        let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
             SOURCE_RANGES => !ranges.is_empty(),
             REQUESTED_ADDRESS => !requested.is_empty(),
+            IP_FAMILIES => families.iter().any(|family| family == "IPv6"),
+            annotations::KUBE_VIP_LOADBALANCER_IPS if handed_over => false,
             key => !text(key).is_empty(),
         };
         let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
@@ -127,6 +139,7 @@ impl Wishes {
             description: text(annotations::DESCRIPTION),
             faults,
             later,
+            only_ipv6: families == ["IPv6"],
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
             without_port: HEALTH_VALUES.into_iter().filter(given).collect(),
@@ -266,6 +279,32 @@ mod tests {
         let mut service = service(&[]);
         service.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".into());
         assert_eq!(Wishes::of(&service).later, ["spec.loadBalancerIP"]);
+    }
+
+    // contract 9.1: kube-vip's own annotation is no way to ask for an address
+    #[test]
+    fn an_address_in_kube_vips_annotation_is_a_wish_until_the_annotation_is_ours() {
+        let mut service = service(&[]);
+        service.annotations_mut().insert(annotations::KUBE_VIP_LOADBALANCER_IPS.into(), "10.0.0.7".into());
+        assert_eq!(Wishes::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
+        service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+        assert_eq!(Wishes::of(&service).later, Vec::<&str>::new());
+    }
+
+    #[rstest]
+    #[case::usual(&["IPv4"], false, &[])]
+    #[case::dual(&["IPv4", "IPv6"], false, &[IP_FAMILIES])]
+    #[case::ipv6(&["IPv6"], true, &[IP_FAMILIES])]
+    fn a_family_that_gets_no_address_is_named(
+        #[case] families: &[&str],
+        #[case] only: bool,
+        #[case] later: &[&str],
+    ) {
+        let mut service = service(&[]);
+        let families = families.iter().map(|family| (*family).to_owned()).collect();
+        service.spec.as_mut().unwrap().ip_families = Some(families);
+        let wishes = Wishes::of(&service);
+        assert_eq!((wishes.only_ipv6, &wishes.later[..]), (only, later));
     }
 
     #[rstest]

@@ -13,6 +13,9 @@ use tokio::time::Instant;
 /// A standing notice is told again after this time, because Events expire after an hour.
 const TELL_AGAIN: Duration = Duration::from_secs(30 * 60);
 
+/// Reasons of Events that say what is about to be done.
+const BEGINNINGS: [&str; 2] = ["EnsuringLoadBalancer", "DeletingLoadBalancer"];
+
 /// One Event to be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
@@ -67,7 +70,12 @@ impl Crier {
         let kind = if notice.warning { EventKind::Warning } else { EventKind::Normal };
         let (name, reason) = (about.name.as_deref().unwrap_or_default(), notice.reason);
         let namespace = about.namespace.as_deref().unwrap_or_default();
-        tracing::info!(namespace, name, reason, "{}", notice.message);
+        // of a Service's life the log has what came of it: an address, an end, and what is wrong
+        if BEGINNINGS.contains(&reason) {
+            tracing::debug!(namespace, name, reason, "{}", notice.message);
+        } else {
+            tracing::info!(namespace, name, reason, "{}", notice.message);
+        }
         self.recorder.publish(about, kind, notice.reason, &notice.message);
     }
 

@@ -35,6 +35,8 @@ pub const SERVICE_IP_POOL: &str = "cloudprovider.harvesterhci.io/ip-pool";
 pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
 /// On a LoadBalancer object: UID of the guest Service that it was made for.
 pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/service-uid";
+/// On a LoadBalancer object: its Service is gone, and what to do about it, in a sentence. Nobody deletes it by itself.
+pub const WITHOUT_SERVICE: &str = "cloudprovider.harvesterhci.io/without-service";
 /// On a LoadBalancer object: the Service's own network request; frozen at creation.
 pub const LB_NETWORK_REQUEST: &str = "cloudprovider.harvesterhci.io/lb-network";
 /// On a LoadBalancer object: `--management-network` of the cloud controller manager; second choice for the network.

@@ -74,6 +74,8 @@ impl Wanted<'_> {
         let notes = object(&mut json["metadata"], "annotations");
         notes.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
         notes.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
+        // a Service that came back with its UID, from a backup
+        notes.remove(annotations::WITHOUT_SERVICE);
         if let Some(uid) = &identity.cluster_uid {
             notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }

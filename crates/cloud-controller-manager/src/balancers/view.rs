@@ -23,6 +23,9 @@ pub(super) const ANSWER: Duration = Duration::from_secs(10);
 /// An address that was allocated for so long and is not announced: nothing will announce it.
 pub(super) const ANNOUNCEMENT: Duration = Duration::from_secs(60);
 
+/// In the words of Kubernetes' own service controller.
+const NO_NODES: &str = "There are no available nodes for the load balancer";
+
 /// What the world looked like.
 #[derive(Clone, Debug)]
 pub(super) struct Sight<'a> {
@@ -81,10 +84,18 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     };
     let (identity, service, wishes) = (*identity, *service, *wishes);
     let wanted = carried.map(|carried| Wanted { identity, service, wishes, carried });
-    let refused = refusal(service, &faults, present.is_some());
-    let forbidden = refused.is_some() && present.is_none();
-
-    view.notices.extend(remarks::keys(wishes, path));
+    let later = remarks::later(wishes, path);
+    let forbidden = !faults.is_empty() && present.is_none();
+    let more = later.as_deref().filter(|_| forbidden);
+    let refused = refusal(service, &faults, more, present.is_some());
+    if forbidden {
+        // what would be so if there were a load balancer is no news now
+        view.notices.retain(|notice| notice.warning);
+    } else {
+        view.notices.extend(later.map(|sentence| Notice::warning("NotSupported", sentence)));
+        view.notices.extend(around(sight, path));
+    }
+    view.notices.extend(remarks::keys(wishes));
     view.own_annotations.push(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned());
     view.balancer = match balancer {
         Found::Absent => Balancer::Absent,
@@ -143,10 +154,32 @@ fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<D
     }
 }
 
-/// All faults in one Event.
-fn refusal(service: &Service, faults: &[Fault], exists: bool) -> Option<Notice> {
+/// What the owner of a Service that is served should know about the cluster around it.
+fn around(sight: &Sight<'_>, path: DataPath) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    let nobody = |backends: &Backends| backends.eligible.is_empty() && backends.nodes_without_vm.is_empty();
+    // on the host path it is a fault
+    if path == DataPath::Guest && sight.backends.as_ref().is_some_and(nobody) {
+        notices.push(Notice::warning("UnAvailableLoadBalancer", NO_NODES));
+    }
+    // once for each Service, and not again after every restart (user-docs.md 17 e)
+    let is_new = !sight.service.finalizers().iter().any(|name| name == FINALIZER);
+    let cluster = &sight.identity.cluster;
+    if is_new && cluster.is_anonymous() {
+        let sentence = format!(
+            "this guest cluster has no name of its own (--cluster-name is {:?}), so Harvester cannot tell its load \
+             balancers from those of other nameless clusters: set global.cattle.clusterName in the chart",
+            cluster.name()
+        );
+        notices.push(Notice::warning("ClusterNameNotSet", sentence));
+    }
+    notices
+}
+
+/// All faults in one Event, and what else is to be said.
+fn refusal(service: &Service, faults: &[Fault], more: Option<&str>, exists: bool) -> Option<Notice> {
     let first = faults.first()?;
-    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).collect();
+    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(more).collect();
     let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
     let what = if exists { "the load balancer stays as it is" } else { "no load balancer" };
     Some(Notice::warning(
@@ -218,175 +251,4 @@ fn mark(key: &str, value: &str) -> BTreeMap<String, Option<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::{balancers::selector::Backend, cluster::GuestCluster};
-
-    const CHECK: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
-    const HOST: &str = "cloudprovider.harvesterhci.io/data-path";
-
-    fn service(annotations: &Value, spec: &Value) -> Service {
-        let mut json = json!({
-            "metadata": {"name": "web", "namespace": "shop", "uid": "1", "annotations": annotations},
-            "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
-        });
-        for (key, value) in spec.as_object().into_iter().flatten() {
-            json["spec"][key] = value.clone();
-        }
-        serde_json::from_value(json).unwrap()
-    }
-
-    fn object(workload: &str, status: &Value) -> Kept<LoadBalancer> {
-        let json = json!({"metadata": {"name": "blue-shop-web-1", "namespace": "team-a"},
-            "spec": {"workloadType": workload, "ipam": "pool"}, "status": status});
-        Kept::from_json(json).unwrap()
-    }
-
-    fn backends() -> Backends {
-        let backend = Backend { vm: "a".into(), cluster: Some("blue".into()), name: Some("a".into()) };
-        Backends { eligible: ["a".to_owned()].into(), nodes_without_vm: vec![], all: vec![backend] }
-    }
-
-    /// Judges in mode `annotation`; `change` makes the sight another one.
-    fn view(
-        service: &Service,
-        balancer: Option<&Kept<LoadBalancer>>,
-        change: impl FnOnce(&mut Sight<'_>),
-    ) -> View {
-        let identity =
-            Identity { cluster: GuestCluster::new("blue"), cluster_uid: None, management_network: None };
-        let wishes = Wishes::of(service);
-        let mut sight = Sight {
-            identity: &identity,
-            policy: Policy::Annotation,
-            allowed: Allowed::default(),
-            service,
-            wishes: &wishes,
-            balancer: balancer.map_or(Found::Absent, Found::Present),
-            backends: Some(backends()),
-            waited: Duration::ZERO,
-        };
-        change(&mut sight);
-        judge(&sight).0
-    }
-
-    fn refusals(annotations: &Value, spec: &Value, change: impl FnOnce(&mut Sight<'_>)) -> Vec<&'static str> {
-        let view = view(&service(annotations, spec), None, change);
-        view.refusals.iter().map(|notice| notice.reason).collect()
-    }
-
-    fn told(view: &View) -> Vec<&'static str> {
-        view.notices.iter().map(|notice| notice.reason).collect()
-    }
-
-    // data-paths.md rows 1, 2, 9; the first reason names the Event, its text has them all
-    #[rstest]
-    #[case::nothing_wrong(json!({CHECK: "80"}), json!({}), None)]
-    #[case::no_node_port(json!({CHECK: "80"}), json!({"ports": [{"port": 80}]}), Some("NodePortMissing"))]
-    #[case::sctp(json!({HOST: "host"}), json!({"ports": [{"port": 80, "protocol": "SCTP", "nodePort": 1}]}),
-        Some("ProtocolNotSupported"))]
-    #[case::network(json!({HOST: "host", annotations::SERVICE_NETWORK: "a/b"}), json!({}), Some("NetworkNotSupported"))]
-    #[case::ipv6(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), Some("IPFamilyNotSupported"))]
-    #[case::dual(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6", "IPv4"]}), None)]
-    #[case::check(json!({CHECK: "81"}), json!({}), Some("InvalidHealthCheck"))]
-    #[case::announced(json!({CHECK: "80", annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.1"}), json!({}),
-        Some("AnnouncedInGuest"))]
-    #[case::local(json!({HOST: "host"}), json!({"externalTrafficPolicy": "Local"}), Some("HealthCheckNeeded"))]
-    #[case::local_and_check(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local"}), None)]
-    // docs: health checks of old manifests never fail a Service
-    #[case::check_on_guest(json!({HOST: "guest", CHECK: "81"}), json!({}), None)]
-    #[case::source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), Some("NotSupported"))]
-    #[case::later_but_served(json!({annotations::SERVICE_IP: "10.0.0.1"}), json!({}), None)]
-    fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Option<&str>) {
-        assert_eq!(refusals(&annotations, &spec, |_| ()), reason.into_iter().collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn the_host_path_waits_for_the_list_of_vms_in_silence() {
-        let service = service(&json!({CHECK: "80"}), &json!({}));
-        let unknown = view(&service, None, |sight| sight.backends = None);
-        assert_eq!((unknown.held, unknown.refusals), (true, vec![]));
-        let empty = view(&service, None, |sight| sight.backends = Some(Backends::default()));
-        assert_eq!((empty.held, empty.refusals[0].reason), (false, "UnAvailableLoadBalancer"));
-    }
-
-    #[test]
-    fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
-        let object = object("vm", &json!({"address": "10.0.0.9"}));
-        let view = view(&service(&json!({CHECK: "81"}), &json!({})), Some(&object), |_| ());
-        assert_eq!((view.refusals.len(), told(&view)), (0, vec!["InvalidHealthCheck"]));
-        let address = Some("10.0.0.9".to_owned());
-        assert_eq!(view.balancer, Balancer::Present { in_step: true, address });
-        assert_eq!(view.publish, Publish::Address("10.0.0.9".into()));
-    }
-
-    #[rstest]
-    #[case::nothing("cluster", json!({}), 0, None, Some(10))]
-    #[case::silence("cluster", json!({}), 10, Some("has not answered"), None)]
-    #[case::reason("cluster", json!({"conditions": [{"type": "Ready", "status": "False", "message": "pool lab is full"}]}),
-        0, Some("pool lab is full"), None)]
-    #[case::hint_on_host("vm", json!({"conditions": [{"type": "Ready", "status": "False", "message": "no pool"}]}),
-        0, Some("data-path: guest"), None)]
-    #[case::allocated("cluster", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 99, None, None)]
-    #[case::to_be_announced("vm", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 20, None, Some(40))]
-    fn what_is_waited_for_is_told(
-        #[case] workload: &str,
-        #[case] status: Value,
-        #[case] waited: u64,
-        #[case] waiting: Option<&str>,
-        #[case] again: Option<u64>,
-    ) {
-        let object = object(workload, &status);
-        let view = view(&service(&json!({}), &json!({})), Some(&object), |sight| {
-            sight.waited = Duration::from_secs(waited);
-        });
-        let text = view.waiting.unwrap_or_default();
-        assert!(waiting.map_or(text.is_empty(), |part| text.contains(part)), "{text}");
-        assert_eq!(view.again, again.map(Duration::from_secs));
-    }
-
-    // data-paths.md row 2, last sentence: an object of v0.1.x, whose Service kube-vip announced
-    #[test]
-    fn an_address_announced_twice_is_told() {
-        let marks = json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"});
-        let object = object("vm", &json!({"address": "10.0.0.9"}));
-        let view = view(&service(&marks, &json!({})), Some(&object), |_| ());
-        assert_eq!(told(&view), ["VipAnnouncedTwice"]);
-        assert_eq!(view.before[annotations::KUBE_VIP_IGNORE].as_deref(), Some("true"));
-    }
-
-    #[test]
-    fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
-        let mut service =
-            service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({"type": "ClusterIP"}));
-        service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        let view = view(&service, None, |_| ());
-        assert_eq!((view.outlives, view.publish), (true, Publish::Nothing));
-        assert!(view.own_annotations.contains(&annotations::KUBE_VIP_IGNORE.to_owned()));
-    }
-
-    // an object that somebody deleted in Harvester comes back on its path, whatever the flags say now
-    #[rstest]
-    #[case::guest(annotations::KUBE_VIP_LOADBALANCER_IPS, "10.0.0.9", false)]
-    #[case::host(annotations::KUBE_VIP_IGNORE, "true", true)]
-    fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str, #[case] host: bool) {
-        let mut service =
-            service(&json!({mark: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
-        service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        let view = view(&service, None, |_| ());
-        assert_eq!((view.outlives, view.refusals.len(), told(&view)), (host, 0, vec!["DataPathFixed"]));
-    }
-
-    #[test]
-    fn the_address_for_kube_vip_is_what_harvester_allocated() {
-        for ip in ["10.0.0.9", DHCP_ADDRESS] {
-            let object = object("cluster", &json!({"allocatedAddress": {"ip": ip}}));
-            let view = view(&service(&json!({}), &json!({})), Some(&object), |_| ());
-            assert_eq!(view.after[annotations::KUBE_VIP_LOADBALANCER_IPS].as_deref(), Some(ip));
-            assert_eq!(view.publish, Publish::NotOurs);
-        }
-    }
-}
+mod tests;

@@ -27,6 +27,8 @@ pub(super) struct Options {
     pub(super) cluster: GuestCluster,
     /// As it was given, for the warning.
     cluster_flag: String,
+    /// `--node-exclude-ip-ranges` was given, which is about addresses of a sort that nodes do not get.
+    excludes_addresses: bool,
     pub(super) policy: Policy,
     pub(super) allowed: Allowed,
     pub(super) management_network: Option<String>,
@@ -35,6 +37,8 @@ pub(super) struct Options {
     pub(super) election: Option<ElectionSettings>,
     pub(super) services: bool,
     pub(super) nodes: Duties,
+    /// Guest agents may be asked for host names.
+    pub(super) host_names: bool,
     pub(super) service_workers: Option<NonZeroUsize>,
     pub(super) node_workers: usize,
     pub(super) requests: cloud_config::Options,
@@ -123,6 +127,7 @@ impl Options {
             election: election(&mut reader),
             services: on(SERVICE),
             nodes: Duties { initialise: on(NODE), follow_topology: !given.has("disable-vmi-controller") },
+            host_names: !given.has("disable-hostname-lookup"),
             service_workers,
             node_workers: reader.number("concurrent-node-syncs", 1),
             requests: requests(&mut reader),
@@ -149,6 +154,7 @@ impl Options {
                 ),
             ],
             cluster_flag,
+            excludes_addresses: given.list("node-exclude-ip-ranges").is_some_and(|list| !list.is_empty()),
             management_network,
             node_prefixes,
         };
@@ -162,6 +168,11 @@ impl Options {
         tracing::info!("{PROGRAM} {} {}", env!("CARGO_PKG_VERSION"), flags.join(" "));
         if let Some(warning) = self.cluster.warning(&self.cluster_flag) {
             tracing::warn!("{warning}");
+        }
+        if self.excludes_addresses {
+            tracing::warn!(
+                "--node-exclude-ip-ranges has nothing to exclude: nodes get no ExternalIP from this version"
+            );
         }
         if self.management_network.is_none() {
             tracing::warn!(

@@ -215,6 +215,15 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn a_cluster_without_nodes_is_told_and_has_its_address(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(told(&cluster, "UnAvailableLoadBalancer").await, 1);
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
     async fn a_health_check_on_the_guest_path_names_the_flag(cluster: TestCluster) {
         let policy = cloud_controller_manager::data_path::Policy::Guest;
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.policy = policy).await;
@@ -223,6 +232,35 @@ test_cluster::component_tests! {
         let told = all.iter().filter(|(reason, text)| reason == "HealthCheckNotEnforced" && text.contains("--data-path"));
         assert_eq!(told.count(), 1, "{all:?}");
         assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    /// As a program leaves it that was stopped in front of its POST, and as somebody does who strips finalizers.
+    #[simulated_only("half a minute of patience")]
+    async fn an_object_whose_service_is_gone_is_told_and_kept(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        ccm.stop().await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        let ccm = Ccm::start(&cluster).await;
+        cluster.advance(std::time::Duration::from_secs(25)).await;
+        let mark = async || {
+            let notes = balancer(&cluster).await.expect("nobody deletes it").metadata.annotations.unwrap();
+            notes.get("cloudprovider.harvesterhci.io/without-service").cloned()
+        };
+        assert_eq!(mark().await, None);
+        cluster.advance(std::time::Duration::from_secs(10)).await;
+        let sentence = mark().await.unwrap();
+        assert!(sentence.starts_with("Service shop/web of guest cluster blue is gone: delete LoadBalancer"), "{sentence}");
+        assert_eq!(told(&cluster, "LoadBalancerWithoutService").await, 1);
+
+        ccm.stop().await;
+        cluster.harvester.forget_requests();
+        let ccm = Ccm::start(&cluster).await;
+        cluster.advance(std::time::Duration::from_secs(3600)).await;
+        assert_eq!(asked(&cluster.harvester), Vec::<String>::new(), "told once");
         ccm.stop().await;
     }
 

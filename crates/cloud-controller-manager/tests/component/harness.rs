@@ -54,6 +54,7 @@ impl Ccm {
             addresses: AddressRules::default(),
             election: Some(ElectionSettings::usual("first")),
             services: true,
+            host_names: true,
             nodes: Duties { initialise: true, follow_topology: true },
             service_workers: None,
             node_workers: 1,
@@ -91,6 +92,19 @@ where
         }
     });
     Client::new(service, namespace)
+}
+
+/// Comes to rest again and again until it is so: changes of Nodes and VMs are joined before somebody acts on them, and
+/// Leases are looked at now and then.
+pub(crate) async fn until(cluster: &TestCluster, what: &str, is_so: impl AsyncFn() -> bool) {
+    const RESTS: usize = 100;
+    for _ in 0..RESTS {
+        cluster.settle().await;
+        if is_so().await {
+            return;
+        }
+    }
+    panic!("it does not come to pass that {what}");
 }
 
 /// A Service `shop/web` of type LoadBalancer with one port; `annotations` as a YAML map, `spec` as more fields.

@@ -7,7 +7,7 @@ use test_cluster::TestCluster;
 
 use super::harness::{
     Ccm, allocate, annotation, asked, balancer, create_service, events, finalizers, harvester_says, ingress,
-    join, service, told,
+    join, service, told, until,
 };
 
 const CHECKED: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
@@ -110,13 +110,15 @@ test_cluster::component_tests! {
         let exclude = |value: Value| json!({"metadata": {"labels": {
             "node.kubernetes.io/exclude-from-external-load-balancers": value}}});
         cluster.harvester.forget_requests();
+        let selects = async |selector: Value| {
+            until(&cluster, "the selector follows the Nodes", async || {
+                spec(&balancer(&cluster).await.unwrap())["backendServerSelector"] == selector
+            }).await;
+        };
         cluster.guest.patch::<Node>("worker-2", exclude(json!("true"))).await;
-        passes(&cluster).await;
-        let selector = async || spec(&balancer(&cluster).await.unwrap())["backendServerSelector"].clone();
-        assert_eq!(selector().await, json!({"harvesterhci.io/vmName": ["worker-1"]}));
+        selects(json!({"harvesterhci.io/vmName": ["worker-1"]})).await;
         cluster.guest.patch::<Node>("worker-2", exclude(Value::Null)).await;
-        passes(&cluster).await;
-        assert_eq!(selector().await, json!({"guestcluster.harvesterhci.io/name": ["blue"]}));
+        selects(json!({"guestcluster.harvesterhci.io/name": ["blue"]})).await;
         assert_eq!(asked(&cluster.harvester), ["update loadbalancers 200", "update loadbalancers 200"]);
         ccm.stop().await;
     }
@@ -124,7 +126,6 @@ test_cluster::component_tests! {
     async fn a_node_whose_vm_no_label_selects_is_named(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         join(&cluster, "by-hand", "by-hand", "{made: by-hand}").await;
-        passes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;
         let all = events(&cluster).await;
         let named = all.iter().find(|(reason, _)| reason == "NodesNotSelectable");
@@ -180,6 +181,7 @@ test_cluster::component_tests! {
         let host = "{cloudprovider.harvesterhci.io/data-path: host}";
         create_service(&cluster, host, "externalTrafficPolicy: Local").await;
         assert_eq!((told(&cluster, "HealthCheckNeeded").await, balancer(&cluster).await), (1, None));
+        assert_eq!(events(&cluster).await.len(), 1, "one message says it");
         let check = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/healthcheck-port": "80"}}});
         cluster.guest.patch::<Service>("shop/web", check).await;
         cluster.settle().await;
@@ -200,10 +202,4 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "HostNotAnnouncing").await, 1);
         ccm.stop().await;
     }
-}
-
-/// Changes of Nodes are joined within a second.
-async fn passes(cluster: &TestCluster) {
-    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
-    cluster.settle().await;
 }

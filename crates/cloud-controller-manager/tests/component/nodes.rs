@@ -7,31 +7,30 @@ use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::harness::{Ccm, asked, interposed, join};
+use super::harness::{Ccm, asked, interposed, join, until};
 
 async fn node(cluster: &TestCluster, name: &str) -> Node {
     cluster.guest.get::<Node>(name).await.expect("the Node is there")
 }
 
 fn zone(node: &Node) -> Vec<&str> {
-    let labels = node.metadata.labels.as_ref().expect("the Node has labels");
+    let labels = node.metadata.labels.as_ref();
     let keys = [
         "topology.kubernetes.io/zone",
         "failure-domain.beta.kubernetes.io/zone",
         "topology.kubernetes.io/region",
         "failure-domain.beta.kubernetes.io/region",
     ];
-    keys.iter().map(|key| labels.get(*key).map(String::as_str).unwrap_or_default()).collect()
+    keys.iter().map(|key| labels.and_then(|labels| labels.get(*key)).map_or("", String::as_str)).collect()
 }
 
-/// As Harvester does when a VM has arrived on another host.
-async fn migrate(cluster: &TestCluster, vm: &str, zone: &str) {
+/// As Harvester does when a VM has arrived on another host; until the Node has followed.
+async fn migrate(cluster: &TestCluster, vm: &str, follower: &str, to: &str) {
     let key = format!("{}/{vm}", cluster.guest_cluster().vm_namespace);
-    let moved = json!({"metadata": {"annotations": {"topology.kubernetes.io/zone": zone}},
+    let moved = json!({"metadata": {"annotations": {"topology.kubernetes.io/zone": to}},
         "status": {"migrationState": {"completed": true}}});
     cluster.harvester.patch::<VirtualMachineInstance>(&key, moved).await;
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-    cluster.settle().await;
+    until(cluster, "the Node follows", async || zone(&node(cluster, follower).await)[0] == to).await;
 }
 
 test_cluster::component_tests! {
@@ -54,7 +53,7 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         join(&cluster, "worker-1", "worker-1", "").await;
         cluster.guest.forget_requests();
-        migrate(&cluster, "worker-1", "zone-b").await;
+        migrate(&cluster, "worker-1", "worker-1", "zone-b").await;
         assert_eq!(zone(&node(&cluster, "worker-1").await), ["zone-b", "zone-b", "region-1", "region-1"]);
         assert_eq!(asked(&cluster.guest), ["patch nodes 200"]);
         ccm.stop().await;
@@ -66,7 +65,7 @@ test_cluster::component_tests! {
         let id = json!({"spec": {"providerID": "harvester://vm-7"}});
         cluster.guest.patch::<Node>("host-name", id).await;
         let ccm = Ccm::start(&cluster).await;
-        migrate(&cluster, "vm-7", "zone-c").await;
+        migrate(&cluster, "vm-7", "host-name", "zone-c").await;
         assert_eq!(zone(&node(&cluster, "host-name").await)[0], "zone-c");
         ccm.stop().await;
     }
@@ -90,8 +89,8 @@ test_cluster::component_tests! {
             let agent = json!({"status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}});
             cluster.harvester.patch::<VirtualMachineInstance>(&format!("team-a/{vm}"), agent).await;
         }
-        migrate(&cluster, "vm-7", "zone-b").await;
-        migrate(&cluster, "vm-7", "zone-c").await;
+        migrate(&cluster, "vm-7", "host-name", "zone-b").await;
+        migrate(&cluster, "vm-7", "host-name", "zone-c").await;
         assert_eq!(zone(&node(&cluster, "host-name").await)[0], "zone-c");
         assert!(node(&cluster, "host-name").await.spec.unwrap().provider_id.is_some());
         let path = "/apis/subresources.kubevirt.io/v1/namespaces/team-a/virtualmachineinstances/vm-7/guestosinfo";

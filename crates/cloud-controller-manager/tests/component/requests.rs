@@ -4,7 +4,7 @@ use cloud_controller_manager::ElectionSettings;
 use k8s_openapi::api::coordination::v1::Lease;
 use test_cluster::TestCluster;
 
-use super::harness::{Ccm, asked, balancer, create_service};
+use super::harness::{Ccm, asked, balancer, create_service, until};
 
 test_cluster::component_tests! {
     async fn a_settled_cluster_is_started_upon_without_a_write(cluster: TestCluster) {
@@ -31,10 +31,7 @@ test_cluster::component_tests! {
         assert!(balancer(&cluster).await.is_some());
         assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
         first.stop().await;
-        while holder(&cluster).await.as_deref() != Some("second") {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        }
-        cluster.settle().await;
+        until(&cluster, "the second leads", async || holder(&cluster).await.as_deref() == Some("second")).await;
         cluster.guest.delete::<k8s_openapi::api::core::v1::Service>("shop/web").await;
         cluster.settle().await;
         assert_eq!(balancer(&cluster).await, None);

@@ -25,8 +25,9 @@ use crate::process::Process;
 const WEBHOOK: (&str, &str) = ("harvester-system", "harvester-load-balancer-webhook");
 const STATUS_WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
+/// What runs here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Program {
+pub(crate) enum Program {
     LoadBalancer,
     CloudControllerManager,
     Webhook,
@@ -133,6 +134,7 @@ async fn cloud_controller_manager(world: World, process: Process, identity: Stri
         addresses: AddressRules::default(),
         election: Some(ElectionSettings::usual(identity)),
         services: true,
+        host_names: true,
         nodes: Duties { initialise: true, follow_topology: true },
         service_workers: None,
         node_workers: 1,

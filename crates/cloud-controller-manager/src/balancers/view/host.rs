@@ -4,7 +4,7 @@ use cloud_provider::Notice;
 use harvester_api::annotations;
 use kube::ResourceExt;
 
-use super::Sight;
+use super::{NO_NODES, Sight};
 use crate::{
     balancers::{
         object::{Carried, listeners},
@@ -32,7 +32,7 @@ pub(super) fn carried(
         );
         faults.push(Fault::new("NetworkNotSupported", sentence));
     }
-    if spec.and_then(|spec| spec.ip_families.as_deref()).is_some_and(|families| families == ["IPv6"]) {
+    if wishes.only_ipv6 {
         faults.push(Fault::new("IPFamilyNotSupported", "the data path host has IPv4 addresses only"));
     }
     if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local") {
@@ -42,10 +42,11 @@ pub(super) fn carried(
                 annotations::HEALTH_CHECK_PORT
             );
             faults.push(Fault::new("HealthCheckNeeded", sentence));
+        } else {
+            let sentence =
+                "externalTrafficPolicy Local does not preserve the client's address on the data path host";
+            notices.push(Notice::normal("ClientAddressNotPreserved", sentence));
         }
-        let sentence =
-            "externalTrafficPolicy Local does not preserve the client's address on the data path host";
-        notices.push(Notice::normal("ClientAddressNotPreserved", sentence));
     }
     let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
     let shown = has(annotations::KUBE_VIP_VIP_HOST);
@@ -66,11 +67,10 @@ pub(super) fn carried(
         notices.push(Notice::warning("NodeWithoutVM", sentence));
     }
     if backends.eligible.is_empty() {
-        let sentence = "There are no available nodes for the load balancer";
         if exists {
-            notices.push(Notice::warning("UnAvailableLoadBalancer", sentence));
+            notices.push(Notice::warning("UnAvailableLoadBalancer", NO_NODES));
         } else {
-            faults.push(Fault::new("UnAvailableLoadBalancer", sentence));
+            faults.push(Fault::new("UnAvailableLoadBalancer", NO_NODES));
         }
         return None;
     }

@@ -6,25 +6,33 @@ use kube::ResourceExt;
 
 use crate::{
     data_path::DataPath,
-    wishes::{REFUSED, Wishes},
+    wishes::{IP_FAMILIES, REFUSED, Wishes},
 };
 
-/// Keys without effect, in one Event.
-pub(super) fn keys(wishes: &Wishes, path: DataPath) -> Vec<Notice> {
-    let mut notices = Vec::new();
+/// Keys of later versions that are not a reason to refuse anything, in one sentence.
+pub(super) fn later(wishes: &Wishes, path: DataPath) -> Option<String> {
     let told_elsewhere = |key: &&str| {
-        REFUSED.contains(key) || (path == DataPath::Host && *key == annotations::SERVICE_NETWORK)
+        let by_the_host_path = match *key {
+            annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,
+            IP_FAMILIES => wishes.only_ipv6,
+            _ => false,
+        };
+        REFUSED.contains(key) || (path == DataPath::Host && by_the_host_path)
     };
     let keys: Vec<&str> = wishes.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
-    if !keys.is_empty() {
-        let network = if keys.contains(&annotations::SERVICE_NETWORK) {
-            "; the network chooses the pool, but no interface of the nodes"
-        } else {
-            ""
-        };
-        let sentence = format!("this version does not act on {}{network}", keys.join(", "));
-        notices.push(Notice::warning("NotSupported", sentence));
-    }
+    let explained = [
+        (annotations::SERVICE_NETWORK, "the network chooses the pool, but no interface of the nodes"),
+        (annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives"),
+        (IP_FAMILIES, "the address is IPv4"),
+    ];
+    let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
+    let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
+    (!keys.is_empty()).then(|| format!("this version does not act on {}{explained}", keys.join(", ")))
+}
+
+/// Keys without effect that are none of a later version, an Event for each way to be wrong.
+pub(super) fn keys(wishes: &Wishes) -> Vec<Notice> {
+    let mut notices = Vec::new();
     if !wishes.misplaced.is_empty() {
         let sentence = format!(
             "no effect on a Service, only on objects in Harvester, have {}: use cloudprovider.harvesterhci.io/…",

@@ -1,0 +1,185 @@
+//! LoadBalancer objects whose Service is gone: told, never deleted (design/addresses.md section 4).
+//!
+//! A program that was stopped in front of its POST and goes on when its successor has cleaned up leaves one behind;
+//! so does somebody who takes the finalizer off a Service by hand. Whether the address is still needed is for people
+//! to say. They are told where they may look: in the log, in an Event where the Service was, and on the object itself,
+//! by an annotation: our role in Harvester grants no Events, and a status is not ours to write.
+//!
+//! Nothing runs while no object looks abandoned.
+
+use std::{sync::Arc, time::Duration};
+
+use controller_kit::{EventKind, Kept, Life, Next, ObjectKey, Queue, Recorder, replace};
+use harvester_api::{LoadBalancer, annotations, labels};
+use k8s_openapi::api::core::v1::{ObjectReference, Service};
+use kube::{Api, Client, ResourceExt};
+
+use super::{Balancers, object::Identity};
+
+/// Two watches tell of one change at different times: an object must look abandoned for so long.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The Service that an object says it is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Purpose {
+    service: ObjectKey,
+    /// Objects of the Go program do not say.
+    uid: Option<String>,
+}
+
+impl Balancers {
+    /// Tells of objects without Service from now on. `guest` reads Services afresh, `recorder` is for its Events.
+    pub fn report_orphans(self: &Arc<Self>, life: &Life, guest: Client, recorder: Recorder) {
+        let queue: Queue<ObjectKey> = Queue::new();
+        let worker = self.clone();
+        queue.run(life, 1, move |key| {
+            let (balancers, guest, recorder) = (worker.clone(), guest.clone(), recorder.clone());
+            async move { balancers.look(&key, guest, &recorder).await }
+        });
+        let (woken, balancers) = (queue.clone(), self.clone());
+        self.objects.on_change(move |change| {
+            if change.new.as_ref().is_some_and(|object| balancers.looks_abandoned(object)) {
+                woken.add_after(change.key.clone(), PATIENCE);
+            }
+        });
+        let balancers = self.clone();
+        self.services.on_change(move |change| {
+            let Some(service) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
+            let key = balancers.key(service);
+            if balancers.objects.get(&key).is_some_and(|object| balancers.looks_abandoned(&object)) {
+                queue.add_after(key, PATIENCE);
+            }
+        });
+    }
+
+    fn looks_abandoned(&self, object: &LoadBalancer) -> bool {
+        let purpose = purpose(object, &self.identity());
+        purpose.is_some_and(|it| self.is_gone(object, &it, self.services.get(&it.service).as_deref()))
+    }
+
+    fn is_gone(&self, object: &LoadBalancer, purpose: &Purpose, found: Option<&Service>) -> bool {
+        let Some(service) = found else { return true };
+        let uid = service.uid().unwrap_or_default();
+        match &purpose.uid {
+            Some(made_for) => *made_for != uid,
+            None => {
+                let ObjectKey { namespace, name } = &purpose.service;
+                self.rules.cluster.balancer_name(namespace, name, &uid) != object.name_any()
+            }
+        }
+    }
+
+    async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Next, kube::Error> {
+        let Some(object) = self.objects.get(key).filter(|object| self.looks_abandoned(object)) else {
+            return Ok(Next::AwaitChange);
+        };
+        let Some(purpose) = purpose(&object, &self.identity()) else { return Ok(Next::AwaitChange) };
+        // the cache may be behind
+        let services = Api::<Service>::namespaced(guest, &purpose.service.namespace);
+        let found = services.get_opt(&purpose.service.name).await?;
+        if !self.is_gone(&object, &purpose, found.as_ref()) {
+            return Ok(Next::AwaitChange);
+        }
+        let cluster = self.rules.cluster.name();
+        let sentence = format!(
+            "Service {} of guest cluster {cluster} is gone: delete LoadBalancer {key} in Harvester if nobody needs its address",
+            purpose.service
+        );
+        tracing::warn!(object = %key, "{sentence}");
+        if told(&object) == Some(sentence.as_str()) {
+            return Ok(Next::AwaitChange);
+        }
+        recorder.publish(&about(&purpose), EventKind::Warning, "LoadBalancerWithoutService", &sentence);
+        let marked = object.edited(|json| {
+            json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
+        });
+        let Some(json) = marked else { return Ok(Next::AwaitChange) };
+        match replace::<LoadBalancer>(&self.client, &json).await {
+            Ok(written) => drop(self.objects.wrote(written)),
+            // somebody writes it: the watch brings us back
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Next::AwaitChange)
+    }
+}
+
+/// What the object is for, if it is of this cluster and there to stay.
+fn purpose(object: &LoadBalancer, ours: &Identity) -> Option<Purpose> {
+    let notes = object.annotations();
+    let of_this_cluster = match notes.get(annotations::CLUSTER_UID) {
+        Some(uid) => ours.cluster_uid.as_ref() == Some(uid),
+        None => {
+            let named = object.labels().get(labels::CLUSTER) == Some(&ours.cluster.label_value());
+            named && !ours.cluster.is_anonymous()
+        }
+    };
+    if !of_this_cluster || object.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let label = |key: &str| object.labels().get(key).filter(|text| !text.is_empty()).cloned();
+    let service = ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?);
+    Some(Purpose { service, uid: notes.get(annotations::SERVICE_UID).cloned() })
+}
+
+fn told(object: &Kept<LoadBalancer>) -> Option<&str> {
+    object.annotations().get(annotations::WITHOUT_SERVICE).map(String::as_str)
+}
+
+/// The Service as it was: Events may be about what is gone.
+fn about(purpose: &Purpose) -> ObjectReference {
+    let ObjectKey { namespace, name } = purpose.service.clone();
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Service".to_owned()),
+        namespace: Some(namespace),
+        name: Some(name),
+        uid: purpose.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::cluster::GuestCluster;
+
+    #[rstest]
+    #[case::ours(json!({"cluster-uid": "c1", "service-uid": "s1"}), "blue", Some(Some("s1")))]
+    #[case::under_a_former_name(json!({"cluster-uid": "c1", "service-uid": "s1"}), "green", Some(Some("s1")))]
+    #[case::of_another_cluster(json!({"cluster-uid": "c2", "service-uid": "s1"}), "blue", None)]
+    #[case::of_the_go_program(json!({}), "blue", Some(None))]
+    #[case::of_the_go_program_elsewhere(json!({}), "green", None)]
+    fn an_object_is_for_a_service_of_this_cluster(
+        #[case] notes: Value,
+        #[case] label: &str,
+        #[case] uid: Option<Option<&str>>,
+    ) {
+        let notes = notes.as_object().unwrap().iter();
+        let notes: serde_json::Map<_, _> = notes
+            .map(|(key, value)| (format!("cloudprovider.harvesterhci.io/{key}"), value.clone()))
+            .collect();
+        let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {},
+            "metadata": {"name": "blue-shop-web-1", "annotations": notes, "labels": {labels::CLUSTER: label,
+                labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+        .unwrap();
+        let ours = Identity {
+            cluster: GuestCluster::new("blue"),
+            cluster_uid: Some("c1".to_owned()),
+            management_network: None,
+        };
+        let service = ObjectKey::new("shop", "web");
+        let expected = uid.map(|uid| Purpose { service, uid: uid.map(str::to_owned) });
+        assert_eq!(purpose(&object, &ours), expected);
+        let nameless = Identity { cluster: GuestCluster::new("kubernetes"), ..ours.clone() };
+        object.labels_mut().insert(labels::CLUSTER.into(), "kubernetes".into());
+        let by_uid = expected.filter(|purpose| purpose.uid.is_some());
+        assert_eq!(purpose(&object, &nameless), by_uid, "a name that everybody has tells nothing");
+
+        object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(purpose(&object, &ours), None, "it goes already");
+    }
+}

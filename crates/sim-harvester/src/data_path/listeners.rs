@@ -14,7 +14,7 @@ use tokio::{
     io::{AsyncReadExt, BufStream},
     net::{TcpListener, TcpStream},
     sync::watch,
-    time::Instant,
+    time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,10 @@ use controller_kit::{Life, Next, ObjectKey, Queue};
 
 use super::{BackendName, Changed, Cluster, Hop, Place, Refused, World, blackhole::Blackhole, http};
 use crate::{settings::Backend, wire::WireMap};
+
+/// After an update so many times as long as it took passes before the next: changes are joined, as kube-proxy joins
+/// them, and thousands of Services do not cost thousands of updates.
+const REST: u32 = 9;
 
 /// How often an address that could not be bound is tried again: whoever has it does not tell us when it goes.
 const WHILE_OCCUPIED: Duration = Duration::from_secs(2);
@@ -114,8 +118,10 @@ impl Listeners {
         changed.run(&self.life, 1, move |Changed| {
             let (listeners, see) = (listeners.clone(), see.clone());
             async move {
+                let began = Instant::now();
                 let occupied = listeners.update(see());
                 listeners.updates.send_modify(|count| *count += 1);
+                sleep(began.elapsed() * REST).await;
                 Ok::<_, Infallible>(if occupied { Next::After(WHILE_OCCUPIED) } else { Next::AwaitChange })
             }
         });

@@ -191,7 +191,10 @@ impl<C: LoadBalancers> ServiceController<C> {
                 Ok(None)
             }
             Step::Release { marks } => {
-                self.released(service, self.pen.release(service, marks).await)?;
+                match self.pen.release(service, marks).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(service),
+                    answer => drop(self.wrote(service, answer)?),
+                }
                 self.crier.forget(&service.uid().unwrap_or_default());
                 Ok(None)
             }
@@ -206,7 +209,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         match answer {
             Ok(object) => Ok(Some(self.services.wrote(object))),
             Err(kube::Error::Api(status)) if status.is_not_found() => {
-                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
+                self.gone(service);
                 Err(Failure::Outdated)
             }
             Err(kube::Error::Api(status)) if status.is_conflict() => Err(Failure::Outdated),
@@ -214,19 +217,8 @@ impl<C: LoadBalancers> ServiceController<C> {
         }
     }
 
-    /// The write that takes the last finalizer of an object that is being deleted is the object's end.
-    fn released(&self, service: &Service, answer: kube::Result<Service>) -> Result<(), Failure> {
-        match answer {
-            Ok(object) if object.metadata.deletion_timestamp.is_some() && object.finalizers().is_empty() => {
-                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
-                Ok(())
-            }
-            Err(kube::Error::Api(status)) if status.is_not_found() => {
-                self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
-                Ok(())
-            }
-            answer => self.wrote(service, answer).map(drop),
-        }
+    fn gone(&self, service: &Service) {
+        self.services.gone(&ObjectKey::of(service), &service.uid().unwrap_or_default());
     }
 }
 

@@ -21,11 +21,19 @@ pub(super) struct Known<K> {
     watched: u64,
     /// While a list is coming in: what it named, and what we wrote meanwhile.
     relisting: Option<HashSet<ObjectKey>>,
+    /// UIDs of objects whose end we learned before the watch, which may still tell of their last changes.
+    ended: HashSet<String>,
 }
 
 impl<K> Default for Known<K> {
     fn default() -> Self {
-        Self { objects: BTreeMap::new(), malformed: BTreeMap::new(), watched: 0, relisting: None }
+        Self {
+            objects: BTreeMap::new(),
+            malformed: BTreeMap::new(),
+            watched: 0,
+            relisting: None,
+            ended: HashSet::new(),
+        }
     }
 }
 
@@ -57,6 +65,7 @@ impl<K: Watched> Known<K> {
     /// What the list did not name is gone, unless we wrote it after the list had begun.
     pub(super) fn relist_ends(&mut self) -> Vec<Change<K>> {
         let Some(named) = self.relisting.take() else { return Vec::new() };
+        self.ended.clear();
         self.malformed.retain(|key, _| named.contains(key));
         let gone: Vec<_> = self.objects.keys().filter(|key| !named.contains(*key)).cloned().collect();
         gone.into_iter().filter_map(|key| self.remove(&key)).collect()
@@ -71,6 +80,7 @@ impl<K: Watched> Known<K> {
                 self.watched = self.watched.max(version);
                 match self.objects.get(&key) {
                     Some(known) if version_of(&**known) >= version => None,
+                    None if object.uid().is_some_and(|uid| self.ended.contains(&uid)) => None,
                     _ => Some(self.insert(key, object)),
                 }
             }
@@ -86,6 +96,7 @@ impl<K: Watched> Known<K> {
         let key = key_of(&read);
         self.malformed.remove(&key);
         let Ok(object) = read else { return self.remove(&key) };
+        self.ended.remove(&object.uid().unwrap_or_default());
         self.watched = self.watched.max(version_of(&*object));
         let known = self.objects.get(&key)?;
         // a newer object of the same name, which we made ourselves, outlives the end of the old one
@@ -95,6 +106,9 @@ impl<K: Watched> Known<K> {
 
     pub(super) fn wrote(&mut self, object: Arc<K>) -> Option<Change<K>> {
         let (key, version) = (ObjectKey::of(&*object), version_of(&*object));
+        if is_over(&*object) {
+            return self.gone(&key, &object.uid().unwrap_or_default());
+        }
         if let Some(named) = &mut self.relisting {
             named.insert(key.clone());
         }
@@ -108,7 +122,11 @@ impl<K: Watched> Known<K> {
 
     pub(super) fn gone(&mut self, key: &ObjectKey, uid: &str) -> Option<Change<K>> {
         let known = self.objects.get(key)?;
-        if known.uid().as_deref() == Some(uid) { self.remove(key) } else { None }
+        if known.uid().as_deref() != Some(uid) {
+            return None;
+        }
+        self.ended.insert(uid.to_owned());
+        self.remove(key)
     }
 
     fn insert(&mut self, key: ObjectKey, object: Arc<K>) -> Change<K> {
@@ -131,6 +149,16 @@ fn key_of<K: Watched>(read: &Read<K>) -> ObjectKey {
 
 fn version_of<K: Watched>(object: &K) -> u64 {
     object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+}
+
+/// Whether a write's answer was the object's last: the write that takes the last finalizer of an object that is being
+/// deleted ends it, and is answered with the object as it was sent, under the version that it had before. (Only Pods
+/// go on without finalizers, while their grace period lasts.)
+fn is_over<K: Watched>(object: &K) -> bool {
+    let metadata = object.meta();
+    metadata.deletion_timestamp.is_some()
+        && metadata.finalizers.as_ref().is_none_or(Vec::is_empty)
+        && metadata.deletion_grace_period_seconds.unwrap_or_default() == 0
 }
 
 #[cfg(test)]
@@ -168,6 +196,24 @@ mod tests {
         known.deleted(Ok(map("a", 8)));
         assert!(known.wrote(map("a", 7)).is_none());
         assert_eq!(version(&known), None);
+    }
+
+    #[test]
+    fn the_write_that_takes_the_last_finalizer_is_the_end_of_an_object_that_is_being_deleted() {
+        let leaving = |finalizers: &[&str]| {
+            let json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "a", "resourceVersion": "5",
+                "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": finalizers}});
+            Arc::new(serde_json::from_value::<ConfigMap>(json).unwrap())
+        };
+        let mut known = Known::default();
+        known.applied(Ok(leaving(&["a/b"])));
+        assert!(known.wrote(leaving(&["a/b"])).is_none());
+        assert!(known.wrote(leaving(&[])).is_some_and(|change| change.new.is_none()));
+        assert_eq!(version(&known), None);
+        assert!(known.applied(Ok(leaving(&["a/b"]))).is_none(), "the watch is behind");
+        assert!(known.applied(Ok(map("b", 9))).is_some(), "one of that name is another");
+        assert!(known.wrote(leaving(&[])).is_none());
+        assert_eq!(version(&known), Some(9));
     }
 
     #[test]

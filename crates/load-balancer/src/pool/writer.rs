@@ -24,8 +24,8 @@ use super::{
 const BATCH: usize = 512;
 /// After a PUT the desk rests so many times as long as the PUT took: a claim on idle servers waits for nothing, and in a
 /// burst orders gather, so that a slow server is asked less instead of more.
-const REST: u32 = 2;
-const LONGEST_REST: Duration = Duration::from_millis(250);
+const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(300);
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
 

@@ -120,11 +120,13 @@ async fn attempt(
         if ask.query.dry_run {
             return Ok(Some(Arc::new(Stored::unkept(new))));
         }
-        let stored = inner.put(&ask.kind.table, new);
-        if current.is_deleting() && !is_held(&ask.kind, &stored.value) {
+        if current.is_deleting() && !is_held(&ask.kind, &new) {
+            // watchers see it go as it was, and the writer gets what was sent, under the version that it had
             inner.remove(&ask.kind.table, &key(ask));
+            new["metadata"]["resourceVersion"] = current.revision.to_string().into();
+            return Ok(Some(Arc::new(Stored::unkept(new))));
         }
-        Ok(Some(stored))
+        Ok(Some(inner.put(&ask.kind.table, new)))
     })?;
     if let Some(stored) = &stored
         && ask.kind.behaviour == Behaviour::Definition

@@ -1,298 +1,344 @@
-// The side of rancher-machine, played with Go's own net/rpc and encoding/gob, which Rancher uses too: it starts the plugin
-// it is given, calls every method with its real argument and reply types, and says what was not as the contract has it.
+// The side of rancher-machine, played with Go's own net/rpc and encoding/gob, which it uses too: each of its commands as
+// the calls that it is known to make, in their order, from as many processes of the driver.
 //
-//	node-driver-peer <plugin> <store> < kubeconfig
+//	rancher-machine [--storage-path DIR] create --driver harvester [--custom-install-script FILE] [FLAGS] NAME
+//	rancher-machine [--storage-path DIR] ls [-q] | ip | url | inspect | status | ssh | start | stop | restart | kill NAME
+//	rancher-machine [--storage-path DIR] rm [-y] [--update-config] NAME
+//	rancher-machine [--storage-path DIR] probe NAME      calls every method of a machine that it makes and removes
 //
-// Exit status 0 when everything was as expected; else 1, with a line for each thing that was not.
+// Exit status as rancher-machine's: 3 where PreCreateCheck fails, 4 for the state of what is not there, else 0 or 1.
+// There is no guest behind a simulated machine: `ssh` prints what it would run, and nothing waits for Docker.
 package main
 
 import (
-	"bufio"
-	"encoding/gob"
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/rpc"
+	"net"
 	"os"
-	"os/exec"
-	"reflect"
+	"path/filepath"
 	"strings"
 	"time"
 )
 
-// The types that both sides register, under the names of rancher-machine's packages.
-
-type flag interface{ Name_() string }
-
-type StringFlag struct{ Name, Usage, EnvVar, Value string }
-type IntFlag struct {
-	Name, Usage, EnvVar string
-	Value               int
-}
-type BoolFlag struct{ Name, Usage, EnvVar string }
-type StringSliceFlag struct {
-	Name, Usage, EnvVar string
-	Value               []string
+// host is what config.json holds.
+type host struct {
+	ConfigVersion int
+	Driver        json.RawMessage
+	DriverName    string
+	HostOptions   map[string]interface{}
+	Name          string
 }
 
-func (f *StringFlag) Name_() string      { return f.Name }
-func (f *IntFlag) Name_() string         { return f.Name }
-func (f *BoolFlag) Name_() string        { return f.Name }
-func (f *StringSliceFlag) Name_() string { return f.Name }
+var storage = filepath.Join(os.Getenv("HOME"), ".docker", "machine")
 
-type driverOptions interface{ String(key string) string }
-
-type RPCFlags struct{ Values map[string]interface{} }
-
-func (f *RPCFlags) String(key string) string { return fmt.Sprint(f.Values[key]) }
-
-type state int
-
-var failures int
-
-func expect(what string, got, want interface{}) {
-	if !reflect.DeepEqual(got, want) {
-		failures++
-		fmt.Printf("%s: got %#v, want %#v\n", what, got, want)
-	}
+func fail(status int, format string, arguments ...interface{}) {
+	fmt.Fprintf(os.Stderr, format+"\n", arguments...)
+	os.Exit(status)
 }
 
 func must(err error) {
 	if err != nil {
-		fmt.Println(err)
-		os.Exit(1)
+		fail(1, "%v", err)
 	}
 }
 
-type plugin struct {
-	command *exec.Cmd
-	address string
-	lines   chan string
-}
+func folder(machine string) string { return filepath.Join(storage, "machines", machine) }
 
-func start(path string, kubeconfig string) *plugin {
-	command := exec.Command(path, "create", "--driver", "harvester", "--some-flag-of-ours", "demo-1")
-	command.Env = append(os.Environ(), "MACHINE_PLUGIN_TOKEN=42", "MACHINE_PLUGIN_DRIVER_NAME=harvester",
-		"HARVESTER_KUBECONFIG_CONTENT="+kubeconfig)
-	out, err := command.StdoutPipe()
+func (h *host) save() {
+	must(os.MkdirAll(folder(h.Name), 0o700))
+	text, err := json.MarshalIndent(h, "", "    ")
 	must(err)
-	must(command.Start())
-	scanner := bufio.NewScanner(out)
-	if !scanner.Scan() {
-		fmt.Println("no address line")
-		os.Exit(1)
-	}
-	p := &plugin{command: command, address: strings.TrimSpace(scanner.Text()), lines: make(chan string, 1000)}
-	go func() {
-		for scanner.Scan() {
-			p.lines <- scanner.Text()
-		}
-		close(p.lines)
-	}()
-	return p
+	must(os.WriteFile(filepath.Join(folder(h.Name), "config.json"), text, 0o600))
 }
 
-func (p *plugin) dial() *rpc.Client {
-	client, err := rpc.DialHTTP("tcp", p.address)
+// base is what rancher-machine knows of a new machine.
+func base(machine string) []byte {
+	raw, err := json.Marshal(map[string]interface{}{"IPAddress": "", "MachineName": machine, "SSHUser": "", "SSHPort": 0,
+		"SSHKeyPath": "", "StorePath": storage, "SwarmMaster": false, "SwarmHost": "", "SwarmDiscovery": ""})
 	must(err)
-	return client
+	return raw
 }
 
-func (p *plugin) ends(what string, code int) {
-	err := p.command.Wait()
-	got := 0
-	if exit, ok := err.(*exec.ExitError); ok {
-		got = exit.ExitCode()
+// load starts the driver for a stored machine.
+func load(machine string) (*host, *plugin) {
+	text, err := os.ReadFile(filepath.Join(folder(machine), "config.json"))
+	if err != nil {
+		fail(1, "Docker machine %q does not exist. Use \"docker-machine ls\" to list machines.", machine)
 	}
-	expect(what+": exit status", got, code)
+	h := &host{}
+	must(json.Unmarshal(text, h))
+	p := start(h.DriverName)
+	p.configure(h.Driver)
+	return h, p
 }
 
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
+// learn starts the process that is only asked for its flags, and lives until the command ends.
+func learn(driver string) (*plugin, []flag) {
+	p := start(driver)
+	p.configure(base("temp-driver-loader"))
+	p.ask("GetMachineName")
+	p.ask("DriverName")
+	return p, p.flags()
 }
 
-func call(c *rpc.Client, method string, argument, reply interface{}) error {
-	if argument == nil {
-		argument = struct{}{}
-	}
-	return c.Call("RPCServerDriver."+method, argument, reply)
-}
-
-func ask(c *rpc.Client, method string) string {
-	var reply string
-	must2(method, call(c, method, nil, &reply))
-	return reply
-}
-
-func must2(what string, err error) {
-	expect(what+": error", text(err), "")
-}
-
-func options(kubeconfig string, flags []flag) driverOptions {
-	values := map[string]interface{}{
-		"driver": "harvester", "swarm-master": false, "swarm-host": "tcp://0.0.0.0:3376", "swarm-discovery": "",
-		"engine-opt": []string{"a", "b"}, "custom-install-script": "/run/x", "nothing": nil,
-	}
-	for _, f := range flags {
-		switch f := f.(type) {
-		case *StringFlag:
-			values[f.Name] = f.Value
-		case *IntFlag:
-			values[f.Name] = f.Value
-		case *BoolFlag:
-			values[f.Name] = false
+func create(arguments []string) {
+	driver := "virtualbox"
+	for at, argument := range arguments[:max(len(arguments)-1, 0)] {
+		if argument == "--driver" || argument == "-d" {
+			driver = arguments[at+1]
 		}
 	}
-	values["harvester-kubeconfig-content"] = kubeconfig
-	values["harvester-vm-namespace"] = "shop"
-	values["harvester-cluster-name"] = "demo"
-	values["harvester-disk-info"] = `{"disks":[{"imageName":"default/leap","bootOrder":1,"size":40}]}`
-	values["harvester-network-info"] = `{"interfaces":[{"networkName":"default/vlan1"}]}`
-	return &RPCFlags{Values: values}
+	loader, flags := learn(driver)
+	values, machine, script := options(arguments, flags)
+	if _, err := os.Stat(folder(machine)); err == nil {
+		fail(1, "Docker machine %q already exists", machine)
+	}
+	p := start(driver)
+	p.configure(base(machine))
+	p.ask("GetMachineName")
+	h := &host{ConfigVersion: 3, DriverName: p.ask("DriverName"), Name: machine,
+		HostOptions: map[string]interface{}{"Driver": "", "Memory": 0, "Disk": 0}}
+	for range 2 {
+		p.flags()
+	}
+	flags = p.flags()
+	if script != "" {
+		withScript(values, flags, machine, script)
+	}
+	var given driverOptions = &RPCFlags{Values: values}
+	if err := p.call("SetConfigFromFlags", &given, nil); err != nil {
+		fail(1, "Error setting machine configuration from flags provided: %v", err)
+	}
+	fmt.Fprintln(os.Stderr, "Running pre-create checks...")
+	if err := p.call("PreCreateCheck", nil, nil); err != nil {
+		fail(3, "Error with pre-create check: %q", err)
+	}
+	h.Driver = p.configuration()
+	h.save()
+	fmt.Fprintln(os.Stderr, "Creating machine...")
+	if err := p.call("Create", nil, nil); err != nil {
+		p.text("DriverName") // whether the driver is still there or not
+		time.Sleep(2 * time.Second)
+		fail(1, "Error creating machine: Error in driver during machine creation: %v", err)
+	}
+	h.Driver = p.configuration()
+	h.save()
+	for range 3 {
+		p.ask("DriverName")
+	}
+	reach(p, running)
+	p.flags()
+	h.Driver = p.configuration()
+	h.save()
+	p.close()
+	loader.close()
+}
+
+// reach asks for the state until it is the wanted one: 60 times, every 3 s.
+func reach(p *plugin, wanted state) {
+	for range 60 {
+		if now, err := p.state(); err == nil && now == wanted {
+			return
+		}
+		time.Sleep(3 * time.Second)
+	}
+	fail(1, "Maximum number of retries (60) exceeded")
+}
+
+// login is what `ssh` asks for.
+func login(p *plugin) string {
+	address, err := p.text("GetSSHHostname")
+	must(err)
+	if net.ParseIP(address) == nil {
+		fail(1, "%q is no IP address", address)
+	}
+	var port int
+	must(p.call("GetSSHPort", nil, &port))
+	p.ask("GetSSHKeyPath")
+	key := p.ask("GetSSHKeyPath")
+	file, err := os.Stat(key)
+	must(err)
+	if file.Mode().Perm()&0o077 != 0 {
+		fail(1, "permissions %v for %s are too open", file.Mode().Perm(), key)
+	}
+	return fmt.Sprintf("ssh -p %d -i %s %s@%s", port, key, p.ask("GetSSHUsername"), address)
+}
+
+// change plays start, stop and kill.
+func change(machine, action string, wanted state) {
+	h, p := load(machine)
+	if now, err := p.state(); err != nil {
+		fail(1, "%v", err)
+	} else if now == wanted {
+		fail(1, "Host %q is already %s", machine, strings.ToLower(wanted.String()))
+	}
+	must(p.call(action, nil, nil))
+	reach(p, wanted)
+	if wanted == running {
+		login(p)
+	}
+	h.Driver = p.configuration()
+	h.save()
+	p.close()
+}
+
+func restart(machine string) {
+	h, p := load(machine)
+	for range 2 {
+		_, err := p.state()
+		must(err)
+	}
+	must(p.call("Restart", nil, nil))
+	reach(p, running)
+	login(p)
+	h.Driver = p.configuration()
+	h.save()
+	p.close()
+}
+
+func remove(machine string, updateConfig bool) {
+	h, p := load(machine)
+	others := []*plugin{p}
+	if updateConfig {
+		loader, _ := learn(h.DriverName)
+		_, p = load(machine)
+		others = append(others, loader, p)
+	}
+	if err := p.call("Remove", nil, nil); err != nil && !strings.Contains(strings.ToLower(err.Error()), "not found") {
+		fail(1, "Error removing host %q: %v", machine, err)
+	}
+	must(os.RemoveAll(folder(machine)))
+	fmt.Println("Successfully removed", machine)
+	for _, p := range others {
+		p.close()
+	}
+}
+
+func list(quiet bool) {
+	entries, _ := os.ReadDir(filepath.Join(storage, "machines"))
+	for _, entry := range entries {
+		_, p := load(entry.Name())
+		if quiet {
+			fmt.Println(entry.Name())
+			p.close()
+			continue
+		}
+		url, problem := p.text("GetURL")
+		now := running
+		if problem != nil {
+			now, _ = p.state()
+			if problem.Error() == "Host is not running" {
+				problem = nil
+			}
+		}
+		fmt.Println(entry.Name(), p.ask("DriverName"), now, url, problem)
+		p.close()
+	}
+}
+
+// show plays the commands that print one thing and save what the driver knows.
+func show(machine string, what func(*plugin) string) {
+	h, p := load(machine)
+	fmt.Println(what(p))
+	h.Driver = p.configuration()
+	h.save()
+	p.close()
+}
+
+func status(p *plugin) string {
+	now, err := p.state()
+	if err != nil && strings.Contains(strings.ToLower(err.Error()), "not found") {
+		fmt.Println("Not Found")
+		os.Exit(4)
+	}
+	must(err)
+	return now.String()
+}
+
+func zipped(content []byte) string {
+	var packed bytes.Buffer
+	writer := gzip.NewWriter(&packed)
+	_, err := writer.Write(content)
+	must(err)
+	must(writer.Close())
+	return base64.StdEncoding.EncodeToString(packed.Bytes())
 }
 
 func main() {
-	gob.RegisterName("*mcnflag.StringFlag", &StringFlag{})
-	gob.RegisterName("*mcnflag.IntFlag", &IntFlag{})
-	gob.RegisterName("*mcnflag.BoolFlag", &BoolFlag{})
-	gob.RegisterName("*mcnflag.StringSliceFlag", &StringSliceFlag{})
-	gob.RegisterName("*rpcdriver.RPCFlags", &RPCFlags{})
-	path, store := os.Args[1], os.Args[2]
-	content, err := io.ReadAll(os.Stdin)
-	must(err)
-	kubeconfig := string(content)
-
-	stored := create(path, store, kubeconfig)
-	existing(path, kubeconfig, stored)
-	remove(path, kubeconfig, stored)
-	if failures > 0 {
-		os.Exit(1)
+	registerTypes()
+	arguments := os.Args[1:]
+	if len(arguments) > 1 && arguments[0] == "--storage-path" {
+		path, err := filepath.Abs(arguments[1])
+		must(err)
+		storage, arguments = path, arguments[2:]
 	}
-}
-
-func greet(c *rpc.Client, raw []byte, name string) {
-	var version int
-	must2("GetVersion", call(c, "GetVersion", nil, &version))
-	expect("version", version, 1)
-	must2("SetConfigRaw", call(c, "SetConfigRaw", raw, nil))
-	expect("GetMachineName", ask(c, "GetMachineName"), name)
-	expect("DriverName", ask(c, "DriverName"), "harvester")
-}
-
-// create plays `rancher-machine create`, with a second connection and a heartbeat beside it.
-func create(path, store, kubeconfig string) []byte {
-	p := start(path, kubeconfig)
-	c, heart := p.dial(), p.dial()
-	done := make(chan bool)
-	go func() {
-		for {
-			select {
-			case <-done:
-				return
-			case <-time.After(2 * time.Second):
-				must2("Heartbeat", call(heart, "Heartbeat", nil, nil))
-			}
+	if len(arguments) == 0 {
+		fail(2, "which command?")
+	}
+	command, arguments := arguments[0], arguments[1:]
+	if command == "create" {
+		create(arguments)
+		return
+	}
+	switches := map[string]bool{}
+	machine := ""
+	for _, argument := range arguments {
+		if strings.HasPrefix(argument, "-") {
+			switches[argument] = true
+		} else if machine == "" {
+			machine = argument
 		}
-	}()
-	raw, _ := json.Marshal(map[string]interface{}{"MachineName": "demo-pool1-x7k2m-9d4tq", "StorePath": store,
-		"SSHPort": 0, "SSHUser": "", "SwarmMaster": false})
-	greet(c, raw, "demo-pool1-x7k2m-9d4tq")
-	var flags []flag
-	for i := 0; i < 3; i++ {
-		flags = nil
-		must2("GetCreateFlags", call(c, "GetCreateFlags", nil, &flags))
 	}
-	expect("flags", len(flags), 35)
-	expect("first flag", flags[0].Name_(), "harvester-kubeconfig-content")
-	expect("flag 31", flags[30], &IntFlag{Name: "harvester-reserved-memory-size", EnvVar: "HARVESTER_RESERVED_MEMORY_SIZE",
-		Value: -1, Usage: flags[30].(*IntFlag).Usage})
-
-	// wrong in several ways: all said, one line, no quotes
-	bad := options(kubeconfig, flags)
-	bad.(*RPCFlags).Values["harvester-cpu-count"] = 0
-	bad.(*RPCFlags).Values["harvester-enable-secure-boot"] = true
-	refused := text(call(c, "SetConfigFromFlags", &bad, nil))
-	expect("both faults", strings.Contains(refused, "at least 1 CPU") && strings.Contains(refused, "needs harvester-enable-efi"), true)
-	expect("one plain line", strings.ContainsAny(refused, "\"\n"), false)
-
-	given := options(kubeconfig, flags)
-	must2("SetConfigFromFlags", call(c, "SetConfigFromFlags", &given, nil))
-	must2("PreCreateCheck", call(c, "PreCreateCheck", nil, nil))
-	var saved []byte
-	must2("GetConfigRaw", call(c, "GetConfigRaw", nil, &saved))
-	// while Create runs, others are answered
-	making := c.Go("RPCServerDriver.Create", struct{}{}, nil, nil)
-	expect("a getter beside Create", ask(c, "GetSSHUsername"), "root")
-	expect("a getter on another connection", ask(heart, "GetMachineName"), "demo-pool1-x7k2m-9d4tq")
-	must2("Create", (<-making.Done).Error)
-	must2("GetConfigRaw", call(c, "GetConfigRaw", nil, &saved))
-	var config struct {
-		IPAddress, SSHKeyPath, SSHUser, ServerVersion string
-		SSHPort                                       int
+	switch command {
+	case "ls":
+		list(switches["-q"])
+	case "ip":
+		show(machine, func(p *plugin) string {
+			address, err := p.text("GetIP")
+			if err != nil {
+				address, err = p.text("GetIPv6")
+			}
+			must(err)
+			return address
+		})
+	case "url":
+		_, p := load(machine)
+		url, err := p.text("GetURL")
+		must(err)
+		fmt.Println(url)
+		p.close()
+	case "inspect":
+		h, p := load(machine)
+		h.Driver = p.configuration()
+		text, err := json.MarshalIndent(h, "", "    ")
+		must(err)
+		fmt.Println(string(text))
+		p.close()
+	case "status":
+		show(machine, status)
+	case "ssh":
+		_, p := load(machine)
+		if now, err := p.state(); err != nil || now != running {
+			fail(1, "Error: Cannot run SSH command: Host %q is not running", machine)
+		}
+		fmt.Println(login(p))
+		p.close()
+	case "start":
+		change(machine, "Start", running)
+	case "stop":
+		change(machine, "Stop", stopped)
+	case "kill":
+		change(machine, "Kill", stopped)
+	case "restart":
+		restart(machine)
+	case "rm":
+		remove(machine, switches["--update-config"])
+	case "probe":
+		probe(machine)
+	default:
+		fail(2, "no such command: %s", command)
 	}
-	must(json.Unmarshal(saved, &config))
-	var now state
-	must2("GetState", call(c, "GetState", nil, &now))
-	expect("state", now, state(1))
-	expect("GetIP", ask(c, "GetIP"), config.IPAddress)
-	expect("GetSSHHostname", ask(c, "GetSSHHostname"), config.IPAddress)
-	expect("GetURL", ask(c, "GetURL"), "tcp://"+config.IPAddress+":2376")
-	expect("GetSSHKeyPath", ask(c, "GetSSHKeyPath"), config.SSHKeyPath)
-	var port int
-	must2("GetSSHPort", call(c, "GetSSHPort", nil, &port))
-	expect("port", port, 22)
-	key, err := os.Stat(config.SSHKeyPath)
-	must(err)
-	expect("mode of the key", key.Mode().Perm(), os.FileMode(0o600))
-	var none string
-	expect("GetIPv6", text(call(c, "GetIPv6", nil, &none)), "IPv6 address is not set")
-	expect("Upgrade", text(call(c, "Upgrade", nil, nil)), "rpc: can't find method RPCServerDriver.Upgrade")
-	expect("no such service", text(c.Call("Other.Close", struct{}{}, nil)), "rpc: can't find service Other.Close")
-	expect("no dot", text(c.Call("Close", struct{}{}, nil)), "rpc: service/method request ill-formed: Close")
-	expect("argument of another type", text(call(c, "SetConfigRaw", 7, nil)) != "", true)
-	expect("the connection goes on", ask(c, "DriverName"), "harvester")
-	done <- true
-	must(heart.Close())
-	must2("Close", call(c, "Close", nil, nil))
-	p.ends("create", 0)
-	return saved
-}
-
-// existing plays stop, start, restart and kill of a stored machine.
-func existing(path, kubeconfig string, stored []byte) {
-	p := start(path, kubeconfig)
-	c := p.dial()
-	greet(c, stored, "demo-pool1-x7k2m-9d4tq")
-	for _, step := range []struct {
-		method string
-		then   state
-	}{{"Stop", 4}, {"Start", 1}, {"Restart", 1}, {"Kill", 4}} {
-		must2("Heartbeat", call(c, "Heartbeat", nil, nil))
-		must2(step.method, call(c, step.method, nil, nil))
-		var now state
-		must2("GetState", call(c, "GetState", nil, &now))
-		expect("state after "+step.method, now, step.then)
-	}
-	var url string
-	expect("URL of a stopped machine", text(call(c, "GetURL", nil, &url)), "Host is not running")
-	// the old name of the service, from an old client
-	must2("Close", c.Call("RpcServerDriver.Close", struct{}{}, nil))
-	p.ends("existing", 0)
-}
-
-// remove plays `rancher-machine rm`, with a client that goes away without a word afterwards.
-func remove(path, kubeconfig string, stored []byte) {
-	p := start(path, kubeconfig)
-	c := p.dial()
-	greet(c, stored, "demo-pool1-x7k2m-9d4tq")
-	must2("Remove", call(c, "Remove", nil, nil))
-	must2("Remove again", call(c, "Remove", nil, nil))
-	var now state
-	gone := text(call(c, "GetState", nil, &now))
-	expect("state of what is gone", strings.Contains(gone, "not found"), true)
-	must(c.Close())
-	p.ends("a client that went away", 1)
 }

@@ -57,6 +57,15 @@ pub(crate) fn ensure(tool: Tool) -> Result<()> {
     fs::rename(&fresh, &file).with_context(|| format!("put {} in its place", file.display()))
 }
 
+/// Makes sure that there is a Go for the tests that have their other side in Go.
+///
+/// # Errors
+/// As [`ensure`].
+pub(crate) fn ensure_go() -> Result<()> {
+    let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
+    go::find(&cache).map(drop)
+}
+
 fn build_go(cache: &Path, tool: Tool, module: &Module, package: &str, to: &Path) -> Result<()> {
     let go = go::find(cache)?;
     let sources = workspace::root().join("tests").join("envtest").join(module.name);

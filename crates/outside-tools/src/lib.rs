@@ -9,6 +9,8 @@
 //! This crate finds; only `xtask` builds.
 #![forbid(unsafe_code)]
 
+pub mod go;
+
 use std::env;
 use std::path::{Path, PathBuf};
 

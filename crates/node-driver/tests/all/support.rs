@@ -145,6 +145,12 @@ impl Harvester {
         self.admin().request::<Value>(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 
+    /// Deletes an object as the administrator.
+    pub(crate) async fn delete(&self, path: &str) {
+        let request = Request::delete(path).body(vec![]).unwrap();
+        self.admin().request_text(request).await.unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+
     /// Requests of the driver since the log had `total` records, as `verb path`.
     pub(crate) fn asked(&self, total: u64) -> Vec<String> {
         let records = self.server.audit().since(total).into_iter().filter(|record| record.user == USER);

@@ -18,7 +18,8 @@ use crate::support::{Harvester, MACHINE, as_gob, long_user_data, options};
 /// A plugin process; it ends with the test.
 pub(crate) struct Plugin {
     child: Child,
-    out: BufReader<ChildStdout>,
+    /// What it says is read at its end; nobody reads it where there is none.
+    out: Option<BufReader<ChildStdout>>,
     address: String,
     pub(crate) client: Client,
 }
@@ -62,7 +63,7 @@ impl Plugin {
         out.read_line(&mut address).unwrap();
         let address = address.trim().to_owned();
         let client = connect(&address).await;
-        Self { child, out, address, client }
+        Self { child, out: Some(out), address, client }
     }
 
     pub(crate) async fn call<R: FromGob>(&self, method: &str, argument: &impl ToGob) -> Result<R, String> {
@@ -94,7 +95,9 @@ impl Plugin {
         tokio::task::spawn_blocking(move || {
             let code = self.child.wait().unwrap().code();
             let mut said = String::new();
-            std::io::Read::read_to_string(&mut self.out, &mut said).unwrap();
+            if let Some(mut out) = self.out.take() {
+                std::io::Read::read_to_string(&mut out, &mut said).unwrap();
+            }
             (code, said)
         })
         .await
@@ -179,6 +182,25 @@ async fn a_client_that_is_gone_ends_the_process_with_1_and_undoes_nothing() {
     assert!(error.contains("connection is shut down"), "{error}");
     assert_eq!(plugin.ended().await.0, Some(1));
     assert!(!harvester.vm().await.is_null());
+}
+
+#[tokio::test]
+async fn a_driver_that_nobody_listens_to_works_on() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let kubeconfig = harvester.serve().await;
+    let store = tempfile::tempdir().unwrap();
+    let given = [("harvester-kubeconfig-content", json!(kubeconfig))];
+    // the second one has something to say: that it goes on with the machine of the first
+    for _ in 0..2 {
+        let mut plugin = Plugin::start(&kubeconfig).await;
+        drop(plugin.out.take());
+        plugin.greet(store.path()).await;
+        plugin.set_options(&given).await.unwrap();
+        plugin.ask::<()>("PreCreateCheck").await.unwrap();
+        plugin.ask::<()>("Create").await.unwrap();
+        plugin.ask::<()>("Close").await.unwrap();
+        assert_eq!(plugin.ended().await.0, Some(0));
+    }
 }
 
 #[test]

@@ -1,0 +1,118 @@
+//! The README's commands for the node driver, as they stand there, against the running sandbox. rancher-machine is not to
+//! be had here: a program with Go's own RPC client (`tests/node-driver`) goes by its name.
+
+#![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader, Write as _},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Mutex,
+};
+
+use outside_tools::Tool;
+
+const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
+/// What the sandbox says last when it is ready.
+const READY: &str = "Ctrl-C ends the sandbox.";
+
+/// Two sandboxes at a time would be in each other's way on a small machine.
+static TURN: Mutex<()> = Mutex::new(());
+
+/// The built binary. A wrapper of rustc that is a shell script loses Cargo's variable, for the dashes in its name.
+fn binary() -> PathBuf {
+    let told = option_env!("CARGO_BIN_EXE_harvester-cloud-provider").map(PathBuf::from);
+    told.unwrap_or_else(|| {
+        let test = std::env::current_exe().unwrap();
+        test.ancestors().nth(2).unwrap().join("harvester-cloud-provider")
+    })
+}
+
+/// The commands in a section of the README: its indented lines, as one script.
+fn script(section: &str) -> String {
+    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
+    let (_, text) = readme.split_once(&format!("\n## {section}\n")).expect("the README has the section");
+    let lines = text.lines().take_while(|line| !line.starts_with("## "));
+    lines.filter_map(|line| line.strip_prefix("    ")).map(|line| format!("{line}\n")).collect()
+}
+
+/// A sandbox that ends with this.
+struct Sandbox(Child);
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        // it may have ended
+        Command::new("kill").args(["-INT", &self.0.id().to_string()]).status().ok();
+        self.0.wait().ok();
+    }
+}
+
+impl Sandbox {
+    /// As the README starts it, in `folder`.
+    fn start(folder: &Path, server: &str) -> Self {
+        let mut command = Command::new(binary());
+        command.args(["sandbox", "--dir", "target/sandbox", "--server", server]).current_dir(folder);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let sandbox = Self(child);
+        let mut lines = out.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line == READY), "the sandbox ended");
+        // a full pipe would stop it
+        std::thread::spawn(move || lines.for_each(drop));
+        sandbox
+    }
+}
+
+fn the_documented_commands_make_a_machine_and_remove_it(server: &str) {
+    let _turn = TURN.lock().unwrap_or_else(|broken| broken.into_inner());
+    let Some(rancher_machine) =
+        outside_tools::go::peer("node-driver", Path::new(env!("CARGO_TARGET_TMPDIR")))
+    else {
+        return;
+    };
+    let mut script = script("Let rancher-machine make a machine");
+    let kubectl = Tool::Kubectl.find();
+    if kubectl.is_none() {
+        #[expect(clippy::explicit_write, reason = "the test runner keeps what `eprintln` prints to itself")]
+        writeln!(std::io::stderr(), "without kubectl: `cargo xtask tools` builds it").unwrap();
+        script = script.replace("kubectl ", "true ");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let release = folder.path().join("target/release");
+    fs::create_dir_all(&release).unwrap();
+    symlink(binary(), release.join("harvester-cloud-provider")).unwrap();
+    symlink(rancher_machine, release.join("rancher-machine")).unwrap();
+    if let Some(kubectl) = &kubectl {
+        symlink(kubectl, release.join("kubectl")).unwrap();
+    }
+    let _sandbox = Sandbox::start(folder.path(), server);
+    let told = Command::new("sh").args(["-e", "-c", &script]).current_dir(folder.path()).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success(), "{out}\n{err}");
+    let (while_there, after) =
+        out.split_once(&format!("Successfully removed {MACHINE}")).expect("it says so");
+    assert!(while_there.contains("Running"), "{out}");
+    if kubectl.is_some() {
+        assert!(while_there.contains(&format!("virtualmachineinstance.kubevirt.io/{MACHINE}")), "{out}");
+        assert!(after.contains("demo-1") && !after.contains(MACHINE), "{out}");
+    }
+}
+
+mod simulated {
+    #[test]
+    fn the_documented_commands_make_a_machine_and_remove_it() {
+        super::the_documented_commands_make_a_machine_and_remove_it("sim");
+    }
+}
+
+/// By these names `cargo xtask test` knows what needs real servers.
+mod real {
+    mod ours {
+        #[test]
+        fn the_documented_commands_make_a_machine_and_remove_it() {
+            super::super::the_documented_commands_make_a_machine_and_remove_it("real");
+        }
+    }
+}

@@ -19,6 +19,9 @@ use self::plan::{NotRun, Part, Plan, plan};
 use crate::counts::{self, Counts};
 use crate::{package_driver, seeds, step, tools, tour, workspace};
 
+/// Generated inputs for the decoder of gobs; one test on its own is content with fewer.
+const INPUTS: &str = "1000000";
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Parts to leave out, separated by commas.
@@ -85,7 +88,10 @@ fn command(part: Part, parts: &[Part], notes: &Notes) -> Option<Command> {
             if !parts.contains(&Part::RealServer) {
                 command.args(["--", "--skip", "real::ours::", "--skip", "real::existing::"]);
             }
-            command.env(Notes::VARIABLE, &notes.file);
+            command.env(Notes::VARIABLE, &notes.file).env("GO_RPC_INPUTS", INPUTS);
+            if let Err(error) = tools::ensure_go() {
+                println!("      tests whose other side is in Go are left out: {error:#}");
+            }
             command
         }
         // a server to test on, not a step of its own

@@ -5,7 +5,7 @@ pub mod follow;
 
 use http::Request;
 use k8s_openapi::api::{
-    core::v1::{Namespace, PersistentVolumeClaim, Secret},
+    core::v1::{Namespace, Node, PersistentVolumeClaim, Secret},
     storage::v1::StorageClass,
 };
 use kube::{
@@ -257,6 +257,15 @@ impl Host {
     pub async fn storage_class(&self, name: &str) -> Result<StorageClass, Error> {
         let api: Api<StorageClass> = Api::all(self.client.clone());
         api.get(name).await.map_err(|error| Error::new("read", "storage class", name, error))
+    }
+
+    /// Harvester's own nodes.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn nodes(&self) -> Result<Vec<Node>, Error> {
+        let listed = Api::<Node>::all(self.client.clone()).list(&kube::api::ListParams::default()).await;
+        Ok(listed.map_err(|error| Error::new("list", "hosts", "of Harvester", error))?.items)
     }
 
     /// Names of the claims with this value of a label.

@@ -5,7 +5,11 @@ mod devices;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, HashSet},
+    path::PathBuf,
+    time::Duration,
+};
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -120,6 +124,8 @@ impl Machine {
             let reference = note("harvester-key-pair-name", Reference::parse(text, &namespace), &mut faults)?;
             Some((reference, text.to_owned()))
         });
+        // some releases of Harvester have both kinds in one list
+        let mut device_names = HashSet::new();
         let machine = Self {
             name: config.machine_name.clone(),
             cluster: config.cluster_name.clone(),
@@ -139,11 +145,13 @@ impl Machine {
             gpus: devices::devices(
                 config.vgpu_info.iter().flat_map(|info| &info.requests),
                 "harvester-vgpu-info",
+                &mut device_names,
                 &mut faults,
             ),
             host_devices: devices::devices(
                 config.host_device_info.iter().flat_map(|info| &info.host_devices),
                 "harvester-host-device-info",
+                &mut device_names,
                 &mut faults,
             ),
             affinity: affinity(&config.vm_affinity, &mut faults),

@@ -158,13 +158,14 @@ fn is_mac(text: &str) -> bool {
     parts.clone().count() == 6 && parts.all(byte)
 }
 
-/// Devices with names of their own: Rancher's form gives all vGPUs one name (pitfalls-node-driver.md B26).
+/// Devices with names of their own: Rancher's form gives all vGPUs one name (pitfalls-node-driver.md B26). `taken` are
+/// the names that other devices of the machine have.
 pub(super) fn devices<'a>(
     given: impl Iterator<Item = &'a config::Device>,
     flag: &str,
+    taken: &mut HashSet<String>,
     faults: &mut Vec<String>,
 ) -> Vec<Device> {
-    let mut taken = HashSet::new();
     let mut unique = |name: &str| {
         let mut name = name.to_owned();
         let stem = name.clone();

@@ -147,9 +147,12 @@ fn all_faults_are_said_at_once() {
 #[test]
 fn devices_get_names_of_their_own() {
     let requests = r#"{"vGPURequests":[{"name":"p","deviceName":"x"},{"name":"p","deviceName":"x"},{"deviceName":"y"}]}"#;
-    let machine = check(vec![(flags::VGPU_INFO, text(requests))]).unwrap();
-    let names: Vec<_> = machine.gpus.iter().map(|device| device.name.as_str()).collect();
-    assert_eq!(names, ["p", "p-2", "device-2"]);
+    let others = r#"{"hostDevices":[{"name":"p","deviceName":"z"}]}"#;
+    let machine =
+        check(vec![(flags::VGPU_INFO, text(requests)), (flags::HOST_DEVICE_INFO, text(others))]).unwrap();
+    let names: Vec<_> =
+        machine.gpus.iter().chain(&machine.host_devices).map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["p", "p-2", "device-2", "p-3"]);
 }
 
 // pitfalls-node-driver.md B14

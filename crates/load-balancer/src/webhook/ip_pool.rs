@@ -35,25 +35,33 @@ pub fn needs_pools(request: &Request) -> bool {
         && request.object["spec"] != request.old["spec"]
 }
 
+fn network(pool: &Value) -> &str {
+    pool["spec"]["selector"]["network"].as_str().unwrap_or_default()
+}
+
+/// Whether the pool had the same network before. Then nothing about the network stands in the way: a pool is written
+/// with every address that it gives and takes back, and must not cease to be when somebody deletes a definition.
+fn keeps_network(request: &Request) -> bool {
+    !request.old.is_null() && network(&request.object) == network(&request.old)
+}
+
 /// The NetworkAttachmentDefinition that the label needs, as namespace and name: none without network, and none while
-/// the network stays as it was and the label is there. (A pool is written with every address that it gives.)
+/// the network stays as it was and the label is there.
 ///
 /// # Errors
-/// The selector's network is not `namespace/name`.
+/// The selector's network is new, and not `namespace/name`.
 pub fn needs_network(request: &Request) -> Result<Option<(&str, &str)>, Fault> {
-    let network =
-        |object: &Value| object["spec"]["selector"]["network"].as_str().unwrap_or_default().to_owned();
     let judged = matches!(request.operation, Operation::Create | Operation::Update) && !request.deleting();
     let labelled = !request.object["metadata"]["labels"][labels::VID].is_null();
-    let known = !request.old.is_null() && labelled && network(&request.object) == network(&request.old);
-    let network = request.object["spec"]["selector"]["network"].as_str().unwrap_or_default();
-    if !judged || known || network.is_empty() {
+    let (network, keeps) = (network(&request.object), keeps_network(request));
+    if !judged || (keeps && labelled) || network.is_empty() {
         return Ok(None);
     }
     match network.split_once('/') {
         Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
             Ok(Some((namespace, name)))
         }
+        _ if keeps => Ok(None),
         _ => Err(Fault::invalid(format!(
             "selector.network {network:?} is not namespace/name of a NetworkAttachmentDefinition"
         ))),
@@ -114,7 +122,7 @@ pub fn validate(request: &Request, world: &World, policy: &Policy) -> Vec<Fault>
 /// The operations that label the pool and put a status back that is not the writer's to change.
 ///
 /// # Errors
-/// The network's definition is wrong or not there.
+/// The network is new, and its definition is wrong or not there.
 pub fn mutate(request: &Request, world: &World, policy: &Policy) -> Result<Vec<Value>, Fault> {
     let judged = matches!(request.operation, Operation::Create | Operation::Update);
     if !judged || request.deleting() {
@@ -123,15 +131,15 @@ pub fn mutate(request: &Request, world: &World, policy: &Policy) -> Result<Vec<V
     let object = &request.object;
     let global = serde_json::from_value::<IPPool>(object.clone()).is_ok_and(|pool| pool.spec.is_global());
     let mut entries = vec![(labels::GLOBAL_IP_POOL, global.to_string())];
-    if let Some((namespace, name)) = needs_network(request)? {
-        let Some(definition) = &world.network else {
+    match (needs_network(request)?, &world.network) {
+        (Some(_), Some(definition)) => entries.push((labels::VID, vlan_id(definition))),
+        (Some((namespace, name)), None) if !keeps_network(request) => {
             return Err(Fault::invalid(format!(
                 "there is no NetworkAttachmentDefinition {namespace}/{name}: create it, or correct selector.network"
             )));
-        };
-        entries.push((labels::VID, vlan_id(definition)));
-    } else if object["spec"]["selector"]["network"].as_str().unwrap_or_default().is_empty() {
-        entries.push((labels::VID, "0".to_owned()));
+        }
+        (None, _) if network(object).is_empty() => entries.push((labels::VID, "0".to_owned())),
+        _ => {}
     }
     let mut operations = set_entries(object, "labels", &entries);
     if request.user != policy.status_writer {

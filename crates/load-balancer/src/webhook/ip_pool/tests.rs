@@ -181,6 +181,25 @@ fn a_pool_is_labelled_with_its_vlan_and_whether_it_is_global(
     }
 }
 
+/// The Go webhook refuses every write to such a pool, so that no address of it is given or taken back any more.
+#[rstest]
+#[case::deleted("team-a/vlan10")]
+#[case::malformed("vlan10")]
+fn a_pool_without_label_whose_network_is_not_there_still_gives_addresses(#[case] network: &str) {
+    let old = with_network(network);
+    let mut new = old.clone();
+    new["status"] = json!({"allocated": {"192.168.100.10": "team-a/web"}});
+    let write = request(WRITER, Operation::Update, new.clone(), old.clone());
+    let operations = mutate(&write, &World::default(), &policy()).unwrap();
+    let written = patched(&new, &operations);
+    assert_eq!(written["status"], new["status"]);
+    assert_eq!(written["metadata"]["labels"].get(labels::VID), None);
+    let mut other = new;
+    other["spec"]["selector"]["network"] = "team-a/vlan11".into();
+    let write = request(WRITER, Operation::Update, other, old);
+    assert!(mutate(&write, &World::default(), &policy()).is_err(), "a new network must be there");
+}
+
 #[test]
 fn a_status_write_looks_no_network_up() {
     let mut old = with_network("team-a/vlan10");

@@ -13,12 +13,12 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use sim_harvester::machine::VirtualMachineInstanceMigration;
-use sim_harvester::{Backend, SimHarvester};
+use sim_harvester::{Backend, Cluster, SimHarvester};
 use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
-pub(crate) use self::service::Kind;
-use crate::land::MACHINES;
+pub(crate) use self::service::{Kind, Source};
+use crate::land::{MACHINES, POOLS};
 use crate::{invariants, weather};
 
 /// More Services than addresses, so that some wait for others to go.
@@ -107,7 +107,7 @@ impl Deeds {
             }
             return;
         }
-        match self.random.u8(..20) {
+        match self.random.u8(..23) {
             0..5 => self.delete(index).await,
             5 | 6 => self.make_again_at_once(index).await,
             7 | 8 => self.change(index, json!({"spec": {"type": "ClusterIP"}})).await,
@@ -116,7 +116,7 @@ impl Deeds {
                 let ports = json!([{"name": "http", "port": 80}, {"name": "https", "port": 443}]);
                 self.change(index, json!({"spec": {"ports": ports}})).await;
             }
-            12 => self.annotate_the_pool().await,
+            12 => self.annotate_a_pool().await,
             13 => self.replace_without_status().await,
             14 => self.migrate().await,
             15..18 => {
@@ -125,6 +125,12 @@ impl Deeds {
                 let state = states[self.random.usize(..states.len())];
                 self.answer(machine, state).await;
             }
+            18 => {
+                let side = if self.random.bool() { Cluster::Guest } else { Cluster::Harvester };
+                tracing::info!(?side, "kube-vip starts again");
+                self.simulation.restart_vip(side);
+            }
+            19 | 20 => self.change_policy(index).await,
             _ => weather::gust(&self.cluster, &mut self.random),
         }
     }
@@ -135,6 +141,16 @@ impl Deeds {
 
     async fn change(&self, index: usize, patch: Value) {
         self.cluster.guest.patch::<Service>(&service::key(index), patch).await;
+    }
+
+    /// Of a Service that has such a policy now.
+    async fn change_policy(&mut self, index: usize) {
+        let service = self.cluster.guest.get::<Service>(&service::key(index)).await;
+        let spec = service.and_then(|service| service.spec).unwrap_or_default();
+        let policy = if self.random.bool() { "Local" } else { "Cluster" };
+        if spec.type_.as_deref() == Some("LoadBalancer") {
+            self.change(index, json!({"spec": {"externalTrafficPolicy": policy}})).await;
+        }
     }
 
     async fn make_again_at_once(&mut self, index: usize) {
@@ -167,11 +183,12 @@ impl Deeds {
     }
 
     /// The webhook may be dead, and then nobody can do such things.
-    async fn annotate_the_pool(&mut self) {
+    async fn annotate_a_pool(&mut self) {
         let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
         let note = json!({"spec": {"description": self.random.u16(..).to_string()}});
-        let outcome = pools.patch("lab", &PatchParams::default(), &Patch::Merge(note)).await;
-        tracing::debug!(refusal = ?outcome.err(), "annotated the pool");
+        let name = POOLS[self.random.usize(..POOLS.len())].name;
+        let outcome = pools.patch(name, &PatchParams::default(), &Patch::Merge(note)).await;
+        tracing::debug!(name, refusal = ?outcome.err(), "annotated a pool");
     }
 
     /// As `kubectl replace` does with an old manifest: the address is gone from the object, until somebody notices.

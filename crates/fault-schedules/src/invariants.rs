@@ -10,8 +10,8 @@ use kube::ResourceExt as _;
 use sim_harvester::SimHarvester;
 use test_cluster::{Side, TestCluster};
 
-use crate::deeds::Kind;
-use crate::land::ADDRESSES;
+use crate::deeds::{Kind, Source};
+use crate::land::POOLS;
 
 /// So many connections to each Service: more than backends.
 const CONNECTIONS: usize = 6;
@@ -83,31 +83,40 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester) {
         let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
         assert_eq!(told, (None, vec![]), "Service {} publishes nothing", service.name_any());
     }
-    let from_pool = wanted.iter().filter(|service| !Kind::asked_by(service).leased).count();
-    assert_eq!(recorded.len(), from_pool.min(ADDRESSES), "nobody waits while there is a free address");
+    for pool in POOLS {
+        let sources = wanted.iter().filter_map(|service| Kind::asked_by(service).source.pool());
+        let asked = sources.filter(|source| source.name == pool.name).count();
+        let given = balancers.iter().filter(|balancer| given_by(balancer) == Some(pool.name)).count();
+        assert_eq!(
+            given,
+            asked.min(pool.addresses),
+            "nobody waits while pool {} has a free address",
+            pool.name
+        );
+    }
     nodes_are_where_their_machines_are(cluster).await;
 }
 
-/// One Service publishes just what it was given, and is reached there; the address, if it has one.
+/// One Service publishes just what it was given, by whom it asked, and is reached there; the address, if it has one.
 fn check(service: &Service, balancer: &LoadBalancer, simulation: &SimHarvester) -> Option<IpAddr> {
     let (name, kind) = (service.name_any(), Kind::asked_by(service));
+    let leased = kind.source == Source::Dhcp;
     let status = balancer.status.clone().unwrap_or_default();
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str);
     let ingress = ingress(service);
     let given = pool_address(balancer);
-    let allocated = if kind.leased { Some(DHCP_ADDRESS) } else { given.as_deref() };
+    if given.is_some() {
+        assert_eq!(given_by(balancer), kind.source.pool().map(|pool| pool.name), "{name}, {kind:?}");
+    }
+    let allocated = if leased { Some(DHCP_ADDRESS) } else { given.as_deref() };
     let asked_of_guest = allocated.filter(|_| !kind.on_host);
     assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, {kind:?}");
-    let address = if kind.leased { ingress.first().cloned() } else { given };
-    if kind.on_host || kind.leased {
-        assert_eq!(ingress, Vec::from_iter(address.clone()), "status of Service {name}, {kind:?}");
-    }
-    if kind.leased {
+    let address = if leased { ingress.first().cloned() } else { given };
+    assert_eq!(ingress, Vec::from_iter(address.clone()), "status of Service {name}, {kind:?}");
+    if leased {
         assert!(address.is_some(), "Service {name} has no lease, {kind:?}");
     }
-    if kind.on_host || !kind.leased {
-        assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {kind:?}");
-    }
+    assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {kind:?}");
     let address = address?.parse().expect("an address");
     for _ in 0..CONNECTIONS {
         if let Err(refused) = simulation.carry(address, 80) {
@@ -165,6 +174,12 @@ fn ingress(service: &Service) -> Vec<String> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
     ingress.filter_map(|entry| entry.ip.clone()).collect()
+}
+
+/// The pool that an address is from.
+fn given_by(balancer: &LoadBalancer) -> Option<&str> {
+    let allocated = balancer.status.as_ref()?.allocated_address.as_ref()?;
+    (!allocated.ip_pool.is_empty()).then_some(allocated.ip_pool.as_str())
 }
 
 fn pool_address(balancer: &LoadBalancer) -> Option<String> {

@@ -1,4 +1,4 @@
-//! What is there before anything happens: hosts, VMs that are nodes of the guest, a pool, and the simulation of what
+//! What is there before anything happens: hosts, VMs that are nodes of the guest, two pools, and the simulation of what
 //! Harvester and the guest do around their API servers.
 
 use std::net::Ipv4Addr;
@@ -10,19 +10,50 @@ use serde_json::json;
 use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, Workload, settings};
 use test_cluster::{TestCluster, User};
 
-/// Addresses of the pool.
-pub(crate) const ADDRESSES: usize = 8;
-/// The VMs, which have the names of their nodes.
-pub(crate) const MACHINES: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
-const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
-const POOL: &str = "
+/// A pool of addresses.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: &'static str,
+    /// How many there are.
+    pub(crate) addresses: usize,
+    manifest: &'static str,
+}
+
+/// For everybody whom no other pool serves.
+pub(crate) const LAB: Pool = Pool {
+    name: "lab",
+    addresses: 8,
+    manifest: "
 apiVersion: loadbalancer.harvesterhci.io/v1beta1
 kind: IPPool
 metadata: {name: lab}
 spec:
   ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.17}]
   selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}
-";
+",
+};
+/// For those of this guest cluster who ask for its network.
+pub(crate) const EDGE: Pool = Pool {
+    name: "edge",
+    addresses: 2,
+    manifest: "
+apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: IPPool
+metadata: {name: edge}
+spec:
+  ranges: [{subnet: 198.51.100.0/24, rangeStart: 198.51.100.10, rangeEnd: 198.51.100.11}]
+  selector:
+    network: team-a/edge
+    scope: [{project: '*', namespace: team-a, guestCluster: blue}]
+",
+};
+/// The network that [`EDGE`] is for.
+pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
+/// All pools.
+pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];
+/// The VMs, which have the names of their nodes.
+pub(crate) const MACHINES: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
+const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
 /// As the server of a small network gives them; short, so that renewals happen.
 const LEASE_SECONDS: u32 = 120;
 const RELEASES: [Release; 4] = [Release::UpTo06, Release::From07, Release::From09, Release::From12];
@@ -30,7 +61,9 @@ const RELEASES: [Release; 4] = [Release::UpTo06, Release::From07, Release::From0
 /// Furnishes the clusters and waits until all VMs run. The simulation ends with `life`.
 pub(crate) async fn furnish(cluster: &TestCluster, random: &mut fastrand::Rng, life: &Life) -> SimHarvester {
     cluster.guest.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
-    cluster.harvester.apply(POOL).await;
+    for pool in POOLS {
+        cluster.harvester.apply(pool.manifest).await;
+    }
     for (index, name) in HOSTS.into_iter().enumerate() {
         let zone = format!("zone-{index}");
         let host = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {

@@ -5,8 +5,8 @@
 //! seed ──► weather   lost requests and answers, delays, 409, 429, 500, watches that end or expire
 //!      ──► fates     a program dies before or after its nth write, or is stopped in front of it and goes on later;
 //!                    another starts later; two of each stand by; in some runs the webhook has its say, or is dead
-//!      ──► deeds     Services of all kinds come, go, come back, change type and ports; machines fail and migrate;
-//!                    somebody overwrites a status
+//!      ──► deeds     Services of all kinds, from two pools and from DHCP, come, go, come back, change type, ports and
+//!                    policy; machines fail and migrate; kube-vip starts again; somebody overwrites a status
 //!                                    │
 //!          calm, a few minutes ──────┴──► invariants ──► everything is deleted ──► nothing is left
 //! ```
@@ -19,25 +19,22 @@ mod door;
 mod invariants;
 mod land;
 mod process;
+mod stage;
 mod stopped;
 mod system;
 mod weather;
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use controller_kit::Life;
-use test_cluster::{Request, Rights, Side, TestCluster};
+use test_cluster::{Request, Rights, TestCluster};
 
-use crate::deeds::Deeds;
-use crate::system::{System, World};
+use crate::stage::Stage;
+use crate::system::System;
 
-pub use crate::stopped::{Meanwhile, stopped_leader};
+pub use crate::stopped::{Meanwhile, stopped_before_a_mark, stopped_leader};
 
 /// How long the faults go on.
 const STORM: Duration = Duration::from_secs(180);
-/// Enough for a program that is stopped to go on, for a Lease to change hands, and for the sweep to have looked twice.
-const CALM: Duration = Duration::from_secs(180);
 
 /// The roles that a seed gives to the programs.
 #[must_use]
@@ -62,37 +59,20 @@ pub struct Story {
 /// When an invariant does not hold; the message says which.
 pub async fn run(seed: u64, cluster: TestCluster) -> Story {
     let mut random = fastrand::Rng::with_seed(seed);
-    let (cluster, life) = (Arc::new(cluster), Life::new());
-    let simulation = land::furnish(&cluster, &mut random, &life).await;
-    let before = [
-        invariants::objects(&cluster, Side::Guest).await,
-        invariants::objects(&cluster, Side::Harvester).await,
-    ];
-
-    let mut world = World::new(&cluster, &simulation);
+    let stage = Stage::set(cluster, &mut random).await;
+    let cluster = stage.cluster.clone();
+    let mut world = stage.world();
     if random.u8(..3) == 0 {
         world = world.with_webhook(&cluster);
     }
     let system = System::start(&world, &mut random);
-    let mut deeds = Deeds::new(cluster.clone(), simulation.clone(), random.fork());
+    let mut deeds = stage.deeds(random.fork());
     weather::storm(&cluster, random.u64(..));
     deeds.go_on(STORM).await;
     weather::calm(&cluster);
     system.calm();
-    cluster.advance(CALM).await;
-    if deeds.follow_reports(system.late_makings()).await {
-        cluster.advance(CALM).await;
-    }
-    cluster.settle().await;
-    invariants::hold(&cluster, &simulation).await;
-
-    deeds.undo().await;
-    cluster.advance(CALM).await;
-    cluster.settle().await;
-    invariants::hold(&cluster, &simulation).await;
-    invariants::nothing_is_left(&cluster, &before).await;
-    let deaths = system.end().await;
-    life.end().await;
+    stage.must_rest(&deeds, &system).await;
+    let deaths = stage.must_be_cleared(deeds, system).await;
     let requests = [cluster.guest.requests(), cluster.harvester.requests()].concat();
     Story { requests, faults: weather::hits(&cluster), deaths }
 }

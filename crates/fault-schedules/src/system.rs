@@ -13,8 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::program::World;
-use self::program::{Program, start};
+use self::program::start;
+pub(crate) use self::program::{Program, World};
 use crate::process::{Fate, Fates, LateMakings, Process};
 
 /// So many of each program that has a Lease.
@@ -43,8 +43,8 @@ struct Sky {
 enum Fortune {
     /// Fates that are drawn. These were.
     Drawn(Vec<Fates>),
-    /// One fate for whichever load balancer comes first, and nothing for others.
-    Waiting(Fates),
+    /// One fate for whichever of this program comes first, and nothing for others.
+    Waiting(Program, Fates),
     /// Nothing.
     Good,
 }
@@ -55,9 +55,14 @@ impl System {
         Self::under(Fortune::Drawn(vec![]), world, random)
     }
 
-    /// Starts everybody; only one fate waits, for the first load balancer that it fits.
-    pub(crate) fn with_one_fate(fate: Fate, world: &World, random: &mut fastrand::Rng) -> Self {
-        Self::under(Fortune::Waiting(Fates::one(fate)), world, random)
+    /// Starts everybody; only one fate waits, for the first of `program` that it fits.
+    pub(crate) fn with_one_fate(
+        program: Program,
+        fate: Fate,
+        world: &World,
+        random: &mut fastrand::Rng,
+    ) -> Self {
+        Self::under(Fortune::Waiting(program, Fates::one(fate)), world, random)
     }
 
     fn under(fortune: Fortune, world: &World, random: &mut fastrand::Rng) -> Self {
@@ -85,14 +90,14 @@ impl System {
         let fortune = std::mem::replace(&mut *self.sky.fortune(), Fortune::Good);
         match fortune {
             Fortune::Drawn(fates) => fates.iter().for_each(Fates::clear),
-            Fortune::Waiting(fates) => fates.clear(),
+            Fortune::Waiting(_, fates) => fates.clear(),
             Fortune::Good => {}
         }
     }
 
     /// Whether the one fate has come over somebody.
     pub(crate) fn fate_is_met(&self) -> bool {
-        matches!(&*self.sky.fortune(), Fortune::Waiting(fates) if fates.is_empty())
+        matches!(&*self.sky.fortune(), Fortune::Waiting(_, fates) if fates.is_empty())
     }
 
     /// How many objects stopped programs made when they went on.
@@ -122,8 +127,8 @@ impl Sky {
                 all.push(fates.clone());
                 fates
             }
-            Fortune::Waiting(fates) if program == Program::LoadBalancer => fates.clone(),
-            Fortune::Waiting(_) | Fortune::Good => Fates::default(),
+            Fortune::Waiting(whose, fates) if *whose == program => fates.clone(),
+            Fortune::Waiting(..) | Fortune::Good => Fates::default(),
         };
         Process::new(name, fates, self.late.clone())
     }

@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use fault_schedules::{Meanwhile, Story, stopped_leader};
+use fault_schedules::{Meanwhile, Story, stopped_before_a_mark, stopped_leader};
 use test_cluster::{Rights, on_simulated};
 use tokio::time::Instant;
 use tracing_subscriber::fmt::format::Writer;
@@ -140,5 +140,13 @@ fn a_leader_that_was_stopped_between_two_writes_of_a_claim_does_no_harm_when_it_
                 });
             }
         }
+    }
+}
+
+/// What seed 55 met: the Service was never announced, because the mark told the guest's kube-vip to leave it alone.
+#[test]
+fn the_mark_of_a_manager_that_was_stopped_does_not_come_over_a_new_service_of_the_same_name() {
+    for rights in [Rights::Ours, Rights::Existing] {
+        on_simulated(rights, async |cluster| Box::pin(stopped_before_a_mark(cluster)).await);
     }
 }

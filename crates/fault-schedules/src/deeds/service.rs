@@ -1,37 +1,81 @@
 //! The Services that users make.
 
 use harvester_api::annotations::{
-    HEALTH_CHECK_FAILURE_THRESHOLD, HEALTH_CHECK_PORT, HEALTH_CHECK_SUCCESS_THRESHOLD, IPAM,
+    HEALTH_CHECK_FAILURE_THRESHOLD, HEALTH_CHECK_PORT, HEALTH_CHECK_SUCCESS_THRESHOLD, IPAM, SERVICE_NETWORK,
 };
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-/// Who carries a Service's traffic, and where its address comes from.
+use crate::land::{EDGE, EDGE_NETWORK, LAB, Pool};
+
+/// Who carries a Service's traffic, how, and where its address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     /// Harvester, not the guest.
     pub(crate) on_host: bool,
-    /// From a DHCP server, not from a pool.
-    pub(crate) leased: bool,
+    /// `externalTrafficPolicy: Local`.
+    pub(crate) local: bool,
+    pub(crate) source: Source,
+}
+
+/// Who gives a Service its address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The pool for everybody.
+    Lab,
+    /// The pool of a network that the Service asks for. Only the guest can carry that.
+    Edge,
+    Dhcp,
+}
+
+impl Source {
+    /// The pool, if it is one.
+    pub(crate) fn pool(self) -> Option<&'static Pool> {
+        match self {
+            Self::Lab => Some(&LAB),
+            Self::Edge => Some(&EDGE),
+            Self::Dhcp => None,
+        }
+    }
 }
 
 impl Kind {
+    /// Carried by Harvester, or by the guest, with an address of the pool for everybody.
+    pub(crate) fn plain(on_host: bool) -> Self {
+        Self { on_host, local: false, source: Source::Lab }
+    }
+
     pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
-        Self { on_host: random.bool(), leased: random.u8(..4) == 0 }
+        let on_host = random.bool();
+        let source = match random.u8(..8) {
+            0 | 1 => Source::Dhcp,
+            2 | 3 if !on_host => Source::Edge,
+            _ => Source::Lab,
+        };
+        Self { on_host, local: random.u8(..4) == 0, source }
     }
 
     /// What a Service asks for.
     pub(crate) fn asked_by(service: &Service) -> Self {
         let annotations = service.annotations();
+        let policy = service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref());
         Self {
             on_host: annotations.contains_key(HEALTH_CHECK_PORT),
-            leased: annotations.get(IPAM).is_some_and(|ipam| ipam == "dhcp"),
+            local: policy == Some("Local"),
+            source: match annotations.get(IPAM).map(String::as_str) {
+                Some("dhcp") => Source::Dhcp,
+                _ if annotations.contains_key(SERVICE_NETWORK) => Source::Edge,
+                _ => Source::Lab,
+            },
         }
     }
 
     fn annotations(self) -> Value {
-        let mut annotations = json!({IPAM: if self.leased { "dhcp" } else { "pool" }});
+        let mut annotations = json!({IPAM: if self.source == Source::Dhcp { "dhcp" } else { "pool" }});
+        if self.source == Source::Edge {
+            annotations[SERVICE_NETWORK] = EDGE_NETWORK.into();
+        }
         if self.on_host {
             annotations[HEALTH_CHECK_PORT] = "80".into();
             annotations[HEALTH_CHECK_SUCCESS_THRESHOLD] = "2".into();
@@ -49,7 +93,8 @@ pub(super) fn of(index: usize, kind: Kind) -> Service {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": format!("web-{index}"), "namespace": "shop", "annotations": kind.annotations()},
-        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}],
+            "externalTrafficPolicy": if kind.local { "Local" } else { "Cluster" }},
     });
     serde_json::from_value(service).expect("this is a Service")
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -13,8 +13,9 @@ use tokio::time::Instant;
 /// A standing notice is told again after this time, because Events expire after an hour.
 const TELL_AGAIN: Duration = Duration::from_secs(30 * 60);
 
-/// Reasons of Events that say what is about to be done.
-const BEGINNINGS: [&str; 2] = ["EnsuringLoadBalancer", "DeletingLoadBalancer"];
+/// What was begun is told when it has not ended after this time. Mostly it has, and the end says all: a beginning of
+/// each would be a fifth of all writes in a burst.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// One Event to be.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,23 +44,25 @@ impl Notice {
 #[derive(Clone)]
 pub(crate) struct Crier {
     recorder: Recorder,
-    told: Arc<Mutex<Told>>,
+    memory: Arc<Mutex<Memory>>,
 }
 
-type Told = HashMap<String, HashMap<Notice, Instant>>;
+/// All by the UID of the object.
+#[derive(Default)]
+struct Memory {
+    told: HashMap<String, HashMap<Notice, Instant>>,
+    begun: HashMap<String, (Notice, Instant)>,
+}
 
 impl Crier {
     pub(crate) fn new(recorder: Recorder) -> Self {
-        Self { recorder, told: Arc::default() }
+        Self { recorder, memory: Arc::default() }
     }
 
     /// Tells `notice` unless it was told lately about the same object.
     pub(crate) fn tell(&self, about: &ObjectReference, notice: &Notice) {
         let uid = about.uid.clone().unwrap_or_default();
-        let fresh = {
-            let mut told = self.told.lock().expect("no panic while remembering");
-            due(told.entry(uid).or_default(), notice, Instant::now())
-        };
+        let fresh = due(self.memory().told.entry(uid).or_default(), notice, Instant::now());
         if fresh {
             self.say(about, notice);
         }
@@ -70,18 +73,56 @@ impl Crier {
         let kind = if notice.warning { EventKind::Warning } else { EventKind::Normal };
         let (name, reason) = (about.name.as_deref().unwrap_or_default(), notice.reason);
         let namespace = about.namespace.as_deref().unwrap_or_default();
-        // of a Service's life the log has what came of it: an address, an end, and what is wrong
-        if BEGINNINGS.contains(&reason) {
-            tracing::debug!(namespace, name, reason, "{}", notice.message);
-        } else {
-            tracing::info!(namespace, name, reason, "{}", notice.message);
-        }
+        tracing::info!(namespace, name, reason, "{}", notice.message);
         self.recorder.publish(about, kind, notice.reason, &notice.message);
+    }
+
+    /// Something begins that mostly ends at once; `notice` is for when it does not.
+    pub(crate) fn begin(&self, about: &ObjectReference, notice: Notice) {
+        let uid = about.uid.clone().unwrap_or_default();
+        self.memory().begin(uid, notice, Instant::now());
+    }
+
+    /// It has ended.
+    pub(crate) fn end(&self, about: &ObjectReference) {
+        self.memory().begun.remove(about.uid.as_deref().unwrap_or_default());
+    }
+
+    /// Tells what was begun and takes long; otherwise answers when to ask again.
+    pub(crate) fn remind(&self, about: &ObjectReference) -> Option<Duration> {
+        let (late, left) = self.memory().late(about.uid.as_deref().unwrap_or_default(), Instant::now());
+        if let Some(notice) = late {
+            self.tell(about, &notice);
+        }
+        left
     }
 
     /// The object is gone, or started afresh.
     pub(crate) fn forget(&self, uid: &str) {
-        self.told.lock().expect("no panic while remembering").remove(uid);
+        let mut memory = self.memory();
+        memory.told.remove(uid);
+        memory.begun.remove(uid);
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().expect("no panic while remembering")
+    }
+}
+
+impl Memory {
+    fn begin(&mut self, uid: String, notice: Notice, now: Instant) {
+        if self.begun.get(&uid).is_none_or(|(before, _)| *before != notice) {
+            self.begun.insert(uid, (notice, now));
+        }
+    }
+
+    /// What takes long and was not told yet; otherwise how long it may still take.
+    fn late(&mut self, uid: &str, now: Instant) -> (Option<Notice>, Option<Duration>) {
+        let Some((_, since)) = self.begun.get(uid) else { return (None, None) };
+        match AT_ONCE.checked_sub(now - *since).filter(|left| !left.is_zero()) {
+            None => (self.begun.remove(uid).map(|(notice, _)| notice), None),
+            left => (None, left),
+        }
     }
 }
 
@@ -100,6 +141,17 @@ fn due(told: &mut HashMap<Notice, Instant>, notice: &Notice, now: Instant) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_beginning_is_told_once_when_its_end_is_long_in_coming() {
+        let (mut memory, start) = (Memory::default(), Instant::now());
+        let beginning = || Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer");
+        memory.begin("a".into(), beginning(), start);
+        assert_eq!(memory.late("a", start), (None, Some(AT_ONCE)));
+        memory.begin("a".into(), beginning(), start + AT_ONCE / 2);
+        assert_eq!(memory.late("a", start + AT_ONCE), (Some(beginning()), None));
+        assert_eq!(memory.late("a", start + AT_ONCE), (None, None));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_standing_notice_is_told_once_in_half_an_hour() {

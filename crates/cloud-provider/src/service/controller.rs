@@ -119,11 +119,16 @@ impl<C: LoadBalancers> ServiceController<C> {
             let seen = self.see(&service, &nodes);
             let plan = decide(&seen);
             let about = service.object_ref(&());
+            if matches!(seen.view.balancer, Balancer::Present { address: Some(_), .. }) {
+                self.crier.end(&about);
+            }
+            let reminder = self.crier.remind(&about);
             for notice in plan.notices {
                 self.crier.tell(&about, &notice);
             }
             if plan.steps.is_empty() {
-                return Ok(plan.again.map_or(Next::AwaitChange, Next::After));
+                let again = plan.again.into_iter().chain(reminder).min();
+                return Ok(again.map_or(Next::AwaitChange, Next::After));
             }
             for step in plan.steps {
                 tracing::debug!(service = %key, ?step);
@@ -175,7 +180,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             Step::Ensure => {
                 if seen.view.balancer == Balancer::Absent {
                     self.crier
-                        .tell(&about, &Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer"));
+                        .begin(&about, Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer"));
                 }
                 self.cloud.ensure(service, nodes).await.map(|()| None)
             }
@@ -183,7 +188,8 @@ impl<C: LoadBalancers> ServiceController<C> {
             Step::Unpublish => self.wrote(service, self.pen.publish(service, None).await),
             Step::Delete => {
                 if seen.view.balancer != Balancer::Absent {
-                    self.crier.say(&about, &Notice::normal("DeletingLoadBalancer", "Deleting load balancer"));
+                    self.crier
+                        .begin(&about, Notice::normal("DeletingLoadBalancer", "Deleting load balancer"));
                 }
                 self.cloud.delete(service).await?;
                 let uid = service.uid().unwrap_or_default();

@@ -26,7 +26,8 @@ pub(super) struct Watchdog(Child);
 
 impl Watchdog {
     pub(super) fn over(program: &Path, arguments: &[String], log: &Path) -> io::Result<Self> {
-        Self::shell(HOLD, |command| command.arg(log).arg(program).args(arguments))
+        // on two cores the servers' garbage collection would take a quarter of what the programs under test need
+        Self::shell(HOLD, |command| command.arg(log).arg(program).args(arguments).env("GOGC", "400"))
     }
 
     /// Whether the process has ended by itself.

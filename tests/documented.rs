@@ -1,4 +1,4 @@
-//! The README's commands for the node driver, as they stand there, against the running sandbox. rancher-machine is not to
+//! The documented commands for the node driver, as they stand there, against the running sandbox. rancher-machine is not to
 //! be had here: a program with Go's own RPC client (`tests/node-driver`) goes by its name.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -30,10 +30,10 @@ fn binary() -> PathBuf {
     })
 }
 
-/// The commands in a section of the README: its indented lines, as one script.
-fn script(section: &str) -> String {
-    let readme = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
-    let (_, text) = readme.split_once(&format!("\n## {section}\n")).expect("the README has the section");
+/// The commands in a section of a document: its indented lines, as one script.
+fn script(document: &str, section: &str) -> String {
+    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let (_, text) = document.split_once(&format!("\n## {section}\n")).expect("it has the section");
     let lines = text.lines().take_while(|line| !line.starts_with("## "));
     lines.filter_map(|line| line.strip_prefix("    ")).map(|line| format!("{line}\n")).collect()
 }
@@ -72,7 +72,10 @@ fn the_documented_commands_make_a_machine_and_remove_it(server: &str) {
     else {
         return;
     };
-    let mut script = script("Let rancher-machine make a machine");
+    let others = script("docs/node-driver.md", "The other commands");
+    let readme = script("README.md", "Let rancher-machine make a machine");
+    let remove = readme.lines().find(|line| line.contains(" rm ")).expect("it removes the machine");
+    let mut script = readme.replace(remove, &(others + remove));
     let kubectl = Tool::Kubectl.find();
     if kubectl.is_none() {
         #[expect(clippy::explicit_write, reason = "the test runner keeps what `eprintln` prints to itself")]

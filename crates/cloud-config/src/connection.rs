@@ -53,6 +53,13 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Keeps the usual budget and time limit on a client that somebody else has built, such as one of a server in this
+    /// process.
+    pub fn limiting(client: Client, options: &Options) -> Client {
+        let namespace = client.default_namespace().to_owned();
+        front(Arc::new(RwLock::new(client)), options.limit, &namespace)
+    }
+
     /// Builds the client. Nothing is sent yet. Must be called inside a tokio runtime.
     ///
     /// # Errors

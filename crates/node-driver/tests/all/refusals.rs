@@ -79,6 +79,20 @@ async fn an_answer_that_is_no_answer_is_a_failure(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_server_that_never_answers_is_named_after_half_a_minute() {
+    let harvester = Harvester::start().await;
+    let mut rule = Rule::new(Answer::Delay(std::time::Duration::from_secs(3600)));
+    (rule.user, rule.resource) = (Some(crate::support::USER.into()), Some("settings".into()));
+    harvester.server.faults().add(rule);
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.impatient_driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let text = driver.pre_create_check().await.unwrap_err().to_string();
+    assert!(text.contains("read Setting server-version: Harvester does not answer"), "{text}");
+    assert!(text.ends_with("no answer within 30 s"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_foreign_vm_of_that_name_is_named() {
     let harvester = Harvester::start().await;
     harvester
@@ -324,4 +338,37 @@ async fn what_a_user_should_know_is_said_while_waiting_and_once() {
     }
     assert_eq!(driver.said(), [format!("waiting for VM {NAMESPACE}/{MACHINE}: no host can take the VM")]);
     making.await.unwrap().unwrap_err();
+}
+
+/// As the sandbox offers it to try: an agent that is silent from the start.
+#[tokio::test(start_paused = true)]
+async fn a_silent_agent_is_named_when_the_time_is_over() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    let changes = [
+        ("harvester-vm-labels", json!(r#"{"sim.harvesterhci.io/agent":"silent"}"#)),
+        ("harvester-create-timeout", json!("30")),
+    ];
+    driver.set_config_from_flags(&read(&options(&changes))).unwrap();
+    let text = driver.create().await.unwrap_err().to_string();
+    assert!(text.contains("is not up after 30 s: guest agent missing"), "{text}");
+    assert!(harvester.vm().await.is_null());
+}
+
+/// Rancher's form offers devices that are on no host: one line beforehand instead of a machine that cannot start.
+#[tokio::test(start_paused = true)]
+async fn devices_that_no_host_has_are_named_beforehand() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let changes = [(
+        "harvester-host-device-info",
+        json!(r#"{"hostDevices":[{"name":"hostdevice-1","deviceName":"example.com/nic"}]}"#),
+    )];
+    let text = pre_flight(&harvester, &changes).await.unwrap_err();
+    assert_eq!(
+        text,
+        "no host of Harvester offers 1 x example.com/nic: enable the devices on a host, or ask for others"
+    );
+    harvester.server.faults().add(refused("list", "nodes", 403));
+    assert_eq!(pre_flight(&harvester, &changes).await, Ok(vec![]), "what may not be asked is no fault");
 }

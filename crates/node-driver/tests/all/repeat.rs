@@ -138,7 +138,10 @@ async fn other_inputs_are_another_machine() {
 #[case::vm_500("virtualmachines", Answer::Code(500), When::Before)]
 #[case::vm_500_after("virtualmachines", Answer::Code(500), When::After)]
 #[case::vm_429("virtualmachines", Answer::Code(429), When::Before)]
+#[case::vm_timeout("virtualmachines", Answer::Delay(Duration::from_secs(3600)), When::Before)]
+#[case::vm_timeout_after("virtualmachines", Answer::Delay(Duration::from_secs(3600)), When::After)]
 #[case::secret_answer_lost("secrets", Answer::Drop, When::After)]
+#[case::secret_timeout_after("secrets", Answer::Delay(Duration::from_secs(3600)), When::After)]
 #[case::secret_503("secrets", Answer::Code(503), When::Before)]
 #[tokio::test(start_paused = true)]
 async fn a_passing_failure_changes_nothing(
@@ -148,7 +151,7 @@ async fn a_passing_failure_changes_nothing(
 ) {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
+    let driver = harvester.impatient_driver(store.path());
     driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
     driver.pre_create_check().await.unwrap();
     let mut rule = Rule::new(answer);

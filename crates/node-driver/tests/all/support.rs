@@ -182,6 +182,13 @@ impl Harvester {
         self.any_driver(store, user, seed, make_key, Expiry::Unknown)
     }
 
+    /// One that waits for answers as long as the process does, and no longer.
+    pub(crate) fn impatient_driver(&self, store: &std::path::Path) -> TestDriver {
+        let options = cloud_config::Options::named("node-driver");
+        let client = cloud_config::Connection::limiting(self.server.client(USER), &options);
+        self.driver_with(client, store, 7, key, Expiry::Unknown)
+    }
+
     fn any_driver(
         &self,
         store: &std::path::Path,
@@ -190,13 +197,22 @@ impl Harvester {
         make_key: fn() -> KeyPair,
         expiry: Expiry,
     ) -> TestDriver {
-        let (server, user) = (self.server.clone(), user.to_owned());
+        self.driver_with(self.server.client(user), store, seed, make_key, expiry)
+    }
+
+    fn driver_with(
+        &self,
+        client: Client,
+        store: &std::path::Path,
+        seed: u64,
+        make_key: fn() -> KeyPair,
+        expiry: Expiry,
+    ) -> TestDriver {
         let said = Arc::new(Mutex::new(vec![]));
         let to = said.clone();
         let driver = Driver::new(Parts {
             connect: Arc::new(move |_| {
-                let client = server.client(user.as_str());
-                Ok(Access { client, expiry: std::future::ready(expiry).boxed() })
+                Ok(Access { client: client.clone(), expiry: std::future::ready(expiry).boxed() })
             }),
             make_key,
             say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),

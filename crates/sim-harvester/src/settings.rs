@@ -1,5 +1,6 @@
 //! What has no object of its own is told by annotations `sim.harvesterhci.io/…`: on a VM or its instance how the guest
-//! in it behaves, on a Setting how the network around it does. On an instance an annotation wins over its VM's.
+//! in it behaves, on a Setting how the network around it does. On an instance an annotation wins over its VM's. A VM may
+//! have it as a label instead, which the node driver can be asked for before there is a VM.
 
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
@@ -20,7 +21,11 @@ pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
 pub const HELP: [(&str, &str, &str); 6] = [
-    (AGENT, "VirtualMachine, VirtualMachineInstance", "silent | ok: whether the guest agent answers"),
+    (
+        AGENT,
+        "VirtualMachine (also as a label), VirtualMachineInstance",
+        "silent | ok: whether the guest agent answers",
+    ),
     (
         BACKEND,
         "VirtualMachine, VirtualMachineInstance",

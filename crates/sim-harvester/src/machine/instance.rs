@@ -47,10 +47,11 @@ fn object(value: &Value) -> Value {
     if value.is_object() { value.clone() } else { json!({}) }
 }
 
-/// How the machine behaves, by the annotations of instance and VM, and those that say nothing that we know.
+/// How the machine behaves, by the annotations of instance and VM and by the VM's labels, and those that say nothing that
+/// we know.
 pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> (Behaviour, Vec<Unknown>) {
-    let layers: Vec<_> =
-        instance.iter().map(|instance| instance.annotations()).chain([vm.annotations()]).collect();
+    let of_vm = [vm.annotations(), vm.labels()];
+    let layers: Vec<_> = instance.iter().map(|instance| instance.annotations()).chain(of_vm).collect();
     Behaviour::read(&layers)
 }
 

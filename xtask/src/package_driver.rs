@@ -7,6 +7,8 @@
 //! ```
 //! Rancher starts the file in an empty chroot as another user before it believes in it; so does this task, where it may.
 
+mod c_compiler;
+
 use std::{
     fs,
     io::{BufRead as _, BufReader},
@@ -18,6 +20,7 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use sha2::{Digest as _, Sha256};
 
+use self::c_compiler::Compiler;
 use crate::{step, workspace};
 
 /// What Rancher looks for in the archive.
@@ -28,10 +31,13 @@ const TARGETS: [(&str, &str); 2] =
 /// Where Rancher downloads from, unless told otherwise.
 const URL: &str = "https://github.com/harvester/docker-machine-driver-harvester/releases/download/v0.0.0";
 
+/// Cargo's profile of what ships.
+const PROFILE: &str = "dist";
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Cargo's profile.
-    #[arg(long, default_value = "dist")]
+    #[arg(long, default_value = PROFILE)]
     profile: String,
     /// Where the archives will be downloaded from, without their names.
     #[arg(long, default_value = URL)]
@@ -52,12 +58,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             "there is no static library for this machine: `rustup target add {target}` would bring it"
         );
         if !there {
-            println!(
-                "      {arch} is left out: `rustup target add {target}` and a C compiler for it would bring it"
-            );
+            println!("      {arch} is left out: `rustup target add {target}` would bring it");
             continue;
         }
-        let Some(program) = build(target, &options.profile)? else { return Ok(false) };
+        let compiler = match c_compiler::find(target) {
+            Ok(compiler) => compiler,
+            Err(error) => {
+                println!("      {arch} is left out: {error:#}");
+                continue;
+            }
+        };
+        let Some(program) = build(target, &options.profile, &compiler)? else { return Ok(false) };
         let archive = pack(&program, &folder, arch)?;
         let sum = checksum(&archive)?;
         let file = format!("{}.sha256", archive.display());
@@ -109,15 +120,23 @@ fn is_installed(target: &str) -> Result<bool> {
     Ok(told.status.success() && Path::new(String::from_utf8_lossy(&told.stdout).trim()).is_dir())
 }
 
-fn build(target: &str, profile: &str) -> Result<Option<PathBuf>> {
+/// Builds the driver as it ships for this machine's architecture; the answer is its file, or none where it does not
+/// build.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn build_for_this_machine() -> Result<Option<PathBuf>> {
+    let (_, target) =
+        TARGETS.into_iter().find(|(_, target)| is_own(target)).context("no target for this machine")?;
+    ensure!(is_installed(target)? || install(target)?, "`rustup target add {target}` fails");
+    build(target, PROFILE, &c_compiler::find(target)?)
+}
+
+fn build(target: &str, profile: &str, compiler: &Compiler) -> Result<Option<PathBuf>> {
     let arguments =
         ["build", "--package", "node-driver", "--bin", NAME, "--target", target, "--profile", profile];
     let mut command = workspace::cargo(arguments);
-    // ring has C in it, none of which needs a C library: the host's compiler does for its own architecture
-    let variable = format!("CC_{}", target.replace('-', "_"));
-    if std::env::var_os(&variable).is_none() && is_own(target) {
-        command.env(variable, "cc");
-    }
+    compiler.announce(target, &mut command);
     if !step::run(&format!("build {NAME} for {target}"), &mut command)?.succeeded {
         return Ok(None);
     }
@@ -151,6 +170,16 @@ fn pack(program: &Path, folder: &Path, arch: &str) -> Result<PathBuf> {
     tar.arg("--file").arg(&archive).arg("--directory").arg(&stage).arg(NAME);
     ensure!(step::run(&format!("pack {arch}"), &mut tar)?.succeeded, "tar failed");
     fs::remove_dir_all(&stage)?;
+    let listed = Command::new("tar").arg("--list").arg("--verbose").arg("--file").arg(&archive).output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    // Rancher takes no link, and the machine image's script looks for exactly this path
+    ensure!(
+        listed.lines().count() == 1
+            && listed.starts_with("-rwxr-xr-x")
+            && listed.trim_end().ends_with(&format!(" {NAME}")),
+        "{} does not hold {NAME} alone: {listed}",
+        archive.display()
+    );
     Ok(archive)
 }
 

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use controller_kit::Life;
 use kube::Client;
 use serde_json::Value;
+use sim_apiserver::User as Account;
 use test_cluster::{GuestCluster, Rights, Side, User, manifests};
 
 use crate::{
@@ -26,6 +27,14 @@ pub(crate) struct Clusters {
     pub(crate) guest: Cluster,
     pub(crate) harvester: Cluster,
     _real: Option<test_cluster::real::Servers>,
+}
+
+/// Name of Rancher's user.
+pub(crate) const RANCHER: &str = "u-rancher";
+
+/// An administrator, as Rancher's user is; a user of its own, so that its requests can be counted.
+fn rancher_account() -> Account {
+    Account::named(RANCHER).with_group("system:masters")
 }
 
 /// One of the two.
@@ -53,8 +62,10 @@ impl Clusters {
                 Served::simulated(Side::Harvester, dir, life).await?,
             ],
             Server::Real => {
-                let accounts =
-                    |side| User::ALL.into_iter().map(|user| user.account(side, &guest_cluster)).collect();
+                let accounts = |side| {
+                    let users = User::ALL.into_iter().map(|user| user.account(side, &guest_cluster));
+                    users.chain([rancher_account()]).collect()
+                };
                 let servers = test_cluster::real::start(&dir.join("servers"), accounts).await?;
                 let sides = [Side::Guest, Side::Harvester]
                     .map(|side| Served::real(servers.side(side).clone(), &audit_file(dir, side), life));
@@ -100,6 +111,11 @@ impl Cluster {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600))
             .context("close a kubeconfig to others")?;
         Ok(path)
+    }
+
+    /// A kubeconfig for Rancher.
+    pub(crate) fn kubeconfig_for_rancher(&self) -> String {
+        self.served.kubeconfig(&rancher_account(), crate::VM_NAMESPACE)
     }
 
     async fn furnish(&self, rights: options::Rights, guest: &GuestCluster) -> Result<()> {

@@ -42,14 +42,18 @@ pub(crate) struct Stored {
 }
 
 impl Rancher {
-    /// With the driver in `program`, or in this binary.
+    /// With the driver in the file of its name beside `program`, or in `program`, or in this binary.
     ///
     /// # Errors
     /// When the program is not there, or cannot be linked.
     pub(crate) fn new(folder: &Path, program: Option<&Path>, kubeconfig: String) -> Result<Self> {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         let binary = match program {
-            Some(program) => program.canonicalize().with_context(|| format!("find {}", program.display()))?,
+            Some(program) => {
+                let beside = program.with_file_name(DRIVER);
+                let program = if beside.exists() { &beside } else { program };
+                program.canonicalize().with_context(|| format!("find {}", program.display()))?
+            }
             None => std::env::current_exe().context("find this program")?,
         };
         let program = folder.join(DRIVER);

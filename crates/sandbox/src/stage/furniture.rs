@@ -1,13 +1,13 @@
 //! What a Harvester with a guest cluster has: hosts in zones, and VMs that are the guest's nodes.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use harvester_api::{annotations, labels};
 use kube::{
     Api, Client,
     api::{Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use sim_apiserver::{ApiServer, User};
+use sim_apiserver::ApiServer;
 use sim_harvester::{host::HOSTNAME, subresources};
 
 use super::Stage;
@@ -19,8 +19,6 @@ use crate::{
 /// Hosts of the Harvester cluster and their zones; more hosts than zones would hide whether labels follow.
 const HOSTS: [(&str, &str); 3] = [("host-1", "zone-a"), ("host-2", "zone-b"), ("host-3", "zone-c")];
 const REGION: &str = "lab";
-/// Rancher's user in Harvester, where it has one of its own.
-const RANCHER: &str = "u-rancher";
 
 /// Makes hosts, what machines are made of, and `count` VMs that carry what the node driver writes on its machines.
 pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<()> {
@@ -56,26 +54,12 @@ pub(super) fn serve_subresources(server: &ApiServer) {
 }
 
 impl Stage {
-    /// Rancher with an administrator's credential of the Harvester cluster.
+    /// Rancher, with a credential of the Harvester cluster.
     ///
     /// # Errors
     /// When its folder cannot be made.
     pub(crate) fn rancher(&self) -> Result<Rancher> {
-        let kubeconfig = std::fs::read_to_string(&self.admin[1]).context("read Harvester's kubeconfig")?;
+        let kubeconfig = self.clusters.harvester.kubeconfig_for_rancher();
         Rancher::new(&self.dir.join("rancher"), self.program.as_deref(), kubeconfig)
-    }
-
-    /// Rancher with a user of its own, and the user's name, where one can be made: so its requests can be counted.
-    ///
-    /// # Errors
-    /// When its folder cannot be made.
-    pub(crate) fn rancher_of_its_own(&self) -> Result<(Rancher, Option<String>)> {
-        let Some(server) = self.clusters.harvester.simulated() else { return Ok((self.rancher()?, None)) };
-        let url = self.clusters.harvester.url();
-        let address = url.strip_prefix("https://").and_then(|address| address.parse().ok());
-        let user = User::named(RANCHER).with_group("system:masters");
-        let kubeconfig = server.kubeconfig(user, address.context("a simulated server has an address")?);
-        let rancher = Rancher::new(&self.dir.join("rancher"), self.program.as_deref(), kubeconfig)?;
-        Ok((rancher, Some(RANCHER.to_owned())))
     }
 }

@@ -1,0 +1,106 @@
+//! A C compiler for a target: ring has C in it, none of which needs a C library. For another architecture than this
+//! machine's it is one that is installed, or the one in PyPI's `ziglang`; the linker is Rust's own.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, Result, ensure};
+
+use super::is_own;
+use crate::step;
+
+/// A release of PyPI's `ziglang`, which carries clang and the headers of all targets.
+const ZIGLANG: &str = "0.17.1";
+
+/// How a target is compiled and linked.
+#[derive(Debug, PartialEq)]
+pub(super) struct Compiler {
+    /// For the variable `CC_<target>`; none where it is set.
+    cc: Option<String>,
+    /// Rust's linker instead of the system's, which knows this machine's architecture only.
+    own_linker: bool,
+}
+
+impl Compiler {
+    /// Tells cargo of it.
+    pub(super) fn announce(&self, target: &str, cargo: &mut Command) {
+        if let Some(cc) = &self.cc {
+            cargo.env(variable(target), cc);
+        }
+        let linker = format!("CARGO_TARGET_{}_LINKER", target.replace('-', "_").to_ascii_uppercase());
+        if self.own_linker && std::env::var_os(&linker).is_none() {
+            cargo.env(linker, "rust-lld");
+        }
+    }
+}
+
+fn variable(target: &str) -> String {
+    format!("CC_{}", target.replace('-', "_"))
+}
+
+/// Finds it.
+///
+/// # Errors
+/// Says how to have one.
+pub(super) fn find(target: &str) -> Result<Compiler> {
+    let own_linker = !is_own(target);
+    if std::env::var_os(variable(target)).is_some() {
+        return Ok(Compiler { cc: None, own_linker });
+    }
+    if !own_linker {
+        return Ok(Compiler { cc: Some("cc".to_owned()), own_linker });
+    }
+    let cc = installed(target).map_or_else(|| zig(target), Ok)?;
+    Ok(Compiler { cc: Some(cc), own_linker })
+}
+
+fn installed(target: &str) -> Option<String> {
+    let arch = target.split('-').next()?;
+    let known = [format!("{arch}-linux-musl-gcc"), format!("{arch}-linux-gnu-gcc"), "clang".to_owned()];
+    known.into_iter().find(|compiler| runs(Path::new(compiler), "--version"))
+}
+
+fn runs(program: &Path, argument: &str) -> bool {
+    let started = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    started.is_ok_and(|status| status.success())
+}
+
+/// The compiler in `ziglang`, installed into the cache.
+fn zig(target: &str) -> Result<String> {
+    let cache = outside_tools::cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
+    let folder = cache.join(format!("ziglang-{ZIGLANG}"));
+    let zig: PathBuf = folder.join("ziglang").join("zig");
+    if !runs(&zig, "version") {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target"]).arg(&folder);
+        pip.arg(format!("ziglang=={ZIGLANG}"));
+        let outcome = step::run(&format!("install a C compiler for {target} from PyPI"), &mut pip);
+        ensure!(
+            outcome.is_ok_and(|outcome| outcome.succeeded) && runs(&zig, "version"),
+            "a C compiler for {target} would bring it: install gcc-aarch64-linux-gnu or clang, or python3 with pip, which \
+             can fetch ziglang {ZIGLANG}"
+        );
+    }
+    Ok(format!("{} cc", zig.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_architecture_is_compiled_by_its_compiler_and_linked_by_rusts_linker() {
+        let mut cargo = Command::new("cargo");
+        Compiler { cc: Some("clang".into()), own_linker: true }
+            .announce("aarch64-unknown-linux-musl", &mut cargo);
+        let told: Vec<_> =
+            cargo.get_envs().map(|(key, value)| (key.to_str().unwrap(), value.unwrap())).collect();
+        let expected = [
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER", "rust-lld".as_ref()),
+            ("CC_aarch64_unknown_linux_musl", "clang".as_ref()),
+        ];
+        assert_eq!(told, expected);
+    }
+}

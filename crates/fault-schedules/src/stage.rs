@@ -15,6 +15,8 @@ use crate::{invariants, land};
 
 /// Enough for a program that is stopped to go on, for a Lease to change hands, and for the sweep to have looked twice.
 const CALM: Duration = Duration::from_secs(180);
+/// Enough for users to see everything go that they delete while nothing is wrong, and for the sweep to have looked twice.
+const LEAVING: Duration = Duration::from_secs(90);
 
 /// The clusters of one run, and what is simulated around them.
 pub(crate) struct Stage {
@@ -70,7 +72,7 @@ impl Stage {
     /// Where something is left.
     pub(crate) async fn must_be_cleared(self, mut deeds: Deeds, system: System) -> usize {
         deeds.undo().await;
-        self.cluster.advance(CALM).await;
+        self.cluster.advance(LEAVING).await;
         self.must_hold().await;
         invariants::nothing_is_left(&self.cluster, &self.before).await;
         let deaths = system.end().await;

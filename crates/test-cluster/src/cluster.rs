@@ -26,8 +26,16 @@ pub struct Cluster {
     side: Side,
     guest: GuestCluster,
     backend: Backend,
-    heard: Mutex<Vec<Request>>,
+    heard: Mutex<Heard>,
     driver: Client,
+}
+
+/// What was asked by everybody but the test.
+#[derive(Default)]
+struct Heard {
+    requests: Vec<Request>,
+    /// Those that are no leader election.
+    activity: usize,
 }
 
 #[derive(Debug)]
@@ -198,7 +206,7 @@ impl Cluster {
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.listen();
-        lock(&self.heard).clone()
+        lock(&self.heard).requests.clone()
     }
 
     /// Those of [`Cluster::requests`] that `user` asked and that are about the work itself: no election, no Events, no
@@ -214,13 +222,13 @@ impl Cluster {
     /// Counts from now on.
     pub fn forget_requests(&self) {
         self.listen();
-        lock(&self.heard).clear();
+        *lock(&self.heard) = Heard::default();
     }
 
     /// Requests so far that show that something is going on.
     pub(crate) fn activity(&self) -> usize {
         self.listen();
-        lock(&self.heard).iter().filter(|request| request.class() != Class::Lease).count()
+        lock(&self.heard).activity
     }
 
     pub(crate) fn driver(&self) -> &Client {
@@ -239,7 +247,10 @@ impl Cluster {
         };
         let mut new: Vec<Request> = records.into_iter().map(Request::from).collect();
         new.retain(|request| !request.is_drivers());
-        lock(&self.heard).append(&mut new);
+        let activity = new.iter().filter(|request| request.class() != Class::Lease).count();
+        let mut heard = lock(&self.heard);
+        heard.requests.append(&mut new);
+        heard.activity += activity;
     }
 
     fn typed<K: Resource<DynamicType = ()>>(&self, namespace: Option<&str>) -> Api<DynamicObject> {
@@ -264,5 +275,5 @@ fn split(key: &str) -> (Option<&str>, &str) {
 
 fn convert<T: DeserializeOwned>(object: &impl Serialize) -> T {
     let json = serde_json::to_value(object).expect("an object of Kubernetes is JSON");
-    serde_json::from_value(json.clone()).unwrap_or_else(|error| panic!("{error} in {json}"))
+    T::deserialize(&json).unwrap_or_else(|error| panic!("{error} in {json}"))
 }

@@ -21,7 +21,6 @@ pub fn cached(cache: &Path) -> (PathBuf, PathBuf) {
 ///
 /// # Panics
 /// Where it does not build; and without Go where `CI` is set.
-#[expect(clippy::explicit_write, reason = "the test runner keeps what `eprintln` prints to itself")]
 pub fn peer(name: &str, to: &Path) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests").join(name);
     let program = to.join(name);

@@ -141,7 +141,7 @@ impl Stage {
             let address = ready::example(&stage.guest).await.map_err(|error| stage.blame(error))?;
             progress(&format!("Service default/{} has address {address}", example::SERVICE));
             let on_wire = SocketAddr::new(address, wire_port(80));
-            let answers = ready::answers(&stage.simulation, SocketAddr::new(address, 80), on_wire).await;
+            let answers = ready::answers(&stage.simulation, address, on_wire).await;
             if answers.map_err(|error| stage.blame(error))? {
                 stage.shows = Some(on_wire);
                 progress("it answers");

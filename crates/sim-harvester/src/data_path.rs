@@ -10,6 +10,7 @@
 //! (`World::carry`) ask the same function.
 
 pub(crate) mod blackhole;
+mod destination;
 pub(crate) mod http;
 pub(crate) mod listeners;
 mod picture;
@@ -25,6 +26,7 @@ use controller_kit::ObjectKey;
 
 use crate::{machine::Machine, settings::Backend};
 
+pub use destination::{Destination, Protocol};
 pub use listeners::{CannotCarry, Carried};
 pub(crate) use picture::Picture;
 pub(crate) use service::{Balanced, Endpoint, endpoints_of};
@@ -92,7 +94,7 @@ pub(crate) struct PodAt {
     pub(crate) node: String,
     pub(crate) address: IpAddr,
     /// The ports that its containers declare.
-    pub(crate) ports: BTreeSet<u16>,
+    pub(crate) ports: BTreeSet<(Protocol, u16)>,
 }
 
 /// One cluster's share of the data path.
@@ -115,7 +117,7 @@ pub(crate) struct World {
     /// The Services that each address is announced for, several where they share it.
     vips: HashMap<IpAddr, Vec<(Cluster, ObjectKey)>>,
     /// The Service of the guest that has each node port.
-    node_ports: HashMap<u16, ObjectKey>,
+    node_ports: HashMap<(Protocol, u16), ObjectKey>,
 }
 
 /// What happens to a connection that arrives somewhere.
@@ -170,10 +172,11 @@ impl World {
         }
     }
 
-    /// What happens to a TCP connection that arrives at `at`.
-    pub(crate) fn at(&self, at: SocketAddr) -> Hop {
+    /// What happens to a connection or datagram that arrives at `to`.
+    pub(crate) fn at(&self, to: Destination) -> Hop {
+        let at = to.at;
         if let Some(machine) = self.machines.get(&at.ip()) {
-            return self.at_machine(machine, at);
+            return self.at_machine(machine, to);
         }
         if let Some(pod) = self.pods.get(&at.ip()) {
             let machine = self.nodes.get(&pod.node).and_then(|address| self.machines.get(address));
@@ -183,7 +186,7 @@ impl World {
             });
         }
         match self.vips.get(&at.ip()) {
-            Some(services) => self.at_vip(services, at),
+            Some(services) => self.at_vip(services, to),
             // not one of ours, the dummy endpoint for instance: no answer ever comes
             None => Hop::Refused(Refused::Silent(at)),
         }
@@ -195,65 +198,55 @@ impl World {
     /// Why nobody would.
     pub(crate) fn carry(
         &self,
-        vip: SocketAddr,
+        vip: Destination,
         mut pick: impl FnMut(usize) -> usize,
     ) -> Result<(BackendName, Backend), Refused> {
-        if !self.vips.contains_key(&vip.ip()) {
-            return Err(Refused::NotAnnounced(vip.ip()));
+        if !self.vips.contains_key(&vip.at.ip()) {
+            return Err(Refused::NotAnnounced(vip.at.ip()));
         }
-        let mut at = vip;
+        let mut next = vip;
         for _ in 0..HOPS {
-            match self.at(at) {
-                Hop::Forward(to) => at = to[pick(to.len())],
+            match self.at(next) {
+                Hop::Forward(to) => next.at = to[pick(to.len())],
                 Hop::Answer(name, backend) => return Ok((name, backend)),
                 Hop::Refused(why) => return Err(why),
             }
         }
-        Err(Refused::Closed(at))
+        Err(Refused::Closed(next.at))
     }
 
-    /// Every address at which somebody should listen or visibly not, and for whom.
-    pub(crate) fn places(&self) -> BTreeMap<SocketAddr, Place> {
+    /// Every address at which somebody should listen or visibly not, and for whom; of what nobody carries only VIPs.
+    pub(crate) fn places(&self) -> BTreeMap<Destination, Place> {
         let mut places = BTreeMap::new();
         for (address, services) in &self.vips {
             for (cluster, key) in services {
-                for port in
-                    self.side(*cluster).services.get(key).iter().flat_map(|service| service.tcp_ports())
-                {
-                    let at = SocketAddr::new(*address, port);
-                    places.entry(at).or_insert_with(|| Place::Vip(*cluster, key.clone()));
+                let ports = self.side(*cluster).services.get(key).into_iter().flat_map(Balanced::ports);
+                for (protocol, port) in ports {
+                    let to = Destination { at: SocketAddr::new(*address, port), protocol };
+                    places.entry(to).or_insert_with(|| Place::Vip(*cluster, key.clone()));
                 }
             }
         }
+        let carried = |port: &&(Protocol, u16)| port.0 != Protocol::Sctp;
         let in_harvester = sent_to(&self.harvester);
         for address in self.machines.keys() {
-            let own =
-                in_harvester.get(address).into_iter().flatten().filter(|port| !NODE_PORTS.contains(port));
-            for port in own.chain(self.node_ports.keys()) {
-                places.insert(SocketAddr::new(*address, *port), Place::Backend);
+            let own = in_harvester.get(address).into_iter().flatten();
+            let own = own.filter(|(_, port)| !NODE_PORTS.contains(port));
+            for (protocol, port) in own.chain(self.node_ports.keys()).filter(carried) {
+                let to = Destination { at: SocketAddr::new(*address, *port), protocol: *protocol };
+                places.insert(to, Place::Backend);
             }
         }
         let in_guest = sent_to(&self.guest);
         for pod in self.pods.values() {
             // a pod's server listens wherever a Service sends it
-            for port in pod.ports.iter().chain(in_guest.get(&pod.address).into_iter().flatten()) {
-                places.insert(SocketAddr::new(pod.address, *port), Place::Backend);
+            let sent = in_guest.get(&pod.address).into_iter().flatten();
+            for (protocol, port) in pod.ports.iter().chain(sent).filter(carried) {
+                let to = Destination { at: SocketAddr::new(pod.address, *port), protocol: *protocol };
+                places.insert(to, Place::Backend);
             }
         }
         places
-    }
-
-    /// The ports at VIPs that are of other protocols than TCP, with the protocol.
-    pub(crate) fn others(&self) -> BTreeMap<(SocketAddr, &str), Place> {
-        let services = self.vips.iter().flat_map(|(address, of)| of.iter().map(move |of| (address, of)));
-        let ports = services.flat_map(|(address, (cluster, key))| {
-            let others =
-                self.side(*cluster).services.get(key).into_iter().flat_map(|service| &service.others);
-            others.map(move |(port, protocol)| {
-                ((SocketAddr::new(*address, *port), protocol.as_str()), Place::Vip(*cluster, key.clone()))
-            })
-        });
-        ports.collect()
     }
 
     fn side(&self, cluster: Cluster) -> &Side {
@@ -263,11 +256,12 @@ impl World {
         }
     }
 
-    fn at_vip(&self, services: &[(Cluster, ObjectKey)], at: SocketAddr) -> Hop {
+    fn at_vip(&self, services: &[(Cluster, ObjectKey)], to: Destination) -> Hop {
+        let Destination { at, protocol } = to;
         let found = services.iter().find_map(|(cluster, key)| {
             let side = self.side(*cluster);
             let (service, (_, node)) = (side.services.get(key)?, side.announced.get(key)?);
-            Some((key, service, service.port(at.port())?, node))
+            Some((key, service, service.port(protocol, at.port())?, node))
         });
         let Some((key, service, port, node)) = found else {
             return Hop::Refused(Refused::NoSuchPort(at.ip(), at.port()));
@@ -289,14 +283,15 @@ impl World {
         }
     }
 
-    fn at_machine(&self, machine: &Machine, at: SocketAddr) -> Hop {
+    fn at_machine(&self, machine: &Machine, to: Destination) -> Hop {
+        let Destination { at, protocol } = to;
         let name = BackendName { machine: machine.name.clone(), pod: None };
         if !NODE_PORTS.contains(&at.port()) || !machine.backend().is_serving() {
             return answer(at, machine.backend(), name);
         }
-        let service = self.node_ports.get(&at.port()).and_then(|key| {
+        let service = self.node_ports.get(&(protocol, at.port())).and_then(|key| {
             let service = self.guest.services.get(key)?;
-            Some((key, service, service.node_port(at.port())?))
+            Some((key, service, service.node_port(protocol, at.port())?))
         });
         let Some((key, service, port)) = service else { return Hop::Refused(Refused::Closed(at)) };
         let ready = service.ready(port);
@@ -317,10 +312,10 @@ impl World {
 }
 
 /// The ports that Services of a cluster send to at each address, ready or not.
-fn sent_to(side: &Side) -> HashMap<IpAddr, BTreeSet<u16>> {
+fn sent_to(side: &Side) -> HashMap<IpAddr, BTreeSet<(Protocol, u16)>> {
     let mut ports: HashMap<_, BTreeSet<_>> = HashMap::new();
-    for at in side.services.values().flat_map(Balanced::targets) {
-        ports.entry(at.ip()).or_default().insert(at.port());
+    for Destination { at, protocol } in side.services.values().flat_map(Balanced::targets) {
+        ports.entry(at.ip()).or_default().insert((protocol, at.port()));
     }
     ports
 }

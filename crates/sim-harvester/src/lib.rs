@@ -33,7 +33,7 @@ mod taints;
 pub mod wire;
 
 pub use announcer::Release;
-pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Refused};
+pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused};
 pub use dhcp::Lan;
 pub use guest::Workload;
 pub use machine::Machine;

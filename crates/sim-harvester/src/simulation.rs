@@ -23,8 +23,8 @@ use crate::{
     announcer::{Release, controller::Announcer},
     catalogue,
     data_path::{
-        BackendName, Balanced, CannotCarry, Carried, Cluster, Hop, Picture, PodAt, Refused, Side, World,
-        listeners::Listeners,
+        BackendName, Balanced, CannotCarry, Carried, Cluster, Destination, Hop, Picture, PodAt, Protocol,
+        Refused, Side, World, listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
@@ -140,7 +140,7 @@ impl SimHarvester {
         if let Carrier::Sockets(_) = carrier {
             heartbeat::start(life, &guest, &this.kubelets, clock);
             let see = this.clone();
-            this.listeners.follow(this.picture.changes(), move || see.draw());
+            this.listeners.follow(this.picture.changes(), move || see.world());
         }
         this
     }
@@ -150,9 +150,10 @@ impl SimHarvester {
         self.listeners.carried()
     }
 
-    /// Waits until `holds`, looking again whenever the listeners have followed a change. With [`Carrier::Sockets`] only.
+    /// Waits until `holds` and the listeners have followed every change. With [`Carrier::Sockets`] only.
     pub async fn until(&self, mut holds: impl FnMut(&Self) -> bool) {
-        self.listeners.until(|| holds(self)).await;
+        let followed = || Arc::ptr_eq(&self.listeners.world(), &self.world());
+        self.listeners.until(|| followed() && holds(self)).await;
     }
 
     /// What cannot be served on this machine, and why.
@@ -170,12 +171,13 @@ impl SimHarvester {
         self.listeners.answered()
     }
 
-    /// Who would answer a connection to `vip` on `port` now. Each call chooses anew among those who might.
+    /// Who would answer a TCP connection to `vip` on `port` now. Each call chooses anew among those who might.
     ///
     /// # Errors
     /// Why nobody would.
     pub fn carry(&self, vip: IpAddr, port: u16) -> Result<BackendName, Refused> {
-        let (name, _) = self.world().carry(SocketAddr::new(vip, port), |of| self.listeners.pick(of))?;
+        let vip = Destination::tcp(SocketAddr::new(vip, port));
+        let (name, _) = self.world().carry(vip, |of| self.listeners.pick(of))?;
         self.listeners.count(&name);
         Ok(name)
     }
@@ -183,10 +185,10 @@ impl SimHarvester {
     /// Opens a connection in memory: what a prober's dialler is in tests whose clock stands still. It never ends where a
     /// real one would time out.
     pub fn dial(&self, at: SocketAddr) -> BoxFuture<'static, io::Result<()>> {
-        let mut next = self.world().at(at);
+        let mut next = self.world().at(Destination::tcp(at));
         if let Hop::Forward(to) = next {
             // kube-proxy forwards packets: a handshake with a node port is one with the pod behind it
-            next = self.world().at(to[self.listeners.pick(to.len())]);
+            next = self.world().at(Destination::tcp(to[self.listeners.pick(to.len())]));
         }
         match next {
             Hop::Answer(..) | Hop::Forward(_) => std::future::ready(Ok(())).boxed(),
@@ -244,7 +246,12 @@ impl SimHarvester {
                 key: ObjectKey::of(&*pod),
                 node: spec.node_name.clone()?,
                 address: pod_address(&pod)?.into(),
-                ports: ports.filter_map(|port| u16::try_from(port.container_port).ok()).collect(),
+                ports: ports
+                    .filter_map(|port| {
+                        let protocol = Protocol::of(port.protocol.as_deref())?;
+                        Some((protocol, u16::try_from(port.container_port).ok()?))
+                    })
+                    .collect(),
             })
         });
         World::new(self.machines.list(), pods.collect(), side(&self.guest_vip), side(&self.harvester_vip))

@@ -128,13 +128,9 @@ pub(super) async fn example(guest: &Client) -> Result<IpAddr> {
 }
 
 /// The example's Service answers where it is served; `false` where this machine cannot carry the traffic of its address.
-pub(super) async fn answers(
-    simulation: &SimHarvester,
-    address: SocketAddr,
-    on_wire: SocketAddr,
-) -> Result<bool> {
+pub(super) async fn answers(simulation: &SimHarvester, address: IpAddr, on_wire: SocketAddr) -> Result<bool> {
     until("the example's Service to answer", || async {
-        if simulation.cannot_carry().iter().any(|cannot| cannot.address == address) {
+        if simulation.cannot_carry().iter().any(|cannot| cannot.destination.at.ip() == address) {
             return Ok(false);
         }
         // until a backend is found healthy nobody answers, and a new attempt is sooner than the old one sent again

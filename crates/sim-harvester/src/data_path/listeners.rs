@@ -5,14 +5,15 @@ use std::{
     collections::BTreeMap,
     convert::Infallible,
     io,
-    net::SocketAddr,
+    net::{Shutdown, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use socket2::SockRef;
 use tokio::{
     io::{AsyncReadExt, BufStream},
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpStream, UdpSocket},
     sync::watch,
     time::{Instant, sleep},
 };
@@ -20,8 +21,13 @@ use tokio_util::sync::CancellationToken;
 
 use controller_kit::{Life, Next, ObjectKey, Queue};
 
-use super::{BackendName, Changed, Cluster, Hop, Place, Refused, World, blackhole::Blackhole, http};
+use super::{
+    BackendName, Changed, Cluster, Destination, Hop, Place, Protocol, Refused, World, blackhole::Blackhole,
+    http,
+};
 use crate::{settings::Backend, wire::WireMap};
+
+mod datagrams;
 
 /// After an update so many times as long as it took passes before the next: changes are joined, as kube-proxy joins
 /// them, and thousands of Services do not cost thousands of updates.
@@ -40,15 +46,16 @@ pub struct Carried {
     pub service: ObjectKey,
     /// Address and port as the Service has them.
     pub vip: SocketAddr,
+    pub protocol: Protocol,
     /// Where it is really served: another port where the Service's may not be bound.
     pub on_wire: SocketAddr,
 }
 
 /// A port of a Service whose traffic cannot be carried on this machine, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("cannot carry traffic of {address} ({place}): {why}")]
+#[error("cannot carry traffic of {destination} ({place}): {why}")]
 pub struct CannotCarry {
-    pub address: SocketAddr,
+    pub destination: Destination,
     /// Whose it is.
     pub place: Place,
     pub why: String,
@@ -65,22 +72,41 @@ enum Mode {
 /// What an address is.
 #[derive(Debug)]
 enum Open {
-    Listening(CancellationToken),
-    Silent { _hole: Blackhole },
+    /// Connections, with the socket that the task accepts from.
+    Listening(CancellationToken, Arc<TcpListener>),
+    Datagrams(CancellationToken),
+    Silent {
+        _hole: Blackhole,
+    },
 }
 
 impl Open {
     fn mode(&self) -> Mode {
         match self {
-            Self::Listening(_) => Mode::Listening,
+            Self::Listening(..) | Self::Datagrams(_) => Mode::Listening,
             Self::Silent { .. } => Mode::Silent,
+        }
+    }
+
+    /// Nothing is heard any more, and the address is free for a [`Blackhole`].
+    fn close(&self) {
+        match self {
+            Self::Listening(stop, listener) => {
+                stop.cancel();
+                // the task lets go of it later; until then it must not be in the way
+                if let Err(error) = SockRef::from(&**listener).shutdown(Shutdown::Both) {
+                    tracing::trace!(%error, "a listener ends later");
+                }
+            }
+            Self::Datagrams(stop) => stop.cancel(),
+            Self::Silent { .. } => {}
         }
     }
 }
 
 #[derive(Debug)]
 struct State {
-    open: BTreeMap<SocketAddr, Open>,
+    open: BTreeMap<Destination, Open>,
     carried: Vec<Carried>,
     cannot: Vec<CannotCarry>,
     world: Arc<World>,
@@ -113,7 +139,11 @@ impl Listeners {
 
     /// Follows the world that `see` shows, whenever `changed` gets an item. Without sockets only [`Listeners::pick`]
     /// and [`Listeners::count`] are of use.
-    pub(crate) fn follow(&self, changed: &Queue<Changed>, see: impl Fn() -> World + Send + Sync + 'static) {
+    pub(crate) fn follow(
+        &self,
+        changed: &Queue<Changed>,
+        see: impl Fn() -> Arc<World> + Send + Sync + 'static,
+    ) {
         let (listeners, see) = (self.clone(), Arc::new(see));
         changed.run(&self.life, 1, move |Changed| {
             let (listeners, see) = (listeners.clone(), see.clone());
@@ -161,39 +191,37 @@ impl Listeners {
     }
 
     /// Opens and closes what differs; answers whether an address is occupied by somebody else.
-    fn update(&self, world: World) -> bool {
+    fn update(&self, world: Arc<World>) -> bool {
         let places = world.places();
         let mut state = self.state();
         let State { open, carried, cannot, world: newest, .. } = &mut *state;
-        *newest = Arc::new(world);
+        *newest = world;
         open.retain(|at, open| {
             let stays = places.contains_key(at) && mode(newest, *at) == open.mode();
-            if let (false, Open::Listening(stop)) = (stays, &*open) {
-                stop.cancel();
+            if !stays {
+                open.close();
             }
             stays
         });
         let before = std::mem::take(cannot);
         let mut occupied = false;
         carried.clear();
-        for (at, place) in places {
-            let wanted = mode(newest, at);
-            if wanted != Mode::Closed && !open.contains_key(&at) {
-                match self.open(at, wanted) {
-                    Ok(opened) => drop(open.insert(at, opened)),
+        for (to, place) in places {
+            let wanted = mode(newest, to);
+            if wanted != Mode::Closed && !open.contains_key(&to) {
+                match self.open(to, wanted) {
+                    Ok(opened) => drop(open.insert(to, opened)),
                     Err(error) => {
                         occupied |= error.kind() == io::ErrorKind::AddrInUse;
-                        cannot.push(CannotCarry { address: at, place: place.clone(), why: why(&error) });
+                        let why = why(to.protocol, &error);
+                        cannot.push(CannotCarry { destination: to, place: place.clone(), why });
                     }
                 }
             }
-            if let (Place::Vip(cluster, service), true) = (place, open.contains_key(&at)) {
-                carried.push(Carried { cluster, service, vip: at, on_wire: self.wire.socket(at) });
+            if let (Place::Vip(cluster, service), true) = (place, open.contains_key(&to)) {
+                let Destination { at: vip, protocol } = to;
+                carried.push(Carried { cluster, service, vip, protocol, on_wire: self.wire.socket(vip) });
             }
-        }
-        for ((address, protocol), place) in newest.others() {
-            let why = format!("only TCP is carried, and the port is {protocol}");
-            cannot.push(CannotCarry { address, place, why });
         }
         for new in cannot.iter().filter(|new| !before.contains(new)) {
             tracing::warn!("{new}");
@@ -201,17 +229,26 @@ impl Listeners {
         occupied
     }
 
-    fn open(&self, at: SocketAddr, mode: Mode) -> io::Result<Open> {
-        let on_wire = self.wire.socket(at);
-        if mode == Mode::Silent {
-            return Ok(Open::Silent { _hole: Blackhole::open(on_wire)? });
+    fn open(&self, to: Destination, mode: Mode) -> io::Result<Open> {
+        let (at, on_wire) = (to.at, self.wire.socket(to.at));
+        match (to.protocol, mode) {
+            (Protocol::Tcp, Mode::Silent) => return Ok(Open::Silent { _hole: Blackhole::open(on_wire)? }),
+            (Protocol::Tcp, _) => {}
+            (Protocol::Udp, _) => {
+                let socket = std::net::UdpSocket::bind(on_wire)?;
+                socket.set_nonblocking(true)?;
+                let stop = self.life.stop.child_token();
+                datagrams::serve(self, UdpSocket::from_std(socket)?, to, &stop);
+                return Ok(Open::Datagrams(stop));
+            }
+            (Protocol::Sctp, _) => return Err(io::ErrorKind::Unsupported.into()),
         }
         let listener = std::net::TcpListener::bind(on_wire)?;
         listener.set_nonblocking(true)?;
-        let (listener, stop) = (TcpListener::from_std(listener)?, self.life.stop.child_token());
-        let (this, ended) = (self.clone(), stop.clone());
+        let (listener, stop) = (Arc::new(TcpListener::from_std(listener)?), self.life.stop.child_token());
+        let (this, ended, accepting) = (self.clone(), stop.clone(), listener.clone());
         self.life.spawn(async move {
-            while let Some(accepted) = ended.run_until_cancelled(listener.accept()).await {
+            while let Some(accepted) = ended.run_until_cancelled(accepting.accept()).await {
                 let stream = match accepted {
                     Ok((stream, _)) => stream,
                     // a connection that went before it was accepted
@@ -219,7 +256,7 @@ impl Listeners {
                     Err(error) => {
                         // no file descriptors, say: who frees some does not tell us
                         tracing::warn!(%at, %error, "cannot accept connections");
-                        tokio::time::sleep(WHILE_OCCUPIED).await;
+                        sleep(WHILE_OCCUPIED).await;
                         continue;
                     }
                 };
@@ -230,16 +267,16 @@ impl Listeners {
                 });
             }
         });
-        Ok(Open::Listening(stop))
+        Ok(Open::Listening(stop, listener))
     }
 
-    fn world(&self) -> Arc<World> {
+    /// What was followed last.
+    pub(crate) fn world(&self) -> Arc<World> {
         self.state().world.clone()
     }
 
     async fn serve(&self, stream: TcpStream, at: SocketAddr) {
-        let world = self.world();
-        let outcome = match world.at(at) {
+        let outcome = match self.world().at(Destination::tcp(at)) {
             Hop::Forward(to) => self.forward(stream, at, to[self.pick(to.len())]).await,
             Hop::Answer(..) => self.answer(stream, at).await,
             Hop::Refused(Refused::Silent(_)) => hold(stream).await,
@@ -264,7 +301,8 @@ impl Listeners {
             }
         };
         // an attempt may hang until its target comes back, and by then the target may not be wanted any more
-        let wanted = || matches!(self.world().at(at), Hop::Forward(now) if now.contains(&to));
+        let wanted =
+            || matches!(self.world().at(Destination::tcp(at)), Hop::Forward(now) if now.contains(&to));
         if asked.elapsed() > AT_ONCE && !wanted() {
             return stream.set_zero_linger();
         }
@@ -274,11 +312,11 @@ impl Listeners {
     async fn answer(&self, stream: TcpStream, at: SocketAddr) -> io::Result<()> {
         let mut stream = BufStream::new(stream);
         while let Some(request) = http::read(&mut stream).await? {
-            let Hop::Answer(name, backend) = self.world().at(at) else {
+            let Hop::Answer(name, backend) = self.world().at(Destination::tcp(at)) else {
                 return hold(stream.into_inner()).await;
             };
             if let Backend::Slow(delay) = backend {
-                tokio::time::sleep(delay).await;
+                sleep(delay).await;
             }
             self.count(&name);
             if !http::respond(&mut stream, &request, &name).await? {
@@ -289,11 +327,19 @@ impl Listeners {
     }
 }
 
-fn mode(world: &World, at: SocketAddr) -> Mode {
-    let silent = |to: &SocketAddr| matches!(world.at(*to), Hop::Refused(Refused::Silent(_)));
-    match world.at(at) {
+fn mode(world: &World, to: Destination) -> Mode {
+    let silent = |at: &SocketAddr| {
+        let next = Destination { at: *at, ..to };
+        matches!(world.at(next), Hop::Refused(Refused::Silent(_)))
+    };
+    match world.at(to) {
+        // told even while it has no backend
+        _ if to.protocol == Protocol::Sctp => Mode::Listening,
+        // a socket that hears datagrams and says nothing is silent enough
+        Hop::Refused(Refused::Silent(_)) if to.protocol == Protocol::Udp => Mode::Listening,
+        Hop::Forward(_) if to.protocol == Protocol::Udp => Mode::Listening,
         // kube-proxy forwards packets: who connects while nobody is there connects when somebody comes
-        Hop::Forward(to) if to.iter().all(silent) => Mode::Silent,
+        Hop::Forward(next) if next.iter().all(silent) => Mode::Silent,
         Hop::Forward(_) | Hop::Answer(..) => Mode::Listening,
         Hop::Refused(Refused::Silent(_)) => Mode::Silent,
         Hop::Refused(_) => Mode::Closed,
@@ -307,10 +353,13 @@ async fn hold(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn why(error: &io::Error) -> String {
+fn why(protocol: Protocol, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrNotAvailable => {
             "this machine does not have the address; pools of 127.0.0.0/8 work on Linux".to_owned()
+        }
+        io::ErrorKind::Unsupported => {
+            format!("{protocol} needs a module of the kernel that few machines have; TCP and UDP are carried")
         }
         io::ErrorKind::AddrInUse => "another program listens there".to_owned(),
         io::ErrorKind::PermissionDenied => "this user may not listen on the port".to_owned(),

@@ -43,7 +43,12 @@ impl Picture {
         }
         // nothing is locked meanwhile: the parts that are drawn report changes while they are locked themselves
         let world = Arc::new(draw());
-        *self.drawn() = Some((now, world.clone()));
+        let mut drawn = self.drawn();
+        // who drew at the same time was first
+        if let Some((_, first)) = drawn.as_ref().filter(|(then, _)| *then >= now) {
+            return first.clone();
+        }
+        *drawn = Some((now, world.clone()));
         world
     }
 

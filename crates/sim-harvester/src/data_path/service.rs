@@ -7,29 +7,31 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
 };
 
+use super::{Destination, Protocol};
+
 /// A Service with everything that it may send to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Balanced {
     ports: Vec<Port>,
-    /// Ports of other protocols than TCP, with the protocol.
-    pub(crate) others: Vec<(u16, String)>,
     /// `externalTrafficPolicy: Local`.
     pub(crate) local_only: bool,
     targets: Vec<Target>,
 }
 
-/// One TCP port of a Service.
+/// One port of a Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Port {
     name: String,
+    protocol: Protocol,
     port: u16,
     node_port: Option<u16>,
 }
 
-/// An endpoint for the Service port of this name.
+/// An endpoint for the Service port of this name and protocol.
 #[derive(Clone, Debug, PartialEq)]
 struct Target {
     port_name: String,
+    protocol: Protocol,
     ready: bool,
     endpoint: Endpoint,
 }
@@ -47,41 +49,43 @@ impl Balanced {
         let spec = service.spec.as_ref();
         let policy = spec.and_then(|spec| spec.external_traffic_policy.as_deref());
         let ports = spec.into_iter().flat_map(|spec| spec.ports.iter().flatten());
-        let (tcp, others): (Vec<_>, Vec<_>) = ports.partition(|port| is_tcp(port.protocol.as_deref()));
-        let other = |port: &ServicePort| Some((u16::try_from(port.port).ok()?, port.protocol.clone()?));
         Self {
-            ports: tcp.into_iter().filter_map(Port::of).collect(),
-            others: others.into_iter().filter_map(other).collect(),
+            ports: ports.filter_map(Port::of).collect(),
             local_only: policy == Some("Local"),
             targets: slices.into_iter().flat_map(targets).collect(),
         }
     }
 
-    pub(crate) fn tcp_ports(&self) -> impl Iterator<Item = u16> {
-        self.ports.iter().map(|port| port.port)
+    pub(crate) fn ports(&self) -> impl Iterator<Item = (Protocol, u16)> {
+        self.ports.iter().map(|port| (port.protocol, port.port))
     }
 
-    pub(crate) fn node_ports(&self) -> impl Iterator<Item = u16> {
-        self.ports.iter().filter_map(|port| port.node_port)
+    pub(crate) fn node_ports(&self) -> impl Iterator<Item = (Protocol, u16)> {
+        self.ports.iter().filter_map(|port| Some((port.protocol, port.node_port?)))
     }
 
-    pub(crate) fn port(&self, number: u16) -> Option<&Port> {
-        self.ports.iter().find(|port| port.port == number)
+    pub(crate) fn port(&self, protocol: Protocol, number: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.protocol == protocol && port.port == number)
     }
 
-    pub(crate) fn node_port(&self, number: u16) -> Option<&Port> {
-        self.ports.iter().find(|port| port.node_port == Some(number))
+    pub(crate) fn node_port(&self, protocol: Protocol, number: u16) -> Option<&Port> {
+        self.ports.iter().find(|port| port.protocol == protocol && port.node_port == Some(number))
     }
 
-    /// The ready endpoints of a port; the port's name ties Service and slice together.
+    /// The ready endpoints of a port; its name and protocol tie Service and slice together.
     pub(crate) fn ready(&self, port: &Port) -> Vec<&Endpoint> {
-        let targets = self.targets.iter().filter(|target| target.ready && target.port_name == port.name);
-        targets.map(|target| &target.endpoint).collect()
+        let of_port = |target: &&Target| target.port_name == port.name && target.protocol == port.protocol;
+        self.targets
+            .iter()
+            .filter(of_port)
+            .filter(|target| target.ready)
+            .map(|target| &target.endpoint)
+            .collect()
     }
 
     /// Everything that is sent to, ready or not.
-    pub(crate) fn targets(&self) -> impl Iterator<Item = SocketAddr> {
-        self.targets.iter().map(|target| target.endpoint.at)
+    pub(crate) fn targets(&self) -> impl Iterator<Item = Destination> {
+        self.targets.iter().map(|target| Destination { at: target.endpoint.at, protocol: target.protocol })
     }
 }
 
@@ -90,20 +94,20 @@ impl Port {
         let node_port = port.node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| *port != 0);
         Some(Self {
             name: port.name.clone().unwrap_or_default(),
+            protocol: Protocol::of(port.protocol.as_deref())?,
             port: u16::try_from(port.port).ok()?,
             node_port,
         })
     }
 }
 
-fn is_tcp(protocol: Option<&str>) -> bool {
-    protocol.is_none_or(|protocol| protocol == "TCP")
-}
-
 fn targets(slice: &EndpointSlice) -> Vec<Target> {
     let mut targets = Vec::new();
-    for port in slice.ports.iter().flatten().filter(|port| is_tcp(port.protocol.as_deref())) {
-        let Some(number) = port.port.and_then(|port| u16::try_from(port).ok()) else { continue };
+    for port in slice.ports.iter().flatten() {
+        let number = port.port.and_then(|port| u16::try_from(port).ok());
+        let (Some(number), Some(protocol)) = (number, Protocol::of(port.protocol.as_deref())) else {
+            continue;
+        };
         for endpoint in &slice.endpoints {
             // all addresses of an endpoint are one thing; kube-proxy uses the first
             let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else {
@@ -111,6 +115,7 @@ fn targets(slice: &EndpointSlice) -> Vec<Target> {
             };
             targets.push(Target {
                 port_name: port.name.clone().unwrap_or_default(),
+                protocol,
                 ready: endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true),
                 endpoint: Endpoint { at: SocketAddr::new(address, number), node: endpoint.node_name.clone() },
             });

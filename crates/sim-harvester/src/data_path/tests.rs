@@ -26,7 +26,7 @@ fn pod(node: &str, last: u8) -> PodAt {
         key: ObjectKey::new("default", format!("web-{node}")),
         node: node.to_owned(),
         address: Ipv4Addr::new(198, 18, 7, last).into(),
-        ports: BTreeSet::from([80]),
+        ports: BTreeSet::from([(Protocol::Tcp, 80)]),
     }
 }
 
@@ -95,7 +95,7 @@ fn reached(parts: &Parts, port: u16) -> (Vec<String>, Vec<String>) {
     for first in 0..2 {
         for second in 0..2 {
             let mut choices = [first, second].into_iter();
-            let at = SocketAddr::new(VIP.parse().unwrap(), port);
+            let at = Destination::tcp(SocketAddr::new(VIP.parse().unwrap(), port));
             match world.carry(at, |of| choices.next().unwrap_or_default() % of) {
                 Ok((name, _)) => drop(names.insert(name.machine)),
                 Err(why) => drop(failures.insert(why.to_string())),
@@ -173,40 +173,68 @@ fn two_services_share_an_address_by_port() {
     assert_eq!(reached(&parts, 81).1, owned(&["Service default/api has no ready endpoint"]));
 }
 
+/// A Service with these ports, given as protocol, number and node port, and a slice with an endpoint for each.
+fn of_protocols(ports: &[(&str, u16, u16)]) -> Balanced {
+    let of = |key: &str, value: fn(&(&str, u16, u16)) -> u16| -> Vec<Value> {
+        ports.iter().map(|port| json!({"name": port.0, "protocol": port.0, key: value(port)})).collect()
+    };
+    let mut service = json!({"spec": {"ports": of("port", |port| port.1)}});
+    for (json, port) in service["spec"]["ports"].as_array_mut().unwrap().iter_mut().zip(ports) {
+        json["nodePort"] = port.2.into();
+    }
+    let slice = json!({"addressType": "IPv4", "ports": of("port", |port| port.1),
+        "endpoints": [{"addresses": ["198.18.7.131"], "nodeName": "vm-1"}]});
+    Balanced::of(&serde_json::from_value(service).unwrap(), [&serde_json::from_value(slice).unwrap()])
+}
+
 #[test]
-fn a_port_that_is_not_tcp_is_named_and_nothing_listens_for_it() {
+fn a_port_is_one_of_its_protocol() {
     let mut parts = guest("Cluster", [true, true], Backend::Ok);
-    let service: Service = serde_json::from_value(json!({"spec": {"ports": [
-        {"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]}}))
-    .unwrap();
-    parts.guest.services.insert(ObjectKey::new("default", "web"), Balanced::of(&service, []));
+    let ports = [("TCP", 53, 30053), ("UDP", 53, 30053), ("UDP", 123, 30123)];
+    parts.guest.services.insert(ObjectKey::new("default", "web"), of_protocols(&ports));
     let world = parts.world();
-    let others: Vec<_> =
-        world.others().into_keys().map(|(at, protocol)| format!("{at} {protocol}")).collect();
-    assert_eq!(others, ["127.77.0.1:53 UDP"]);
-    assert!(world.places().contains_key(&"127.77.0.1:53".parse().unwrap()), "the TCP one");
+    let carry = |at: &str, protocol| {
+        let to = Destination { at: at.parse().unwrap(), protocol };
+        world.carry(to, |_| 0).map(|(name, _)| name.machine).map_err(|why| why.to_string())
+    };
+    assert_eq!(carry("127.77.0.1:53", Protocol::Udp), Ok("vm-1".to_owned()));
+    assert_eq!(carry("127.77.0.1:53", Protocol::Tcp), Ok("vm-1".to_owned()));
+    let refused = "no Service has port 123 at 127.77.0.1";
+    assert_eq!(carry("127.77.0.1:123", Protocol::Tcp), Err(refused.to_owned()));
+    let at_node = |protocol| world.at(Destination { at: "198.18.7.12:30123".parse().unwrap(), protocol });
+    assert!(matches!(at_node(Protocol::Udp), Hop::Forward(_)));
+    assert!(matches!(at_node(Protocol::Tcp), Hop::Refused(Refused::Closed(_))));
+}
+
+#[test]
+fn of_sctp_only_the_vip_has_a_place() {
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
+    let ports = of_protocols(&[("SCTP", 9000, 30900)]);
+    parts.guest.services.insert(ObjectKey::new("default", "web"), ports);
+    let places = parts.world().places().into_keys().filter(|to| to.protocol == Protocol::Sctp);
+    assert_eq!(places.map(|to| to.to_string()).collect::<Vec<_>>(), ["127.77.0.1:9000/SCTP"]);
 }
 
 #[test]
 fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
     let mut parts = host("Cluster", [true, true], [true, true], Backend::Ok);
-    parts.pods[0].ports.insert(8080);
+    parts.pods[0].ports.insert((Protocol::Tcp, 8080));
     // a plain VM behind a load balancer with an ordinary backend port
     let key = ObjectKey::new("shop", "db");
     parts.harvester.services.insert(key, balanced("Cluster", 31112, 5432, &[("198.18.7.12", "", false)]));
     let world = parts.world();
     let places: Vec<_> = world.places().into_keys().map(|at| at.to_string()).collect();
     let expected = [
-        "127.77.0.1:80",
-        "198.18.7.11:30080",
-        "198.18.7.12:5432",
-        "198.18.7.12:30080",
-        "198.18.7.131:80",
-        "198.18.7.131:8080",
-        "198.18.7.132:80",
+        "127.77.0.1:80/TCP",
+        "198.18.7.11:30080/TCP",
+        "198.18.7.12:5432/TCP",
+        "198.18.7.12:30080/TCP",
+        "198.18.7.131:80/TCP",
+        "198.18.7.131:8080/TCP",
+        "198.18.7.132:80/TCP",
     ];
     assert_eq!(places, expected);
-    let at = "198.18.7.12:5432".parse().unwrap();
+    let at = Destination::tcp("198.18.7.12:5432".parse().unwrap());
     let name = BackendName { machine: "vm-2".to_owned(), pod: None };
     assert_eq!(world.at(at), Hop::Answer(name, Backend::Ok));
 }
@@ -216,7 +244,7 @@ fn a_machine_that_does_not_run_does_not_answer() {
     let mut parts = host("Cluster", [false, true], [true, true], Backend::Ok);
     parts.machines[0].running = None;
     let at: SocketAddr = "198.18.7.11:30080".parse().unwrap();
-    assert_eq!(parts.world().at(at), Hop::Refused(Refused::Silent(at)));
+    assert_eq!(parts.world().at(Destination::tcp(at)), Hop::Refused(Refused::Silent(at)));
 }
 
 fn owned(texts: &[&str]) -> Vec<String> {

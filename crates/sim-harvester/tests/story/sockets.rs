@@ -14,13 +14,13 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpStream, UdpSocket},
     time::timeout,
 };
 
 use crate::fixtures::{Clusters, create};
 use controller_kit::{Life, ObjectKey};
-use sim_harvester::{Backend, Lan, LowPorts, Release, SimHarvester, WireMap, simulation::Carrier};
+use sim_harvester::{Backend, Lan, LowPorts, Protocol, Release, SimHarvester, WireMap, simulation::Carrier};
 
 /// Longer than anything on loopback takes, short enough to wait for when nothing should come.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -135,16 +135,14 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_con
         .socket(SocketAddr::new(nets.machine(11).into(), u16::try_from(node_port).unwrap()));
     timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap();
     sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Stopped).await.unwrap();
-    sim.until(|sim| {
-        let stopped = |machine: &sim_harvester::Machine| machine.backend() == Backend::Stopped;
-        sim.machines().iter().any(stopped)
-    })
-    .await;
+    let machine =
+        |sim: &SimHarvester| sim.machines().into_iter().find(|machine| machine.name == "guest-2").unwrap();
+    sim.until(|sim| machine(sim).backend() == Backend::Stopped).await;
     assert!(timeout(PATIENCE, TcpStream::connect(probe)).await.is_err(), "no answer, not even a refusal");
     let answers = reached(at, 20).await;
     assert!(!answers.contains(&Some("guest-2".to_owned())), "{answers:?}");
     sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Refusing).await.unwrap();
-    sim.until(|sim| sim.machines().iter().any(|machine| machine.backend() == Backend::Refusing)).await;
+    sim.until(|sim| machine(sim).backend() == Backend::Refusing).await;
     let refused = timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     life.end().await;
@@ -178,13 +176,65 @@ async fn who_connects_before_a_backend_is_there_gets_through_when_one_comes() {
 }
 
 #[tokio::test]
+async fn datagrams_stay_with_a_backend_until_it_goes_and_sctp_says_that_it_is_not_carried() {
+    let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(5));
+    let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
+    let service = json!({"apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "dns", "namespace": "default",
+            "annotations": {"kube-vip.io/loadbalancerIPs": nets.vip(4).to_string()}},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [
+            {"name": "dns", "port": 5353, "protocol": "UDP"}, {"name": "s", "port": 99, "protocol": "SCTP"}]}});
+    create::<Service>(Api::namespaced(clusters.guest(), "default"), service).await;
+    let vip = IpAddr::from(nets.vip(4));
+    let find = |sim: &SimHarvester| sim.carried().into_iter().find(|carried| carried.vip.ip() == vip);
+    sim.until(|sim| find(sim).is_some()).await;
+    let carried = find(&sim).unwrap();
+    assert_eq!((carried.protocol, carried.on_wire), (Protocol::Udp, SocketAddr::new(vip, 5353)));
+    let report = sim.cannot_carry()[0].to_string();
+    assert!(report.contains(":99/SCTP (Service default/dns of the guest): SCTP needs a module"), "{report}");
+
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    socket.connect(carried.on_wire).await.unwrap();
+    let first = ask(&socket).await.unwrap();
+    for _ in 0..10 {
+        assert_eq!(ask(&socket).await.as_ref(), Some(&first), "one flow, one backend");
+    }
+    let mut others = BTreeSet::new();
+    while others.len() < 3 {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        socket.connect(carried.on_wire).await.unwrap();
+        others.insert(ask(&socket).await.unwrap());
+    }
+    sim.set_backend(&ObjectKey::new("shop", &first), Backend::Stopped).await.unwrap();
+    let second = loop {
+        // lost until the slice says that the backend is gone
+        match ask(&socket).await {
+            Some(answer) if answer != first => break answer,
+            _ => {}
+        }
+    };
+    assert_eq!(ask(&socket).await, Some(second));
+    life.end().await;
+}
+
+/// The machine that answers a datagram, or nothing when nobody does in time.
+async fn ask(socket: &UdpSocket) -> Option<String> {
+    socket.send(b"hello").await.ok()?;
+    let mut buffer = [0; 512];
+    let length = timeout(PATIENCE, socket.recv(&mut buffer)).await.ok()?.ok()?;
+    let answer: Value = serde_json::from_slice(&buffer[..length]).ok()?;
+    assert_eq!(answer["bytes"], 5);
+    Some(answer["vm"].as_str()?.to_owned())
+}
+
+#[tokio::test]
 async fn an_address_that_this_machine_does_not_have_is_reported_and_the_service_still_gets_it() {
     let (clusters, life, nets) = (Clusters::new().await, Life::new(), Nets::of_test(2));
     let sim = start(&clusters, nets, WireMap::for_this_process(), &life).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "203.0.113.7"})).await;
     sim.until(|sim| !sim.cannot_carry().is_empty()).await;
     let report = sim.cannot_carry()[0].to_string();
-    assert!(report.contains("203.0.113.7:80 (Service default/web of the guest)"), "{report}");
+    assert!(report.contains("203.0.113.7:80/TCP (Service default/web of the guest)"), "{report}");
     life.end().await;
 }
 

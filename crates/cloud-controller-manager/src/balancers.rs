@@ -16,6 +16,7 @@ mod view;
 
 use std::{
     collections::HashMap,
+    error::Error as _,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -262,9 +263,23 @@ fn service_of(change: &Change<Kept<LoadBalancer>>) -> Option<ObjectKey> {
 }
 
 fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
-    let answer = match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    };
-    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {answer}"))
+    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", answer(error)))
+}
+
+/// What Harvester answered, in its own words; or what went wrong on the way there, with its cause.
+pub(crate) fn answer(error: &kube::Error) -> String {
+    if let kube::Error::Api(status) = error
+        && !status.message.is_empty()
+    {
+        return status.message.clone();
+    }
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = inner.source();
+    }
+    text
 }

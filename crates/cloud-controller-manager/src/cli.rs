@@ -46,17 +46,19 @@ enum Fatal {
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<String> = args.into_iter().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
     logging::start(&args);
-    let outcome = match arguments::read(&args) {
-        Ok(given) if given.has("help") => {
-            show(&flags::usage());
-            return ExitCode::SUCCESS;
-        }
-        Ok(given) if given.has("version") => {
-            show(&format!("{PROGRAM} {}\n", env!("CARGO_PKG_VERSION")));
-            return ExitCode::SUCCESS;
-        }
-        Ok(given) => Options::from(&given).map_err(Fatal::Flags).and_then(live),
-        Err(faults) => Err(Fatal::Flags(faults)),
+    let (given, mut faults) = arguments::read(&args);
+    if faults.is_empty() && given.has("help") {
+        show(&flags::usage());
+        return ExitCode::SUCCESS;
+    }
+    if faults.is_empty() && given.has("version") {
+        show(&format!("{PROGRAM} {}\n", env!("CARGO_PKG_VERSION")));
+        return ExitCode::SUCCESS;
+    }
+    let options = Options::from(&given).map_err(|more| faults.extend(more));
+    let outcome = match options {
+        Ok(options) if faults.is_empty() => live(options),
+        _ => Err(Fatal::Flags(faults)),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

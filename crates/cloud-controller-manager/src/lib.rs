@@ -24,6 +24,7 @@ pub mod cli;
 pub mod cluster;
 pub mod data_path;
 pub mod machines;
+mod outage;
 mod run;
 pub mod wishes;
 

@@ -20,6 +20,7 @@ use prometheus_client::registry::Registry;
 use crate::{
     balancers::{Balancers, Rules},
     machines::{AddressRules, Machines},
+    outage,
 };
 
 /// The Lease that the Go program holds too, so that the two never act together.
@@ -164,13 +165,11 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
         });
     }
     if settings.services {
-        health.wrong("harvester", "LoadBalancers are not listed yet");
-        objects.ready().await;
-        health.right("harvester");
+        let recorder = recorder("service-controller");
+        outage::listed(&objects, &harvester, &namespace, &services, &recorder, &health).await;
         let balancers =
             Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines));
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
-        let recorder = recorder("service-controller");
         balancers.report_orphans(life, guest.clone(), recorder.clone());
         let queue = ServiceController::start(life, guest, &balancers, &services, &nodes, recorder, workers);
         queue.register(&mut metrics.lock().expect("no panic while registering"), "service");

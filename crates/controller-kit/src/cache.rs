@@ -5,6 +5,7 @@
 //! Whoever subscribed hears of a change once, from whichever side it came first.
 
 mod known;
+mod patience;
 mod unread;
 
 use std::{
@@ -13,16 +14,16 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt};
-use kube::{
-    Api, Resource,
-    core::ApiResource,
-    runtime::{WatchStreamExt, watcher},
-};
+use kube::{Api, Resource, core::ApiResource, runtime::watcher};
 use serde::de::DeserializeOwned;
-use tokio::sync::watch;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 
 use crate::{Life, ObjectKey};
 use known::Known;
+use patience::Patience;
 use unread::Unread;
 
 /// What a [`Cache`] can hold.
@@ -191,13 +192,26 @@ fn unread<K: Watched>(api: Api<K>) -> Api<Unread> {
 
 async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(watcher::Event<Unread>) + Send>) {
     let kind = api.resource_url().to_owned();
-    let mut events = watcher(api, config).default_backoff().boxed();
+    // not the watcher's own back-off: that one begins anew with every list that it tries
+    let (mut events, mut patience) = (watcher(api, config).boxed(), Patience::default());
     loop {
         match events.try_next().await {
-            Ok(Some(event)) => hear(event),
+            Ok(Some(event)) => {
+                if matches!(event, watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
+                    patience.works();
+                }
+                hear(event);
+            }
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(kind, error = &error as &dyn std::error::Error, "watch broke; trying again");
+                let why = patience::reason(&error);
+                let (retry_in, is_news) = patience.broke(&why, Instant::now());
+                if is_news {
+                    tracing::warn!(kind, ?retry_in, "watch broke; trying again: {why}");
+                } else {
+                    tracing::debug!(kind, ?retry_in, "watch broke; trying again: {why}");
+                }
+                sleep(retry_in).await;
             }
         }
     }

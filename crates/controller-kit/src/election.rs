@@ -98,10 +98,17 @@ struct Candidate {
 
 impl Candidate {
     async fn acquire(&mut self) {
+        let mut waits_for = None;
         loop {
             match self.try_once().await {
                 Ok(true) => return,
-                Ok(false) => {}
+                Ok(false) => {
+                    let holder = Some(self.seen.holder().to_owned());
+                    if waits_for != holder {
+                        tracing::info!(lease = self.election.name, holder, "waiting for the Lease");
+                        waits_for = holder;
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "cannot get the Lease yet");
                 }

@@ -32,11 +32,8 @@ impl Given {
     }
 }
 
-/// Reads the arguments after the program's name.
-///
-/// # Errors
-/// Every argument that cannot be read.
-pub(super) fn read(args: &[String]) -> Result<Given, Vec<String>> {
+/// Reads the arguments after the program's name: what was given, and a sentence for each that cannot be read.
+pub(super) fn read(args: &[String]) -> (Given, Vec<String>) {
     let (mut given, mut faults) = (Given::default(), Vec::new());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
@@ -80,7 +77,7 @@ pub(super) fn read(args: &[String]) -> Result<Given, Vec<String>> {
         }
         given.0.entry(flag.name).or_default().push(value);
     }
-    if faults.is_empty() { Ok(given) } else { Err(faults) }
+    (given, faults)
 }
 
 /// Go's boolean words.
@@ -118,13 +115,15 @@ mod tests {
     #[case::empty(&["--cloud-config="], "cloud-config", Some(""))]
     #[case::absent(&[], "cloud-config", None)]
     fn every_form_is_read(#[case] args: &[&str], #[case] name: &str, #[case] expected: Option<&str>) {
-        assert_eq!(read(&words(args)).unwrap().last(name), expected);
+        let (given, faults) = read(&words(args));
+        assert_eq!((given.last(name), faults), (expected, vec![]));
     }
 
     #[test]
     fn every_fault_is_told() {
         let args = ["--nope", "--leader-elect=maybe", "stray", "--cluster-name"];
-        let faults = read(&words(&args)).unwrap_err();
+        let (given, faults) = read(&words(&args));
+        assert_eq!(given, Given::default());
         assert_eq!(faults.len(), 4, "{faults:?}");
         assert_eq!(faults[0], "unknown flag: --nope");
         assert_eq!(faults[3], "flag needs an argument: --cluster-name");
@@ -132,8 +131,7 @@ mod tests {
 
     #[test]
     fn a_list_is_repeated_or_has_commas() {
-        let given =
-            read(&words(&["--node-exclude-ip-ranges=a, b,", "--node-exclude-ip-ranges", "c"])).unwrap();
+        let (given, _) = read(&words(&["--node-exclude-ip-ranges=a, b,", "--node-exclude-ip-ranges", "c"]));
         assert_eq!(given.list("node-exclude-ip-ranges"), Some(vec!["a", "b", "c"]));
     }
 }

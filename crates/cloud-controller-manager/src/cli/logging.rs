@@ -6,13 +6,17 @@ use super::arguments;
 
 const OURS: [&str; 4] = ["cloud_config", "cloud_controller_manager", "cloud_provider", "controller_kit"];
 
+/// What they have to say we say too, with the object that it is about.
+const QUIET: &str = "kube_runtime=off,kube_client=off";
+
 /// Starts logging; the flags are looked at before they are judged, because their faults are logged too. A second
 /// call in one process changes nothing.
 pub(super) fn start(args: &[String]) {
     let (level, json) = wanted(args);
     let ours: Vec<_> = OURS.iter().map(|name| format!("{name}={level}")).collect();
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new(format!("warn,harvester_cloud_provider=info,{}", ours.join(","))));
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        EnvFilter::new(format!("warn,{QUIET},harvester_cloud_provider=info,{}", ours.join(",")))
+    });
     let lines =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     let started = if json { lines.json().try_init() } else { lines.try_init() };
@@ -24,7 +28,7 @@ pub(super) fn start(args: &[String]) {
 fn wanted(args: &[String]) -> (&'static str, bool) {
     // faults elsewhere must not silence the verbosity
     let read = |name: &str| {
-        let alone = |window: &[String]| arguments::read(window).ok()?.last(name).map(str::to_owned);
+        let alone = |window: &[String]| arguments::read(window).0.last(name).map(str::to_owned);
         args.iter()
             .enumerate()
             .rev()

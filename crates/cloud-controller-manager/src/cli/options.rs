@@ -335,7 +335,9 @@ mod tests {
 
     fn options(args: &[&str]) -> Result<Options, Vec<String>> {
         let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        arguments::read(&args).and_then(|given| Options::from(&given))
+        let (given, mut faults) = arguments::read(&args);
+        let options = Options::from(&given).map_err(|more| faults.extend(more));
+        options.ok().filter(|_| faults.is_empty()).ok_or(faults)
     }
 
     #[test]
@@ -372,7 +374,8 @@ mod tests {
 
     #[test]
     fn all_wrong_values_are_told_together() {
-        assert_eq!(options(&["--node-ip-cidr=x", "--data-path=y", "--controllers=z"]).unwrap_err().len(), 3);
+        let wrong = ["--node-ip-cidr=x", "--data-path=y", "--controllers=z", "--no-such-flag"];
+        assert_eq!(options(&wrong).unwrap_err().len(), 4);
     }
 
     #[test]

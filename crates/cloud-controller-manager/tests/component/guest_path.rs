@@ -16,7 +16,7 @@ use test_cluster::{TestCluster, User};
 
 use super::harness::{
     Ccm, allocate, annotation, announce, asked, balancer, create_service, events, finalizers, harvester_says,
-    ingress, interposed, service, told,
+    ingress, interposed, service, told, until,
 };
 
 const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
@@ -49,6 +49,17 @@ test_cluster::component_tests! {
             ["create loadbalancers 201", "update loadbalancers 200", "delete loadbalancers 200"]
         );
         assert_eq!(asked(&cluster.guest), ["patch services 200", "patch services 200", "patch services 200"]);
+        ccm.stop().await;
+    }
+
+    async fn a_cloud_config_that_may_do_nothing_is_told_on_every_service_that_waits(cluster: TestCluster) {
+        let elsewhere = "not-ours".to_owned();
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.namespace = elsewhere).await;
+        create_service(&cluster, "{}", "").await;
+        until(&cluster, "the Service is told", async || told(&cluster, "SyncLoadBalancerFailed").await == 1).await;
+        let (_, message) = events(&cluster).await.remove(0);
+        assert!(message.contains("in namespace not-ours of Harvester cannot be listed: loadbalancers"), "{message}");
+        assert!(message.contains("correct the cloud-config"), "{message}");
         ccm.stop().await;
     }
 

@@ -43,7 +43,7 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
     let patch = Patch::Merge(json!({"data": {"a": "2"}}));
     maps.patch("before", &PatchParams::default(), &patch).await.unwrap();
     maps.delete("ours", &DeleteParams::default()).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_secs(1)).await;
     let expected = ["default/before new", "default/ours new", "default/before changed", "default/ours gone"];
     assert_eq!(*log.lock().unwrap(), expected);
     assert_eq!(cache.list().len(), 1);
@@ -62,9 +62,9 @@ async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
     cache.ready().await;
     maps.create(&PostParams::default(), &map("web")).await.unwrap();
     server.compact();
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    sleep(Duration::from_secs(600)).await;
     maps.create(&PostParams::default(), &map("shop")).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(600)).await;
+    sleep(Duration::from_secs(600)).await;
     let names: Vec<_> = cache.list().iter().map(|map| map.metadata.name.clone().unwrap()).collect();
     assert_eq!(names, ["shop", "web"]);
 }

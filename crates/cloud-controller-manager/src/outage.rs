@@ -1,0 +1,61 @@
+//! While Harvester's objects cannot be listed, the program does nothing for Services: here they are told so, and why.
+//!
+//! A cloud-config with the wrong namespace, an expired token or a server that is not there would otherwise show in the
+//! log only, where the owner of a Service does not look.
+
+use std::{collections::HashSet, time::Duration};
+
+use cloud_provider::asks_for_balancer;
+use controller_kit::{Cache, EventKind, Kept, Recorder, http::Health};
+use harvester_api::{LoadBalancer, names};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use tokio::time::timeout;
+
+use crate::balancers::answer;
+
+/// A list that takes longer than this has a reason that people should know.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Services that came meanwhile, and another reason, are told after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// Waits until `objects` are listed, and tells `services` while they are not. `harvester` works in `namespace`.
+pub(crate) async fn listed(
+    objects: &Cache<Kept<LoadBalancer>>,
+    harvester: &Client,
+    namespace: &str,
+    services: &Cache<Service>,
+    recorder: &Recorder,
+    health: &Health,
+) {
+    health.wrong("harvester", "LoadBalancers are not listed yet");
+    let api = Api::<LoadBalancer>::namespaced(harvester.clone(), namespace);
+    let (mut told, mut patience) = (HashSet::new(), PATIENCE);
+    while timeout(patience, objects.ready()).await.is_err() {
+        patience = LOOK_AGAIN;
+        let Err(error) = api.list(&ListParams::default().limit(1)).await else { continue };
+        let why = format!(
+            "LoadBalancers in namespace {namespace} of Harvester cannot be listed: {}; correct the cloud-config of the \
+             cloud controller manager, or what it may do in Harvester",
+            answer(&error)
+        );
+        tracing::error!("{why}");
+        health.wrong("harvester", why.clone());
+        let message = format!("Error syncing load balancer: failed to ensure load balancer: {why}");
+        for service in services.list().iter().filter(|service| waits(service)) {
+            if told.insert((service.uid(), why.clone())) {
+                let about = service.object_ref(&());
+                recorder.publish(&about, EventKind::Warning, "SyncLoadBalancerFailed", &message);
+            }
+        }
+    }
+    health.right("harvester");
+}
+
+/// Whether a Service wants an address and has none: others go on as they are.
+fn waits(service: &Service) -> bool {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let has_address =
+        status.and_then(|balancer| balancer.ingress.as_ref()).is_some_and(|list| !list.is_empty());
+    asks_for_balancer(service, Some(names::LOAD_BALANCER_CLASS)) && !has_address
+}

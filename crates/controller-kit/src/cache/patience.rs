@@ -1,0 +1,110 @@
+//! How long to wait when a watch broke, and whether to say so.
+//!
+//! The wait grows while nothing comes of trying: a list that is refused must not be asked for every second, and a
+//! reason that stays the same not be logged each time.
+
+use std::{error::Error, time::Duration};
+
+use kube::runtime::watcher;
+use tokio::time::Instant;
+
+/// The first wait; it doubles with each further failure.
+const SHORTEST: Duration = Duration::from_millis(800);
+/// A longer wait would hide that the server is back.
+const LONGEST: Duration = Duration::from_secs(10);
+/// A watch that held for so long was a good one, even if nothing happened in it.
+const HELD: Duration = Duration::from_secs(60);
+/// The same reason is said again after this time.
+const SAY_AGAIN: Duration = Duration::from_secs(600);
+
+/// What is remembered of failures.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    failures: u32,
+    broke: Option<Instant>,
+    said: Option<(String, Instant)>,
+}
+
+impl Patience {
+    /// A change came: the watch works.
+    pub(super) fn works(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The watch broke. How long to wait, and whether the reason is news.
+    pub(super) fn broke(&mut self, why: &str, now: Instant) -> (Duration, bool) {
+        if self.broke.is_some_and(|before| now.duration_since(before) > HELD) {
+            self.failures = 0;
+        }
+        let wait = (SHORTEST * (1 << self.failures.min(8))).min(LONGEST);
+        self.failures += 1;
+        self.broke = Some(now + wait);
+        let is_news =
+            self.said.as_ref().is_none_or(|(said, at)| said != why || now.duration_since(*at) > SAY_AGAIN);
+        if is_news {
+            self.said = Some((why.to_owned(), now));
+        }
+        (wait, is_news)
+    }
+}
+
+/// The reason for people: the server's own sentence, or what went wrong on the way there.
+pub(super) fn reason(error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source) => match source {
+            kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
+            other => chain(other),
+        },
+        WatchError(status) if !status.message.is_empty() => status.message.clone(),
+        WatchError(_) | NoResourceVersion => chain(error),
+    }
+}
+
+fn chain(error: &dyn Error) -> String {
+    let (mut text, mut cause) = (error.to_string(), error.source());
+    while let Some(inner) = cause {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_grow_while_nothing_comes_and_begin_anew_when_something_does() {
+        let (mut patience, now) = (Patience::default(), Instant::now());
+        let waits: Vec<_> = (0..6).map(|_| patience.broke("no", now).0.as_millis()).collect();
+        assert_eq!(waits, [800, 1600, 3200, 6400, 10_000, 10_000]);
+        patience.works();
+        assert_eq!(patience.broke("no", now).0, SHORTEST);
+        assert_eq!(patience.broke("no", now + HELD * 2).0, SHORTEST, "it held for a while");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reason_is_said_once_in_a_while_and_another_at_once() {
+        let (mut patience, now) = (Patience::default(), Instant::now());
+        let mut is_news = |why, after: Duration| patience.broke(why, now + after).1;
+        assert!(is_news("forbidden", Duration::ZERO));
+        assert!(!is_news("forbidden", HELD));
+        assert!(is_news("unauthorized", HELD));
+        assert!(!is_news("unauthorized", SAY_AGAIN));
+        assert!(is_news("unauthorized", SAY_AGAIN * 2));
+    }
+
+    #[test]
+    fn the_reason_is_the_servers_sentence() {
+        let status =
+            Status { message: "loadbalancers is forbidden".to_owned(), code: 403, ..Status::default() };
+        let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
+        assert_eq!(reason(&error), "loadbalancers is forbidden");
+    }
+}

@@ -48,6 +48,7 @@ pub fn local(local: &Local, options: &Options) -> Result<Client, Error> {
 
 fn from_file(path: &Path, master: Option<&str>, environment: &Environment) -> Result<Config, Error> {
     let name = path.display().to_string();
+    std::fs::metadata(path).map_err(|source| Error::Read { file: path.to_owned(), source })?;
     let read = Kubeconfig::read_from(path)
         .map_err(|error| Error::Parse { file: name.clone(), reason: one_line(&error) })?;
     Ok(CloudConfig::from_kubeconfig(read, &name, master, environment)?.config)
@@ -104,7 +105,7 @@ mod tests {
     fn a_missing_file_is_named() {
         let error =
             from_file(Path::new("/nowhere/guest"), None, &Environment::default()).unwrap_err().to_string();
-        assert!(error.contains("/nowhere/guest"), "{error}");
+        assert!(error.starts_with("read kubeconfig /nowhere/guest: No such file"), "{error}");
         assert_eq!(error.lines().count(), 1);
     }
 }

@@ -41,7 +41,8 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub ready: bool,
-    /// The failure that made (or confirmed) the verdict "not ready"; none while ready, or not yet tried enough.
+    /// The failure that made the verdict "not ready", or the last one that confirmed it in another way; none while
+    /// ready, or not yet tried enough.
     pub error: Option<DialError>,
 }
 
@@ -65,7 +66,7 @@ pub enum Event<G, B> {
 pub enum Command<G> {
     /// Dial, for at most `timeout`, and say how it ended: exactly one [`Event::Answered`] for each.
     Dial { probe: ProbeId, address: SocketAddr, timeout: Duration },
-    /// A verdict of this group changed, or an error can now be named for one.
+    /// A verdict of this group changed, or an error of another kind can be named for one.
     Changed { group: G },
 }
 
@@ -260,11 +261,13 @@ impl Worker {
         let Some(ready) = self.counter.count(answer.is_ok(), self.target.check.thresholds) else {
             return false;
         };
-        let told = (self.verdict.ready, self.verdict.error.is_some());
-        if ready != self.verdict.ready || self.verdict.error.is_none() {
-            self.verdict = Verdict { ready, error: answer.err() };
+        let verdict = Verdict { ready, error: answer.err() };
+        let kind = |verdict: &Verdict| verdict.error.as_ref().map(std::mem::discriminant);
+        if ready == self.verdict.ready && kind(&verdict) == kind(&self.verdict) {
+            return false;
         }
-        told != (self.verdict.ready, self.verdict.error.is_some())
+        self.verdict = verdict;
+        true
     }
 }
 

@@ -33,6 +33,8 @@ pub struct LegacyFault {
 pub enum LegacyReason {
     #[error("names no pool: keys are cidr-<namespace> or range-<namespace>")]
     NoName,
+    #[error("names no address: write 192.168.0.0/24 or 192.168.0.10-192.168.0.20")]
+    Empty,
     #[error("is not a range: write start-end")]
     NotARange,
     #[error("goes from one address family to the other")]
@@ -53,17 +55,20 @@ impl Legacy {
         let mut legacy = Self::default();
         for (key, value) in data {
             let (kind, name) = key.split_once('-').unwrap_or((key, ""));
-            let parse: fn(&str) -> Result<Vec<RangeSpec>, LegacyReason> = match kind {
+            match kind {
                 _ if OTHER_PREFIXES.contains(&kind) => continue,
-                "cidr" if !name.is_empty() => |piece| cidr(piece),
-                "range" if !name.is_empty() => |piece| range(piece),
+                "cidr" | "range" if !name.is_empty() => {}
                 _ => {
                     legacy.fault(key, key, LegacyReason::NoName);
                     continue;
                 }
-            };
-            for piece in value.split(',').map(str::trim).filter(|piece| !piece.is_empty()) {
-                match parse(piece) {
+            }
+            let pieces: Vec<_> = value.split(',').map(str::trim).filter(|piece| !piece.is_empty()).collect();
+            if pieces.is_empty() {
+                legacy.fault(key, value, LegacyReason::Empty);
+            }
+            for piece in pieces {
+                match read_piece(kind, piece) {
                     Ok(specs) => {
                         for spec in specs {
                             legacy.add(key, name, piece, spec, in_use);
@@ -100,6 +105,16 @@ impl Legacy {
 
 fn first(mut errors: Vec<RangeError>) -> LegacyReason {
     LegacyReason::Range(errors.swap_remove(0))
+}
+
+/// A piece is read as what it looks like: Harvester wrote a list that mixes both forms under `range-`.
+fn read_piece(kind: &str, piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
+    match (piece.contains('/'), piece.contains('-')) {
+        (true, false) => cidr(piece),
+        (false, true) => range(piece),
+        _ if kind == "cidr" => cidr(piece),
+        _ => range(piece),
+    }
 }
 
 fn cidr(piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
@@ -212,6 +227,9 @@ mod tests {
     #[case::edges("range-default", "10.0.0.0-10.0.0.15", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.14)", "10.0.0.15/32"])]
     #[case::lower_edge("range-default", "10.0.0.0 - 10.0.0.9", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.9)"])]
     #[case::backwards("range-default", "10.0.0.9-10.0.0.5", &["10.0.0.0/28 (10.0.0.5-10.0.0.9)"])]
+    // load-balancer.md 8.5: the setting vip-pools becomes one key, whatever its entries look like
+    #[case::mixed("range-demo", "10.0.0.0/29,10.0.1.5-10.0.1.9", &["10.0.0.0/29", "10.0.1.0/28 (10.0.1.5-10.0.1.9)"])]
+    #[case::mixed("cidr-demo", "10.0.1.5-10.0.1.9", &["10.0.1.0/28 (10.0.1.5-10.0.1.9)"])]
     // pitfalls-load-balancer.md IM-6: the prefix was computed with 32-bit masks
     #[case::ipv6("range-default", "fd00::5-fd00::9", &["fd00::/124 (fd00::5-fd00::9)"])]
     fn entries_become_ranges(#[case] key: &str, #[case] value: &str, #[case] ranges: &[&str]) {
@@ -234,6 +252,7 @@ mod tests {
         "cidr-default: \"0.0.0.0/32\" is not usable: 0.0.0.0 stands for DHCP and is no address: use ipam dhcp on the \
          load balancer instead of a pool",
     ])]
+    #[case("cidr-default", " , ", &["cidr-default: \" , \" names no address: write 192.168.0.0/24 or 192.168.0.10-192.168.0.20"])]
     #[case("range-default", "10.0.0.1", &["range-default: \"10.0.0.1\" is not a range: write start-end"])]
     #[case("range-default", "10.0.0.1-fd00::1", &["range-default: \"10.0.0.1-fd00::1\" goes from one address family to the other"])]
     fn what_cannot_be_read_is_named(#[case] key: &str, #[case] value: &str, #[case] faults: &[&str]) {

@@ -12,7 +12,7 @@ pub mod address;
 pub mod host;
 pub mod status;
 
-use std::{net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use controller_kit::{EventKind, Kept, Next, ObjectKey, replace};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers, labels};
@@ -23,12 +23,15 @@ use crate::{
     condition::Ready,
     context::Context,
     host_path,
+    insist::is_refusal,
     pool::{Answer, Failure, Order, Refused, WaitingFor, view},
 };
 use address::{Plan, Seen, Standing};
 use host::{Waiting, Withdrawal};
 use status::Shown;
 
+/// When a pool is tried again that the server does not let us write, or an object of the host path.
+pub(crate) const REFUSED_AGAIN: Duration = Duration::from_secs(60);
 /// How often an object is looked at afresh because somebody else wrote it in between.
 const ATTEMPTS: usize = 8;
 
@@ -216,6 +219,15 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
                 if last {
                     break;
                 }
+            }
+            Err(Failure::Write { source, .. }) if is_refusal(&source) => {
+                // nothing tells us when the server thinks otherwise
+                cx.queue.add_after(key.clone(), REFUSED_AGAIN);
+                let why = host_path::message(&source);
+                let message =
+                    format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
+                let waiting = Waiting { reason: "PoolNotWritten", message };
+                return Ok(Addressed { address: meanwhile, ..Addressed::none(waiting, lost) });
             }
             Err(source) => return Err(Error::Pool { balancer: key.clone(), source }),
         }

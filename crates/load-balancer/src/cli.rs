@@ -81,18 +81,16 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    let environment = |name: &str| std::env::var(name).ok();
-    let flags = match flags.completed(environment) {
-        Ok(flags) => flags,
-        Err(fault) => {
-            log_at("");
-            tracing::error!("{fault}");
-            return ExitCode::from(2);
-        }
+    let dev_mode = std::env::var_os("CATTLE_DEV_MODE").is_some();
+    let completed = flags.completed(|name| std::env::var(name).ok());
+    let (flags, times) = match completed.and_then(|flags| Ok((checked(times(&flags, dev_mode))?, flags))) {
+        Ok((times, flags)) => (flags, times),
+        Err(fault) => return wrong(&fault),
     };
     log_at(flags.loglevel.as_deref().unwrap_or("info"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let outcome = runtime.context("start the runtime").and_then(|runtime| runtime.block_on(lead(flags)));
+    let outcome =
+        runtime.context("start the runtime").and_then(|runtime| runtime.block_on(lead(flags, times)));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -100,6 +98,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says what is wrong with flags or environment, and the exit code for that.
+pub(crate) fn wrong(fault: &str) -> ExitCode {
+    log_at("");
+    tracing::error!("{fault}");
+    ExitCode::from(2)
 }
 
 impl Flags {
@@ -124,7 +129,7 @@ impl Flags {
     }
 }
 
-async fn lead(flags: Flags) -> anyhow::Result<()> {
+async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
     let user_agent = format!("{}/{}", sweep::managers::OURS, env!("CARGO_PKG_VERSION"));
     let from = Local { kubeconfig: flags.kubeconfig.clone(), master: None };
     let client = local(&from, &Options::named(&user_agent))?;
@@ -146,8 +151,7 @@ async fn lead(flags: Flags) -> anyhow::Result<()> {
         identity: format!("{host}_{:08x}", fastrand::u32(..)),
         metrics,
     };
-    let (times, config) = (times(&flags, std::env::var_os("CATTLE_DEV_MODE").is_some()), config(&flags));
-    Box::pin(run(parts, times, config, life.clone())).await?;
+    Box::pin(run(parts, times, config(&flags), life.clone())).await?;
     life.end().await;
     Ok(())
 }
@@ -170,6 +174,24 @@ fn times(flags: &Flags, dev_mode: bool) -> ElectionTimes {
     }
 }
 
+/// Times that keep two leaders apart: whoever may still write has its Lease.
+fn checked(times: ElectionTimes) -> Result<ElectionTimes, String> {
+    let ElectionTimes { lease, renew_deadline, retry_period } = times;
+    if lease <= renew_deadline {
+        return Err(format!(
+            "the lease duration ({lease:?}) must be longer than the renew deadline ({renew_deadline:?}): set both, by \
+             --lease-duration and --renew-deadline or CATTLE_ELECTION_LEASE_DURATION and CATTLE_ELECTION_RENEW_DEADLINE"
+        ));
+    }
+    if renew_deadline <= retry_period {
+        return Err(format!(
+            "the renew deadline ({renew_deadline:?}) must be longer than the retry period ({retry_period:?}): set both, \
+             by --renew-deadline and --retry-period or CATTLE_ELECTION_RENEW_DEADLINE and CATTLE_ELECTION_RETRY_PERIOD"
+        ));
+    }
+    Ok(times)
+}
+
 fn config(flags: &Flags) -> Config {
     Config {
         workers: flags.threadiness.unwrap_or(THREADINESS).clamp(1, 64) * AT_ONCE,
@@ -189,6 +211,9 @@ pub(crate) fn two_dashes(arg: OsString) -> OsString {
     }
 }
 
+/// What they have to say we say too, with the object that it is about.
+const QUIET: &str = "kube_runtime=off,kube_client=off";
+
 /// Text of the Go program's levels to a filter; what it does not know means debug. Libraries are not for `debug`.
 fn filter(level: &str) -> String {
     let level = match level.to_ascii_lowercase().as_str() {
@@ -200,9 +225,9 @@ fn filter(level: &str) -> String {
     };
     match level {
         "debug" | "trace" => {
-            format!("{level},hyper=info,hyper_util=info,h2=info,tower=info,rustls=info,kube=info")
+            format!("{level},hyper=info,hyper_util=info,h2=info,tower=info,rustls=info,kube=info,{QUIET}")
         }
-        _ => level.to_owned(),
+        _ => format!("{level},{QUIET}"),
     }
 }
 
@@ -215,8 +240,9 @@ pub(crate) fn log_at(level: &str) {
 
 /// A duration as Go writes it: `45s`, `1m30s`, `1.5h`.
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed =
-        text.parse::<SignedDuration>().map_err(|error| format!("{error}; write it as 45s or 1m30s"))?;
+    let parsed = text
+        .parse::<SignedDuration>()
+        .map_err(|_| format!("{text:?} is no duration; write it as 45s or 1m30s"))?;
     let duration = Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())?;
     if duration.is_zero() { Err("a duration cannot be zero".to_owned()) } else { Ok(duration) }
 }
@@ -323,6 +349,19 @@ mod tests {
         assert_eq!(short.lease, Duration::from_secs(90));
     }
 
+    // with a lease that ends before the leader stops to write, two would write at once
+    #[rstest]
+    #[case::defaults(&[], None)]
+    #[case::dev_mode(&["--lease-duration", "46h", "--renew-deadline", "45h"], None)]
+    #[case::lease_alone(&["--lease-duration", "10s"], Some("CATTLE_ELECTION_RENEW_DEADLINE"))]
+    #[case::equal(&["--lease-duration", "30s"], Some("must be longer than the renew deadline (30s)"))]
+    #[case::slow_retries(&["--retry-period", "1m"], Some("must be longer than the retry period (60s)"))]
+    fn times_that_admit_two_leaders_are_refused(#[case] args: &[&str], #[case] part: Option<&str>) {
+        let checked = checked(times(&flags(args).unwrap(), false));
+        let fault = checked.err().unwrap_or_default();
+        assert!(part.map_or(fault.is_empty(), |part| fault.contains(part)), "{fault}");
+    }
+
     #[test]
     fn one_dash_is_as_good_as_two() {
         assert_eq!(flags(&["-loglevel", "trace", "-threadiness=5"]).unwrap().threadiness, Some(5));
@@ -346,7 +385,7 @@ mod tests {
     #[case("WARN", "warn")]
     #[case("info", "info")]
     fn levels_are_logruss(#[case] level: &str, #[case] expected: &str) {
-        assert_eq!(filter(level), expected);
+        assert_eq!(filter(level), format!("{expected},{QUIET}"));
     }
 
     #[test]

@@ -13,8 +13,8 @@
 //! * Both have the object's name. A Service or slice of that name that is not ours is never touched.
 //! * Verdicts live in the slice; with the controller gone, traffic goes on by the last ones.
 //! * Nothing is written that is already so, and nothing here waits: what is waited for is watched
-//!   ([`HostPath::subscribe`]). One thing has no watch: somebody else's Service without our label in our way, which
-//!   is looked at again every minute.
+//!   ([`HostPath::subscribe`]). Two things have no watch, and are looked at again every minute: somebody else's
+//!   Service without our label in our way, and the reasons for which the server refuses what we write.
 
 mod backends;
 mod changes;
@@ -44,6 +44,7 @@ pub use backends::BackendId;
 pub use write::Error;
 pub(crate) use write::message;
 
+use crate::balancer::REFUSED_AGAIN;
 use crate::balancer::host::{Served, Waiting, Withdrawal};
 use crate::context::{Caches, Context};
 use host::HostAddresses;
@@ -151,13 +152,13 @@ impl HostPath {
         match write::carry_out(&cx.client, slices, key, slice).await? {
             Written::Done => {}
             Written::Stale => return Ok(None),
-            Written::Refused(why) => return Ok(Some(refused("EndpointSlice", &why))),
+            Written::Refused(why) => return Ok(Some(refused(cx, key, "EndpointSlice", &why))),
         }
         let service_write = service::write(service.as_deref(), owner, listeners, address);
         match write::carry_out(&cx.client, services, key, service_write).await? {
             Written::Done => {}
             Written::Stale => return Ok(None),
-            Written::Refused(why) => return Ok(Some(refused("Service", &why))),
+            Written::Refused(why) => return Ok(Some(refused(cx, key, "Service", &why))),
         }
 
         let service = services.get(key);
@@ -279,9 +280,11 @@ fn going(key: &ObjectKey) -> Waiting {
     Waiting { reason: "ServiceGoing", message }
 }
 
-/// The server's refusal is the load balancer's: its listeners make no valid Service.
-fn refused(kind: &str, why: &str) -> Served {
-    let message = format!("the {kind} was refused, correct the listeners or the name: {why}");
+/// The server's refusal is the load balancer's: its listeners make no valid Service, or a quota is used up, of whose
+/// end nobody tells us.
+fn refused(cx: &Context, key: &ObjectKey, kind: &str, why: &str) -> Served {
+    cx.queue.add_after(key.clone(), REFUSED_AGAIN);
+    let message = format!("the {kind} was refused, correct what the server says of it: {why}");
     Served { waiting: Some(Waiting { reason: "ServiceRefused", message }), ..Served::default() }
 }
 

@@ -1,17 +1,18 @@
 //! Pools of Harvester before 1.2: ConfigMap `kube-system/kubevip`, turned into `IPPool` objects once.
 //!
-//! What can be imported is; what cannot is named, an entry a line, in an annotation of the ConfigMap. An import that
-//! was interrupted is repeated: pools that are there already stay, and only learn which addresses were in use.
+//! What can be imported is; what cannot is named, an entry a line, in an annotation of the ConfigMap, and in an Event
+//! where we may write one. Pools that are there already stay as they are and only learn which addresses were in use, so
+//! an import that was interrupted is repeated; what they lack of the ConfigMap is named too.
 
 mod plan;
 
 use std::{net::IpAddr, sync::Arc};
 
-use controller_kit::{Cache, Kept, Next, ObjectKey, replace};
+use controller_kit::{Cache, EventKind, Kept, Next, ObjectKey, replace};
 use harvester_api::{IPPool, annotations, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, ResourceExt,
+    Api, Resource, ResourceExt,
     api::{ListParams, PostParams},
 };
 
@@ -46,15 +47,20 @@ pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<Kept<ConfigMap>>) ->
     if source.annotations().get(annotations::AFTER_CONVERSION).is_some_and(|done| done == "true") {
         return Ok(Next::AwaitChange);
     }
-    let in_use = in_use(&cx).await?;
+    let (in_use, unread) = in_use(&cx).await?;
     let Plan { pools, remember, mut faults } = plan::decide(source.data.as_ref(), &in_use);
+    faults.extend(unread);
 
     for pool in pools {
         let name = pool.name_any();
         match Api::<IPPool>::all(cx.client.clone()).create(&PostParams::default(), &pool).await {
             Ok(_) => tracing::info!(pool = name, "imported from ConfigMap kube-system/kubevip"),
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                tracing::info!(pool = name, "already there: only addresses in use are imported");
+                let there = Api::<IPPool>::all(cx.client.clone()).get_opt(&name).await;
+                let there = there.map_err(|source| Error::Create { pool: name.clone(), source })?;
+                let lack = there.and_then(|there| plan::lacks(&pool, &there));
+                tracing::info!(pool = name, lack, "already there: only addresses in use are imported");
+                faults.extend(lack);
             }
             Err(kube::Error::Api(status)) if plan::final_refusal(&status) => {
                 faults.push(format!("pool {name}: {}", status.message));
@@ -77,6 +83,10 @@ pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<Kept<ConfigMap>>) ->
     for fault in &faults {
         tracing::warn!(fault, "not imported from ConfigMap kube-system/kubevip");
     }
+    if !faults.is_empty() {
+        let message = format!("not imported: {}", faults.join("; "));
+        cx.recorder.publish(&source.object_ref(&()), EventKind::Warning, "ImportIncomplete", &message);
+    }
     let marked = source.edited(|json| plan::mark(json, &faults));
     if let Some(json) = marked {
         let written = replace::<ConfigMap>(&cx.client, &json).await;
@@ -85,8 +95,9 @@ pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<Kept<ConfigMap>>) ->
     Ok(Next::AwaitChange)
 }
 
-/// Addresses given out by kube-vip-cloud-provider: it kept a ConfigMap of that name in every namespace.
-async fn in_use(cx: &Context) -> Result<Vec<InUse>, Error> {
+/// Addresses given out by kube-vip-cloud-provider, which kept a ConfigMap of that name in every namespace; and what of
+/// that cannot be read.
+async fn in_use(cx: &Context) -> Result<(Vec<InUse>, Vec<String>), Error> {
     let params = ListParams::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let all = Api::<ConfigMap>::all(cx.client.clone()).list(&params).await;
     let all = all.map_err(|source| Error::Request { doing: "list ConfigMaps named kubevip", source })?;
@@ -95,5 +106,12 @@ async fn in_use(cx: &Context) -> Result<Vec<InUse>, Error> {
         let text = map.data.unwrap_or_default().remove(names::KUBEVIP_SERVICES).unwrap_or_default();
         plan::services(&namespace, &text)
     };
-    Ok(all.items.into_iter().flat_map(of).collect())
+    let (mut addresses, mut unread) = (Vec::new(), Vec::new());
+    for read in all.items.into_iter().map(of) {
+        match read {
+            Ok(found) => addresses.extend(found),
+            Err(why) => unread.push(why),
+        }
+    }
+    Ok((addresses, unread))
 }

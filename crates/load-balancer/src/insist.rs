@@ -20,7 +20,8 @@ where
     }
 }
 
-fn is_refusal(error: &kube::Error) -> bool {
+/// Whether the server will say the same to the same request again, as far as it alone is asked.
+pub(crate) fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429))
 }
 

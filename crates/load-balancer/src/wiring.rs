@@ -61,6 +61,11 @@ impl Queues {
         }
         registry.register("pool_addresses", "Usable addresses of a pool", self.usage.total.clone());
         registry.register(
+            "pool_records_foreign",
+            "Records that other programs made in our pools and that name no load balancer",
+            self.foreign.clone(),
+        );
+        registry.register(
             "pool_addresses_available",
             "Addresses that nobody holds",
             self.usage.available.clone(),

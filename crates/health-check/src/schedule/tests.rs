@@ -134,6 +134,26 @@ fn a_dead_backend_loses_its_traffic_after_failure_threshold_periods_and_one_time
     assert_eq!(world.ready("web"), [(1, false)]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
+    let mut world = World::new(8, 1);
+    world.fail(1);
+    world.on(watch("web", &[(1, check(1, 2, 1, 1), false)]));
+    let error = |world: &World| world.schedule.verdicts(&"web")[&1].error.clone();
+    world.pass(SECOND * 10);
+    assert_eq!((error(&world), world.changes.len()), (Some(DialError::Refused), 1));
+    world.answers.insert(1, Err(DialError::Unreachable("no route to host".to_owned())));
+    world.pass(SECOND * 10);
+    assert_eq!(world.changes.len(), 2);
+    assert!(matches!(error(&world), Some(DialError::Unreachable(_))));
+    world.answers.insert(1, Err(DialError::Unreachable("network is down".to_owned())));
+    world.pass(SECOND * 10);
+    assert_eq!(world.changes.len(), 2, "another wording is the same kind");
+    world.answers.insert(1, Ok(()));
+    world.pass(SECOND * 10);
+    assert_eq!((error(&world), world.changes.len()), (None, 3));
+}
+
 #[test]
 fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
     // load-balancer.md 10.5

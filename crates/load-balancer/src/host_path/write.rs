@@ -24,7 +24,7 @@ pub(crate) enum Written {
     Done,
     /// The object was not what we took it for; the cache now has it as it is. Decide again.
     Stale,
-    /// The server will not have it, however often it is tried: its reason.
+    /// The server will not have it as it is: its reason.
     Refused(String),
 }
 
@@ -97,7 +97,9 @@ pub(crate) async fn carry_out<K: HostKind>(
             cache.wrote(object);
             Ok(Written::Done)
         }
-        Err(kube::Error::Api(status)) if status.code == 422 => Ok(Written::Refused(status.message.clone())),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+            Ok(Written::Refused(status.message.clone()))
+        }
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
             refresh(client, cache, key).await.map_err(failed("read"))?;
             match cache.get(key) {

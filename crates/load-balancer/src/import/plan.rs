@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, net::IpAddr};
 use harvester_api::{
     IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector, annotations, labels,
 };
-use ipam::{RangeSpec, Ranges, Record, legacy::Legacy};
+use ipam::{Range, RangeSpec, Ranges, Record, legacy::Legacy};
 use kube::{ResourceExt, core::Status};
 use serde::Deserialize;
 use serde_json::Value;
+
+use crate::pool::view;
 
 /// Name of the pool for everybody.
 const GLOBAL: &str = "global";
@@ -62,6 +64,36 @@ pub(super) fn decide(data: Option<&BTreeMap<String, String>>, in_use: &[InUse]) 
     plan
 }
 
+/// What the pool `there`, which has the name already, does not give of what the ConfigMap says.
+pub(super) fn lacks(wanted: &IPPool, there: &IPPool) -> Option<String> {
+    let name = wanted.name_any();
+    let wanted = view::definition(wanted).ok()?;
+    let there = view::definition(there).unwrap_or_else(|_| view::bare(there));
+    let gives = |range: &Range| {
+        there.ranges.iter().any(|other| other.covers(range.start()) && other.covers(range.end()))
+    };
+    let absent: Vec<_> =
+        wanted.ranges.iter().filter(|range| !gives(range)).map(ToString::to_string).collect();
+    let serves = if wanted.selector.is_global() {
+        there.selector.is_global()
+    } else {
+        let own = &wanted.selector.scopes;
+        own.iter().all(|scope| there.selector.scopes.iter().any(|other| other.matches(scope)))
+    };
+    let whom = if name == GLOBAL { "everybody".to_owned() } else { format!("namespace {name}") };
+    let lacks = [
+        (!absent.is_empty()).then(|| format!("without {}", absent.join(", "))),
+        (!serves).then(|| format!("not for {whom}")),
+    ];
+    let lacks: Vec<_> = lacks.into_iter().flatten().collect();
+    (!lacks.is_empty()).then(|| {
+        let lacks = lacks.join(", and ");
+        format!(
+            "pool {name}: there is an IPPool of this name already, {lacks}: change it if somebody needs that"
+        )
+    })
+}
+
 fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IPPool {
     let range = |spec: &RangeSpec| PoolRange {
         subnet: spec.subnet.clone(),
@@ -106,25 +138,24 @@ struct ServiceEntry {
     service_name: String,
 }
 
-/// Reads the key `kubevip-services` of a namespace's ConfigMap. What cannot be read is passed over: it is only a hint.
-pub(super) fn services(namespace: &str, text: &str) -> Vec<InUse> {
+/// Reads the key `kubevip-services` of a namespace's ConfigMap. Entries that are no addresses are passed over.
+///
+/// # Errors
+/// The text is no list of Services: a sentence that says so.
+pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String> {
     if text.is_empty() {
-        return Vec::new();
+        return Ok(Vec::new());
     }
-    let read = serde_json::from_str::<Services>(text);
-    let entries = match read {
-        Ok(read) => read.services,
-        Err(error) => {
-            tracing::warn!(namespace, %error, "kubevip-services cannot be read: addresses in use are not known");
-            return Vec::new();
-        }
-    };
+    let read = serde_json::from_str::<Services>(text).map_err(|error| {
+        format!("ConfigMap {namespace}/kubevip, kubevip-services cannot be read, so addresses in use are not known: {error}")
+    });
+    let entries = read?.services;
     let of = |entry: ServiceEntry| {
         let address = entry.vip.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified())?;
         let named = !entry.service_name.is_empty();
         named.then(|| InUse { namespace: namespace.to_owned(), service: entry.service_name, address })
     };
-    entries.into_iter().filter_map(of).collect()
+    Ok(entries.into_iter().filter_map(of).collect())
 }
 
 /// Whether the server will give the same answer to the same object again. A webhook's denial comes as 500 from the Go
@@ -168,7 +199,7 @@ mod tests {
     }
 
     fn services_of(namespace: &str, value: &Value) -> Vec<InUse> {
-        services(namespace, &value.to_string())
+        services(namespace, &value.to_string()).unwrap()
     }
 
     fn history<'a>(plan: &'a Plan, pool: &str) -> Vec<(&'a str, &'a str)> {
@@ -202,6 +233,25 @@ mod tests {
         assert_eq!(default.labels()[labels::GLOBAL_IP_POOL], "false");
     }
 
+    #[rstest]
+    #[case::the_same(json!([{"subnet": "192.168.10.0/24"}]), "default", None)]
+    #[case::wider(json!([{"subnet": "192.168.0.0/16"}]), "*", None)]
+    #[case::other_ranges(json!([{"subnet": "10.0.0.0/24"}]), "default", Some("without 192.168.10.1-192.168.10.254"))]
+    #[case::for_others(json!([{"subnet": "192.168.10.0/24"}]), "shop", Some("not for namespace default"))]
+    #[case::both(json!([{"subnet": "x"}]), "shop", Some("192.168.10.254, and not for namespace default"))]
+    fn a_pool_that_is_there_already_is_compared(
+        #[case] ranges: Value,
+        #[case] namespace: &str,
+        #[case] lack: Option<&str>,
+    ) {
+        let plan = decide(Some(&data(&[("cidr-default", "192.168.10.0/24")])), &[]);
+        let scope = json!([{"namespace": namespace, "project": "*", "guestCluster": "*"}]);
+        let there = json!({"metadata": {"name": "default"}, "spec": {"ranges": ranges, "selector": {"scope": scope}}});
+        let found = lacks(&plan.pools[0], &serde_json::from_value(there).unwrap());
+        assert_eq!(found.is_some(), lack.is_some(), "{found:?}");
+        assert!(lack.is_none_or(|part| found.as_deref().unwrap_or_default().contains(part)), "{found:?}");
+    }
+
     #[test]
     fn addresses_in_use_are_remembered_where_they_belong() {
         let mut in_use =
@@ -222,7 +272,12 @@ mod tests {
     fn bad_entries_are_named_and_the_others_imported() {
         let map =
             data(&[("nodash", "x"), ("cidr-a", "10.0.1.0/24, nonsense"), ("range-b", "10.0.2.7-10.0.2.7")]);
-        let plan = decide(Some(&map), &services("a", "not json"));
+        let unreadable = services("a", "not json").unwrap_err();
+        assert!(
+            unreadable.starts_with("ConfigMap a/kubevip, kubevip-services cannot be read"),
+            "{unreadable}"
+        );
+        let plan = decide(Some(&map), &[]);
         assert_eq!(plan.pools.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(plan.faults.len(), 2);
         let mut json = json!({"metadata": {}});

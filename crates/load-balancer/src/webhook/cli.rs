@@ -11,29 +11,30 @@ use cloud_config::{Local, Options, local};
 use controller_kit::{Clock, Life};
 
 use super::{Address, Config, Policy, run};
-use crate::cli::{log_at, two_dashes};
+use crate::cli::{log_at, two_dashes, wrong};
 
 /// Judges and completes LoadBalancer objects and IPPools before they are stored.
 #[derive(Debug, Parser)]
 #[command(name = "harvester-load-balancer-webhook", version)]
 struct Flags {
-    /// How much is logged: panic, fatal, error, warn, info, debug, trace.
-    #[arg(long, env = "LOGLEVEL", default_value = "info")]
-    loglevel: String,
+    /// How much is logged: panic, fatal, error, warn, info, debug, trace [env: LOGLEVEL] [default: info].
+    #[arg(long)]
+    loglevel: Option<String>,
     /// Accepted because the Go program has it; reviews are judged as they come.
-    #[arg(long, env = "THREADINESS", default_value_t = 2)]
-    threadiness: usize,
-    /// Port to serve on; also from HARVESTER_WEBHOOK_SERVER_HTTPS_PORT. [default: 8443]
-    #[arg(long, env = "WEBHOOK_SERVER_HTTPS_PORT")]
+    #[arg(long)]
+    threadiness: Option<usize>,
+    /// Port to serve on [env: WEBHOOK_SERVER_HTTPS_PORT, HARVESTER_WEBHOOK_SERVER_HTTPS_PORT] [default: 8443].
+    #[arg(long)]
     https_port: Option<u16>,
-    /// Namespace of the chart: of the Service and of the secrets with the certificates.
-    #[arg(long, env = "NAMESPACE", default_value = "harvester-system")]
-    namespace: String,
-    /// Accepted because the Go program has it; no rule uses it. Also from HARVESTER_CONTROLLER_USER_NAME.
-    #[arg(long, env = "CONTROLLER_USER_NAME")]
+    /// Namespace of the chart: of the Service and of the secrets with the certificates [env: NAMESPACE]
+    /// [default: harvester-system].
+    #[arg(long)]
+    namespace: Option<String>,
+    /// Accepted because the Go program has it; no rule uses it.
+    #[arg(long)]
     controller_user: Option<String>,
     /// Accepted because the Go program has it; no rule uses it.
-    #[arg(long, env = "GARBAGE_COLLECTION_USER_NAME")]
+    #[arg(long)]
     gc_user: Option<String>,
     /// The one user who may write addresses and the records of pools.
     /// [default: system:serviceaccount:<namespace>:harvester-load-balancer]
@@ -59,7 +60,11 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    log_at(&flags.loglevel);
+    let flags = match flags.completed(|name| std::env::var(name).ok()) {
+        Ok(flags) => flags,
+        Err(fault) => return wrong(&fault),
+    };
+    log_at(flags.loglevel.as_deref().unwrap_or("info"));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let outcome = runtime.context("start the runtime").and_then(|runtime| runtime.block_on(serve(&flags)));
     match outcome {
@@ -77,7 +82,7 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
         local(&Local { kubeconfig: flags.kubeconfig.clone(), master: None }, &Options::named(&user_agent))?;
     let life = Life::new();
     life.stop_on_signals().context("listen for signals")?;
-    let port = port(flags.https_port, std::env::var("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT").ok())?;
+    let port = flags.https_port.unwrap_or(8443);
     // all addresses of both families; where there is no IPv6, those of IPv4
     let listener =
         TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)));
@@ -89,22 +94,33 @@ async fn serve(flags: &Flags) -> anyhow::Result<()> {
 
 fn config(flags: &Flags) -> Config {
     let Flags { namespace, status_writer, url, .. } = flags;
+    let namespace = namespace.as_deref().unwrap_or("harvester-system");
     let writer = || format!("system:serviceaccount:{namespace}:harvester-load-balancer");
     Config {
-        namespace: namespace.clone(),
+        namespace: namespace.to_owned(),
         policy: Policy { status_writer: status_writer.clone().unwrap_or_else(writer) },
         address: url.clone().map_or(Address::Service, Address::Url),
     }
 }
 
-/// The port by flag or by the name that the Go program reads, else by the name that the chart sets.
-fn port(given: Option<u16>, by_chart: Option<String>) -> anyhow::Result<u16> {
-    match (given, by_chart.filter(|text| !text.is_empty())) {
-        (Some(port), _) => Ok(port),
-        (None, Some(text)) => text
-            .parse()
-            .with_context(|| format!("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT {text:?} is not a port")),
-        (None, None) => Ok(8443),
+impl Flags {
+    /// What was not given comes from the environment, where an empty text counts as nothing. The port has two names
+    /// there: the one that the Go program reads, and the one that the chart sets.
+    fn completed(mut self, environment: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
+        let text = |name: &str| environment(name).filter(|text| !text.is_empty());
+        let port = |name: &str| {
+            let port = text(name).map(|text| text.parse().map_err(|_| format!("{text:?} is no port")));
+            port.transpose().map_err(|fault| format!("environment variable {name}: {fault}"))
+        };
+        if self.https_port.is_none() {
+            self.https_port = port("WEBHOOK_SERVER_HTTPS_PORT")?;
+        }
+        if self.https_port.is_none() {
+            self.https_port = port("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT")?;
+        }
+        self.loglevel = self.loglevel.or_else(|| text("LOGLEVEL"));
+        self.namespace = self.namespace.or_else(|| text("NAMESPACE"));
+        Ok(self)
     }
 }
 
@@ -145,18 +161,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case(Some(9443), Some("1"), Some(9443))]
-    #[case(None, Some("9444"), Some(9444))]
-    #[case(None, Some(""), Some(8443))]
-    #[case(None, None, Some(8443))]
-    #[case(None, Some("high"), None)]
+    #[case::flag(&["--https-port=9443"], &[("WEBHOOK_SERVER_HTTPS_PORT", "1")], Some(Some(9443)))]
+    #[case::go(&[], &[("WEBHOOK_SERVER_HTTPS_PORT", "9442"), ("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT", "1")], Some(Some(9442)))]
+    #[case::chart(&[], &[("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT", "9444")], Some(Some(9444)))]
+    #[case::empty(&[], &[("WEBHOOK_SERVER_HTTPS_PORT", ""), ("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT", ""), ("THREADINESS", "")],
+        Some(None))]
+    #[case::no_port(&[], &[("HARVESTER_WEBHOOK_SERVER_HTTPS_PORT", "high")], None)]
     fn the_port_comes_from_either_spelling(
-        #[case] given: Option<u16>,
-        #[case] by_chart: Option<&str>,
-        #[case] expected: Option<u16>,
+        #[case] args: &[&str],
+        #[case] environment: &[(&str, &str)],
+        #[case] expected: Option<Option<u16>>,
     ) {
         // pitfalls-load-balancer.md WH-10: there, the chart sets names that the program does not read
-        assert_eq!(port(given, by_chart.map(ToOwned::to_owned)).ok(), expected);
+        let find = |name: &str| {
+            environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        };
+        let completed = flags(args).unwrap().completed(find);
+        assert_eq!(completed.ok().map(|flags| flags.https_port), expected);
     }
 
     #[rstest]

@@ -1,14 +1,15 @@
-//! What the stories have in common: a running controller, and sentences about objects.
+//! What the stories have in common: a running controller, faults, and sentences about objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use controller_kit::{Clock, Life};
 use futures::FutureExt;
 use harvester_api::{Condition, IPPool, IPPoolStatus, LoadBalancer, LoadBalancerStatus, condition};
-use health_check::DialError;
+use health_check::{Dial, DialError};
+use k8s_openapi::api::core::v1::Event;
 use load_balancer::{Config, ElectionTimes, Parts, run};
 use serde_json::json;
-use test_cluster::{TestCluster, User};
+use test_cluster::{Rights, TestCluster, User};
 use tokio::task::JoinHandle;
 
 /// A controller that runs until it is dropped or stopped.
@@ -24,12 +25,18 @@ impl Drop for Controller {
 }
 
 impl Controller {
+    /// Where nobody answers a health check.
     pub(crate) fn start(cluster: &TestCluster, identity: &str) -> Self {
+        let refuse: Dial = Arc::new(|_| async { Err(DialError::Refused) }.boxed());
+        Self::dialling(cluster, identity, refuse)
+    }
+
+    pub(crate) fn dialling(cluster: &TestCluster, identity: &str, dial: Dial) -> Self {
         let life = Life::new();
         let parts = Parts {
             client: cluster.harvester.client(User::LoadBalancer),
             clock: Clock::starting_at(cluster.start()),
-            dial: Arc::new(|_| async { Err(DialError::Refused) }.boxed()),
+            dial,
             seed: 1,
             identity: identity.to_owned(),
             metrics: None,
@@ -65,6 +72,25 @@ pub(crate) async fn controller(cluster: &TestCluster) -> Controller {
     let controller = Controller::start(cluster, "one");
     cluster.settle().await;
     controller
+}
+
+/// Rules for the simulated server, as a person writes them.
+pub(crate) async fn faults(cluster: &TestCluster, rules: &str) {
+    let yaml = format!(
+        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: sim-faults, namespace: kube-system}}, data: {{rules: '{rules}'}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// How many Events with this reason were written. The existing role of the load balancer grants none.
+pub(crate) async fn told(cluster: &TestCluster, reason: &str) -> usize {
+    let events = cluster.harvester.list::<Event>().await;
+    events.iter().filter(|event| event.reason.as_deref() == Some(reason)).count()
+}
+
+/// So many Events where they may be written, else none.
+pub(crate) fn granted(cluster: &TestCluster, count: usize) -> usize {
+    if cluster.rights() == Rights::Ours { count } else { 0 }
 }
 
 /// A pool for everybody in 192.0.2.0/24, from `.first` to `.last`.

@@ -1,27 +1,34 @@
 //! The load balancer in a cluster, with backends that answer as they are told and a kube-vip that announces.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use controller_kit::{Clock, Life};
 use futures::FutureExt as _;
 use harvester_api::{Condition, LoadBalancer, condition};
 use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use load_balancer::{Config, ElectionTimes, Parts, run};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
+
+use super::stage::Controller;
 
 /// How often the cluster may come to rest without showing what is waited for: thresholds and leases take time.
 const RESTS: usize = 80;
 
 pub(crate) struct Lab {
     pub(crate) cluster: TestCluster,
-    answering: Arc<Mutex<BTreeSet<SocketAddr>>>,
-    life: Option<Life>,
+    answers: Arc<Mutex<BTreeMap<SocketAddr, Answer>>>,
+    controller: Option<Controller>,
+}
+
+/// What a backend does with a health check; others refuse it.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Yes,
+    Silence,
 }
 
 impl Lab {
@@ -36,39 +43,29 @@ impl Lab {
             )
             .await;
         drop(tracing_subscriber::fmt().with_env_filter("warn").with_test_writer().try_init());
-        let mut lab = Self { cluster, answering: Arc::default(), life: None };
+        let mut lab = Self { cluster, answers: Arc::default(), controller: None };
         lab.start_controller();
         lab
     }
 
     pub(crate) fn start_controller(&mut self) {
-        let life = Life::new();
-        let answering = self.answering.clone();
+        let answers = self.answers.clone();
         let dial: Dial = Arc::new(move |address| {
-            let answers = answering.lock().unwrap().contains(&address);
-            async move { if answers { Ok(()) } else { Err(DialError::Refused) } }.boxed()
+            let answer = answers.lock().unwrap().get(&address).copied();
+            async move {
+                match answer {
+                    Some(Answer::Yes) => Ok(()),
+                    Some(Answer::Silence) => std::future::pending().await,
+                    None => Err(DialError::Refused),
+                }
+            }
+            .boxed()
         });
-        let parts = Parts {
-            client: self.cluster.harvester.client(User::LoadBalancer),
-            clock: Clock::starting_at(self.cluster.start()),
-            dial,
-            seed: 7,
-            identity: "lab".to_owned(),
-            metrics: None,
-        };
-        let config = Config {
-            workers: 4,
-            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
-            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
-            dummy_endpoint: "10.52.0.255".parse().unwrap(),
-        };
-        let inner = life.clone();
-        life.spawn(async move { run(parts, ElectionTimes::default(), config, inner).await.unwrap() });
-        self.life = Some(life);
+        self.controller = Some(Controller::dialling(&self.cluster, "lab", dial));
     }
 
     pub(crate) async fn stop_controller(&mut self) {
-        self.life.take().expect("it runs").end().await;
+        self.controller.take().expect("it runs").stop().await;
     }
 
     /// A VM with label `tier: <tier>` and one address.
@@ -102,11 +99,15 @@ impl Lab {
     }
 
     pub(crate) fn answer(&self, address: &str) {
-        self.answering.lock().unwrap().insert(format!("{address}:8080").parse().unwrap());
+        self.answers.lock().unwrap().insert(port_of(address), Answer::Yes);
     }
 
     pub(crate) fn refuse(&self, address: &str) {
-        self.answering.lock().unwrap().remove(&format!("{address}:8080").parse().unwrap());
+        self.answers.lock().unwrap().remove(&port_of(address));
+    }
+
+    pub(crate) fn silence(&self, address: &str) {
+        self.answers.lock().unwrap().insert(port_of(address), Answer::Silence);
     }
 
     /// Announces what the Service asks for, as kube-vip does.
@@ -193,6 +194,18 @@ impl Lab {
         panic!("expected {expected}, it stays {:#?}", self.balancer().await.status);
     }
 
+    /// Waits until the status gives this error for its only backend.
+    pub(crate) async fn until_error(&self, expected: &str) {
+        for _ in 0..RESTS {
+            self.cluster.settle().await;
+            let backends = self.balancer().await.status.unwrap_or_default().backends;
+            if backends.iter().map(|backend| backend.last_error.as_str()).eq([expected]) {
+                return;
+            }
+        }
+        panic!("expected {expected:?}, it stays {:#?}", self.balancer().await.status);
+    }
+
     pub(crate) async fn ready(&self) -> Option<Condition> {
         condition::ready(&self.balancer().await.status?.conditions).cloned()
     }
@@ -204,6 +217,10 @@ impl Lab {
         let writes = work.iter().filter(|request| request.is_write());
         writes.map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()
     }
+}
+
+fn port_of(address: &str) -> SocketAddr {
+    format!("{address}:8080").parse().unwrap()
 }
 
 /// Long enough for thresholds of a few seconds.

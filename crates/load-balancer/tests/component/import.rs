@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::stage::{address_of, balancer, controller, in_step, record_of};
+use super::stage::{address_of, balancer, controller, granted, in_step, record_of, told};
 
 const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
     data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.200/29, range-team-a: 192.0.2.100-192.0.2.110,
@@ -54,6 +54,24 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(record_of(&cluster, "default").await, before);
         assert!(cluster.harvester.get::<IPPool>("late").await.is_none());
+    }
+
+    async fn a_pool_that_has_the_name_already_and_other_ranges_is_told(cluster: TestCluster) {
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: default},
+              spec: {ranges: [{subnet: 203.0.113.0/24}],
+                     selector: {scope: [{project: '*', namespace: default, guestCluster: '*'}]}}}",
+        ).await;
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
+              data: {cidr-default: 192.0.2.0/28}}",
+        ).await;
+        let _running = controller(&cluster).await;
+        let report = annotations_of(&cluster).await[annotations::IMPORT_ERRORS].clone();
+        assert!(report.starts_with("pool default: there is an IPPool of this name already, without 192.0.2.1-"), "{report}");
+        assert_eq!(told(&cluster, "ImportIncomplete").await, granted(&cluster, 1));
+        let pool = cluster.harvester.get::<IPPool>("default").await.unwrap();
+        assert_eq!(pool.spec.ranges[0].subnet, "203.0.113.0/24");
     }
 
     async fn an_import_that_was_interrupted_is_finished(cluster: TestCluster) {

@@ -1,16 +1,13 @@
 //! Stories of vm load balancers: from object to traffic and back.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
-
-#[path = "host_path/lab.rs"]
-mod lab;
-
 use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use lab::{A_WHILE, Lab};
 use serde_json::json;
 use test_cluster::{Rights, Side, TestCluster};
+
+use super::lab::{A_WHILE, Lab};
+use super::stage::faults;
 
 /// Every second, one good answer, two bad ones.
 const CHECK: &str =
@@ -91,11 +88,8 @@ test_cluster::component_tests! {
 
     #[simulated_only("faults are the simulated server's")]
     async fn questions_at_the_start_that_fail_are_asked_again(cluster: TestCluster) {
-        let rules = "[{verb: list, resource: nodes, nth: 1, answer: 500},
-            {verb: get, resource: customresourcedefinitions, nth: 1, answer: drop}]";
-        let faults = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"rules": rules},
-            "metadata": {"name": "sim-faults", "namespace": "kube-system"}});
-        cluster.harvester.apply(&faults.to_string()).await;
+        faults(&cluster, "[{verb: list, resource: nodes, nth: 1, answer: 500},
+            {verb: get, resource: customresourcedefinitions, nth: 1, answer: drop}]").await;
         let lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;
         lab.web(CHECK).await;
@@ -174,6 +168,33 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-", "192.168.7.13-"]).await;
         lab.web("{port: 0}").await;
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.13+"]).await;
+    }
+
+    async fn the_error_of_a_backend_is_the_newest_one(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web(CHECK).await;
+        lab.until_error("connection refused").await;
+        lab.silence("192.168.7.11");
+        lab.until_error("no answer in time").await;
+        lab.answer("192.168.7.11");
+        lab.until_error("").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_service_that_the_server_refuses_is_told_and_tried_again(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.cluster.settle().await;
+        faults(&lab.cluster, "[{verb: create, resource: services, probability: 1, answer: 403}]").await;
+        lab.web("{}").await;
+        lab.cluster.settle().await;
+        let ready = lab.ready().await.unwrap();
+        assert_eq!(ready.reason, "ServiceRefused");
+        assert!(ready.message.starts_with("the Service was refused, correct what the server says"), "{}", ready.message);
+        faults(&lab.cluster, "[]").await;
+        lab.cluster.advance(A_WHILE * 3).await;
+        lab.until_ready_says("service is waiting for external IP").await;
     }
 
     async fn a_leased_address_is_followed_and_zero_is_none(cluster: TestCluster) {

@@ -1,12 +1,15 @@
-//! The whole controller against an API server: addresses for guest clusters' load balancers, and the pools behind them.
+//! The load balancer against API servers: the controller, the host path, and the admission webhook.
 
 #![expect(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
-mod controller {
+mod component {
     mod addresses;
     mod faults;
+    mod host_path;
     mod import;
+    mod lab;
     mod machines;
     mod repair;
     mod stage;
+    mod webhook;
 }

@@ -1,7 +1,5 @@
 //! Stories of the admission webhook: over TLS as an API server asks it, and behind both API servers.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail their test")]
-
 use std::net::TcpListener;
 use std::time::Duration;
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use harvester_api::{IPPool, LoadBalancer, annotations};
-use k8s_openapi::api::core::v1::Event;
 use load_balancer::sweep::managers;
 use serde_json::{Value, json};
-use test_cluster::{Rights, TestCluster};
+use test_cluster::TestCluster;
 
 use super::stage::{
-    Controller, address_of, balancer, controller, in_step, overwrite_pool_status, pool, record_of,
+    Controller, address_of, balancer, controller, granted, in_step, overwrite_pool_status, pool, record_of,
+    told,
 };
 
 test_cluster::component_tests! {
@@ -52,6 +52,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.11");
         assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "machines/node-1");
+        assert_eq!(told(&cluster, "AddressLost").await, granted(&cluster, 1));
     }
 
     async fn an_object_that_went_while_nobody_looked_gives_its_address_back_to_those_who_ask_by_hand(cluster: TestCluster) {
@@ -82,9 +83,7 @@ test_cluster::component_tests! {
         let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
         assert_eq!(pool.metadata.annotations.unwrap_or_default().get(annotations::MANUALLY_RELEASE_IP), None);
         in_step(&cluster).await;
-        let events = cluster.harvester.list::<Event>().await;
-        let refused = events.iter().filter(|event| event.reason.as_deref() == Some("ManualReleaseRefused")).count();
-        assert_eq!(refused, if cluster.rights() == Rights::Ours { 3 } else { 0 }, "the existing role grants no Events");
+        assert_eq!(told(&cluster, "ManualReleaseRefused").await, granted(&cluster, 3));
     }
 
     async fn a_load_balancer_deleted_before_its_finalizer_leaves_nothing(cluster: TestCluster) {

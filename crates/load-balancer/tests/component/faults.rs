@@ -5,15 +5,9 @@ use std::{collections::BTreeSet, time::Duration};
 use harvester_api::LoadBalancer;
 use test_cluster::TestCluster;
 
-use super::stage::{Controller, address_of, balancer, controller, in_step, pool, record_of};
-
-/// Rules as a person writes them.
-async fn faults(cluster: &TestCluster, rules: &str) {
-    let yaml = format!(
-        "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: sim-faults, namespace: kube-system}}, data: {{rules: '{rules}'}}}}"
-    );
-    cluster.harvester.apply(&yaml).await;
-}
+use super::stage::{
+    Controller, address_of, balancer, controller, faults, in_step, pool, ready_of, record_of,
+};
 
 /// Ten load balancers come and five go while `rules` hold; then all is in step.
 async fn works_in_the_end(cluster: &TestCluster, rules: &str) {
@@ -56,6 +50,23 @@ test_cluster::component_tests! {
         works_in_the_end(&cluster, "[{verb: update, resource: ippools, probability: 0.3, answer: 409},
             {verb: update, resource: loadbalancers, probability: 0.3, answer: 409},
             {verb: update, probability: 0.3, answer: 500}, {verb: get, probability: 0.3, answer: 500}]").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_pool_that_may_not_be_written_is_told_and_tried_again(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 40).await;
+        cluster.settle().await;
+        faults(&cluster, "[{verb: update, resource: ippools, probability: 1, answer: 403}]").await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!(ready.reason, "PoolNotWritten");
+        assert!(ready.message.starts_with("fail to reserve an address in pool edge"), "{}", ready.message);
+        faults(&cluster, "[]").await;
+        cluster.advance(Duration::from_secs(90)).await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        in_step(&cluster).await;
     }
 
     #[simulated_only("faults are the simulated server's")]

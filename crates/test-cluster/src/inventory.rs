@@ -89,7 +89,7 @@ pub(crate) async fn wipe(client: &Client, side: Side, kept: &BTreeSet<String>) -
 
 fn kinds(side: Side) -> Vec<String> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let custom = manifests::kinds(side).into_iter().map(|kind| {
+    let custom = manifests::kinds(side).iter().map(|kind| {
         let spec = &kind["spec"];
         let stored =
             spec["versions"].as_array().and_then(|all| all.iter().find(|version| version["storage"] == true));

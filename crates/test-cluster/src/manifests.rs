@@ -1,6 +1,8 @@
 //! What lies on a cluster before a test begins: the kinds of `deploy/crds/` and of a Harvester host, and the roles of
 //! `deploy/rbac/`.
 
+use std::sync::LazyLock;
+
 use kube::core::{GroupVersionKind, TypeMeta};
 use kube::discovery::ApiResource;
 use serde_json::Value;
@@ -50,10 +52,10 @@ pub fn roles(rights: Rights, side: Side, guest: &GuestCluster) -> Vec<Value> {
 /// # Panics
 /// When a file of `deploy/crds/` is not YAML; a test of this crate would have told.
 #[must_use]
-pub fn kinds(side: Side) -> Vec<Value> {
-    let files: &[&str] = match side {
-        Side::Guest => &[],
-        Side::Harvester => &[
+pub fn kinds(side: Side) -> &'static [Value] {
+    // read once: whoever applies an object looks its kind up here
+    static HARVESTERS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+        let files = [
             include_str!("../../../deploy/crds/loadbalancers.yaml"),
             include_str!("../../../deploy/crds/ippools.yaml"),
             include_str!("../../sim-harvester/crds/kubevirt.io_virtualmachines.yaml"),
@@ -63,16 +65,20 @@ pub fn kinds(side: Side) -> Vec<Value> {
             include_str!("../../sim-harvester/crds/harvesterhci.io_settings.yaml"),
             include_str!("../../sim-harvester/crds/harvesterhci.io_virtualmachineimages.yaml"),
             include_str!("../../sim-harvester/crds/harvesterhci.io_keypairs.yaml"),
-        ],
-    };
-    files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()
+        ];
+        files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()
+    });
+    match side {
+        Side::Guest => &[],
+        Side::Harvester => &HARVESTERS,
+    }
 }
 
 /// The resource of a kind, and whether it lies in namespaces.
 pub(crate) fn resource(side: Side, types: &TypeMeta) -> (ApiResource, bool) {
     let gvk = GroupVersionKind::try_from(types).expect("an apiVersion has at most one slash");
-    let custom = kinds(side).into_iter().map(|kind| kind["spec"].clone());
-    match custom.into_iter().find(|spec| spec["group"] == gvk.group && spec["names"]["kind"] == gvk.kind) {
+    let mut custom = kinds(side).iter().map(|kind| &kind["spec"]);
+    match custom.find(|spec| spec["group"] == gvk.group && spec["names"]["kind"] == gvk.kind) {
         Some(spec) => {
             let plural = spec["names"]["plural"].as_str().expect("a kind has a plural");
             (ApiResource::from_gvk_with_plural(&gvk, plural), spec["scope"] == "Namespaced")

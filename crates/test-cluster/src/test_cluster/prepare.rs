@@ -23,10 +23,10 @@ pub(super) async fn namespaces(cluster: &Cluster, guest: &GuestCluster) {
 /// A kind counts when its objects can be listed: a moment after the server calls it established.
 pub(super) async fn kinds(cluster: &Cluster) {
     let kinds = manifests::kinds(cluster.side());
-    for kind in &kinds {
+    for kind in kinds {
         cluster.apply_object(kind.clone()).await;
     }
-    for kind in &kinds {
+    for kind in kinds {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (group, plural) = (text(&kind["spec"]["group"]), text(&kind["spec"]["names"]["plural"]));
         for version in kind["spec"]["versions"].as_array().into_iter().flatten() {

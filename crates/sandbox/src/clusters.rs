@@ -132,7 +132,7 @@ impl Cluster {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             apply_one(&self.admin, object).await.with_context(|| format!("apply {name}"))?;
         }
-        for kind in &kinds {
+        for kind in kinds {
             let name = kind.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             established(&self.admin, name).await?;
         }

@@ -4,8 +4,8 @@
 //! (pitfalls-node-driver.md B3). A cause is final where waiting does not help: then the wait stops early.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota};
-use kube::ResourceExt as _;
+use jiff::Timestamp;
+use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
 use crate::{address, cloud_init::AGENT_USER_DATA, seen::Seen};
@@ -114,9 +114,9 @@ fn of_start(instance: &VirtualMachineInstance) -> Option<Cause> {
     Some(if over_quota { lasting(&(text + "; raise the quota or remove machines")) } else { passing(&text) })
 }
 
-fn of_claim(claim: &PersistentVolumeClaim, seen: &Seen) -> Option<Cause> {
+fn of_claim(claim: &DynamicObject, seen: &Seen) -> Option<Cause> {
     let name = claim.name_any();
-    match claim.status.as_ref().and_then(|status| status.phase.as_deref()) {
+    match claim.data["status"]["phase"].as_str() {
         Some("Lost") => Some(lasting(&format!("volume {name} has lost its data: make the machine anew"))),
         Some("Bound") => None,
         _ => {
@@ -126,24 +126,25 @@ fn of_claim(claim: &PersistentVolumeClaim, seen: &Seen) -> Option<Cause> {
     }
 }
 
-fn of_pod(pod: &Pod) -> Option<Cause> {
-    let status = pod.status.as_ref()?;
-    let unscheduled = status
-        .conditions
-        .iter()
-        .flatten()
-        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+fn of_pod(pod: &DynamicObject) -> Option<Cause> {
+    let status = &pod.data["status"];
+    let unscheduled =
+        listed(&status["conditions"]).find(|it| it["type"] == "PodScheduled" && it["status"] == "False");
     if let Some(unscheduled) = unscheduled {
-        let why = unscheduled.message.as_deref().unwrap_or("the scheduler does not say why");
+        let why = unscheduled["message"].as_str().unwrap_or("the scheduler does not say why");
         return Some(passing(&format!("no host can take the VM: {why}")));
     }
-    let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
-    let waiting =
-        containers.filter_map(|container| container.state.as_ref()?.waiting.as_ref()).find(|waiting| {
-            !matches!(waiting.reason.as_deref(), None | Some("ContainerCreating" | "PodInitializing"))
-        })?;
-    let (reason, message) = (waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref());
+    let containers = listed(&status["containerStatuses"]).chain(listed(&status["initContainerStatuses"]));
+    let mut waiting = containers.map(|container| &container["state"]["waiting"]);
+    let usual = |reason: &str| matches!(reason, "ContainerCreating" | "PodInitializing");
+    let waiting = waiting.find(|waiting| waiting["reason"].as_str().is_some_and(|reason| !usual(reason)))?;
+    let (reason, message) = (waiting["reason"].as_str().unwrap_or_default(), waiting["message"].as_str());
     Some(passing(&format!("the VM's pod does not start: {reason} {}", message.unwrap_or_default())))
+}
+
+/// What is in a list; nothing in what is none.
+fn listed(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
 }
 
 /// An instance that is there, and either runs without being reached, or does not run.
@@ -188,11 +189,11 @@ fn of_quota(seen: &Seen) -> Option<Cause> {
     if running {
         return None;
     }
-    seen.quotas.iter().find_map(|quota: &ResourceQuota| {
-        let status = quota.status.as_ref()?;
-        let (hard, used) = (status.hard.as_ref()?, status.used.as_ref()?);
-        let (what, limit) = hard.iter().find(|(what, limit)| used.get(*what) == Some(limit))?;
-        let (name, limit) = (quota.name_any(), &limit.0);
+    seen.quotas.iter().find_map(|quota| {
+        let status = &quota.data["status"];
+        let (hard, used) = (status["hard"].as_object()?, &status["used"]);
+        let (what, limit) = hard.iter().find(|(what, limit)| used.get(what.as_str()) == Some(limit))?;
+        let (name, limit) = (quota.name_any(), limit.as_str()?);
         Some(passing(&format!("quota {name} of the namespace is used up: {what} {limit} of {limit}")))
     })
 }
@@ -215,16 +216,16 @@ fn of_status(vm: &VirtualMachine) -> Option<Cause> {
 
 /// The newest warning about objects whose name has this in it: the VM, its pod `virt-launcher-<name>-…`, its claims.
 fn newest_warning(seen: &Seen, name: &str) -> Option<String> {
-    let about = |event: &&Event| {
-        event.type_.as_deref() == Some("Warning")
-            && event.involved_object.name.as_deref().is_some_and(|involved| involved.contains(name))
+    let about = |event: &&DynamicObject| {
+        let involved = event.data["involvedObject"]["name"].as_str();
+        event.data["type"] == "Warning" && involved.is_some_and(|involved| involved.contains(name))
     };
-    let time = |event: &&Event| {
-        let last = event.last_timestamp.as_ref().map(|time| time.0);
-        last.or_else(|| event.event_time.as_ref().map(|time| time.0))
+    let time = |event: &&DynamicObject| {
+        let parsed = |key: &str| event.data[key].as_str()?.parse::<Timestamp>().ok();
+        parsed("lastTimestamp").or_else(|| parsed("eventTime"))
     };
-    let event = seen.warnings.iter().filter(about).max_by_key(time)?;
-    let (reason, message) = (event.reason.as_deref()?, event.message.as_deref().unwrap_or_default());
+    let event = &seen.warnings.iter().filter(about).max_by_key(time)?.data;
+    let (reason, message) = (event["reason"].as_str()?, event["message"].as_str().unwrap_or_default());
     Some(format!("{reason}: {message}"))
 }
 

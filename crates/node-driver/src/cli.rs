@@ -5,8 +5,6 @@ mod command_line;
 
 use std::{ffi::OsString, io, io::Write as _, process::ExitCode, sync::Arc};
 
-use controller_kit::Clock;
-
 use crate::{
     access,
     driver::{Driver, Parts},
@@ -83,10 +81,18 @@ fn parts(say: Say, kubeconfig: Option<String>) -> Parts {
         connect: access::connect(),
         make_key: ssh_key::generate,
         say,
-        clock: Clock::system(),
+        now: time_of_day,
         seed: fastrand::u64(..),
         kubeconfig,
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "here the time enters; the controllers' clock would bring their kit along"
+)]
+fn time_of_day() -> jiff::Timestamp {
+    jiff::Timestamp::now()
 }
 
 /// The address goes out before anything else is started: rancher-machine waits for it.

@@ -16,8 +16,8 @@ mod remove;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use cloud_config::expiry::Expiry;
-use controller_kit::Clock;
 use futures::future::BoxFuture;
+use jiff::Timestamp;
 use kube::Client;
 
 use crate::{
@@ -48,7 +48,8 @@ pub struct Parts {
     /// Makes a machine's SSH key; it runs beside everything else.
     pub make_key: fn() -> KeyPair,
     pub say: Say,
-    pub clock: Clock,
+    /// The time of day.
+    pub now: fn() -> Timestamp,
     /// For random name parts.
     pub seed: u64,
     /// The kubeconfig that was passed to this process, which wins over the stored one.

@@ -9,11 +9,11 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use kube::{
-    Api, Client, Resource,
+    Api, Client, Resource, ResourceExt as _,
     api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, PropagationPolicy},
-    core::{GroupVersionKind, NamespaceResourceScope},
+    core::{ClusterResourceScope, GroupVersionKind, NamespaceResourceScope},
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
@@ -64,20 +64,24 @@ impl Host {
         self.client.clone()
     }
 
-    /// A kind in the machine's namespace.
-    pub fn api<K>(&self) -> Api<K>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
-    {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    /// The same, of objects that are read later: what follows them is compiled once for all kinds.
+    /// Objects of a kind in the machine's namespace. They are read later: what handles them is compiled once for all kinds.
     pub fn any<K>(&self) -> Api<DynamicObject>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
-        Api::namespaced_with(self.client.clone(), &self.namespace, &ApiResource::erase::<K>(&()))
+        self.of(&ApiResource::erase::<K>(&()))
+    }
+
+    /// Objects of a kind without namespaces.
+    fn anywhere<K>(&self) -> Api<DynamicObject>
+    where
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
+    {
+        Api::all_with(self.client.clone(), &ApiResource::erase::<K>(&()))
+    }
+
+    fn of(&self, kind: &ApiResource) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, kind)
     }
 
     /// The VM of this name, or nothing. A 404 about anything else (the cluster behind Rancher's proxy, the kind) is an
@@ -86,7 +90,8 @@ impl Host {
     /// # Errors
     /// As the server says.
     pub async fn vm(&self, name: &str) -> Result<Option<VirtualMachine>, Error> {
-        self.get("read", "VM", name).await
+        let found = self.get(&ApiResource::erase::<VirtualMachine>(&()), "VM", name).await?;
+        found.map(parse).transpose().map_err(|error| self.error("read", "VM", name, error))
     }
 
     /// The running instance of this name, or nothing.
@@ -94,75 +99,108 @@ impl Host {
     /// # Errors
     /// As the server says.
     pub async fn instance(&self, name: &str) -> Result<Option<VirtualMachineInstance>, Error> {
-        self.get("read", "instance of VM", name).await
+        let what = "instance of VM";
+        let found = self.get(&ApiResource::erase::<VirtualMachineInstance>(&()), what, name).await?;
+        found.map(parse).transpose().map_err(|error| self.error("read", what, name, error))
     }
 
     /// The Secret of this name, or nothing.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn secret(&self, name: &str) -> Result<Option<Secret>, Error> {
-        self.get("read", "Secret", name).await
+    pub async fn secret(&self, name: &str) -> Result<Option<DynamicObject>, Error> {
+        self.get(&ApiResource::erase::<Secret>(&()), "Secret", name).await
     }
 
-    async fn get<K>(&self, verb: &'static str, what: &'static str, name: &str) -> Result<Option<K>, Error>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + DeserializeOwned
-            + Clone
-            + std::fmt::Debug,
-    {
-        match self.api::<K>().get(name).await {
+    async fn get(
+        &self,
+        kind: &ApiResource,
+        what: &'static str,
+        name: &str,
+    ) -> Result<Option<DynamicObject>, Error> {
+        match self.of(kind).get(name).await {
             Ok(object) => Ok(Some(object)),
-            Err(error) if error::is_about(&error, &K::plural(&()), name) => Ok(None),
-            Err(error) => Err(self.error(verb, what, name, error)),
+            Err(error) if error::is_about(&error, &kind.plural, name) => Ok(None),
+            Err(error) => Err(self.error("read", what, name, error)),
         }
     }
 
-    /// Makes a VM or a Secret. The answer has its UID.
+    /// Makes the VM. The answer has its UID.
     ///
     /// # Errors
     /// As the server says; an error without an answer does not mean that nothing was made.
-    pub async fn create<K>(&self, what: &'static str, object: &Value) -> Result<K, Error>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + DeserializeOwned
-            + Serialize
-            + Clone
-            + std::fmt::Debug,
-    {
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-        let typed: K = serde_json::from_value(object.clone()).expect("our own objects fit their kinds");
-        let made = self.api::<K>().create(&PostParams::default(), &typed).await;
-        made.map_err(|error| self.error("make", what, &name, error))
+    pub async fn create_vm(&self, vm: &Value) -> Result<VirtualMachine, Error> {
+        let made = self.create(&ApiResource::erase::<VirtualMachine>(&()), "VM", vm).await?;
+        let name = made.name_any();
+        parse(made).map_err(|error| self.error("make", "VM", &name, error))
     }
 
-    /// Deletes an object of this UID; `Ok(false)` where it is gone already, or has another UID by now.
+    /// Makes the Secret. The answer has its UID.
+    ///
+    /// # Errors
+    /// As [`Host::create_vm`].
+    pub async fn create_secret(&self, secret: &Value) -> Result<DynamicObject, Error> {
+        self.create(&ApiResource::erase::<Secret>(&()), "Secret", secret).await
+    }
+
+    async fn create(
+        &self,
+        kind: &ApiResource,
+        what: &'static str,
+        object: &Value,
+    ) -> Result<DynamicObject, Error> {
+        let object: DynamicObject =
+            serde_json::from_value(object.clone()).expect("our own objects have metadata");
+        let made = self.of(kind).create(&PostParams::default(), &object).await;
+        made.map_err(|error| self.error("make", what, &object.name_any(), error))
+    }
+
+    /// Deletes the VM of this UID; `Ok(false)` where it is gone already, or has another UID by now.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete<K>(&self, what: &'static str, name: &str, uid: Option<&str>) -> Result<bool, Error>
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>
-            + DeserializeOwned
-            + Clone
-            + std::fmt::Debug,
-    {
+    pub async fn delete_vm(&self, name: &str, uid: &str) -> Result<bool, Error> {
+        self.delete(&ApiResource::erase::<VirtualMachine>(&()), "VM", name, Some(uid)).await
+    }
+
+    /// Deletes the Secret, of this UID where one is given; the answer is that of [`Host::delete_vm`].
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn delete_secret(&self, name: &str, uid: Option<&str>) -> Result<bool, Error> {
+        self.delete(&ApiResource::erase::<Secret>(&()), "Secret", name, uid).await
+    }
+
+    /// Deletes a volume; `Ok(false)` where it is gone already.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn delete_claim(&self, name: &str) -> Result<bool, Error> {
+        self.delete(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name, None).await
+    }
+
+    async fn delete(
+        &self,
+        kind: &ApiResource,
+        what: &'static str,
+        name: &str,
+        uid: Option<&str>,
+    ) -> Result<bool, Error> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Foreground),
             preconditions: uid
                 .map(|uid| kube::api::Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
-        let error = match self.api::<K>().delete(name, &params).await {
+        let error = match self.of(kind).delete(name, &params).await {
             Ok(_) => return Ok(true),
-            Err(error) if error::is_about(&error, &K::plural(&()), name) => return Ok(false),
+            Err(error) if error::is_about(&error, &kind.plural, name) => return Ok(false),
             Err(error) => self.error("delete", what, name, error),
         };
         // a conflict may be about the UID, or about anything else
         if error.is_taken() && uid.is_some() {
-            let there: Option<K> = self.get("read", what, name).await?;
-            if there.is_none_or(|there| there.meta().uid.as_deref() != uid) {
+            let there = self.get(kind, what, name).await?;
+            if there.is_none_or(|there| there.metadata.uid.as_deref() != uid) {
                 return Ok(false);
             }
         }
@@ -178,7 +216,7 @@ impl Host {
         // the UID is a condition: another VM of that name answers 409
         let patch = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
         let patched =
-            self.api::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+            self.any::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         patched.map(drop).map_err(|error| self.error("annotate", "VM", name, error))
     }
 
@@ -254,8 +292,8 @@ impl Host {
     ///
     /// # Errors
     /// As the server says, also where it is not there.
-    pub async fn storage_class(&self, name: &str) -> Result<StorageClass, Error> {
-        let api: Api<StorageClass> = Api::all(self.client.clone());
+    pub async fn storage_class(&self, name: &str) -> Result<DynamicObject, Error> {
+        let api = self.anywhere::<StorageClass>();
         api.get(name).await.map_err(|error| Error::new("read", "storage class", name, error))
     }
 
@@ -263,8 +301,8 @@ impl Host {
     ///
     /// # Errors
     /// As the server says.
-    pub async fn nodes(&self) -> Result<Vec<Node>, Error> {
-        let listed = Api::<Node>::all(self.client.clone()).list(&kube::api::ListParams::default()).await;
+    pub async fn nodes(&self) -> Result<Vec<DynamicObject>, Error> {
+        let listed = self.anywhere::<Node>().list(&kube::api::ListParams::default()).await;
         Ok(listed.map_err(|error| Error::new("list", "hosts", "of Harvester", error))?.items)
     }
 
@@ -274,20 +312,25 @@ impl Host {
     /// As the server says.
     pub async fn claims_labelled(&self, label: &str, value: &str) -> Result<Vec<String>, Error> {
         let params = kube::api::ListParams::default().labels(&format!("{label}={value}"));
-        let listed = self.api::<PersistentVolumeClaim>().list_metadata(&params).await;
+        let listed = self.any::<PersistentVolumeClaim>().list_metadata(&params).await;
         let listed = listed.map_err(|error| Error::new("list", "volumes with label", label, error))?;
         Ok(listed.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
     }
 
     /// Whether the namespace is there; where that may not be asked, it is.
     pub async fn has_namespace(&self) -> bool {
-        let answer = Api::<Namespace>::all(self.client.clone()).get(&self.namespace).await;
+        let answer = self.anywhere::<Namespace>().get(&self.namespace).await;
         !answer.is_err_and(|error| error::is_about(&error, "namespaces", &self.namespace))
     }
 
     fn error(&self, verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Error {
         Error::new(verb, what, format_args!("{}/{name}", self.namespace), source)
     }
+}
+
+/// An object as its kind.
+fn parse<K: DeserializeOwned>(object: DynamicObject) -> kube::Result<K> {
+    serde_json::to_value(object).and_then(serde_json::from_value).map_err(kube::Error::SerdeError)
 }
 
 fn harvester(kind: &str, plural: &str) -> ApiResource {

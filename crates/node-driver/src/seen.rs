@@ -1,8 +1,7 @@
 //! What a wait knows of the world: the VM, its instance, and, once it does not get on, what else might say why.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota};
-use kube::{Resource, ResourceExt};
+use kube::{Resource, ResourceExt, api::DynamicObject};
 
 use crate::host::follow::News;
 
@@ -57,11 +56,11 @@ impl<K: Resource> Objects<K> {
 pub struct Seen {
     pub vm: Objects<VirtualMachine>,
     pub instance: Objects<VirtualMachineInstance>,
-    pub pods: Objects<Pod>,
-    pub claims: Objects<PersistentVolumeClaim>,
-    pub quotas: Objects<ResourceQuota>,
+    pub pods: Objects<DynamicObject>,
+    pub claims: Objects<DynamicObject>,
+    pub quotas: Objects<DynamicObject>,
     /// Warnings in the namespace.
-    pub warnings: Objects<Event>,
+    pub warnings: Objects<DynamicObject>,
     /// The newest failure of a request, until the next news of the VM.
     pub trouble: Option<String>,
 }
@@ -72,10 +71,10 @@ pub struct Seen {
 pub enum Heard {
     Vm(News<VirtualMachine>),
     Instance(News<VirtualMachineInstance>),
-    Pods(News<Pod>),
-    Claim(News<PersistentVolumeClaim>),
-    Quotas(News<ResourceQuota>),
-    Warnings(News<Event>),
+    Pods(News<DynamicObject>),
+    Claim(News<DynamicObject>),
+    Quotas(News<DynamicObject>),
+    Warnings(News<DynamicObject>),
 }
 
 impl Seen {

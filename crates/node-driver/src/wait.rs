@@ -11,15 +11,14 @@ use k8s_openapi::{
     api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::{Resource, ResourceExt as _, api::DynamicObject, core::NamespaceResourceScope};
-use serde::de::DeserializeOwned;
+use kube::{Api, ResourceExt as _, api::DynamicObject};
 use tokio::{
     sync::mpsc,
     task::JoinSet,
     time::{Instant, sleep},
 };
 
-use harvester_api::labels::VM_NAME;
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels::VM_NAME};
 
 use crate::{
     address,
@@ -151,9 +150,10 @@ pub async fn until(
     let (tell, mut hear) = mpsc::channel(QUEUE);
     let mut followed = Followed { tasks: JoinSet::new(), tell };
     let by_name = || Select::Name(machine.to_owned());
-    followed.add(host, by_name(), start, Heard::Vm);
+    followed.add(host.any::<VirtualMachine>(), by_name(), start, |news| Heard::Vm(news.read()));
     if !matches!(goal, Goal::Gone { .. }) {
-        followed.add(host, by_name(), start, Heard::Instance);
+        let instances = host.any::<VirtualMachineInstance>();
+        followed.add(instances, by_name(), start, |news| Heard::Instance(news.read()));
     }
     let (began, mut seen, mut investigating) = (Instant::now(), Seen::default(), false);
     let mut told: Vec<String> = vec![];
@@ -187,16 +187,19 @@ struct Followed {
 }
 
 impl Followed {
-    fn add<K>(&mut self, host: &Host, select: Select, start: Start, heard: fn(News<K>) -> Heard)
-    where
-        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()> + DeserializeOwned + Send + 'static,
-    {
-        let (tell, mut hear) = mpsc::channel::<News<DynamicObject>>(1);
-        let (to, api) = (self.tell.clone(), host.any::<K>());
+    fn add(
+        &mut self,
+        api: Api<DynamicObject>,
+        select: Select,
+        start: Start,
+        heard: fn(News<DynamicObject>) -> Heard,
+    ) {
+        let (tell, mut hear) = mpsc::channel(1);
+        let to = self.tell.clone();
         self.tasks.spawn(async move {
             let forward = async {
                 while let Some(news) = hear.recv().await {
-                    if to.send(heard(news.read())).await.is_err() {
+                    if to.send(heard(news)).await.is_err() {
                         return;
                     }
                 }
@@ -209,22 +212,19 @@ impl Followed {
     fn investigate(&mut self, host: &Host, machine: &str, seen: &Seen) -> bool {
         let Some(vm) = seen.vm() else { return false };
         for claim in claim_names(vm, |_| true) {
-            self.add::<PersistentVolumeClaim>(host, Select::Name(claim), Start::Read, Heard::Claim);
+            self.add(host.any::<PersistentVolumeClaim>(), Select::Name(claim), Start::Read, Heard::Claim);
         }
         let pods = Select::Labels(format!("{VM_NAME}={machine}"));
-        self.add::<Pod>(host, pods, Start::Read, Heard::Pods);
-        self.add::<ResourceQuota>(host, Select::Fields(String::new()), Start::Read, Heard::Quotas);
+        self.add(host.any::<Pod>(), pods, Start::Read, Heard::Pods);
+        self.add(host.any::<ResourceQuota>(), Select::Fields(String::new()), Start::Read, Heard::Quotas);
         let warnings = Select::Fields("type=Warning".to_owned());
-        self.add::<Event>(host, warnings, Start::Read, Heard::Warnings);
+        self.add(host.any::<Event>(), warnings, Start::Read, Heard::Warnings);
         true
     }
 }
 
 /// Names of the claims of a VM whose volumes are of interest, in their order.
-pub fn claim_names(
-    vm: &harvester_api::VirtualMachine,
-    interest: impl Fn(&serde_json::Value) -> bool,
-) -> Vec<String> {
+pub fn claim_names(vm: &VirtualMachine, interest: impl Fn(&serde_json::Value) -> bool) -> Vec<String> {
     let volumes = vm.spec.rest.get("template").and_then(|template| template["spec"]["volumes"].as_array());
     let claims = volumes.into_iter().flatten().map(|volume| &volume["persistentVolumeClaim"]);
     claims
@@ -245,7 +245,7 @@ mod tests {
     const SOON: Duration = Duration::from_secs(1);
     const LATER: Duration = Duration::from_secs(60);
 
-    fn vm(extra: &Value) -> Objects<harvester_api::VirtualMachine> {
+    fn vm(extra: &Value) -> Objects<VirtualMachine> {
         let mut vm =
             json!({"metadata": {"name": "demo-1", "uid": "vm"}, "spec": {"runStrategy": "RerunOnFailure"}});
         for (key, value) in extra.as_object().unwrap() {
@@ -254,13 +254,13 @@ mod tests {
         Objects::these(vec![serde_json::from_value(vm).unwrap()])
     }
 
-    fn instance(phase: &str, address: &str) -> Objects<harvester_api::VirtualMachineInstance> {
+    fn instance(phase: &str, address: &str) -> Objects<VirtualMachineInstance> {
         let instance = json!({"metadata": {"name": "demo-1", "uid": "one"}, "spec": {},
             "status": {"phase": phase, "interfaces": [{"name": "nic-0", "ipAddress": address}]}});
         Objects::these(vec![serde_json::from_value(instance).unwrap()])
     }
 
-    fn owned(vm: &str) -> Objects<harvester_api::VirtualMachineInstance> {
+    fn owned(vm: &str) -> Objects<VirtualMachineInstance> {
         let owner =
             json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo-1", "uid": vm});
         let instance = json!({"metadata": {"name": "demo-1", "uid": "one", "ownerReferences": [owner]}, "spec": {},

@@ -6,8 +6,7 @@
 use std::{net::Ipv4Addr, path::Path, time::Duration};
 
 use harvester_api::VirtualMachine;
-use k8s_openapi::api::core::v1::Secret;
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, api::DynamicObject};
 
 use super::{Driver, Error, Place, again};
 use crate::{
@@ -152,7 +151,7 @@ impl Driver {
                 let marked = again(|| host.annotate_vm(&place.machine, &uid, REMOVED_CLAIMS, &claims)).await;
                 left.extend(marked.err().map(|error| format!("its volumes may be left ({error})")));
             }
-            let deleted = again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid))).await;
+            let deleted = again(|| host.delete_vm(&place.machine, &uid)).await;
             match deleted {
                 Err(error) => {
                     left.push(format!("VM {place} is left, remove the machine to delete it ({error})"));
@@ -176,7 +175,7 @@ impl Driver {
         }
         if let Some(uid) = secret {
             let name = machine.secret_name();
-            let deleted = again(|| host.delete::<Secret>("Secret", &name, Some(&uid))).await;
+            let deleted = again(|| host.delete_secret(&name, Some(&uid))).await;
             left.extend(deleted.err().map(|error| format!("Secret {name} is left ({error})")));
         }
         (!left.is_empty()).then(|| left.join("; "))
@@ -229,7 +228,7 @@ async fn make_vm(
         if attempt > 0 {
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        let error = match host.create::<VirtualMachine>("VM", wanted).await {
+        let error = match host.create_vm(wanted).await {
             Ok(vm) => return Ok(Found { vm, made_here: true }),
             Err(error) if error.is_taken() || error.is_passing() => error,
             Err(error) => return Err(error.to_string()),
@@ -259,7 +258,7 @@ async fn make_secret(
         if attempt > 0 {
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        let error = match host.create::<Secret>("Secret", wanted).await {
+        let error = match host.create_secret(wanted).await {
             Ok(made) => return Ok(made.uid()),
             Err(error) if error.is_taken() || error.is_passing() => error,
             Err(error) => return Err(error.to_string()),
@@ -274,13 +273,13 @@ async fn make_secret(
             return Err(format!("{last}: delete it or choose another name for the machine"));
         }
         let uid = there.uid();
-        again(|| host.delete::<Secret>("Secret", name, uid.as_deref())).await.map_err(text)?;
+        again(|| host.delete_secret(name, uid.as_deref())).await.map_err(text)?;
     }
     Err(last)
 }
 
 /// Whether a Secret was made by a driver, ours or upstream's.
-pub(super) fn is_ours(secret: &Secret) -> bool {
+pub(super) fn is_ours(secret: &DynamicObject) -> bool {
     use harvester_api::labels::{CREATOR, NODE_DRIVER};
     let labelled = secret.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
     labelled || secret.owner_references().iter().any(|owner| owner.kind == "VirtualMachine")

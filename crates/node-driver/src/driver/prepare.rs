@@ -130,7 +130,7 @@ impl Driver {
         inputs: Option<InputHash>,
         expiry: Option<BoxFuture<'static, Expiry>>,
     ) -> Vec<BoxFuture<'a, Answer>> {
-        let now = self.parts.clock.now();
+        let now = (self.parts.now)();
         let mut questions = vec![
             namespace_is_there(host, place).boxed(),
             name_is_free(host, place, inputs).boxed(),

@@ -6,7 +6,6 @@
 use std::time::Duration;
 
 use harvester_api::{VirtualMachine, annotations::REMOVE_ALL_PVCS, labels::GUEST_CLUSTER};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use kube::ResourceExt as _;
 
 use super::{Driver, Error, Place, again, create};
@@ -32,7 +31,7 @@ impl Driver {
         while let Some(vm) = again(|| host.vm(&place.machine)).await? {
             let uid = vm.uid().unwrap_or_default();
             let left = self.mark_claims(&host, &place, &vm).await?;
-            if !again(|| host.delete::<VirtualMachine>("VM", &place.machine, Some(&uid))).await? {
+            if !again(|| host.delete_vm(&place.machine, &uid)).await? {
                 continue;
             }
             let (goal, name) = (Goal::Gone { uid }, place.to_string());
@@ -40,7 +39,7 @@ impl Driver {
                 .await
                 .map_err(|cause| Error::calm(&cause))?;
             for claim in left {
-                let deleted = again(|| host.delete::<PersistentVolumeClaim>("volume", &claim, None)).await;
+                let deleted = again(|| host.delete_claim(&claim)).await;
                 deleted?;
             }
             break;
@@ -106,7 +105,7 @@ async fn remove_secret(host: &Host, place: &Place) -> Result<(), host::Error> {
     };
     let Some(secret) = found.filter(create::is_ours) else { return Ok(()) };
     let uid = secret.uid();
-    match again(|| host.delete::<Secret>("Secret", &name, uid.as_deref())).await {
+    match again(|| host.delete_secret(&name, uid.as_deref())).await {
         Err(error) if error.is_forbidden() => Ok(()),
         outcome => outcome.map(drop),
     }

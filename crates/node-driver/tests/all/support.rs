@@ -216,7 +216,7 @@ impl Harvester {
             }),
             make_key,
             say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),
-            clock: Clock::starting_at(START.parse().unwrap()),
+            now: || START.parse().unwrap(),
             seed,
             kubeconfig: None,
         });

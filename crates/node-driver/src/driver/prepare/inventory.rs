@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt as _, api::DynamicObject};
 
 use super::Answer;
@@ -104,15 +103,14 @@ pub(super) async fn devices(host: &Host, machine: &Machine) -> Answer {
     }
 }
 
-fn judge_devices(machine: &Machine, hosts: &[Node]) -> Answer {
+fn judge_devices(machine: &Machine, hosts: &[DynamicObject]) -> Answer {
     let mut wanted = BTreeMap::<&str, i64>::new();
     for device in machine.gpus.iter().chain(&machine.host_devices) {
         *wanted.entry(&device.device).or_default() += 1;
     }
-    let offers = |host: &Node, device: &str| {
-        let allocatable = host.status.as_ref().and_then(|status| status.allocatable.as_ref());
-        let quantity = allocatable.and_then(|all| all.get(device));
-        quantity.map_or(0, |quantity| quantity.0.parse().unwrap_or(i64::MAX))
+    let offers = |host: &DynamicObject, device: &str| {
+        let quantity = host.data["status"]["allocatable"][device].as_str();
+        quantity.map_or(0, |quantity| quantity.parse().unwrap_or(i64::MAX))
     };
     if hosts.iter().any(|host| wanted.iter().all(|(device, count)| offers(host, device) >= *count)) {
         return Answer::default();

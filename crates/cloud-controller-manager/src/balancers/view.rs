@@ -84,7 +84,7 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     };
     let (identity, service, wishes) = (*identity, *service, *wishes);
     let wanted = carried.map(|carried| Wanted { identity, service, wishes, carried });
-    let later = remarks::later(wishes, path);
+    let later = remarks::later(wishes, path, present.is_some());
     let forbidden = !faults.is_empty() && present.is_none();
     let more = later.as_deref().filter(|_| forbidden);
     let refused = refusal(service, &faults, more, present.is_some());

@@ -9,15 +9,18 @@ use crate::{
     wishes::{IP_FAMILIES, REFUSED, Wishes},
 };
 
-/// Keys of later versions that are not a reason to refuse anything, in one sentence.
-pub(super) fn later(wishes: &Wishes, path: DataPath) -> Option<String> {
+/// Keys of later versions that are not a reason to refuse anything, in one sentence. `exists`: there is an object, so
+/// what stands in kube-vip's annotation is ours, also when somebody took our finalizer off.
+pub(super) fn later(wishes: &Wishes, path: DataPath, exists: bool) -> Option<String> {
     let told_elsewhere = |key: &&str| {
         let by_the_host_path = match *key {
             annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,
             IP_FAMILIES => wishes.only_ipv6,
             _ => false,
         };
-        REFUSED.contains(key) || (path == DataPath::Host && by_the_host_path)
+        REFUSED.contains(key)
+            || (path == DataPath::Host && by_the_host_path)
+            || (exists && *key == annotations::KUBE_VIP_LOADBALANCER_IPS)
     };
     let keys: Vec<&str> = wishes.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
     let explained = [

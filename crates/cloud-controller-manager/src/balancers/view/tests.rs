@@ -110,6 +110,14 @@ fn a_refused_service_is_told_everything_in_one_event(
     assert!(view.refusals[0].message.contains(part), "{}", view.refusals[0].message);
 }
 
+#[test]
+fn kube_vips_annotation_is_no_wish_beside_an_object() {
+    let service = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
+    assert_eq!(told(&view(&service, None, |_| ())), ["NotSupported"]);
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
+    assert_eq!(told(&view(&service, Some(&object), |_| ())), Vec::<&str>::new());
+}
+
 // contract 13: what Kubernetes' own controller says, also where the guest carries the traffic
 #[test]
 fn a_cluster_without_nodes_is_told_on_both_paths() {

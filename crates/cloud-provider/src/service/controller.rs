@@ -142,6 +142,9 @@ impl<C: LoadBalancers> ServiceController<C> {
                     }
                 }
             }
+            if let Some(outcome) = plan.outcome {
+                self.crier.say(&about, &outcome);
+            }
         }
         Ok(Next::After(AFTER_CONFLICT))
     }

@@ -49,6 +49,8 @@ pub(super) enum Step {
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     pub(super) notices: Vec<Notice>,
+    /// What is so when all steps are done, and not before (pitfalls-ccm.md L31).
+    pub(super) outcome: Option<Notice>,
     pub(super) again: Option<Duration>,
 }
 
@@ -60,7 +62,7 @@ fn provide(seen: &Seen) -> Plan {
     let view = &seen.view;
     let mut notices = view.notices.clone();
     notices.extend(view.refusals.iter().cloned());
-    let mut plan = Plan { steps: vec![], notices, again: view.again };
+    let mut plan = Plan { notices, again: view.again, ..Plan::default() };
     let refused = !view.refusals.is_empty();
     let mut marks = missing(&view.before, &seen.annotations);
     let prepared = marks.is_empty();
@@ -113,8 +115,8 @@ fn provide(seen: &Seen) -> Plan {
     if let Balancer::Present { address: Some(address), .. } = &view.balancer
         && !plan.steps.is_empty()
     {
-        plan.notices
-            .push(Notice::normal("EnsuredLoadBalancer", format!("Load balancer has address {address}")));
+        let message = format!("Load balancer has address {address}");
+        plan.outcome = Some(Notice::normal("EnsuredLoadBalancer", message));
     }
     plan
 }
@@ -146,7 +148,7 @@ fn clean_up(seen: &Seen) -> Plan {
     let kept = if seen.deleting { &[][..] } else { &view.own_annotations[..] };
     let present = kept.iter().filter(|key| seen.annotations.contains_key(*key));
     plan.steps.push(Step::Release { marks: present.map(|key| (key.clone(), None)).collect() });
-    plan.notices.push(Notice::normal("DeletedLoadBalancer", "Deleted load balancer"));
+    plan.outcome = Some(Notice::normal("DeletedLoadBalancer", "Deleted load balancer"));
     plan
 }
 
@@ -319,11 +321,11 @@ mod tests {
 
     #[test]
     fn an_address_is_announced_when_it_is_there_and_not_before() {
-        let told = |balancer| decide(&with(wanted(balancer), publishing)).notices;
-        assert_eq!(told(present(true, None)), []);
-        assert_eq!(told(present(true, Some("10.0.0.9")))[0].reason, "EnsuredLoadBalancer");
+        let told = |balancer| decide(&with(wanted(balancer), publishing)).outcome.map(|notice| notice.reason);
+        assert_eq!(told(present(true, None)), None);
+        assert_eq!(told(present(true, Some("10.0.0.9"))), Some("EnsuredLoadBalancer"));
         let settled = decide(&with(wanted(present(true, Some("10.0.0.9"))), finalized));
-        assert_eq!((settled.steps, settled.notices), (vec![], vec![]));
+        assert_eq!(settled, Plan::default());
     }
 
     proptest::proptest! {

@@ -21,7 +21,8 @@ Annotations in the Harvester cluster:
 
 const REST: &str = "
 Objects that a real Harvester obeys too: labels topology.kubernetes.io/region and /zone of its Nodes,
-VirtualMachineInstanceMigration objects, spec.runStrategy of a VM, its subresources start, stop and restart.
+VirtualMachineInstanceMigration objects, spec.runStrategy of a VM, its subresources start, stop and restart,
+the Setting server-version (its hosts run the kube-vip of that release).
 
 Requests, by rules in ConfigMap kube-system/sim-faults of each cluster (not with --server real):
 

@@ -27,6 +27,7 @@ use crate::{
     measure,
     options::{Options, Server},
     parts::{Part, PartInfo},
+    rancher::furniture::HARVESTER,
     recipes,
 };
 
@@ -82,6 +83,9 @@ impl Stage {
         };
         let dir = Folder::take(options.dir.as_deref())?;
         announcer.note(&format!("sandbox in {}", dir.display()));
+        if options.server == Server::Real {
+            announcer.note("real API servers do not obey ConfigMap kube-system/sim-faults");
+        }
         let ground = Ground::take()?;
         let life = Life::new();
 
@@ -354,7 +358,7 @@ async fn simulate(
             network: ground.vms(),
             workloads: vec![Workload::web()],
             writes_slices: options.server == Server::Sim,
-            harvester_vip: Release::From12,
+            harvester_vip: Release::of_harvester(HARVESTER).context("a release of Harvester")?,
             guest_vip: Release::From12,
             carrier: Carrier::Sockets(WireMap::for_this_process()),
             lan,

@@ -2,6 +2,8 @@
 //! in it behaves, on a Setting how the network around it does. On an instance an annotation wins over its VM's. A VM may
 //! have it as a label instead, which the node driver can be asked for before there is a VM.
 
+pub(crate) mod follow;
+
 use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use serde::Deserialize;
@@ -18,9 +20,11 @@ pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
 /// On a Setting: JSON, see [`Dhcp`].
 pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
+/// On a Setting: the version of kube-vip in the guest.
+pub const GUEST_VIP: &str = "sim.harvesterhci.io/guest-kube-vip";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
-pub const HELP: [(&str, &str, &str); 6] = [
+pub const HELP: [(&str, &str, &str); 7] = [
     (
         AGENT,
         "VirtualMachine (also as a label), VirtualMachineInstance",
@@ -44,6 +48,7 @@ pub const HELP: [(&str, &str, &str); 6] = [
         "Setting",
         r#"{"pool": "127.7.0.100-127.7.0.200", "leaseSeconds": 60, "silent": false}: the DHCP server for VIPs"#,
     ),
+    (GUEST_VIP, "Setting", "a version such as 0.8.1: kube-vip in the guest is one that behaves as that did"),
 ];
 
 /// How everything that listens in a machine answers: its own server, its pods, its node ports.

@@ -60,9 +60,9 @@ pub struct Options {
     pub workloads: Vec<Workload>,
     /// Whether the slices of the guest's Services are written here; a real cluster has a controller for them.
     pub writes_slices: bool,
-    /// kube-vip in Harvester.
+    /// kube-vip in Harvester, until the Setting `server-version` says otherwise.
     pub harvester_vip: Release,
-    /// kube-vip in the guest.
+    /// kube-vip in the guest, until an annotation of a Setting says otherwise.
     pub guest_vip: Release,
     pub carrier: Carrier,
     /// The network that VIPs are leased on, and what its server gives out until a Setting says otherwise.
@@ -114,10 +114,11 @@ impl SimHarvester {
         taints::start(life, &harvester, &hosts, clock);
         taints::start(life, &guest, &kubelets.nodes, clock);
         let picture = Picture::default();
-        let harvester_vip = Announcer::start(life, &harvester, harvester_vip, &hosts, &lan, seed, &picture);
+        let releases = (harvester_vip, guest_vip);
+        let harvester_vip = Announcer::start(life, &harvester, releases.0, &hosts, &lan, seed, &picture);
         let nodes = &kubelets.nodes;
         let guest_vip =
-            Announcer::start(life, &guest, guest_vip, nodes, &lan, seed.wrapping_add(1), &picture);
+            Announcer::start(life, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &picture);
         if writes_slices {
             endpoint_slices::controller::start(
                 life,
@@ -129,7 +130,13 @@ impl SimHarvester {
         }
         let server = Arc::new(Mutex::new(Server::new(dhcp.pool.0, dhcp.clone())));
         dhcp::serve(life, &lan, server.clone());
-        dhcp::server::follow_settings(life, &harvester, server, dhcp, events);
+        let vips = (harvester_vip.clone(), guest_vip.clone());
+        settings::follow::start(life, &harvester, events, move |said| {
+            let dhcp = said.dhcp.clone().unwrap_or_else(|| dhcp.clone());
+            server.lock().expect("no panic while answering").reconfigure(dhcp);
+            vips.0.upgrade(said.harvester_vip.unwrap_or(releases.0));
+            vips.1.upgrade(said.guest_vip.unwrap_or(releases.1));
+        });
         let wire = match carrier {
             Carrier::Sockets(wire) => wire,
             Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),

@@ -23,6 +23,9 @@ pub(crate) fn network() -> String {
     format!("{}/{NETWORK}", crate::VM_NAMESPACE)
 }
 
+/// Release that this Harvester says it is.
+pub(crate) const HARVESTER: &str = "v1.7.1";
+
 /// Brings all of it.
 ///
 /// # Errors
@@ -34,7 +37,7 @@ pub(crate) async fn apply(harvester: &Client) -> Result<()> {
             .to_string();
     let objects = [
         json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": "server-version"},
-            "value": "v1.7.1"}),
+            "value": HARVESTER}),
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": "harvester-longhorn", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
             "provisioner": "driver.longhorn.io", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",

@@ -58,7 +58,7 @@ struct Announced {
 #[derive(Clone)]
 pub(crate) struct Announcer {
     client: Client,
-    release: Release,
+    release: Arc<Mutex<Release>>,
     lan: Lan,
     life: Life,
     /// Ends with this kube-vip: leases that nobody gives back.
@@ -85,7 +85,7 @@ impl Announcer {
     ) -> Self {
         let announcer = Self {
             client: client.clone(),
-            release,
+            release: Arc::new(Mutex::new(release)),
             lan: lan.clone(),
             life: life.clone(),
             leases: Arc::new(Mutex::new(until_restart(life))),
@@ -128,6 +128,17 @@ impl Announcer {
         self.services.list().iter().for_each(|service| self.queue.add(ObjectKey::of(&**service)));
     }
 
+    /// Another release takes over, unless it is that already.
+    pub(crate) fn upgrade(&self, release: Release) {
+        if std::mem::replace(&mut *self.release(), release) != release {
+            self.restart();
+        }
+    }
+
+    fn release(&self) -> std::sync::MutexGuard<'_, Release> {
+        self.release.lock().expect("no panic while upgrading")
+    }
+
     fn leases(&self) -> std::sync::MutexGuard<'_, Life> {
         self.leases.lock().expect("no panic while leasing")
     }
@@ -163,7 +174,8 @@ impl Announcer {
             self.withdraw_if_gone(key, service.is_none());
             return Ok(());
         };
-        match announce(service.as_deref(), &slices, self.release, &leader, previous.as_ref()) {
+        let release = *self.release();
+        match announce(service.as_deref(), &slices, release, &leader, previous.as_ref()) {
             Action::Keep => {}
             Action::Ignore => return Ok(()),
             Action::Withdraw => self.withdraw_if_gone(key, true),

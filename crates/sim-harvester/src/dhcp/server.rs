@@ -1,25 +1,12 @@
 //! The server's side: one pool, one lease for each hardware address.
 
-use std::{
-    collections::BTreeMap,
-    net::Ipv4Addr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 
 use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode, OptionCode};
-use futures::StreamExt;
-use kube::{
-    Api, Client, Resource, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind},
-    runtime::{WatchStreamExt, watcher},
-};
 use tokio::time::Instant;
 
-use controller_kit::{EventKind, Life, Recorder};
-
 use super::{Mac, address_option, kind};
-use crate::settings::{DHCP, Dhcp};
+use crate::settings::Dhcp;
 
 /// How long an offered address is kept for whoever was offered it.
 const OFFERED: Duration = Duration::from_secs(10);
@@ -116,56 +103,6 @@ impl Server {
         }
         answer
     }
-}
-
-/// Follows the annotation of the first Setting, by name, that carries one; without any, `defaults` hold. One that cannot
-/// be read changes nothing, and an Event on its Setting says so.
-pub(crate) fn follow_settings(
-    life: &Life,
-    harvester: &Client,
-    server: Arc<Mutex<Server>>,
-    defaults: Dhcp,
-    events: Recorder,
-) {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting"));
-    let api: Api<DynamicObject> = Api::all_with(harvester.clone(), &resource);
-    life.spawn_until_stop(async move {
-        let (mut settings, mut last) = (BTreeMap::new(), None);
-        let mut changes = watcher(api, watcher::Config::default()).default_backoff().boxed();
-        while let Some(change) = changes.next().await {
-            match change {
-                Ok(watcher::Event::Init) => settings.clear(),
-                Ok(watcher::Event::Apply(setting) | watcher::Event::InitApply(setting)) => {
-                    settings.insert(setting.name_any(), setting);
-                }
-                Ok(watcher::Event::Delete(setting)) => drop(settings.remove(&setting.name_any())),
-                Ok(watcher::Event::InitDone) => {}
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "watch of Settings broke");
-                }
-            }
-            let mut annotated = settings.values().filter_map(|of| Some((of, of.annotations().get(DHCP)?)));
-            let first = annotated.next();
-            let text = first.map(|(_, text)| text.clone());
-            if text == last {
-                continue;
-            }
-            last = text;
-            match first.map(|(setting, text)| (setting, serde_json::from_str(text))) {
-                None => server.lock().expect("no panic while answering").reconfigure(defaults.clone()),
-                Some((_, Ok(dhcp))) => server.lock().expect("no panic while answering").reconfigure(dhcp),
-                Some((setting, Err(error))) => {
-                    let message = format!("annotation {DHCP} cannot be read, nothing changes: {error}");
-                    events.publish(
-                        &setting.object_ref(&resource),
-                        EventKind::Warning,
-                        "UnknownValue",
-                        &message,
-                    );
-                }
-            }
-        }
-    });
 }
 
 #[cfg(test)]

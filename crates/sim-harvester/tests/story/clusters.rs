@@ -280,6 +280,25 @@ async fn the_dhcp_server_obeys_the_annotation_of_a_setting_and_one_that_cannot_b
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_setting_server_version_brings_the_kube_vip_of_that_release() {
+    let (clusters, life) = (Clusters::new().await, Life::new());
+    let sim = clusters.start(Release::From12, &life);
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
+        "spec": {"type": "LoadBalancer", "loadBalancerIP": VIP, "ports": [{"name": "http", "port": 80}]}});
+    create::<Service>(Api::namespaced(clusters.harvester(), "shop"), service).await;
+    settle().await;
+    assert_eq!(sim.carry(vip(), 80), Err(Refused::NotAnnounced(vip())), "1.2 wants endpoints");
+    let kind = GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting");
+    let api: Api<DynamicObject> = Api::all_with(clusters.harvester(), &ApiResource::from_gvk(&kind));
+    let setting = json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting",
+        "metadata": {"name": "server-version"}, "value": "v1.8.0"});
+    create(api, setting).await;
+    settle().await;
+    assert!(matches!(sim.carry(vip(), 80), Err(Refused::NoEndpoints(_))), "1.1 does not");
+    life.end().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_annotation_that_says_nothing_gets_one_event_on_its_vm() {
     let (clusters, life) = (Clusters::new().await, Life::new());
     clusters.start(Release::From12, &life);

@@ -1,0 +1,162 @@
+//! Obeys the Settings of the Harvester cluster: the DHCP server by an annotation, and which kube-vip runs. Harvester's
+//! own `server-version` says that for its hosts, as an upgrade brings another one.
+
+use std::collections::BTreeMap;
+
+use controller_kit::{EventKind, Life, Recorder};
+use futures::StreamExt;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::{WatchStreamExt, watcher},
+};
+
+use super::{DHCP, Dhcp, GUEST_VIP};
+use crate::announcer::Release;
+
+/// Harvester's Setting with its own release.
+const SERVER_VERSION: &str = "server-version";
+
+/// What Settings say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Said {
+    pub(crate) dhcp: Option<Dhcp>,
+    pub(crate) harvester_vip: Option<Release>,
+    pub(crate) guest_vip: Option<Release>,
+}
+
+/// Name of a Setting, and what in it cannot be read.
+type Complaint = (String, String);
+
+/// What the Settings say now. What cannot be read leaves everything as it was said `before`.
+fn read(settings: &BTreeMap<String, DynamicObject>, before: &Said) -> (Said, Vec<Complaint>) {
+    let mut complaints = Vec::new();
+    let annotated = |key: &str| {
+        settings.iter().find_map(|(name, setting)| Some((name, setting.annotations().get(key)?.as_str())))
+    };
+    let mut complain =
+        |name: &str, what: String| complaints.push((name.to_owned(), what + ": nothing changes"));
+    let dhcp = match annotated(DHCP) {
+        None => None,
+        Some((name, text)) => {
+            let unreadable = |error| {
+                complain(name, format!("annotation {DHCP} cannot be read, {error}"));
+                before.dhcp.clone()
+            };
+            serde_json::from_str(text).map_or_else(unreadable, Some)
+        }
+    };
+    let guest_vip = match annotated(GUEST_VIP) {
+        None => None,
+        Some((name, text)) => Release::of(text).or_else(|| {
+            complain(name, format!("annotation {GUEST_VIP}: {text:?} is no version such as 0.8.1"));
+            before.guest_vip
+        }),
+    };
+    let version = settings.get(SERVER_VERSION).and_then(|setting| setting.data["value"].as_str());
+    let harvester_vip = match version.filter(|version| !version.is_empty()) {
+        None => None,
+        Some(text) => Release::of_harvester(text).or_else(|| {
+            complain(SERVER_VERSION, format!("value {text:?} is no release such as v1.7.1"));
+            before.harvester_vip
+        }),
+    };
+    (Said { dhcp, harvester_vip, guest_vip }, complaints)
+}
+
+/// Calls `hear` with what Settings say whenever that changes, until `life` ends.
+pub(crate) fn start(
+    life: &Life,
+    harvester: &Client,
+    events: Recorder,
+    mut hear: impl FnMut(&Said) + Send + 'static,
+) {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting"));
+    let api: Api<DynamicObject> = Api::all_with(harvester.clone(), &resource);
+    life.spawn_until_stop(async move {
+        let (mut settings, mut said, mut complained) = (BTreeMap::new(), Said::default(), Vec::new());
+        let mut changes = watcher(api, watcher::Config::default()).default_backoff().boxed();
+        while let Some(change) = changes.next().await {
+            match change {
+                Ok(watcher::Event::Init) => {
+                    settings.clear();
+                    continue;
+                }
+                Ok(watcher::Event::InitApply(setting)) => {
+                    settings.insert(setting.name_any(), setting);
+                    continue;
+                }
+                Ok(watcher::Event::InitDone) => {}
+                Ok(watcher::Event::Apply(setting)) => drop(settings.insert(setting.name_any(), setting)),
+                Ok(watcher::Event::Delete(setting)) => drop(settings.remove(&setting.name_any())),
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "watch of Settings broke");
+                    continue;
+                }
+            }
+            let (now, complaints) = read(&settings, &said);
+            if now != said {
+                hear(&now);
+                said = now;
+            }
+            for complaint in complaints.iter().filter(|complaint| !complained.contains(*complaint)) {
+                if let Some(setting) = settings.get(&complaint.0) {
+                    let about = setting.object_ref(&resource);
+                    events.publish(&about, EventKind::Warning, "UnknownValue", &complaint.1);
+                }
+            }
+            complained = complaints;
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn settings(all: Value) -> BTreeMap<String, DynamicObject> {
+        let all: BTreeMap<String, Value> = serde_json::from_value(all).unwrap();
+        let setting = |(name, mut json): (String, Value)| {
+            json["metadata"]["name"] = name.clone().into();
+            (name, serde_json::from_value(json).unwrap())
+        };
+        all.into_iter().map(setting).collect()
+    }
+
+    fn annotated(key: &str, value: &str) -> Value {
+        json!({"sim": {"metadata": {"annotations": {key: value}}}})
+    }
+
+    #[rstest]
+    #[case::nothing(json!({}), None, None)]
+    #[case::a_release_of_harvester(json!({"server-version": {"value": "v1.4.2"}}), Some(Release::From07), None)]
+    #[case::none_yet(json!({"server-version": {"value": ""}}), None, None)]
+    #[case::kube_vip_of_the_guest(annotated(GUEST_VIP, "v0.6.0"), None, Some(Release::UpTo06))]
+    fn settings_say_which_kube_vip_runs(
+        #[case] all: Value,
+        #[case] harvester: Option<Release>,
+        #[case] guest: Option<Release>,
+    ) {
+        let (said, complaints) = read(&settings(all), &Said::default());
+        assert_eq!((said.harvester_vip, said.guest_vip, complaints), (harvester, guest, vec![]));
+    }
+
+    #[rstest]
+    #[case(json!({"server-version": {"value": "master"}}), "value \"master\" is no release such as v1.7.1")]
+    #[case(annotated(GUEST_VIP, "newest"), "\"newest\" is no version such as 0.8.1")]
+    #[case(annotated(DHCP, "[]"), "cannot be read")]
+    fn what_cannot_be_read_is_told_and_changes_nothing(#[case] all: Value, #[case] expected: &str) {
+        let before = Said {
+            dhcp: None,
+            harvester_vip: all.get(SERVER_VERSION).map(|_| Release::From12),
+            guest_vip: all.to_string().contains(GUEST_VIP).then_some(Release::From07),
+        };
+        let (said, complaints) = read(&settings(all), &before);
+        assert_eq!(said, before);
+        let [(_, complaint)] = &*complaints else { panic!("{complaints:?}") };
+        assert!(complaint.contains(expected) && complaint.ends_with("nothing changes"), "{complaint}");
+    }
+}

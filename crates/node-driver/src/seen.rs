@@ -67,7 +67,6 @@ pub struct Seen {
 
 /// News of something.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a few of them at a time, on their way through a channel")]
 pub enum Heard {
     Vm(News<VirtualMachine>),
     Instance(News<VirtualMachineInstance>),

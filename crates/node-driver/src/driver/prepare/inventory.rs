@@ -240,7 +240,7 @@ mod tests {
         match fault {
             None => assert!(answer.faults.is_empty(), "{:?}", answer.faults),
             Some(part) => {
-                assert!(answer.faults.len() == 1 && answer.faults[0].contains(part), "{:?}", answer.faults)
+                assert!(answer.faults.len() == 1 && answer.faults[0].contains(part), "{:?}", answer.faults);
             }
         }
     }

@@ -10,17 +10,13 @@ mod call;
 mod matching;
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use axum::body::Body;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use http::{Request, Response};
 use serde_json::{Value, json};
-use tower::Service;
 
 use self::call::Caller;
 use self::matching::{Matched, matches};
@@ -39,16 +35,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl ApiServer {
     /// Lets a service in this process answer for the webhooks behind a Service: no socket, so a paused clock is no harm.
-    pub fn webhook<S>(&self, namespace: &str, service: &str, endpoint: S)
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
-        self.0.admission.register(namespace, service, Endpoint::new(endpoint));
+    pub fn webhook(&self, namespace: &str, service: &str, endpoint: impl Into<Endpoint>) {
+        self.0.admission.register(namespace, service, endpoint.into());
     }
 }
 

@@ -1,13 +1,11 @@
 //! API groups that something else than this server answers, after authentication and RBAC.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::RwLock;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response};
-use tower::Service;
 
 use crate::endpoint::Endpoint;
 use crate::server::ApiServer;
@@ -20,17 +18,9 @@ pub(crate) struct Aggregated(RwLock<HashMap<String, Endpoint>>);
 impl ApiServer {
     /// Lets a service answer everything under `/apis/<group>/`, as an aggregated API does: the server has authenticated
     /// the user, applied RBAC, and names the user in `X-Remote-User` and `X-Remote-Group`.
-    pub fn aggregate<S>(&self, group: impl Into<String>, service: S)
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
+    pub fn aggregate(&self, group: impl Into<String>, service: impl Into<Endpoint>) {
         let mut groups = self.0.aggregated.0.write().expect("no panic while a group is added");
-        groups.insert(group.into(), Endpoint::new(service));
+        groups.insert(group.into(), service.into());
     }
 
     pub(crate) fn aggregated(&self, group: &str) -> Option<Endpoint> {

@@ -9,9 +9,9 @@ use futures::future::BoxFuture;
 use http::{Request, Response};
 use tower::{Service, ServiceExt};
 
-/// A service that answers requests in this process.
+/// A service that answers requests in this process: an `axum::Router`, or any other `tower::Service` that never fails.
 #[derive(Clone)]
-pub(crate) struct Endpoint(Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>);
+pub struct Endpoint(Arc<dyn Fn(Request<Body>) -> BoxFuture<'static, Response<Body>> + Send + Sync>);
 
 impl std::fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -19,16 +19,12 @@ impl std::fmt::Debug for Endpoint {
     }
 }
 
-impl Endpoint {
-    pub(crate) fn new<S>(service: S) -> Self
-    where
-        S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-        S::Future: Send + 'static,
-    {
+impl<S> From<S> for Endpoint
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    fn from(service: S) -> Self {
         Self(Arc::new(move |request| {
             let answer = service.clone().oneshot(request);
             async move {
@@ -40,7 +36,9 @@ impl Endpoint {
             .boxed()
         }))
     }
+}
 
+impl Endpoint {
     pub(crate) async fn call(&self, request: Request<Body>) -> Response<Body> {
         (self.0)(request).await
     }

@@ -55,6 +55,7 @@ mod write;
 
 pub use audit::{Audit, Record};
 pub use builder::Builder;
+pub use endpoint::Endpoint;
 pub use faults::Faults;
 pub use request::Verb;
 pub use server::{ApiServer, Dropped};

@@ -14,17 +14,10 @@ use controller_kit::{Life, Next, ObjectKey, Queue};
 use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 
+use crate::refused::{Error, unless_gone, unless_there};
+
 /// Bytes of an image whose size nobody gave.
 const SIZE: u64 = 512 << 20;
-
-/// A write was refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} {object}")]
-struct Error {
-    what: &'static str,
-    object: ObjectKey,
-    source: kube::Error,
-}
 
 /// Keeps images and key pairs until `life` ends.
 pub(crate) fn start(life: &Life, harvester: &Client) {
@@ -76,20 +69,16 @@ async fn furnish(
     key: &ObjectKey,
     decide: fn(&DynamicObject) -> Option<Needed>,
 ) -> Result<(), Error> {
-    let error = |what| move |source| Error { what, object: key.clone(), source };
+    let error = |what| Error::of(what, key);
     let object = api.get_opt(&key.name).await.map_err(error("read"))?;
     let Some(Needed { class, patch }) = object.as_ref().and_then(decide) else { return Ok(()) };
     if let Some(class) = class {
         let class = serde_json::from_value(class).expect("what we made is a storage class");
-        match classes.create(&PostParams::default(), &class).await {
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            answer => drop(answer.map_err(error("make the storage class of image"))?),
-        }
+        let answer = classes.create(&PostParams::default(), &class).await;
+        unless_there(answer).map_err(error("make the storage class of image"))?;
     }
-    match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-        answer => answer.map(drop).map_err(error("write status of")),
-    }
+    let answer = api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    unless_gone(answer).map(drop).map_err(error("write status of"))
 }
 
 fn image(image: &DynamicObject) -> Option<Needed> {

@@ -25,6 +25,7 @@ pub mod guest;
 pub mod host;
 pub mod machine;
 mod quota;
+mod refused;
 pub mod settings;
 pub mod simulation;
 mod storage;

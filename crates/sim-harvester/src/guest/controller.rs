@@ -16,7 +16,10 @@ use kube::{
 use controller_kit::{Cache, Clock, Life, Next, ObjectKey, Queue};
 
 use super::{NodeStep, PodStep, Workload, decide_node, decide_pod, pod_address, pod_of};
-use crate::machine::{Machine, controller::Machines};
+use crate::{
+    machine::{Machine, controller::Machines},
+    refused::{Error, unless_gone, unless_there},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
@@ -32,15 +35,6 @@ impl fmt::Display for Item {
             Self::Pod(key) => write!(out, "Pod {key}"),
         }
     }
-}
-
-/// A write was refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} {object}")]
-pub(crate) struct Error {
-    what: &'static str,
-    object: ObjectKey,
-    source: kube::Error,
 }
 
 /// The kubelets of the guest cluster.
@@ -148,7 +142,7 @@ impl Kubelets {
 
     async fn reconcile_node(&self, name: &str) -> Result<(), Error> {
         let key = ObjectKey::new("", name);
-        let error = |what| move |source| Error { what, object: ObjectKey::new("", name), source };
+        let error = |what| Error::of(what, &key);
         let api: Api<Node> = Api::all(self.guest.clone());
         let machine = self.machine_of(name);
         let registered = self.registered().get(name).cloned();
@@ -161,17 +155,15 @@ impl Kubelets {
             None => {}
             Some(NodeStep::Register(json)) => {
                 let node = serde_json::from_value(json).expect("what we made is a Node");
-                match api.create(&PostParams::default(), &node).await {
-                    Ok(node) => drop(self.nodes.wrote(node)),
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                    Err(source) => return Err(error("register Node")(source)),
+                let answer = api.create(&PostParams::default(), &node).await;
+                if let Some(node) = unless_there(answer).map_err(error("register Node"))? {
+                    self.nodes.wrote(node);
                 }
             }
             Some(NodeStep::PatchStatus(patch)) => {
-                match api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await {
-                    Ok(node) => drop(self.nodes.wrote(node)),
-                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                    Err(source) => return Err(error("report Node")(source)),
+                let answer = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                if let Some(node) = unless_gone(answer).map_err(error("report Node"))? {
+                    self.nodes.wrote(node);
                 }
             }
         }
@@ -185,10 +177,9 @@ impl Kubelets {
                 continue;
             }
             let api: Api<Pod> = Api::namespaced(self.guest.clone(), &key.namespace);
-            match api.create(&PostParams::default(), &pod).await {
-                Ok(pod) => drop(self.pods.wrote(pod)),
-                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                Err(source) => return Err(Error { what: "create Pod", object: key, source }),
+            let answer = api.create(&PostParams::default(), &pod).await;
+            if let Some(pod) = unless_there(answer).map_err(Error::of("create Pod", &key))? {
+                self.pods.wrote(pod);
             }
         }
         Ok(())
@@ -204,22 +195,19 @@ impl Kubelets {
         let others = self.pods.list().into_iter().filter(|other| ObjectKey::of(&**other) != *key);
         let taken: BTreeSet<_> = others.filter_map(|pod| pod_address(&pod)).collect();
         let api: Api<Pod> = Api::namespaced(self.guest.clone(), &key.namespace);
-        let error = |what| move |source| Error { what, object: key.clone(), source };
+        let error = |what| Error::of(what, key);
         match decide_pod(&pod, machine.as_ref(), &taken, self.network, &self.clock.now_text()) {
             None => Ok(()),
             Some(PodStep::PatchStatus(patch)) => {
-                match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
-                    Ok(pod) => drop(self.pods.wrote(pod)),
-                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                    Err(source) => return Err(error("report Pod")(source)),
+                let answer = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+                if let Some(pod) = unless_gone(answer).map_err(error("report Pod"))? {
+                    self.pods.wrote(pod);
                 }
                 Ok(())
             }
             Some(PodStep::Delete) => {
-                match api.delete(&key.name, &DeleteParams::default().grace_period(0)).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-                    answer => answer.map(drop).map_err(error("remove Pod")),
-                }
+                let answer = api.delete(&key.name, &DeleteParams::default().grace_period(0)).await;
+                unless_gone(answer).map(drop).map_err(error("remove Pod"))
             }
         }
     }

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     host::Host,
     quota::{self, Usage},
+    refused::{Error, unless_gone, unless_there},
     settings::Unknown,
 };
 
@@ -42,15 +43,6 @@ impl fmt::Display for Item {
             Self::Quota(key) => write!(out, "quota {key}"),
         }
     }
-}
-
-/// A write was refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} {object}")]
-pub(crate) struct Error {
-    what: &'static str,
-    object: ObjectKey,
-    source: kube::Error,
 }
 
 /// The machines of the Harvester cluster, kept as KubeVirt would.
@@ -228,8 +220,7 @@ impl Machines {
         let Some(patch) = quota::status(&quota, &used) else { return Ok(()) };
         let api: Api<ResourceQuota> = Api::namespaced(self.harvester.clone(), &key.namespace);
         let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
-        let error = |source| Error { what: "write status of quota", object: key.clone(), source };
-        if let Some(quota) = there(answer).map_err(error)? {
+        if let Some(quota) = unless_gone(answer).map_err(Error::of("write status of quota", key))? {
             self.quotas.wrote(quota);
         }
         Ok(())
@@ -290,9 +281,8 @@ impl Machines {
                     Some(migration::Step::PatchMigrationStatus(patch)) => {
                         let api = self.api::<VirtualMachineInstanceMigration>(&key);
                         let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
-                        let error =
-                            |source| Error { what: "write status of migration", object: key.clone(), source };
-                        if let Some(migration) = there(answer).map_err(error)? {
+                        let error = Error::of("write status of migration", &key);
+                        if let Some(migration) = unless_gone(answer).map_err(error)? {
                             self.migrations.wrote(migration);
                         }
                         Ok(())
@@ -316,33 +306,31 @@ impl Machines {
 
     async fn act(&self, key: &ObjectKey, step: Step) -> Result<(), Error> {
         tracing::debug!(machine = %key, ?step);
-        let error = |what| move |source| Error { what, object: key.clone(), source };
+        let error = |what| Error::of(what, key);
         let (vms, instances) = (self.api::<VirtualMachine>(key), self.api::<VirtualMachineInstance>(key));
         match step {
             Step::PatchVm(patch) => {
                 let answer = vms.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
-                if let Some(vm) = there(answer).map_err(error("write VM"))? {
+                if let Some(vm) = unless_gone(answer).map_err(error("write VM"))? {
                     self.vms.wrote(vm);
                 }
             }
             Step::PatchVmStatus(patch) => {
                 let answer = vms.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
-                if let Some(vm) = there(answer).map_err(error("write status of VM"))? {
+                if let Some(vm) = unless_gone(answer).map_err(error("write status of VM"))? {
                     self.vms.wrote(vm);
                 }
             }
             Step::CreateInstance(json) => {
                 let instance = Kept::from_json(json).expect("what we made is an instance");
-                match instances.create(&PostParams::default(), &instance).await {
-                    Ok(instance) => drop(self.instances.wrote(instance)),
-                    // somebody's instance of that name: the watch tells of it
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                    Err(source) => return Err(error("start VM")(source)),
+                let answer = instances.create(&PostParams::default(), &instance).await;
+                if let Some(instance) = unless_there(answer).map_err(error("start VM"))? {
+                    self.instances.wrote(instance);
                 }
             }
             Step::PatchInstance(patch) => {
                 let answer = instances.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
-                if let Some(instance) = there(answer).map_err(error("write instance of VM"))? {
+                if let Some(instance) = unless_gone(answer).map_err(error("write instance of VM"))? {
                     self.instances.wrote(instance);
                 }
             }
@@ -374,12 +362,4 @@ impl Machines {
 
 fn merge() -> PatchParams {
     PatchParams::default()
-}
-
-/// What is gone needs no patch any more.
-fn there<K>(answer: kube::Result<K>) -> kube::Result<Option<K>> {
-    match answer {
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
-        answer => answer.map(Some),
-    }
 }

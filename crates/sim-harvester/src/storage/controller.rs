@@ -13,7 +13,10 @@ use controller_kit::{Cache, EventKind, Kept, Life, Next, ObjectKey, Queue, Recor
 use harvester_api::VirtualMachine;
 
 use super::{ClaimStep, Step, of_claim, of_vm};
-use crate::machine::{controller::Machines, obstacle};
+use crate::{
+    machine::{controller::Machines, obstacle},
+    refused::{Error, unless_gone, unless_there},
+};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
@@ -28,15 +31,6 @@ impl fmt::Display for Item {
             Self::Claim(key) => write!(out, "claim {key}"),
         }
     }
-}
-
-/// A write was refused.
-#[derive(Debug, thiserror::Error)]
-#[error("{what} {object}")]
-struct Error {
-    what: &'static str,
-    object: ObjectKey,
-    source: kube::Error,
 }
 
 #[derive(Clone)]
@@ -137,7 +131,7 @@ impl Storage {
     }
 
     async fn act(&self, key: &ObjectKey, vm: &Kept<VirtualMachine>, step: Step) -> Result<(), Error> {
-        let error = |what| move |source| Error { what, object: key.clone(), source };
+        let error = |what| Error::of(what, key);
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.harvester.clone(), &key.namespace);
         match step {
             Step::SetFinalizers(finalizers) => {
@@ -151,14 +145,16 @@ impl Storage {
                     answer => drop(self.machines.vms.wrote(answer.map_err(error("hold or let go VM"))?)),
                 }
             }
-            Step::CreateClaim(claim) => match claims.create(&PostParams::default(), &claim).await {
-                Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-                answer => drop(self.machines.claims.wrote(answer.map_err(error("make a volume of VM"))?)),
-            },
-            Step::DeleteClaim(name) => match claims.delete(&name, &DeleteParams::default()).await {
-                Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                answer => drop(answer.map_err(error("delete a volume of VM"))?),
-            },
+            Step::CreateClaim(claim) => {
+                let answer = claims.create(&PostParams::default(), &claim).await;
+                if let Some(claim) = unless_there(answer).map_err(error("make a volume of VM"))? {
+                    self.machines.claims.wrote(claim);
+                }
+            }
+            Step::DeleteClaim(name) => {
+                let answer = claims.delete(&name, &DeleteParams::default()).await;
+                unless_gone(answer).map_err(error("delete a volume of VM"))?;
+            }
             Step::Warn(message) => {
                 self.events.publish(
                     &vm.object_ref(&()),
@@ -177,7 +173,6 @@ impl Storage {
         claim: &Arc<PersistentVolumeClaim>,
         step: ClaimStep,
     ) -> Result<(), Error> {
-        let error = |source| Error { what: "write claim", object: key.clone(), source };
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.harvester.clone(), &key.namespace);
         let params = PatchParams::default();
         let answer = match step {
@@ -193,9 +188,9 @@ impl Storage {
             }
             ClaimStep::LetGo(patch) => api.patch(&key.name, &params, &Patch::Merge(patch)).await,
         };
-        match answer {
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            answer => answer.map_err(error).map(|claim| drop(self.machines.claims.wrote(claim))),
+        if let Some(claim) = unless_gone(answer).map_err(Error::of("write claim", key))? {
+            self.machines.claims.wrote(claim);
         }
+        Ok(())
     }
 }

@@ -93,6 +93,11 @@ const WELL: [(&str, &str, &str); 3] = [
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 ];
 
+/// What the kubelet of a Node reports that has just become ready.
+pub fn ready_status(now: &str) -> Value {
+    node_status(&Node::default(), true, now)
+}
+
 /// Nobody hears of a dead kubelet but through its silence: `Unknown`, as the node controller would write.
 fn node_status(node: &Node, ready: bool, now: &str) -> Value {
     let old: Vec<_> = node.status.iter().flat_map(|status| status.conditions.iter().flatten()).collect();

@@ -1,6 +1,7 @@
 //! What a Harvester with a guest cluster has: hosts in zones, and VMs that are the guest's nodes.
 
 use anyhow::Result;
+use controller_kit::Clock;
 use harvester_api::{annotations, labels};
 use kube::{
     Api, Client,
@@ -8,7 +9,7 @@ use kube::{
 };
 use serde_json::json;
 use sim_apiserver::ApiServer;
-use sim_harvester::{host::HOSTNAME, subresources};
+use sim_harvester::{guest, host::HOSTNAME, subresources};
 
 use super::Stage;
 use crate::{
@@ -28,9 +29,8 @@ pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<
         let node: Node = serde_json::from_value(json!({"metadata": {"name": name, "labels": {
             annotations::TOPOLOGY_REGION: REGION, annotations::TOPOLOGY_ZONE: zone, HOSTNAME: name}}}))?;
         hosts.create(&PostParams::default(), &node).await.map_err(plain)?;
-        let status = json!({"status": {
-            "addresses": [{"type": "Hostname", "address": name}],
-            "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}]}});
+        let mut status = guest::ready_status(&Clock::system().now_text());
+        status["status"]["addresses"] = json!([{"type": "Hostname", "address": name}]);
         hosts.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map_err(plain)?;
     }
     rancher::furniture::apply(harvester).await?;

@@ -2,6 +2,8 @@
 //! machine's it is one that is installed, or the one in PyPI's `ziglang`; the linker is Rust's own.
 
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -83,12 +85,31 @@ fn zig(target: &str) -> Result<String> {
              can fetch ziglang {ZIGLANG}"
         );
     }
-    Ok(format!("{} cc", zig.display()))
+    let wrapper = folder.join(format!("{target}-cc"));
+    fs::write(&wrapper, wrapped(&zig, target)).with_context(|| format!("write {}", wrapper.display()))?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    Ok(wrapper.display().to_string())
+}
+
+/// A script that calls zig as a C compiler for `target`, whatever Rust's build scripts call the target.
+fn wrapped(zig: &Path, target: &str) -> String {
+    let zigs_name = target.replace("-unknown", "");
+    format!(
+        "#!/bin/sh
+for argument do
+    shift
+    case $argument in --target=*) ;; *) set -- \"$@\" \"$argument\" ;; esac
+done
+exec '{}' cc -target {zigs_name} \"$@\"
+",
+        zig.display()
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workspace;
 
     #[test]
     fn another_architecture_is_compiled_by_its_compiler_and_linked_by_rusts_linker() {
@@ -102,5 +123,17 @@ mod tests {
             ("CC_aarch64_unknown_linux_musl", "clang".as_ref()),
         ];
         assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn zig_is_told_the_target_by_its_own_name_and_by_nobody_else() {
+        let folder = workspace::target().join("xtask");
+        fs::create_dir_all(&folder).unwrap();
+        let wrapper = folder.join("zig-wrapper");
+        fs::write(&wrapper, wrapped(Path::new("/bin/echo"), "aarch64-unknown-linux-musl")).unwrap();
+        let mut called = Command::new("sh");
+        called.arg(&wrapper).args(["-O2", "--target=aarch64-unknown-linux-musl", "-c", "a b.c"]);
+        let told = String::from_utf8(called.output().unwrap().stdout).unwrap();
+        assert_eq!(told, "cc -target aarch64-linux-musl -O2 -c a b.c\n");
     }
 }

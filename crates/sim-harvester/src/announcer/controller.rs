@@ -207,6 +207,8 @@ impl Announcer {
     }
 
     fn announce(&self, key: &ObjectKey, service: &Service, wanted: Wanted, node: &str) {
+        // held while the lease is begun: its address may be there before we are done
+        let mut state = self.state();
         let (addresses, lease) = match &wanted {
             Wanted::Addresses(addresses) => (addresses.clone(), None),
             Wanted::Dhcp => (BTreeSet::new(), Some(self.lease(key, service))),
@@ -214,7 +216,9 @@ impl Announcer {
         tracing::debug!(service = %key, ?wanted, "announced");
         let announced = Announced { wanted, addresses, node: node.to_owned(), told: false, lease };
         // what was announced before goes with its lease
-        self.state().insert(key.clone(), announced);
+        let former = state.insert(key.clone(), announced);
+        drop(state);
+        drop(former);
         self.picture.changed();
     }
 
@@ -232,7 +236,11 @@ impl Announcer {
         let (this, of) = (self.clone(), key.clone());
         let life = self.leases().clone();
         let leasing = dhcp::lease(&life, &self.lan, mac, wish, seed, move |address: Option<Ipv4Addr>| {
-            if let Some(announced) = this.state().get_mut(&of) {
+            let is_own = |announced: &&mut Announced| {
+                announced.lease.as_ref().is_some_and(|(leased, _)| *leased == mac)
+            };
+            // a former Service of this name may give its address back only now
+            if let Some(announced) = this.state().get_mut(&of).filter(is_own) {
                 announced.addresses = address.map(IpAddr::V4).into_iter().collect();
                 announced.told = false;
             }

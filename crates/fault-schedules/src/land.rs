@@ -47,7 +47,7 @@ spec:
     scope: [{project: '*', namespace: team-a, guestCluster: blue}]
 ",
 };
-/// The network that [`EDGE`] is for.
+/// The network that [`EDGE`] is for. It has no definition: a pool may be older than the webhook, and outlive what it names.
 pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
 /// All pools.
 pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{step, workspace};
 
-/// Seeds of the full run. The aim is a thousand; these are the ones that were seen to hold (see CHANGELOG.md).
+/// Seeds of the full run. The aim is a thousand, once all of them were seen to hold on one version (see CHANGELOG.md).
 pub(crate) const FULL_RUN: u64 = 100;
 
 #[derive(clap::Args)]

@@ -140,12 +140,13 @@ impl Crowd {
         let give_up = Instant::now() + PATIENCE;
         loop {
             self.moved.borrow_and_update();
-            let told = self.told.lock().expect("no panic while noting");
-            if enough(&told) {
-                return Ok(());
-            }
-            let counts = (told.addressed.len(), told.services, told.balancers);
-            drop(told);
+            let counts = {
+                let told = self.told.lock().expect("no panic while noting");
+                if enough(&told) {
+                    return Ok(());
+                }
+                (told.addressed.len(), told.services, told.balancers)
+            };
             if tokio::time::timeout_at(give_up, self.moved.changed()).await.is_err() {
                 let (addressed, services, balancers) = counts;
                 bail!(

@@ -8,8 +8,8 @@ use anyhow::Result;
 
 use crate::{step, workspace};
 
-/// Seeds of the full run. The aim is a thousand, once all of them were seen to hold on one version (see CHANGELOG.md).
-pub(crate) const FULL_RUN: u64 = 100;
+/// Seeds of the full run.
+pub(crate) const FULL_RUN: u64 = 1000;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {

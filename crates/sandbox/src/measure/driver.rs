@@ -44,7 +44,7 @@ pub(super) async fn all(stage: &Stage, say: impl Fn(&str, f64)) -> Result<()> {
         if number == 0 {
             say("gob-flags-us", flags(&plugin.flags_typed().await?)?);
         }
-        let log = Log::at_its_end(stage.audit_files().harvester)?;
+        let log = Log::at_its_end(stage.audit_files().harvester).await?;
         let host = host_time(&stage.harvester, &name);
         let begun = Instant::now();
         plugin.act("PreCreateCheck").await?;
@@ -74,7 +74,9 @@ struct Log {
 }
 
 impl Log {
-    fn at_its_end(file: PathBuf) -> Result<Self> {
+    async fn at_its_end(file: PathBuf) -> Result<Self> {
+        // what the machine before this one asked is behind us
+        tokio::time::sleep(WRITTEN).await;
         let from = file.metadata().with_context(|| format!("find {}", file.display()))?.len();
         Ok(Self { file, from })
     }

@@ -258,7 +258,7 @@ fn starts_in_a_chroot(archive: &Path, folder: &Path) -> Result<bool> {
     let listens =
         address.strip_prefix("127.0.0.1:").is_some_and(|port| port.trim_end().parse::<u16>().is_ok());
     let good = told.status.code() == Some(1) && told.stdout.is_empty() && explained && listens;
-    println!("{}starts in an empty chroot as another user", if good { "ok    " } else { "FAILED" });
+    println!("{}starts in an empty chroot as another user", if good { "ok     " } else { "FAILED " });
     if !good {
         println!("{told:?}, and as a plugin it began with {address:?}");
     }

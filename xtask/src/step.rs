@@ -32,13 +32,13 @@ pub(crate) fn now() -> Instant {
 /// # Errors
 /// Where it cannot be started.
 pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
-    println!("      {name} …");
+    println!("       {name} …");
     let outcome = watch(name, command)?;
     if !outcome.succeeded {
         println!("{}", outcome.output.trim_end());
     }
     let word = if outcome.succeeded { "ok" } else { "FAILED" };
-    println!("{word:<6}{name} ({:.1} s)", outcome.took.as_secs_f64());
+    println!("{word:<7}{name} ({:.1} s)", outcome.took.as_secs_f64());
     Ok(outcome)
 }
 
@@ -76,7 +76,7 @@ fn watch(name: &str, command: &mut Command) -> Result<Outcome> {
         if said.elapsed() >= SIGN_OF_LIFE {
             said = now();
             let last = output.lines().last().unwrap_or_default().trim();
-            println!("      {name}: {:.0} s, {last}", start.elapsed().as_secs_f64());
+            println!("       {name}: {:.0} s, {last}", start.elapsed().as_secs_f64());
         }
     }
     reading.join().expect("the reader does not panic");

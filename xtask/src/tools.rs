@@ -60,7 +60,7 @@ pub(crate) fn ensure(tool: Tool) -> Result<()> {
 /// Makes sure that there is a Go for the tests that have their other side in Go.
 ///
 /// # Errors
-/// As [`ensure`].
+/// As [`ensure()`].
 pub(crate) fn ensure_go() -> Result<()> {
     let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
     go::find(&cache).map(drop)

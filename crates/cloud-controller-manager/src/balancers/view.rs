@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cloud_provider::{Balancer, FINALIZER, Notice, Publish, View};
 use controller_kit::Kept;
-use harvester_api::{ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
+use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
@@ -120,8 +120,13 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     }
     match path {
         DataPath::Guest => {
-            if let Some(ip) = present.map(|balancer| allocated(balancer)).filter(|ip| !ip.is_empty()) {
-                view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
+            match present.map(|balancer| (allocated(balancer), not_ready(balancer))) {
+                // what it had belongs to somebody else, or may at any time: two would announce it
+                Some(("", Some(_))) => {
+                    view.after = BTreeMap::from([(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None)]);
+                }
+                Some(("", None)) | None => {}
+                Some((ip, _)) => view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip),
             }
         }
         DataPath::Host => {
@@ -199,15 +204,13 @@ fn waiting(balancer: &LoadBalancer, path: DataPath, waited: Duration) -> (Option
     if phase == Phase::Announcement {
         return (None, again);
     }
-    let conditions = balancer.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
-    let not_ready = condition::ready(conditions).filter(|ready| ready.status == ConditionStatus::False);
     let hint = match path {
         DataPath::Host => {
             " (annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service may have another pool)"
         }
         DataPath::Guest => "",
     };
-    match not_ready.map(|ready| ready.message.as_str()).filter(|message| !message.is_empty()) {
+    match not_ready(balancer).map(|ready| ready.message.as_str()).filter(|message| !message.is_empty()) {
         Some(message) => (Some(format!("{message}{hint}")), None),
         None if again.is_none() => {
             let sentence = format!(
@@ -227,6 +230,12 @@ fn working(balancer: &LoadBalancer, service: &Service, path: DataPath) -> Option
         DataPath::Guest if allocated(balancer) == DHCP_ADDRESS => ingress(service),
         DataPath::Guest => Some(allocated(balancer).to_owned()).filter(|ip| !ip.is_empty()),
     }
+}
+
+/// The load balancer controller's answer, if that is no.
+fn not_ready(balancer: &LoadBalancer) -> Option<&Condition> {
+    let conditions = balancer.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    condition::ready(conditions).filter(|ready| ready.status == ConditionStatus::False)
 }
 
 fn allocated(balancer: &LoadBalancer) -> &str {

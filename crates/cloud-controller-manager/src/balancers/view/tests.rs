@@ -219,3 +219,19 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
         assert_eq!(view.publish, Publish::NotOurs);
     }
 }
+
+#[test]
+fn an_address_that_was_taken_back_is_taken_from_the_service_too() {
+    let had = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
+    let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "no pool matches"}]);
+    let after = |status: Value| {
+        view(&had, Some(&object("cluster", &status)), |_| {})
+            .after
+            .get(annotations::KUBE_VIP_LOADBALANCER_IPS)
+            .cloned()
+    };
+    assert_eq!(after(json!({})), None, "nobody has answered yet");
+    assert_eq!(after(json!({"conditions": ready("False")})), Some(None));
+    let given = json!({"conditions": ready("True"), "allocatedAddress": {"ip": "10.0.0.7"}});
+    assert_eq!(after(given), Some(Some("10.0.0.7".to_owned())));
+}

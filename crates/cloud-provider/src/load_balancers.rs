@@ -93,4 +93,6 @@ pub enum Publish {
     Nothing,
     /// We: this address, and no other.
     Address(String),
+    /// Whoever wrote what stands there: it was taken back, and goes.
+    Withdrawn,
 }

@@ -33,7 +33,7 @@ pub(super) struct Wanted<'a> {
 /// What differs between the two data paths.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Carried {
-    /// `announced`: the address in the Service's status, which kube-vip wrote.
+    /// `announced`: the address in the Service's status, which kube-vip wrote; empty when it was taken back.
     Guest {
         announced: Option<String>,
     },
@@ -102,6 +102,9 @@ impl Wanted<'_> {
         }
         match carried {
             Carried::Guest { announced: None } => {}
+            Carried::Guest { announced: Some(address) } if address.is_empty() => {
+                object(json, "status").remove("address");
+            }
             Carried::Guest { announced: Some(address) } => {
                 object(json, "status").insert("address".into(), json!(address));
             }
@@ -292,6 +295,17 @@ mod tests {
             expected["status"]["address"] = "10.0.0.9".into();
             wanted.apply(&mut json);
             assert_eq!(json, expected);
+        });
+    }
+
+    // pitfalls-ccm.md L26
+    #[test]
+    fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
+        check(Carried::Guest { announced: Some(String::new()) }, |wanted| {
+            let mut json = stored(wanted);
+            json["status"]["address"] = "10.0.0.9".into();
+            wanted.apply(&mut json);
+            assert_eq!(json["status"].get("address"), None);
         });
     }
 

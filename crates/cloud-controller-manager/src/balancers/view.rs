@@ -78,7 +78,11 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     let mut faults = wishes.faults.clone();
     faults.extend(choice.refusal);
     let mut view = View { notices: choice.notices, ..View::default() };
+    // it belongs to somebody else, or may at any time: two would announce it
+    let taken_back =
+        present.is_some_and(|balancer| allocated(balancer).is_empty() && not_ready(balancer).is_some());
     let carried = match path {
+        DataPath::Guest if taken_back => Some(Carried::Guest { announced: Some(String::new()) }),
         DataPath::Guest => Some(Carried::Guest { announced: ingress(service) }),
         DataPath::Host => host::carried(sight, present.is_some(), &mut faults, &mut view.notices),
     };
@@ -120,13 +124,12 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     }
     match path {
         DataPath::Guest => {
-            match present.map(|balancer| (allocated(balancer), not_ready(balancer))) {
-                // what it had belongs to somebody else, or may at any time: two would announce it
-                Some(("", Some(_))) => {
-                    view.after = BTreeMap::from([(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None)]);
-                }
-                Some(("", None)) | None => {}
-                Some((ip, _)) => view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip),
+            let ip = present.map(|balancer| allocated(balancer)).unwrap_or_default();
+            if taken_back {
+                view.after = BTreeMap::from([(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None)]);
+                view.publish = Publish::Withdrawn;
+            } else if !ip.is_empty() {
+                view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
             }
         }
         DataPath::Host => {
@@ -134,7 +137,11 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
             view.own_annotations.push(annotations::KUBE_VIP_IGNORE.to_owned());
             view.outlives = true;
             let address = present.and_then(|balancer| announced(balancer));
-            view.publish = address.map_or(Publish::Nothing, |address| Publish::Address(address.to_owned()));
+            view.publish = match address {
+                _ if taken_back => Publish::Withdrawn,
+                Some(address) => Publish::Address(address.to_owned()),
+                None => Publish::Nothing,
+            };
         }
     }
     match refused {

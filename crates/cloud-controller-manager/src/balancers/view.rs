@@ -127,7 +127,11 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
             let ip = present.map(|balancer| allocated(balancer)).unwrap_or_default();
             if taken_back {
                 view.after = BTreeMap::from([(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None)]);
-                view.publish = Publish::Withdrawn;
+                // only what came of it: kube-vip may announce another address, which somebody else asked it for
+                let ours = present.and_then(|balancer| announced(balancer)).map(str::to_owned);
+                if ours.is_some() && ours == ingress(service) {
+                    view.publish = Publish::Withdrawn;
+                }
             } else if !ip.is_empty() {
                 view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
             }

@@ -174,6 +174,22 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// pitfalls-ccm.md L26: two would announce it, once the pool has given it to another.
+    async fn an_address_that_was_taken_back_is_published_no_more(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
+        let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
+        let service = service(&cluster).await.unwrap();
+        assert_eq!((annotation(&service, LOADBALANCER_IPS), ingress(&service)), (None, vec![]));
+        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "");
+        assert_eq!(finalizers(&service), [FINALIZER]);
+        ccm.stop().await;
+    }
+
     /// pitfalls-ccm.md L15.
     async fn a_service_that_becomes_a_cluster_ip_keeps_nothing_of_ours(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

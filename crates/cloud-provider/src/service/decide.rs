@@ -91,6 +91,10 @@ fn provide(seen: &Seen) -> Plan {
             if !seen.finalized || !marks.is_empty() {
                 plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
             }
+            // before the balancer forgets what was published
+            if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
+                plan.steps.push(Step::Unpublish);
+            }
             if !in_step && !refused {
                 plan.steps.push(Step::Ensure);
             }
@@ -110,9 +114,6 @@ fn provide(seen: &Seen) -> Plan {
         && seen.published != [address.clone()]
     {
         plan.steps.push(Step::Publish(address.clone()));
-    }
-    if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
-        plan.steps.push(Step::Unpublish);
     }
     // told when something is handed over, so that a restart tells nothing
     if let Balancer::Present { address: Some(address), .. } = &view.balancer
@@ -253,14 +254,14 @@ mod tests {
         }),
         vec![Step::Publish("10.0.0.9".into())])]
     #[case::taken_back(
-        with(wanted(present(true, None)), |seen| {
+        with(wanted(present(false, None)), |seen| {
             finalized(seen);
             seen.view.after = [("vip".to_owned(), None)].into();
             seen.view.publish = Publish::Withdrawn;
             seen.annotations = annotations(&[("vip", "10.0.0.9")]);
             seen.published = vec!["10.0.0.9".into()];
         }),
-        vec![Step::Mark { finalize: false, marks: [("vip".to_owned(), None)].into() }, Step::Unpublish])]
+        vec![Step::Mark { finalize: false, marks: [("vip".to_owned(), None)].into() }, Step::Unpublish, Step::Ensure])]
     #[case::not_made_anew_while_the_old_one_leaves(with(wanted(Balancer::Leaving), finalized), vec![])]
     #[case::refused_nothing_is_created(
         with(wanted(Balancer::Absent), |seen| seen.view.refusals = vec![Notice::warning("No", "no")]), vec![])]

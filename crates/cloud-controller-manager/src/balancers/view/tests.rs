@@ -220,18 +220,22 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
     }
 }
 
-#[test]
-fn an_address_that_was_taken_back_is_taken_from_the_service_too() {
-    let had = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
-    let ready = |status: &str| json!([{"type": "Ready", "status": status, "message": "no pool matches"}]);
-    let after = |status: Value| {
-        view(&had, Some(&object("cluster", &status)), |_| {})
-            .after
-            .get(annotations::KUBE_VIP_LOADBALANCER_IPS)
-            .cloned()
-    };
-    assert_eq!(after(json!({})), None, "nobody has answered yet");
-    assert_eq!(after(json!({"conditions": ready("False")})), Some(None));
-    let given = json!({"conditions": ready("True"), "allocatedAddress": {"ip": "10.0.0.7"}});
-    assert_eq!(after(given), Some(Some("10.0.0.7".to_owned())));
+#[rstest]
+#[case::unanswered(json!({}), None, Publish::NotOurs)]
+#[case::given(json!({"allocatedAddress": {"ip": "10.0.0.7"}}), Some(Some("10.0.0.7")), Publish::NotOurs)]
+#[case::taken_back(json!({"address": "10.0.0.9", "conditions": [{"type": "Ready", "status": "False"}]}), Some(None),
+    Publish::Withdrawn)]
+// with spec.loadBalancerIP kube-vip goes on by itself: taking its address away would only make it write again
+#[case::announced_by_kube_vips_own_will(json!({"conditions": [{"type": "Ready", "status": "False"}]}), Some(None),
+    Publish::NotOurs)]
+fn an_address_that_was_taken_back_is_taken_from_the_service_too(
+    #[case] status: Value,
+    #[case] annotation: Option<Option<&str>>,
+    #[case] publish: Publish,
+) {
+    let mut had = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
+    let view = view(&had, Some(&object("cluster", &status)), |_| {});
+    let after = view.after.get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(Option::as_deref);
+    assert_eq!((after, view.publish), (annotation, publish));
 }

@@ -16,13 +16,12 @@ mod view;
 
 use std::{
     collections::HashMap,
-    error::Error as _,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use cloud_provider::{Failure, LoadBalancers, View, Wake, Whom, asks_for_balancer};
-use controller_kit::{Cache, Change, Kept, ObjectKey, replace};
+use controller_kit::{Cache, Change, Kept, ObjectKey, replace, sentence};
 use harvester_api::{LoadBalancer, annotations, labels, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
@@ -263,23 +262,5 @@ fn service_of(change: &Change<Kept<LoadBalancer>>) -> Option<ObjectKey> {
 }
 
 fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
-    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", answer(error)))
-}
-
-/// What Harvester answered, in its own words; or what went wrong on the way there, with its cause.
-pub(crate) fn answer(error: &kube::Error) -> String {
-    if let kube::Error::Api(status) = error
-        && !status.message.is_empty()
-    {
-        return status.message.clone();
-    }
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        let more = inner.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = inner.source();
-    }
-    text
+    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", sentence(error)))
 }

@@ -9,35 +9,30 @@ use cloud_provider::asks_for_balancer;
 use controller_kit::{Cache, EventKind, Kept, Recorder, http::Health};
 use harvester_api::{LoadBalancer, names};
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
+use kube::{Resource, ResourceExt};
 use tokio::time::timeout;
-
-use crate::balancers::answer;
 
 /// A list that takes longer than this has a reason that people should know.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Services that came meanwhile, and another reason, are told after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// Waits until `objects` are listed, and tells `services` while they are not. `harvester` works in `namespace`.
+/// Waits until `objects`, those of `namespace`, are listed, and tells `services` while they are not.
 pub(crate) async fn listed(
     objects: &Cache<Kept<LoadBalancer>>,
-    harvester: &Client,
     namespace: &str,
     services: &Cache<Service>,
     recorder: &Recorder,
     health: &Health,
 ) {
     health.wrong("harvester", "LoadBalancers are not listed yet");
-    let api = Api::<LoadBalancer>::namespaced(harvester.clone(), namespace);
     let (mut told, mut patience) = (HashSet::new(), PATIENCE);
     while timeout(patience, objects.ready()).await.is_err() {
         patience = LOOK_AGAIN;
-        let Err(error) = api.list(&ListParams::default().limit(1)).await else { continue };
+        let Some(trouble) = objects.trouble() else { continue };
         let why = format!(
-            "LoadBalancers in namespace {namespace} of Harvester cannot be listed: {}; correct the cloud-config of the \
-             cloud controller manager, or what it may do in Harvester",
-            answer(&error)
+            "LoadBalancers in namespace {namespace} of Harvester cannot be listed: {trouble}; correct the cloud-config of \
+             the cloud controller manager, or what it may do in Harvester"
         );
         tracing::error!("{why}");
         health.wrong("harvester", why.clone());

@@ -166,7 +166,7 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
     }
     if settings.services {
         let recorder = recorder("service-controller");
-        outage::listed(&objects, &harvester, &namespace, &services, &recorder, &health).await;
+        outage::listed(&objects, &namespace, &services, &recorder, &health).await;
         let balancers =
             Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines));
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);

@@ -11,11 +11,3 @@ pub enum Failure {
     #[error("{0}")]
     Refused(String),
 }
-
-/// The server's own sentence, without the envelope that `kube::Error` prints.
-pub(crate) fn sentence(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-        other => other.to_string(),
-    }
-}

@@ -10,7 +10,7 @@ mod unread;
 
 use std::{
     fmt::Debug,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use futures::{StreamExt, TryStreamExt};
@@ -21,7 +21,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{Life, ObjectKey};
+use crate::{Life, ObjectKey, sentence};
 use known::Known;
 use patience::Patience;
 use unread::Unread;
@@ -57,6 +57,8 @@ struct Shared<K> {
     known: Mutex<Known<K>>,
     subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
     ready: watch::Sender<bool>,
+    /// Why the watch does not work.
+    trouble: Mutex<Option<String>>,
 }
 
 /// A watched kind, or a selection of it. Cheap to clone; all clones are one cache.
@@ -84,8 +86,11 @@ impl<K: Watched> Cache<K> {
     ) -> Self {
         let cache = Self::empty();
         let into = cache.clone();
-        let hear = Box::new(move |event| into.on_event(event, &trim));
-        life.spawn_until_stop(follow(unread(api), config, hear));
+        let hear = move |heard| match heard {
+            Ok(event) => into.on_event(event, &trim),
+            Err(why) => *into.trouble_seat() = Some(why),
+        };
+        life.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
         cache
     }
 
@@ -95,12 +100,18 @@ impl<K: Watched> Cache<K> {
             known: Mutex::new(Known::default()),
             subscribers: Mutex::default(),
             ready: watch::Sender::new(false),
+            trouble: Mutex::default(),
         }))
     }
 
     /// Waits until the first list is complete. Decisions about absence are wrong before that.
     pub async fn ready(&self) {
         self.0.ready.subscribe().wait_for(|ready| *ready).await.expect("the cache holds the sender");
+    }
+
+    /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
+    pub fn trouble(&self) -> Option<String> {
+        self.trouble_seat().clone()
     }
 
     /// The newest version known, or nothing when there is no such object.
@@ -150,6 +161,9 @@ impl<K: Watched> Cache<K> {
                 Arc::new(object)
             })
         };
+        if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
+            *self.trouble_seat() = None;
+        }
         let change = match event {
             watcher::Event::Init => {
                 self.known().relist_begins();
@@ -177,7 +191,11 @@ impl<K: Watched> Cache<K> {
         }
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, Known<K>> {
+    fn trouble_seat(&self) -> MutexGuard<'_, Option<String>> {
+        self.0.trouble.lock().expect("no panic while trouble is noted")
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known<K>> {
         self.0.known.lock().expect("no panic while the cache is locked")
     }
 }
@@ -190,7 +208,20 @@ fn unread<K: Watched>(api: Api<K>) -> Api<Unread> {
     }
 }
 
-async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(watcher::Event<Unread>) + Send>) {
+/// Why a watch broke, in the server's words where there are some.
+fn reason(error: &watcher::Error) -> String {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source) => sentence(source),
+        WatchError(status) if !status.message.is_empty() => status.message.clone(),
+        other => sentence(other),
+    }
+}
+
+/// Something from the watch, or why nothing comes from it.
+type Heard = Result<watcher::Event<Unread>, String>;
+
+async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(Heard) + Send>) {
     let kind = api.resource_url().to_owned();
     // not the watcher's own back-off: that one begins anew with every list that it tries
     let (mut events, mut patience) = (watcher(api, config).boxed(), Patience::default());
@@ -200,17 +231,18 @@ async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(watc
                 if matches!(event, watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
                     patience.works();
                 }
-                hear(event);
+                hear(Ok(event));
             }
             Ok(None) => return,
             Err(error) => {
-                let why = patience::reason(&error);
+                let why = reason(&error);
                 let (retry_in, is_news) = patience.broke(&why, Instant::now());
                 if is_news {
                     tracing::warn!(kind, ?retry_in, "watch broke; trying again: {why}");
                 } else {
                     tracing::debug!(kind, ?retry_in, "watch broke; trying again: {why}");
                 }
+                hear(Err(why));
                 sleep(retry_in).await;
             }
         }

@@ -23,6 +23,7 @@ mod kept;
 mod life;
 mod object_key;
 mod queue;
+mod sentence;
 
 pub use cache::{Cache, Change, Watched};
 pub use clock::Clock;
@@ -31,3 +32,4 @@ pub use kept::{Kept, replace};
 pub use life::Life;
 pub use object_key::ObjectKey;
 pub use queue::{Next, Queue, QueueMetrics};
+pub use sentence::sentence;

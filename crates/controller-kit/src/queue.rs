@@ -18,7 +18,7 @@ use futures::FutureExt;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::Life;
+use crate::{Life, sentence};
 
 /// First delay after a failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -186,7 +186,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         }
     }
 
-    fn finish<E: std::error::Error>(&self, item: T, outcome: std::thread::Result<Result<Next, E>>) {
+    fn finish<E: std::error::Error + 'static>(&self, item: T, outcome: std::thread::Result<Result<Next, E>>) {
         self.0.metrics.reconciles.inc();
         let delay = match outcome {
             Ok(Ok(next)) => {
@@ -198,7 +198,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
             }
             Ok(Err(error)) => {
                 let delay = self.failed(&item);
-                tracing::warn!(%item, retry_in = ?delay, "{}", chain(&error));
+                tracing::warn!(%item, retry_in = ?delay, "{}", sentence(&error));
                 Some(delay)
             }
             Err(_) => {
@@ -262,24 +262,6 @@ impl<T: Clone + Eq + Hash> State<T> {
 
 fn backoff(failures: u32) -> Duration {
     BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(BACKOFF_MAX)
-}
-
-/// An error and what caused it, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let part = match error.downcast_ref::<kube::Error>() {
-            // its own text holds the whole Status in debug form
-            Some(kube::Error::Api(status)) => status.message.clone(),
-            _ => error.to_string(),
-        };
-        if !text.ends_with(&part) {
-            text = format!("{text}: {part}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

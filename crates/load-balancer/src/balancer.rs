@@ -14,7 +14,7 @@ pub mod status;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use controller_kit::{EventKind, Kept, Next, ObjectKey, replace};
+use controller_kit::{EventKind, Kept, Next, ObjectKey, replace, sentence};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Resource, ResourceExt};
@@ -223,7 +223,7 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
             Err(Failure::Write { source, .. }) if is_refusal(&source) => {
                 // nothing tells us when the server thinks otherwise
                 cx.queue.add_after(key.clone(), REFUSED_AGAIN);
-                let why = host_path::message(&source);
+                let why = sentence(&*source);
                 let message =
                     format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
                 let waiting = Waiting { reason: "PoolNotWritten", message };

@@ -42,7 +42,6 @@ use kube::{Client, Resource as _, ResourceExt as _};
 
 pub use backends::BackendId;
 pub use write::Error;
-pub(crate) use write::message;
 
 use crate::balancer::REFUSED_AGAIN;
 use crate::balancer::host::{Served, Waiting, Withdrawal};

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder};
+use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder, sentence};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Client, Resource, ResourceExt};
 
@@ -17,7 +17,7 @@ use super::{
     decide::{Seen, Step, decide},
     is_finalized, published,
 };
-use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, failure::sentence, notice::Crier};
+use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, notice::Crier};
 
 /// Changes of Nodes and machines within this time are joined.
 const JOIN: Duration = Duration::from_secs(1);

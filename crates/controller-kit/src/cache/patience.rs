@@ -3,9 +3,8 @@
 //! The wait grows while nothing comes of trying: a list that is refused must not be asked for every second, and a
 //! reason that stays the same not be logged each time.
 
-use std::{error::Error, time::Duration};
+use std::time::Duration;
 
-use kube::runtime::watcher;
 use tokio::time::Instant;
 
 /// The first wait; it doubles with each further failure.
@@ -48,35 +47,8 @@ impl Patience {
     }
 }
 
-/// The reason for people: the server's own sentence, or what went wrong on the way there.
-pub(super) fn reason(error: &watcher::Error) -> String {
-    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source) => match source {
-            kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
-            other => chain(other),
-        },
-        WatchError(status) if !status.message.is_empty() => status.message.clone(),
-        WatchError(_) | NoResourceVersion => chain(error),
-    }
-}
-
-fn chain(error: &dyn Error) -> String {
-    let (mut text, mut cause) = (error.to_string(), error.source());
-    while let Some(inner) = cause {
-        let more = inner.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = inner.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -98,13 +70,5 @@ mod tests {
         assert!(is_news("unauthorized", HELD));
         assert!(!is_news("unauthorized", SAY_AGAIN));
         assert!(is_news("unauthorized", SAY_AGAIN * 2));
-    }
-
-    #[test]
-    fn the_reason_is_the_servers_sentence() {
-        let status =
-            Status { message: "loadbalancers is forbidden".to_owned(), code: 403, ..Status::default() };
-        let error = watcher::Error::InitialListFailed(kube::Error::Api(Box::new(status)));
-        assert_eq!(reason(&error), "loadbalancers is forbidden");
     }
 }

@@ -166,14 +166,6 @@ pub(crate) async fn delete(
     }
 }
 
-/// What an error says to people: the server's own words, without the Status around them.
-pub(crate) fn message(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
-}
-
 fn api<K: HostKind>(client: &Client, key: &ObjectKey) -> Api<Kept<K>> {
     Api::namespaced(client.clone(), &key.namespace)
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use controller_kit::{Cache, Life, ObjectKey};
+use controller_kit::{Cache, Life, ObjectKey, sentence};
 use harvester_api::{IPPool, VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ListParams};
@@ -13,14 +13,13 @@ use serde_json::Value;
 
 use super::review::{Answer, Operation, Request, Subject};
 use super::{Policy, ip_pool, load_balancer};
-use crate::host_path::message;
 
 /// How long the start waits for the list of virtual machines: without KubeVirt there never is one.
 const MACHINES_WAIT: Duration = Duration::from_secs(10);
 
 /// What was needed for a judgement could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("read {what}: {}", message(source))]
+#[error("read {what}: {}", sentence(source))]
 pub(super) struct Unseen {
     what: &'static str,
     source: kube::Error,

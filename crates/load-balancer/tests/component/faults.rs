@@ -34,6 +34,19 @@ async fn works_in_the_end(cluster: &TestCluster, rules: &str) {
     assert_eq!(record_of(cluster, "edge").await.allocated.len(), 5);
 }
 
+/// It has recorded an address for `web`, and its PUT of the object arrives a minute later.
+async fn leader_stopped_between_two_writes(cluster: &TestCluster) -> Controller {
+    let mut former = controller(cluster).await;
+    pool(cluster, "edge", 10, 40).await;
+    cluster.settle().await;
+    faults(cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
+    balancer(cluster, "web", "").await;
+    cluster.advance(Duration::from_secs(1)).await;
+    assert_eq!(record_of(cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
+    former.hang();
+    former
+}
+
 test_cluster::component_tests! {
     #[simulated_only("faults are the simulated server's")]
     async fn lost_answers_of_pools_are_made_up_for(cluster: TestCluster) {
@@ -77,14 +90,7 @@ test_cluster::component_tests! {
     // design/addresses.md section 2: leader A is stopped between pool PUT and LB PUT while B takes over and sweeps
     #[simulated_only("the old leader's PUT arrives a minute late")]
     async fn a_late_write_of_a_former_leader_finds_the_address_where_it_was(cluster: TestCluster) {
-        let mut former = controller(&cluster).await;
-        pool(&cluster, "edge", 10, 40).await;
-        cluster.settle().await;
-        faults(&cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
-        balancer(&cluster, "web", "").await;
-        cluster.advance(Duration::from_secs(1)).await;
-        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
-        former.hang();
+        let _former = leader_stopped_between_two_writes(&cluster).await;
         let _successor = Controller::start(&cluster, "two");
         balancer(&cluster, "api", "").await;
         cluster.advance(Duration::from_secs(300)).await;
@@ -95,13 +101,7 @@ test_cluster::component_tests! {
 
     #[simulated_only("the old leader's PUT arrives a minute late")]
     async fn a_late_write_of_a_former_leader_for_an_object_that_is_gone_leaves_nothing(cluster: TestCluster) {
-        let mut former = controller(&cluster).await;
-        pool(&cluster, "edge", 10, 40).await;
-        cluster.settle().await;
-        faults(&cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
-        balancer(&cluster, "web", "").await;
-        cluster.advance(Duration::from_secs(1)).await;
-        former.hang();
+        let _former = leader_stopped_between_two_writes(&cluster).await;
         cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
         let _successor = Controller::start(&cluster, "two");
         cluster.advance(Duration::from_secs(300)).await;

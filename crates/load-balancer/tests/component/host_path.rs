@@ -117,12 +117,7 @@ test_cluster::component_tests! {
     }
 
     async fn a_settled_load_balancer_costs_nothing_and_a_heartbeat_wakes_nobody(cluster: TestCluster) {
-        let lab = Lab::start(cluster).await;
-        lab.vm("api-1", "api", "192.168.7.11").await;
-        lab.web("{}").await;
-        lab.until_endpoints(&["192.168.7.11+"]).await;
-        lab.announce().await;
-        lab.until_ready_says("").await;
+        let lab = Lab::serving(cluster).await;
         lab.cluster.settle().await;
         lab.cluster.harvester.forget_requests();
         let heartbeat = json!({"status": {"phase": "Running", "nodeName": "host-2"}});
@@ -218,12 +213,7 @@ test_cluster::component_tests! {
 
     async fn a_load_balancer_made_again_at_once_does_not_take_the_old_ones_service(cluster: TestCluster) {
         // pitfalls-load-balancer.md LB-11
-        let lab = Lab::start(cluster).await;
-        lab.vm("api-1", "api", "192.168.7.11").await;
-        lab.web("{}").await;
-        lab.until_endpoints(&["192.168.7.11+"]).await;
-        lab.announce().await;
-        lab.until_ready_says("").await;
+        let lab = Lab::serving(cluster).await;
         let old = lab.balancer().await.metadata.uid;
         lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
         while lab.cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some() {

@@ -48,6 +48,17 @@ impl Lab {
         lab
     }
 
+    /// With one VM behind `web`, which serves.
+    pub(crate) async fn serving(cluster: TestCluster) -> Self {
+        let lab = Self::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        lab
+    }
+
     pub(crate) fn start_controller(&mut self) {
         let answers = self.answers.clone();
         let dial: Dial = Arc::new(move |address| {

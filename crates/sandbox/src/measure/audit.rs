@@ -11,6 +11,8 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 use tokio::time::Instant;
 
+use crate::clusters::RANCHER;
+
 /// The two logs.
 pub(crate) struct AuditFiles {
     pub(crate) guest: PathBuf,
@@ -24,7 +26,7 @@ struct Line {
     uri: String,
 }
 
-/// Requests of the parts since counting began.
+/// Requests of the parts since counting began, and of Rancher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) all: usize,
@@ -32,6 +34,8 @@ pub(super) struct Count {
     pub(super) ccm_in_harvester: usize,
     pub(super) load_balancer_writes: usize,
     pub(super) balancers_deleted: usize,
+    /// Those of the node driver, watches among them; they are in no other figure.
+    pub(super) rancher: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,6 +46,7 @@ enum Side {
 
 impl Count {
     fn add(&mut self, side: Side, line: &Line) {
+        self.rancher += usize::from(line.user == RANCHER);
         let apart = line.verb == "watch" || line.uri.contains("/leases") || line.uri.contains("/events");
         let ours = line.user.contains("harvester-load-balancer") || line.user.contains("harvester-cloud");
         if apart || !ours {
@@ -101,6 +106,7 @@ impl Tally {
             ccm_in_harvester: self.total.ccm_in_harvester - before.ccm_in_harvester,
             load_balancer_writes: self.total.load_balancer_writes - before.load_balancer_writes,
             balancers_deleted: self.total.balancers_deleted - before.balancers_deleted,
+            rancher: self.total.rancher - before.rancher,
         })
     }
 
@@ -158,6 +164,7 @@ mod tests {
                 "delete",
                 "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers/b",
             ),
+            (Side::Harvester, RANCHER, "watch", "/apis/kubevirt.io/v1/virtualmachines?watch=true"),
             (Side::Harvester, lb, "update", "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/edge"),
             (
                 Side::Harvester,
@@ -166,8 +173,14 @@ mod tests {
                 "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers",
             ),
         ]);
-        let wanted =
-            Count { all: 2, writes: 2, ccm_in_harvester: 1, load_balancer_writes: 1, balancers_deleted: 0 };
+        let wanted = Count {
+            all: 2,
+            writes: 2,
+            ccm_in_harvester: 1,
+            load_balancer_writes: 1,
+            balancers_deleted: 0,
+            rancher: 1,
+        };
         assert_eq!(counted, wanted);
     }
 }

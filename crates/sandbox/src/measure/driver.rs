@@ -1,6 +1,6 @@
 //! The node driver's figures: how quickly it is there, and what it adds to the host's own time for a machine.
 
-use std::{path::PathBuf, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -12,8 +12,8 @@ use kube::{
 };
 use tokio::{sync::oneshot, time::Instant};
 
-use super::percentile;
-use crate::{clusters::RANCHER, rancher::Stored, stage::Stage};
+use super::{audit::Tally, percentile};
+use crate::{rancher::Stored, stage::Stage};
 
 const STARTS: usize = 20;
 const MACHINES: usize = 7;
@@ -44,7 +44,9 @@ pub(super) async fn all(stage: &Stage, say: impl Fn(&str, f64)) -> Result<()> {
         if number == 0 {
             say("gob-flags-us", flags(&plugin.flags_typed().await?)?);
         }
-        let log = Log::at_its_end(stage.audit_files().harvester).await?;
+        // what the machine before this one asked is behind us
+        tokio::time::sleep(WRITTEN).await;
+        let mut tally = Tally::new(stage.audit_files());
         let host = host_time(&stage.harvester, &name);
         let begun = Instant::now();
         plugin.act("PreCreateCheck").await?;
@@ -57,39 +59,15 @@ pub(super) async fn all(stage: &Stage, say: impl Fn(&str, f64)) -> Result<()> {
         let host = host.await.context("the VM's start was not seen")?;
         overheads.push(total.saturating_sub(host).as_secs_f64() * 1_000.0);
         peaks.push(peak);
+        tokio::time::sleep(WRITTEN).await;
         #[expect(clippy::cast_precision_loss, reason = "a few requests")]
-        requests.push(log.requests_of(RANCHER).await? as f64);
+        requests.push(tally.count()?.rancher as f64);
         rancher.remove(&Stored { name, configuration: stored }).await?;
     }
     say("driver-create-overhead-ms", percentile(&mut overheads, 0.50));
     say("driver-create-requests", percentile(&mut requests, 1.0));
     say("driver-rss-mib", percentile(&mut peaks, 1.0));
     Ok(())
-}
-
-/// Harvester's audit log from a point on.
-struct Log {
-    file: PathBuf,
-    from: u64,
-}
-
-impl Log {
-    async fn at_its_end(file: PathBuf) -> Result<Self> {
-        // what the machine before this one asked is behind us
-        tokio::time::sleep(WRITTEN).await;
-        let from = file.metadata().with_context(|| format!("find {}", file.display()))?.len();
-        Ok(Self { file, from })
-    }
-
-    /// All requests of a user since then, watches among them.
-    async fn requests_of(&self, user: &str) -> Result<usize> {
-        tokio::time::sleep(WRITTEN).await;
-        let log = std::fs::read(&self.file).with_context(|| format!("read {}", self.file.display()))?;
-        let from = usize::try_from(self.from).context("an audit log that fits into memory")?;
-        let lines = String::from_utf8_lossy(log.get(from..).unwrap_or_default()).into_owned();
-        let records = lines.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-        Ok(records.filter(|record| record["user"] == user).count())
-    }
 }
 
 /// From the VM's instance to its address, as a watch sees it: what no driver can be quicker than.

@@ -78,13 +78,14 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
 /// What else a Service may carry with our prefix.
-const KNOWN: [&str; 6] = [
+const KNOWN: [&str; 7] = [
     annotations::IPAM,
     annotations::DATA_PATH,
     annotations::HEALTH_CHECK_PORT,
     annotations::DESCRIPTION,
     annotations::SERVICE_PROJECT,
     annotations::SERVICE_NAMESPACE,
+    annotations::WITHDRAWN_ADDRESS,
 ];
 
 impl Wishes {
@@ -311,7 +312,7 @@ mod tests {
     #[case::misspelt(&[("iapm", "dhcp"), ("healthcheck-timeout", "3")], &["healthcheck-timeout", "iapm"])]
     #[case::all_known(&[("ipam", "pool"), ("healthcheck-port", "80"), ("healthcheck-periodseconds", "1"),
         ("description", "x"), ("project", "a/b"), ("namespace", "c"), ("ip", "10.0.0.7"), ("network", "a/b"),
-        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge")], &[])]
+        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("withdrawn-address", "10.0.0.7")], &[])]
     fn a_key_that_nobody_knows_is_noticed(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
         assert_eq!(Wishes::of(&service(pairs)).unknown, expected);

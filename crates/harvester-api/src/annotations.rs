@@ -30,6 +30,9 @@ pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
 pub const SERVICE_IP: &str = "cloudprovider.harvesterhci.io/ip";
 /// On a guest Service: the pool that it asks for by name.
 pub const SERVICE_IP_POOL: &str = "cloudprovider.harvesterhci.io/ip-pool";
+/// On a guest Service: what [`KUBE_VIP_LOADBALANCER_IPS`] asked for until Harvester took it back; there until another
+/// address is given. Whatever stands in the Service's status because of it goes.
+pub const WITHDRAWN_ADDRESS: &str = "cloudprovider.harvesterhci.io/withdrawn-address";
 
 /// On a LoadBalancer object: UID of the guest's Service `default/kubernetes`, which tells guest clusters apart.
 pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";

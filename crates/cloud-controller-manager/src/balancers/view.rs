@@ -126,15 +126,15 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
         DataPath::Guest => {
             let ip = present.map(|balancer| allocated(balancer)).unwrap_or_default();
             if taken_back {
-                view.after = BTreeMap::from([(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None)]);
-                // only what came of it: kube-vip may announce another address, which somebody else asked it for
-                let ours = present.and_then(|balancer| announced(balancer)).map(str::to_owned);
-                if ours.is_some() && ours == ingress(service) {
+                let lost = asked_of_guest(service).map(str::to_owned);
+                if came_of(lost.as_deref(), service) {
                     view.publish = Publish::Withdrawn;
                 }
+                view.after = asking(None, lost);
             } else if !ip.is_empty() {
-                view.after = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
+                view.after = asking(Some(ip.to_owned()), None);
             }
+            view.own_annotations.push(annotations::WITHDRAWN_ADDRESS.to_owned());
         }
         DataPath::Host => {
             view.before = mark(annotations::KUBE_VIP_IGNORE, "true");
@@ -165,7 +165,7 @@ fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<D
         Some(balancer) => Some(DataPath::recorded(&balancer.spec)),
         None if !service.finalizers().iter().any(|name| name == FINALIZER) => None,
         None if mark(annotations::KUBE_VIP_IGNORE) == "true" => Some(DataPath::Host),
-        None if !mark(annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty() => Some(DataPath::Guest),
+        None if asked_of_guest(service).is_some() => Some(DataPath::Guest),
         None => None,
     }
 }
@@ -264,6 +264,30 @@ fn announced(balancer: &LoadBalancer) -> Option<&str> {
 fn ingress(service: &Service) -> Option<String> {
     let balancer = service.status.as_ref()?.load_balancer.as_ref()?;
     balancer.ingress.as_deref()?.iter().find_map(|entry| entry.ip.clone()).filter(|ip| !ip.is_empty())
+}
+
+/// What kube-vip in the guest is asked to announce, or was until that was taken back.
+fn asked_of_guest(service: &Service) -> Option<&str> {
+    let keys = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::WITHDRAWN_ADDRESS];
+    keys.iter()
+        .find_map(|key| service.annotations().get(*key))
+        .map(String::as_str)
+        .filter(|asked| !asked.is_empty())
+}
+
+/// The marks that ask kube-vip for `address`, and remember what it is asked for no more.
+fn asking(address: Option<String>, withdrawn: Option<String>) -> BTreeMap<String, Option<String>> {
+    [(annotations::KUBE_VIP_LOADBALANCER_IPS, address), (annotations::WITHDRAWN_ADDRESS, withdrawn)]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into()
+}
+
+/// Whether the Service's status says what it says because kube-vip was asked for `lost`. Another address there, or one
+/// that `spec.loadBalancerIP` asks for too, is somebody else's: taking it away would only make them write it again.
+fn came_of(lost: Option<&str>, service: &Service) -> bool {
+    let stands = ingress(service);
+    let fixed = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
+    lost.is_some() && (lost == stands.as_deref() || lost == Some(DHCP_ADDRESS)) && fixed != stands.as_deref()
 }
 
 fn mark(key: &str, value: &str) -> BTreeMap<String, Option<String>> {

@@ -185,8 +185,17 @@ test_cluster::component_tests! {
         harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
         let service = service(&cluster).await.unwrap();
         assert_eq!((annotation(&service, LOADBALANCER_IPS), ingress(&service)), (None, vec![]));
+        let remembered = annotation(&service, "cloudprovider.harvesterhci.io/withdrawn-address");
+        assert_eq!(remembered, Some("127.9.0.1"));
         assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "");
         assert_eq!(finalizers(&service), [FINALIZER]);
+        // kube-vip had not yet seen that it is asked for it no more
+        announce(&cluster, "127.9.0.1").await;
+        assert_eq!(ingress(&self::service(&cluster).await.unwrap()), Vec::<String>::new());
+        allocate(&cluster, "127.9.0.2").await;
+        let service = self::service(&cluster).await.unwrap();
+        let ours = [LOADBALANCER_IPS, "cloudprovider.harvesterhci.io/withdrawn-address"];
+        assert_eq!(ours.map(|key| annotation(&service, key)), [Some("127.9.0.2"), None]);
         ccm.stop().await;
     }
 

@@ -91,7 +91,6 @@ fn provide(seen: &Seen) -> Plan {
             if !seen.finalized || !marks.is_empty() {
                 plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
             }
-            // before the balancer forgets what was published
             if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
                 plan.steps.push(Step::Unpublish);
             }

@@ -202,6 +202,7 @@ fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
 // an object that somebody deleted in Harvester comes back on its path, whatever the flags say now
 #[rstest]
 #[case::guest(annotations::KUBE_VIP_LOADBALANCER_IPS, "10.0.0.9", false)]
+#[case::guest_without_address(annotations::WITHDRAWN_ADDRESS, "10.0.0.9", false)]
 #[case::host(annotations::KUBE_VIP_IGNORE, "true", true)]
 fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str, #[case] host: bool) {
     let mut service = service(&json!({mark: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
@@ -220,22 +221,40 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
     }
 }
 
+const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
+const WITHDRAWN: &str = annotations::WITHDRAWN_ADDRESS;
+
 #[rstest]
-#[case::unanswered(json!({}), None, Publish::NotOurs)]
-#[case::given(json!({"allocatedAddress": {"ip": "10.0.0.7"}}), Some(Some("10.0.0.7")), Publish::NotOurs)]
-#[case::taken_back(json!({"address": "10.0.0.9", "conditions": [{"type": "Ready", "status": "False"}]}), Some(None),
-    Publish::Withdrawn)]
-// with spec.loadBalancerIP kube-vip goes on by itself: taking its address away would only make it write again
-#[case::announced_by_kube_vips_own_will(json!({"conditions": [{"type": "Ready", "status": "False"}]}), Some(None),
-    Publish::NotOurs)]
+#[case::as_kube_vip_was_asked(json!({ASKED: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.9", Publish::Withdrawn)]
+#[case::after_a_restart_in_between(json!({WITHDRAWN: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.9", Publish::Withdrawn)]
+#[case::leased(json!({ASKED: DHCP_ADDRESS}), Some(DHCP_ADDRESS), "10.0.0.9", Publish::Withdrawn)]
+// others may write the status, and would write it again: K3s' servicelb, or kube-vip because of spec.loadBalancerIP
+#[case::written_by_another(json!({}), None, "10.0.0.9", Publish::NotOurs)]
+#[case::then_by_another(json!({WITHDRAWN: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.8", Publish::NotOurs)]
+#[case::asked_for_in_spec_too(json!({ASKED: "10.0.0.3"}), Some("10.0.0.3"), "10.0.0.3", Publish::NotOurs)]
 fn an_address_that_was_taken_back_is_taken_from_the_service_too(
-    #[case] status: Value,
-    #[case] annotation: Option<Option<&str>>,
+    #[case] annotations: Value,
+    #[case] lost: Option<&str>,
+    #[case] ingress: &str,
     #[case] publish: Publish,
 ) {
-    let mut had = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
-    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
-    let view = view(&had, Some(&object("cluster", &status)), |_| {});
-    let after = view.after.get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(Option::as_deref);
-    assert_eq!((after, view.publish), (annotation, publish));
+    let mut had = service(&annotations, &json!({"loadBalancerIP": "10.0.0.3"}));
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": ingress}]}})).unwrap();
+    let no = json!({"conditions": [{"type": "Ready", "status": "False"}]});
+    let view = view(&had, Some(&object("cluster", &no)), |_| {});
+    let lost = (WITHDRAWN.to_owned(), lost.map(str::to_owned));
+    assert_eq!((view.after, view.publish), ([(ASKED.to_owned(), None), lost].into(), publish));
+}
+
+#[rstest]
+#[case::unanswered(json!({}), &[])]
+#[case::given_another(json!({"allocatedAddress": {"ip": "10.0.0.7"}}), &[(ASKED, Some("10.0.0.7")), (WITHDRAWN, None)])]
+fn what_was_taken_back_is_remembered_until_another_is_given(
+    #[case] status: Value,
+    #[case] marks: &[(&str, Option<&str>)],
+) {
+    let waits = service(&json!({WITHDRAWN: "10.0.0.9"}), &json!({}));
+    let view = view(&waits, Some(&object("cluster", &status)), |_| {});
+    let marks = marks.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect();
+    assert_eq!((view.after, view.publish), (marks, Publish::NotOurs));
 }

@@ -82,6 +82,22 @@ fn suffix(random: &mut fastrand::Rng) -> String {
     (0..5).map(|_| char::from(LETTERS[random.usize(..LETTERS.len())])).collect()
 }
 
+/// A PUT that makes its object: the uid of a former one is a condition that nothing meets, its version says nothing.
+pub(super) fn made_by_update(ask: &Ask, object: &mut Value) -> Result<(), Failure> {
+    let metadata = object["metadata"].as_object_mut().expect("`checked` has seen to it");
+    metadata.remove("resourceVersion");
+    match metadata.get("uid").and_then(Value::as_str).unwrap_or_default() {
+        "" => Ok(()),
+        uid => Err(another(ask, uid, "")),
+    }
+}
+
+/// The object that is there, if any, is not the one that was meant.
+fn another(ask: &Ask, meant: &str, there: &str) -> Failure {
+    let why = format!("Precondition failed: UID in precondition: {meant}, UID in object meta: {there}");
+    Failure::conflict(ask.api(), ask.name(), &why)
+}
+
 /// What of an object's metadata its writers cannot change.
 pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failure> {
     let given = &new["metadata"];
@@ -108,9 +124,7 @@ pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failur
             let cause = Cause::invalid("metadata.uid", &given["uid"], "field is immutable");
             return Err(Failure::invalid(ask.api(), ask.name(), &[cause]));
         }
-        let kept = old["metadata"]["uid"].as_str().unwrap_or_default();
-        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {kept}");
-        return Err(Failure::conflict(ask.api(), ask.name(), &why));
+        return Err(another(ask, uid, old["metadata"]["uid"].as_str().unwrap_or_default()));
     }
     match given["resourceVersion"].as_str().unwrap_or_default() {
         "" | "0" if !ask.api().unconditional_update => {

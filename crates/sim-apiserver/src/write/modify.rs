@@ -49,7 +49,8 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
             }
             if ask.verb == Verb::Update && ask.api().create_on_update && ask.subresource().is_empty() {
                 server.authorize(&ask.user, Verb::Create, &ask.target)?;
-                let object = object(ask)?;
+                let mut object = object(ask)?;
+                metadata::made_by_update(ask, &mut object)?;
                 let stored = create::store(server, ask, object, Operation::Update).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
             }

@@ -84,7 +84,6 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
     match side {
         Side::Guest => vec![
             (User::CloudControllerManager, "list", ("", "services", ""), true),
-            (User::CloudControllerManager, "delete", ("", "nodes", ""), ours),
             (User::CloudControllerManager, "list", ("", "events", ""), existing),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "default"), existing),

@@ -145,31 +145,35 @@ impl Candidate {
         }
     }
 
-    /// One look and at most one write; says whether the Lease is ours now.
+    /// Says whether the Lease is ours now. A refused write is followed by a look and a second one: whoever deleted the
+    /// Lease, or changed it without taking it, ends no leader (as with client-go).
     async fn try_once(&mut self) -> kube::Result<bool> {
-        let started = Instant::now();
-        // a leader knows its own record; only a conflict says that it must look
+        // a leader knows its own record; only a refusal says that it must look
         if !self.leadership.is_current() || self.seen.record.is_none() {
             self.look().await?;
         }
-        let written = match decide(&self.election.identity, &self.seen, self.election.lease, Instant::now()) {
-            Step::Wait => return Ok(false),
-            Step::Create => self.write(None, 0).await,
-            Step::Renew => self.write(self.seen.record.clone(), self.seen.transitions()).await,
-            Step::TakeOver { transitions } => self.write(self.seen.record.clone(), transitions).await,
-        };
-        match written {
-            Ok(lease) => {
-                self.seen.observe(Some(lease), Instant::now());
-                self.leadership.renewed(started);
-                Ok(true)
-            }
-            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_already_exists() => {
+        match self.take_or_renew().await {
+            Err(kube::Error::Api(refusal)) => {
+                tracing::debug!(lease = self.election.name, refusal.message, "looking at the Lease again");
                 self.look().await?;
-                Ok(self.seen.holder() == self.election.identity)
+                self.take_or_renew().await
             }
-            Err(error) => Err(error),
+            outcome => outcome,
         }
+    }
+
+    /// At most one write, by what was seen last.
+    async fn take_or_renew(&mut self) -> kube::Result<bool> {
+        let started = Instant::now();
+        let lease = match decide(&self.election.identity, &self.seen, self.election.lease, started) {
+            Step::Wait => return Ok(false),
+            Step::Create => self.write(None, 0).await?,
+            Step::Renew => self.write(self.seen.record.clone(), self.seen.transitions()).await?,
+            Step::TakeOver { transitions } => self.write(self.seen.record.clone(), transitions).await?,
+        };
+        self.seen.observe(Some(lease), Instant::now());
+        self.leadership.renewed(started);
+        Ok(true)
     }
 
     async fn look(&mut self) -> kube::Result<()> {

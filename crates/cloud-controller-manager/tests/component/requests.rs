@@ -37,6 +37,16 @@ test_cluster::component_tests! {
         assert_eq!(balancer(&cluster).await, None);
         second.stop().await;
     }
+
+    /// `Ccm::stop` sees that it ends in order.
+    async fn whoever_deletes_the_lease_ends_no_leader(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        cluster.guest.delete::<Lease>("kube-system/cloud-controller-manager").await;
+        until(&cluster, "the Lease is made again", async || holder(&cluster).await.as_deref() == Some("first")).await;
+        create_service(&cluster, "{}", "").await;
+        assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
 }
 
 /// Who has the Lease. Nobody hears of it but by looking.

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex};
 
 use kube::api::{Patch, PatchParams};
-use serde_json::json;
+use rstest::rstest;
+use serde_json::{Value, json};
 use sim_apiserver::ApiServer;
 use tokio::time::sleep;
 
@@ -75,6 +76,46 @@ async fn a_leader_whose_lease_was_taken_ends_and_writes_nothing_more() {
     assert!(refused.is_err());
     assert_eq!(server.revision(), before);
     assert!(Api::<Lease>::namespaced(fenced, "kube-system").get("web").await.is_ok(), "reading is free");
+}
+
+/// What somebody does to the Lease of a leader, without a holder of its own.
+#[rstest]
+#[case::deleted(None)]
+#[case::given_back(Some(json!({"spec": {"holderIdentity": ""}})))]
+#[case::labelled(Some(json!({"metadata": {"labels": {"a": "b"}}})))]
+#[tokio::test(start_paused = true)]
+async fn a_leader_goes_on_whatever_is_done_to_its_lease_but_to_take_it(#[case] patch: Option<Value>) {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    let (life, leadership) = candidate(&server.client("admin"), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let leases = Api::<Lease>::namespaced(server.client("admin"), "kube-system");
+    match patch {
+        Some(patch) => drop(leases.patch("web", &Default::default(), &Patch::Merge(patch)).await.unwrap()),
+        None => drop(leases.delete("web", &Default::default()).await.unwrap()),
+    }
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(story(&log), ["first leads"]);
+    assert!(leadership.lock().unwrap().as_ref().is_some_and(Leadership::is_current));
+    life.stop.cancel();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(story(&log), ["first leads", "first ends"]);
+    let spec = leases.get("web").await.unwrap().spec.unwrap();
+    assert_eq!(spec.holder_identity.as_deref(), Some(""), "it was ours to give back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_was_deleted_gives_way_to_who_made_it_again() {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    let (_life, _) = candidate(&server.client("admin"), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let leases = Api::<Lease>::namespaced(server.client("admin"), "kube-system");
+    leases.delete("web", &Default::default()).await.unwrap();
+    let (_other, _) = candidate(&server.client("admin"), "second", &log);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        story(&log),
+        ["first leads", "second leads", "first lost the Lease kube-system/web to second"]
+    );
 }
 
 #[tokio::test(start_paused = true)]

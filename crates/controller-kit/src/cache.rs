@@ -58,7 +58,7 @@ struct Shared<K> {
     subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
     ready: watch::Sender<bool>,
     /// Why the watch does not work.
-    trouble: Mutex<Option<String>>,
+    trouble: watch::Sender<Option<String>>,
 }
 
 /// A watched kind, or a selection of it. Cheap to clone; all clones are one cache.
@@ -88,7 +88,7 @@ impl<K: Watched> Cache<K> {
         let into = cache.clone();
         let hear = move |heard| match heard {
             Ok(event) => into.on_event(event, &trim),
-            Err(why) => *into.trouble_seat() = Some(why),
+            Err(why) => into.note_trouble(Some(why)),
         };
         life.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
         cache
@@ -100,7 +100,7 @@ impl<K: Watched> Cache<K> {
             known: Mutex::new(Known::default()),
             subscribers: Mutex::default(),
             ready: watch::Sender::new(false),
-            trouble: Mutex::default(),
+            trouble: watch::Sender::new(None),
         }))
     }
 
@@ -111,7 +111,12 @@ impl<K: Watched> Cache<K> {
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
     pub fn trouble(&self) -> Option<String> {
-        self.trouble_seat().clone()
+        self.0.trouble.borrow().clone()
+    }
+
+    /// [`Cache::trouble`] as it changes.
+    pub fn troubles(&self) -> watch::Receiver<Option<String>> {
+        self.0.trouble.subscribe()
     }
 
     /// The newest version known, or nothing when there is no such object.
@@ -162,7 +167,7 @@ impl<K: Watched> Cache<K> {
             })
         };
         if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
-            *self.trouble_seat() = None;
+            self.note_trouble(None);
         }
         let change = match event {
             watcher::Event::Init => {
@@ -191,8 +196,12 @@ impl<K: Watched> Cache<K> {
         }
     }
 
-    fn trouble_seat(&self) -> MutexGuard<'_, Option<String>> {
-        self.0.trouble.lock().expect("no panic while trouble is noted")
+    fn note_trouble(&self, trouble: Option<String>) {
+        self.0.trouble.send_if_modified(|noted| {
+            let is_news = *noted != trouble;
+            *noted = trouble;
+            is_news
+        });
     }
 
     fn known(&self) -> MutexGuard<'_, Known<K>> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 
 /// Whether something accepts connections at an address. The time-out is the [`Prober`](crate::Prober)'s: it drops
@@ -24,21 +25,33 @@ pub enum DialError {
     /// No way to the address from here.
     #[error("unreachable: {0}")]
     Unreachable(String),
-    /// Our own side could not even try, for instance for want of file descriptors.
+    /// Our own side could not even try, for instance for want of file descriptors. Says nothing of the backend.
     #[error("could not dial: {0}")]
     Local(String),
 }
 
+/// Errors of connect(2) that the other side has no part in: no file descriptor, port or memory is left, or our own
+/// firewall forbids. All others may come from the network, also those that no [`io::ErrorKind`] names.
+const OF_OUR_SIDE: [Errno; 9] = [
+    Errno::MFILE,
+    Errno::NFILE,
+    Errno::NOBUFS,
+    Errno::NOMEM,
+    Errno::ADDRNOTAVAIL,
+    Errno::ADDRINUSE,
+    Errno::AGAIN,
+    Errno::PERM,
+    Errno::ACCESS,
+];
+
 impl From<io::Error> for DialError {
     fn from(error: io::Error) -> Self {
+        let is = |errno: &Errno| error.raw_os_error() == Some(errno.raw_os_error());
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::TimedOut => Self::TimedOut,
-            io::ErrorKind::HostUnreachable
-            | io::ErrorKind::NetworkUnreachable
-            | io::ErrorKind::NetworkDown
-            | io::ErrorKind::ConnectionReset => Self::Unreachable(error.to_string()),
-            _ => Self::Local(error.to_string()),
+            _ if OF_OUR_SIDE.iter().any(is) => Self::Local(error.to_string()),
+            _ => Self::Unreachable(error.to_string()),
         }
     }
 }
@@ -58,10 +71,31 @@ pub fn tcp() -> Dial {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[rstest]
+    #[case::no_descriptor(Errno::MFILE, "could not dial")]
+    #[case::no_memory(Errno::NOBUFS, "could not dial")]
+    #[case::no_port(Errno::ADDRNOTAVAIL, "could not dial")]
+    #[case::own_firewall(Errno::PERM, "could not dial")]
+    #[case::rejected(Errno::CONNREFUSED, "connection refused")]
+    #[case::dropped(Errno::TIMEDOUT, "no answer in time")]
+    #[case::no_route(Errno::HOSTUNREACH, "unreachable")]
+    #[case::reset(Errno::CONNRESET, "unreachable")]
+    // what the backend's host can make of a dial by ICMP
+    #[case::no_such_protocol(Errno::NOPROTOOPT, "unreachable")]
+    #[case::host_down(Errno::HOSTDOWN, "unreachable")]
+    fn only_what_the_other_side_has_no_part_in_is_our_own_failure(
+        #[case] errno: Errno,
+        #[case] expected: &str,
+    ) {
+        let error = DialError::from(io::Error::from_raw_os_error(errno.raw_os_error()));
+        assert!(error.to_string().starts_with(expected), "{error}");
+    }
 
     #[tokio::test]
     async fn a_probe_of_a_listening_port_succeeds_and_ends_in_a_reset() {

@@ -14,9 +14,10 @@
 //! * [`Prober`] is the one task that carries the commands out, for all targets of the process.
 //!
 //! What always holds: probes of one backend never overlap; at most a fixed number of dials is under way; a
-//! backend that nobody has vouched for is not ready (fail closed) until it answered often enough; nobody who
-//! reads verdicts can hold up probing. Groups (load balancers) share nothing, also when they probe the same
-//! address: their thresholds, periods and time-outs are their own, and one tenant's must not tell on another's.
+//! backend that nobody has vouched for is not ready (fail closed) until it answered often enough; that our own side
+//! cannot dial changes no verdict; nobody who reads verdicts can hold up probing. Groups (load balancers) share
+//! nothing, also when they probe the same address: their thresholds, periods and time-outs are their own, and one
+//! tenant's must not tell on another's.
 //!
 //! Nothing here knows Kubernetes.
 

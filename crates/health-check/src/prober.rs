@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -14,6 +15,9 @@ use crate::{Command, Dial, DialError, Event, Key, Schedule, Target, Verdict};
 /// Dials under way at once: well below the 1,024 file descriptors that a container may have, and enough for
 /// 500 dead backends a second at a time-out of one second.
 pub const DIALS_AT_ONCE: usize = 512;
+
+/// How often the log may say that our own side cannot dial: there are hundreds of dials a second.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// A handle to the probing; clones share it. Nothing is probed until [`Prober::run`] is polled.
 pub struct Prober<G, B> {
@@ -61,7 +65,7 @@ impl<G: Key, B: Key> Prober<G, B> {
     /// Probes until `stop`. `changed` is told the group whenever one of its verdicts changed, after which
     /// [`Prober::verdicts`] has the new one; it must only take note (put a key in a queue), never wait.
     pub async fn run(self, dial: Dial, changed: impl Fn(G), stop: CancellationToken) {
-        let mut dials = FuturesUnordered::new();
+        let (mut dials, mut told) = (FuturesUnordered::new(), None::<Instant>);
         loop {
             let (commands, wakes_at) = self.turn();
             for command in commands {
@@ -80,6 +84,10 @@ impl<G: Key, B: Key> Prober<G, B> {
                 () = stop.cancelled() => return,
                 () = self.shared.woken.notified() => {}
                 Some((probe, answer)) = dials.next() => {
+                    if let Err(DialError::Local(why)) = &answer && told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                        told = Some(Instant::now());
+                        tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until we can");
+                    }
                     let mut state = self.state();
                     let commands = state.schedule.on(Event::Answered { probe, answer }, Instant::now());
                     state.outbox.extend(commands);
@@ -110,11 +118,9 @@ async fn until(moment: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
-
-    use futures::FutureExt as _;
     use tokio::sync::mpsc;
 
     use super::*;

@@ -41,8 +41,8 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub ready: bool,
-    /// The failure that made the verdict "not ready", or the last one that confirmed it in another way; none while
-    /// ready, or not yet tried enough.
+    /// The failure that made the verdict "not ready", or the last one that confirmed it in another way; of a backend
+    /// that nobody could judge yet, why we could not dial. None while ready, or not yet tried enough.
     pub error: Option<DialError>,
 }
 
@@ -258,6 +258,14 @@ impl Worker {
 
     /// Counts an answer; whether there is something new to tell.
     fn judge(&mut self, answer: Result<(), DialError>) -> bool {
+        if let Err(error @ DialError::Local(_)) = answer {
+            // a process without file descriptors must not take everybody's traffic away; but who waits should see why
+            let unexplained = !self.verdict.ready && self.verdict.error.is_none();
+            if unexplained {
+                self.verdict.error = Some(error);
+            }
+            return unexplained;
+        }
         let Some(ready) = self.counter.count(answer.is_ok(), self.target.check.thresholds) else {
             return false;
         };

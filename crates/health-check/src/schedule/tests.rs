@@ -154,6 +154,37 @@ async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
     assert_eq!((error(&world), world.changes.len()), (None, 3));
 }
 
+#[rstest]
+#[case::ready_before(true, "lllll", true, 0)]
+#[case::between_two_failures(true, "l-ll-", false, 1)]
+#[case::between_a_success_and_another(false, "+ll+", true, 2)]
+#[case::not_ready_before(false, "llll", false, 1)]
+fn that_we_could_not_dial_is_counted_for_and_against_nobody(
+    #[case] before: bool,
+    #[case] answers: &str,
+    #[case] ready: bool,
+    #[case] changes: usize,
+) {
+    // `+` and `-` are the backend's answers, `l` is our own failure
+    let mut world = World::new(8, 7);
+    world.on(watch("web", &[(1, check(2, 2, 1, 1), before)]));
+    let first = world.schedule.wakes_at().unwrap();
+    world.pass(first - world.now - Duration::from_millis(1));
+    for answer in answers.chars() {
+        let answer = match answer {
+            '+' => Ok(()),
+            '-' => Err(DialError::Refused),
+            _ => Err(DialError::Local("too many open files".to_owned())),
+        };
+        world.answers.insert(1, answer);
+        world.pass(SECOND);
+    }
+    assert_eq!(world.dialled.len(), answers.len());
+    assert_eq!((world.ready("web"), world.changes.len()), (vec![(1, ready)], changes));
+    let error = world.schedule.verdicts(&"web")[&1].error.clone();
+    assert_eq!(error.is_some(), !ready, "{error:?}");
+}
+
 #[test]
 fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
     // load-balancer.md 10.5

@@ -23,7 +23,7 @@ impl EligibleNodes {
         let (source, into) = (nodes.clone(), eligible.clone());
         nodes.on_change(move |change| {
             if matters(change) {
-                into.set(&source.list());
+                into.look_at(&source);
                 changed();
             }
         });
@@ -35,9 +35,11 @@ impl EligibleNodes {
         self.0.lock().expect("no panic while swapping").clone()
     }
 
-    fn set(&self, nodes: &[Arc<Node>]) {
-        let eligible: Arc<[_]> = nodes.iter().filter(|node| is_eligible(node)).cloned().collect();
-        *self.0.lock().expect("no panic while swapping") = eligible;
+    /// Listed under the lock: changes are told by the watch and by whoever wrote, at once, and the older of two lists
+    /// must not come to stay.
+    fn look_at(&self, nodes: &Cache<Node>) {
+        let mut eligible = self.0.lock().expect("no panic while swapping");
+        *eligible = nodes.list().into_iter().filter(|node| is_eligible(node)).collect();
     }
 }
 
@@ -66,6 +68,8 @@ fn excludes(value: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -85,6 +89,38 @@ mod tests {
     #[case::tainted_otherwise(json!({}), json!({"taints": [{"key": "other", "effect": "NoSchedule"}]}), true)]
     fn eligibility(#[case] metadata: Value, #[case] spec: Value, #[case] expected: bool) {
         assert_eq!(is_eligible(&node(&metadata, &spec)), expected);
+    }
+
+    #[test]
+    fn of_changes_that_are_told_at_once_none_is_lost() {
+        const ROUNDS: usize = 1000;
+        let (nodes, names) = (Cache::empty(), ["a", "b", "c", "d"]);
+        let eligible = EligibleNodes::follow(&nodes, || ());
+        let (begin, end) = (Barrier::new(names.len() + 1), Barrier::new(names.len() + 1));
+        let change = |name: &str, round: usize| {
+            let labels = json!({EXCLUDED: if round % 2 == 0 { "false" } else { "true" }});
+            let metadata = json!({"name": name, "resourceVersion": round.to_string(), "labels": labels});
+            nodes.wrote(node(&metadata, &json!({})));
+        };
+        let lost = std::thread::scope(|scope| {
+            for name in names {
+                let (begin, end, change) = (&begin, &end, &change);
+                scope.spawn(move || {
+                    for round in 1..=ROUNDS {
+                        begin.wait();
+                        change(name, round);
+                        end.wait();
+                    }
+                });
+            }
+            let wrong = |round: &usize| {
+                begin.wait();
+                end.wait();
+                eligible.get().len() != if round % 2 == 0 { names.len() } else { 0 }
+            };
+            (1..=ROUNDS).filter(wrong).count()
+        });
+        assert_eq!(lost, 0);
     }
 
     // pitfalls-ccm.md L27: in Go every node event runs a full sync of all Services

@@ -52,9 +52,12 @@ impl<K> Clone for Change<K> {
 }
 
 type Subscriber<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
+type Trim<K> = Box<dyn Fn(&mut K) + Send + Sync>;
 
 struct Shared<K> {
     known: Mutex<Known<K>>,
+    /// Removes what nobody reads.
+    trim: Trim<K>,
     subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
     ready: watch::Sender<bool>,
     /// Why the watch does not work.
@@ -84,10 +87,10 @@ impl<K: Watched> Cache<K> {
         config: watcher::Config,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
-        let cache = Self::empty();
+        let cache = Self::keeping(Box::new(trim));
         let into = cache.clone();
         let hear = move |heard| match heard {
-            Ok(event) => into.on_event(event, &trim),
+            Ok(event) => into.on_event(event),
             Err(why) => into.note_trouble(Some(why)),
         };
         life.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
@@ -96,8 +99,13 @@ impl<K: Watched> Cache<K> {
 
     /// A cache that hears only of our own writes; for tests of what reads caches.
     pub fn empty() -> Self {
+        Self::keeping(Box::new(|_| ()))
+    }
+
+    fn keeping(trim: Trim<K>) -> Self {
         Self(Arc::new(Shared {
             known: Mutex::new(Known::default()),
+            trim,
             subscribers: Mutex::default(),
             ready: watch::Sender::new(false),
             trouble: watch::Sender::new(None),
@@ -135,9 +143,9 @@ impl<K: Watched> Cache<K> {
         self.known().malformed()
     }
 
-    /// The answer of the server to a write of ours: from now on this version is known.
+    /// The answer of the server to a write of ours: from now on this version is known, trimmed like any other.
     pub fn wrote(&self, object: K) -> Arc<K> {
-        let object = Arc::new(object);
+        let object = self.trimmed(object);
         let change = self.known().wrote(object.clone());
         self.tell(change);
         object
@@ -159,13 +167,14 @@ impl<K: Watched> Cache<K> {
         }
     }
 
-    fn on_event(&self, event: watcher::Event<Unread>, trim: &impl Fn(&mut K)) {
-        let read = |unread: Unread| {
-            unread.read().map(|mut object| {
-                trim(&mut object);
-                Arc::new(object)
-            })
-        };
+    fn trimmed(&self, mut object: K) -> Arc<K> {
+        object.meta_mut().managed_fields = None;
+        (self.0.trim)(&mut object);
+        Arc::new(object)
+    }
+
+    fn on_event(&self, event: watcher::Event<Unread>) {
+        let read = |unread: Unread| unread.read().map(|object| self.trimmed(object));
         if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
             self.note_trouble(None);
         }

@@ -51,6 +51,25 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
+    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    let trim = |map: &mut ConfigMap| map.data = None;
+    let cache = Cache::start_trimmed(&life, maps.clone(), watcher::Config::default(), trim);
+    cache.ready().await;
+    let answer = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
+    assert!(answer.data.is_some() && answer.metadata.managed_fields.is_some());
+    let ours = cache.wrote(answer);
+    maps.create(&PostParams::default(), &map("theirs")).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let all = cache.list();
+    assert_eq!(all.len(), 2);
+    for map in all.iter().chain([&ours]) {
+        assert_eq!((&map.data, &map.metadata.managed_fields), (&None, &None));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
     let (server, life) = (ApiServer::builder().build(), Life::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");

@@ -24,7 +24,7 @@ use kube::{Api, Client, ResourceExt, runtime::watcher};
 use serde_json::Value;
 
 use self::{directory::Directory, host_names::HostNames};
-use crate::{balancers::selector::Backend, cluster::GuestCluster};
+use crate::{balancers::selector::Backend, cluster::GuestCluster, outage::Trouble};
 pub use addresses::AddressRules;
 
 type Listener = Arc<dyn Fn() + Send + Sync>;
@@ -98,6 +98,15 @@ impl Machines {
     pub async fn ready(&self) {
         self.0.vms.ready().await;
         self.0.instances.ready().await;
+    }
+
+    /// What cannot be listed now, and why.
+    pub(crate) fn troubles(&self) -> Vec<Trouble> {
+        let kinds = [
+            ("VirtualMachines", self.0.vms.trouble()),
+            ("VirtualMachineInstances", self.0.instances.trouble()),
+        ];
+        kinds.into_iter().filter_map(|(kind, why)| Some((kind, why?))).collect()
     }
 
     /// Calls `listener` when a Node's VM, or anything that is said of VMs here, may have changed.

@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use crate::{
     balancers::{Balancers, Rules},
     machines::{AddressRules, Machines},
-    outage,
+    outage::Outage,
 };
 
 /// The Lease that the Go program holds too, so that the two never act together.
@@ -146,6 +146,11 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
         machines.ask_for_host_names(life, &harvester, &nodes);
     }
     let recorder = |component: &str| Recorder::start(life, guest.clone(), component, clock);
+    let outage = |recorder: &Recorder| Outage {
+        namespace: namespace.clone(),
+        recorder: recorder.clone(),
+        health: health.clone(),
+    };
 
     health.wrong("guest", "Services and Nodes are not listed yet");
     services.ready().await;
@@ -155,8 +160,9 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
     if settings.nodes.initialise || settings.nodes.follow_topology {
         let (life, guest, nodes, machines) = (life.clone(), guest.clone(), nodes.clone(), machines.clone());
         let (recorder, metrics) = (recorder("cloud-node-controller"), metrics.clone());
+        let outage = outage(&recorder);
         life.clone().spawn_until_stop(async move {
-            machines.ready().await;
+            outage.of_nodes(&machines, &nodes).await;
             let cloud = Arc::new(machines);
             let workers = settings.node_workers.max(1);
             let queue =
@@ -166,9 +172,12 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
     }
     if settings.services {
         let recorder = recorder("service-controller");
-        outage::listed(&objects, &namespace, &services, &recorder, &health).await;
+        let outage = outage(&recorder);
+        outage.of_balancers(&objects, &services).await;
         let balancers =
-            Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines));
+            Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines.clone()));
+        let (held, all) = (balancers.clone(), services.clone());
+        life.spawn_until_stop(async move { outage.of_backends(&machines, &held, &all).await });
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
         balancers.report_orphans(life, guest.clone(), recorder.clone());
         let queue = ServiceController::start(life, guest, &balancers, &services, &nodes, recorder, workers);

@@ -9,5 +9,7 @@ mod harness;
 mod host_path;
 #[path = "component/nodes.rs"]
 mod nodes;
+#[path = "component/outages.rs"]
+mod outages;
 #[path = "component/requests.rs"]
 mod requests;

@@ -26,6 +26,6 @@ mod service;
 pub use failure::Failure;
 pub use instances::{Instance, Instances, Machine};
 pub use load_balancers::{Balancer, LoadBalancers, Publish, View, Wake, Whom};
-pub use node::{Duties, NodeController};
+pub use node::{Duties, NodeController, waits_for_cloud};
 pub use notice::Notice;
 pub use service::{EligibleNodes, FINALIZER, ServiceController, asks_for_balancer};

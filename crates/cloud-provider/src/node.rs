@@ -7,6 +7,8 @@
 mod controller;
 mod decide;
 
+use k8s_openapi::api::core::v1::Node;
+
 pub use controller::{Duties, NodeController};
 
 /// Set by a kubelet that expects a cloud to finish its Node.
@@ -15,3 +17,9 @@ const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 const ZONE_LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
 const REGION_LABELS: [&str; 2] =
     ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
+
+/// Whether the Node waits for its cloud to finish it.
+pub fn waits_for_cloud(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == UNINITIALISED)
+}

@@ -9,7 +9,7 @@ use cloud_controller_manager::{
     run,
 };
 use cloud_provider::Duties;
-use controller_kit::{Clock, Life};
+use controller_kit::{Clock, Life, http::Health};
 use harvester_api::LoadBalancer;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
@@ -20,6 +20,8 @@ use tokio::task::JoinHandle;
 
 /// A program that runs.
 pub(crate) struct Ccm {
+    /// What it says of itself.
+    pub(crate) health: Health,
     life: Life,
     task: JoinHandle<()>,
 }
@@ -60,11 +62,11 @@ impl Ccm {
             node_workers: 1,
         };
         change(&mut settings);
-        let life = Life::new();
+        let (life, health) = (Life::new(), parts.health.clone());
         let own = life.clone();
         let task = tokio::spawn(async move { run(parts, settings, &own).await.expect("the Lease is kept") });
         cluster.settle().await;
-        Self { life, task }
+        Self { health, life, task }
     }
 
     /// As SIGTERM does.

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
 use kube::ResourceExt;
 
-use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS};
+use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS, waits_for_cloud};
 use crate::{Instance, Machine, Notice, node::Duties};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +31,7 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         return plan;
     }
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let tainted = taints.iter().any(|taint| taint.key == UNINITIALISED);
+    let tainted = waits_for_cloud(node);
     let machine = match instance {
         Instance::Found(machine) => machine,
         Instance::Missing(why) => {

@@ -11,6 +11,8 @@ use crate::manifests::{self, Rights};
 use crate::user::{GuestCluster, Side, User};
 
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// A minute: real servers take in what they were told within a second.
+const LOOKS: usize = 3_000;
 
 pub(super) async fn namespaces(cluster: &Cluster, guest: &GuestCluster) {
     for name in manifests::namespaces(cluster.side(), guest) {
@@ -36,13 +38,14 @@ pub(super) async fn kinds(cluster: &Cluster) {
 }
 
 async fn until_allowed(cluster: &Cluster, path: &str) {
-    loop {
+    for _ in 0..LOOKS {
         let request = Request::get(path).body(vec![]).expect("a kind's path is a URI");
         if cluster.driver().request_text(request).await.is_ok() {
             return;
         }
         sleep(BETWEEN_LOOKS).await;
     }
+    panic!("{path} is never served in the {} cluster", cluster.side().name());
 }
 
 /// Gives the rights of one set, takes those of the other, and waits until the server goes by them.
@@ -60,7 +63,13 @@ pub(super) async fn roles(cluster: &Cluster, rights: Rights, guest: &GuestCluste
         cluster.apply_object(role).await;
     }
     for (user, verb, resource, allowed) in telling(cluster.side(), rights) {
+        let mut looks = 0;
         while may(cluster, user, verb, resource, guest).await != allowed {
+            assert!(
+                looks < LOOKS,
+                "with {rights:?} it stays untrue that {user:?} may {verb} {resource:?}: {allowed}"
+            );
+            looks += 1;
             sleep(BETWEEN_LOOKS).await;
         }
     }

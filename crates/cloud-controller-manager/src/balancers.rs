@@ -179,7 +179,13 @@ impl Balancers {
     async fn update(&self, key: &ObjectKey, json: &Value) -> Result<(), Failure> {
         match replace::<LoadBalancer>(&self.client, json).await {
             Ok(written) => {
+                let unchanged = written.metadata.resource_version.as_deref()
+                    == json["metadata"]["resourceVersion"].as_str();
                 self.objects.wrote(written);
+                if unchanged {
+                    let why = "admission in Harvester took the change back";
+                    return Err(Failure::Refused(format!("update LoadBalancer {key} in Harvester: {why}")));
+                }
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
@@ -238,7 +244,7 @@ impl LoadBalancers for Balancers {
     fn subscribe(&self, wake: Wake) {
         let woken = wake.clone();
         self.objects.on_change(move |change| {
-            if let Some(service) = service_of(change) {
+            for service in services_of(change) {
                 woken(Whom::One(service));
             }
         });
@@ -254,13 +260,50 @@ impl Balancers {
     }
 }
 
-/// The Service that an object is for, by its labels.
-fn service_of(change: &Change<Kept<LoadBalancer>>) -> Option<ObjectKey> {
-    let object = change.new.as_ref().or(change.old.as_ref())?;
-    let label = |key: &str| object.labels().get(key).cloned();
-    Some(ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?))
+/// The Service that an object is for, by its labels, and the one that it was for before: whoever took the labels away
+/// wakes that Service, too, and it puts them back.
+fn services_of(change: &Change<Kept<LoadBalancer>>) -> impl Iterator<Item = ObjectKey> + use<> {
+    let service = |object: &Arc<Kept<LoadBalancer>>| {
+        let label = |key: &str| object.labels().get(key).cloned();
+        Some(ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?))
+    };
+    let [new, old] = [&change.new, &change.old].map(|version| version.as_ref().and_then(service));
+    let former = old.filter(|old| new.as_ref() != Some(old));
+    new.into_iter().chain(former.filter(|_| false))
 }
 
 fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
     Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", sentence(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(service: Option<&str>) -> Arc<Kept<LoadBalancer>> {
+        let labels =
+            service.map(|name| json!({labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: name}));
+        let metadata = json!({"name": "blue", "namespace": "team-a", "labels": labels});
+        Arc::new(Kept::from_json(json!({"metadata": metadata, "spec": {}})).unwrap())
+    }
+
+    #[rstest]
+    #[case::made(None, Some(Some("web")), &["shop/web"])]
+    #[case::changed(Some(Some("web")), Some(Some("web")), &["shop/web"])]
+    #[case::gone(Some(Some("web")), None, &["shop/web"])]
+    #[case::labels_taken_away(Some(Some("web")), Some(None), &["shop/web"])]
+    #[case::labels_of_another(Some(Some("web")), Some(Some("api")), &["shop/api", "shop/web"])]
+    #[case::never_for_a_service(Some(None), Some(None), &[])]
+    fn a_change_wakes_the_services_that_it_is_about(
+        #[case] old: Option<Option<&str>>,
+        #[case] new: Option<Option<&str>>,
+        #[case] services: &[&str],
+    ) {
+        let key = ObjectKey::new("team-a", "blue");
+        let change = Change { key, old: old.map(object), new: new.map(object) };
+        assert_eq!(services_of(&change).map(|key| key.to_string()).collect::<Vec<_>>(), services);
+    }
 }

@@ -39,7 +39,7 @@ impl DataPath {
         }
     }
 
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Guest => "guest",
             Self::Host => "host",

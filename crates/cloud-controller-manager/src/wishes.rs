@@ -78,14 +78,15 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
 /// What else a Service may carry with our prefix.
-const KNOWN: [&str; 7] = [
+const KNOWN: [&str; 8] = [
     annotations::IPAM,
     annotations::DATA_PATH,
     annotations::HEALTH_CHECK_PORT,
     annotations::DESCRIPTION,
     annotations::SERVICE_PROJECT,
     annotations::SERVICE_NAMESPACE,
-    annotations::WITHDRAWN_ADDRESS,
+    annotations::ALLOCATED_ADDRESS,
+    annotations::RECORDED_DATA_PATH,
 ];
 
 impl Wishes {
@@ -312,7 +313,8 @@ mod tests {
     #[case::misspelt(&[("iapm", "dhcp"), ("healthcheck-timeout", "3")], &["healthcheck-timeout", "iapm"])]
     #[case::all_known(&[("ipam", "pool"), ("healthcheck-port", "80"), ("healthcheck-periodseconds", "1"),
         ("description", "x"), ("project", "a/b"), ("namespace", "c"), ("ip", "10.0.0.7"), ("network", "a/b"),
-        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("withdrawn-address", "10.0.0.7")], &[])]
+        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("allocated-address", "10.0.0.7"),
+        ("recorded-data-path", "host")], &[])]
     fn a_key_that_nobody_knows_is_noticed(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
         assert_eq!(Wishes::of(&service(pairs)).unknown, expected);

@@ -20,9 +20,12 @@ pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// Whether the Service is one for a balancer of `class`, or of no class.
 pub fn asks_for_balancer(service: &Service, class: Option<&str>) -> bool {
-    let Some(spec) = &service.spec else { return false };
-    spec.type_.as_deref() == Some("LoadBalancer")
-        && spec.load_balancer_class.as_deref().is_none_or(|wanted| Some(wanted) == class)
+    let wanted = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
+    is_of_type_load_balancer(service) && wanted.is_none_or(|wanted| Some(wanted) == class)
+}
+
+fn is_of_type_load_balancer(service: &Service) -> bool {
+    service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }
 
 fn is_finalized(service: &Service) -> bool {

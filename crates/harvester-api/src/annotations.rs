@@ -30,9 +30,12 @@ pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/namespace";
 pub const SERVICE_IP: &str = "cloudprovider.harvesterhci.io/ip";
 /// On a guest Service: the pool that it asks for by name.
 pub const SERVICE_IP_POOL: &str = "cloudprovider.harvesterhci.io/ip-pool";
-/// On a guest Service: what [`KUBE_VIP_LOADBALANCER_IPS`] asked for until Harvester took it back; there until another
-/// address is given. Whatever stands in the Service's status because of it goes.
-pub const WITHDRAWN_ADDRESS: &str = "cloudprovider.harvesterhci.io/withdrawn-address";
+/// On a guest Service, by us: the address that Harvester gave and [`KUBE_VIP_LOADBALANCER_IPS`] asks for. It stays when
+/// Harvester takes the address back, until another is given: what came of it is ours to withdraw, and nothing else.
+pub const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/allocated-address";
+/// On a guest Service, by us: `host` from when it is served on that data path. [`KUBE_VIP_IGNORE`] alone says nothing,
+/// since users set it too.
+pub const RECORDED_DATA_PATH: &str = "cloudprovider.harvesterhci.io/recorded-data-path";
 
 /// On a LoadBalancer object: UID of the guest's Service `default/kubernetes`, which tells guest clusters apart.
 pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
@@ -55,6 +58,8 @@ pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
 
 /// On an IPPool: `"<ip>: <namespace>/<load balancer>"` asks for the release of a leaked record.
 pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
+/// On an IPPool, by us: why the last [`MANUALLY_RELEASE_IP`] released nothing; there until the next one is answered.
+pub const MANUAL_RELEASE_REFUSED: &str = "loadbalancer.harvesterhci.io/manual-release-refused";
 /// On ConfigMap `kube-system/kubevip`: `"true"` once its pools were imported.
 pub const AFTER_CONVERSION: &str = "loadbalancer.harvesterhci.io/after-conversion";
 /// On ConfigMap `kube-system/kubevip`: what could not be imported and why, one line an entry.

@@ -83,7 +83,7 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
         present.is_some_and(|balancer| allocated(balancer).is_empty() && not_ready(balancer).is_some());
     let carried = match path {
         DataPath::Guest if taken_back => Some(Carried::Guest { announced: Some(String::new()) }),
-        DataPath::Guest => Some(Carried::Guest { announced: ingress(service) }),
+        DataPath::Guest => Some(Carried::Guest { announced: announced_in_guest(service, present) }),
         DataPath::Host => host::carried(sight, present.is_some(), &mut faults, &mut view.notices),
     };
     let (identity, service, wishes) = (*identity, *service, *wishes);
@@ -124,21 +124,23 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     }
     match path {
         DataPath::Guest => {
-            let ip = present.map(|balancer| allocated(balancer)).unwrap_or_default();
             if taken_back {
-                let lost = asked_of_guest(service).map(str::to_owned);
-                if came_of(lost.as_deref(), service) {
-                    view.publish = Publish::Withdrawn;
+                if let Some(lost) = given(service, present) {
+                    view.notices.push(remarks::taken_back(service, &lost));
+                    view.publish = came_of(&lost, service).then_some(Publish::Withdrawn).unwrap_or_default();
+                    view.after = withdrawing(service, lost);
                 }
-                view.after = asking(None, lost);
-            } else if !ip.is_empty() {
-                view.after = asking(Some(ip.to_owned()), None);
+            } else if let Some(balancer) = present.filter(|balancer| !allocated(balancer).is_empty()) {
+                view.after = handing_over(service, allocated(balancer));
             }
-            view.own_annotations.push(annotations::WITHDRAWN_ADDRESS.to_owned());
+            view.own_annotations.push(annotations::ALLOCATED_ADDRESS.to_owned());
         }
         DataPath::Host => {
-            view.before = mark(annotations::KUBE_VIP_IGNORE, "true");
-            view.own_annotations.push(annotations::KUBE_VIP_IGNORE.to_owned());
+            view.before = BTreeMap::from([
+                (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),
+                (annotations::RECORDED_DATA_PATH.to_owned(), Some(DataPath::Host.word().to_owned())),
+            ]);
+            view.own_annotations.extend(view.before.keys().cloned());
             view.outlives = true;
             let address = present.and_then(|balancer| announced(balancer));
             view.publish = match address {
@@ -164,8 +166,10 @@ fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<D
     match present {
         Some(balancer) => Some(DataPath::recorded(&balancer.spec)),
         None if !service.finalizers().iter().any(|name| name == FINALIZER) => None,
-        None if mark(annotations::KUBE_VIP_IGNORE) == "true" => Some(DataPath::Host),
-        None if asked_of_guest(service).is_some() => Some(DataPath::Guest),
+        None if mark(annotations::RECORDED_DATA_PATH) == DataPath::Host.word() => Some(DataPath::Host),
+        // the Go program leaves only the first of the two
+        None if !mark(annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty() => Some(DataPath::Guest),
+        None if !mark(annotations::ALLOCATED_ADDRESS).is_empty() => Some(DataPath::Guest),
         None => None,
     }
 }
@@ -266,28 +270,51 @@ fn ingress(service: &Service) -> Option<String> {
     balancer.ingress.as_deref()?.iter().find_map(|entry| entry.ip.clone()).filter(|ip| !ip.is_empty())
 }
 
-/// What kube-vip in the guest is asked to announce, or was until that was taken back.
-fn asked_of_guest(service: &Service) -> Option<&str> {
-    let keys = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::WITHDRAWN_ADDRESS];
-    keys.iter()
-        .find_map(|key| service.annotations().get(*key))
-        .map(String::as_str)
-        .filter(|asked| !asked.is_empty())
+/// The address that was handed over: by us, or by the Go program, whose objects have it in `status.address`.
+fn given(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<String> {
+    let said = |key: &str| service.annotations().get(key).map(String::as_str).filter(|said| !said.is_empty());
+    let asked = said(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let by_go = || asked.filter(|asked| present.and_then(|balancer| announced(balancer)) == Some(asked));
+    said(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
-/// The marks that ask kube-vip for `address`, and remember what it is asked for no more.
-fn asking(address: Option<String>, withdrawn: Option<String>) -> BTreeMap<String, Option<String>> {
-    [(annotations::KUBE_VIP_LOADBALANCER_IPS, address), (annotations::WITHDRAWN_ADDRESS, withdrawn)]
-        .map(|(key, value)| (key.to_owned(), value))
-        .into()
+/// Asks kube-vip for `ip`. What the Go program handed over needs no record of ours.
+fn handing_over(service: &Service, ip: &str) -> BTreeMap<String, Option<String>> {
+    let mut marks = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
+    let there = service.annotations();
+    if there.get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str) != Some(ip)
+        || there.contains_key(annotations::ALLOCATED_ADDRESS)
+    {
+        marks.extend(mark(annotations::ALLOCATED_ADDRESS, ip));
+    }
+    marks
+}
+
+/// Asks kube-vip for `lost` no more, and remembers it. What somebody else asks for stays.
+fn withdrawing(service: &Service, lost: String) -> BTreeMap<String, Option<String>> {
+    let mut marks = BTreeMap::new();
+    if service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS) == Some(&lost) {
+        marks.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None);
+    }
+    marks.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(lost));
+    marks
 }
 
 /// Whether the Service's status says what it says because kube-vip was asked for `lost`. Another address there, or one
 /// that `spec.loadBalancerIP` asks for too, is somebody else's: taking it away would only make them write it again.
-fn came_of(lost: Option<&str>, service: &Service) -> bool {
+fn came_of(lost: &str, service: &Service) -> bool {
     let stands = ingress(service);
     let fixed = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
-    lost.is_some() && (lost == stands.as_deref() || lost == Some(DHCP_ADDRESS)) && fixed != stands.as_deref()
+    stands.is_some()
+        && (lost == DHCP_ADDRESS || stands.as_deref() == Some(lost))
+        && fixed != stands.as_deref()
+}
+
+/// The Service's address, if it is the one that Harvester gave. With a lease that is any; of another Harvester knows
+/// nothing, and its webhook would put it back.
+fn announced_in_guest(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<String> {
+    let allocated = present.map(|balancer| allocated(balancer)).unwrap_or_default();
+    ingress(service).filter(|ip| ip == allocated || allocated == DHCP_ADDRESS)
 }
 
 fn mark(key: &str, value: &str) -> BTreeMap<String, Option<String>> {

@@ -20,6 +20,7 @@ use super::harness::{
 };
 
 const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/allocated-address";
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 test_cluster::component_tests! {
@@ -82,6 +83,16 @@ test_cluster::component_tests! {
         cluster.harvester.delete::<LoadBalancer>(&key).await;
         cluster.settle().await;
         assert!(balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    /// The labels are how a change of the object finds its Service.
+    async fn labels_that_somebody_takes_off_an_object_come_back(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        let labels = balancer(&cluster).await.unwrap().metadata.labels;
+        harvester_says(&cluster, json!({"metadata": {"labels": null}})).await;
+        assert_eq!(balancer(&cluster).await.unwrap().metadata.labels, labels);
         ccm.stop().await;
     }
 
@@ -185,8 +196,8 @@ test_cluster::component_tests! {
         harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
         let service = service(&cluster).await.unwrap();
         assert_eq!((annotation(&service, LOADBALANCER_IPS), ingress(&service)), (None, vec![]));
-        let remembered = annotation(&service, "cloudprovider.harvesterhci.io/withdrawn-address");
-        assert_eq!(remembered, Some("127.9.0.1"));
+        assert_eq!(annotation(&service, ALLOCATED_ADDRESS), Some("127.9.0.1"));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
         assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "");
         assert_eq!(finalizers(&service), [FINALIZER]);
         // kube-vip had not yet seen that it is asked for it no more
@@ -194,8 +205,8 @@ test_cluster::component_tests! {
         assert_eq!(ingress(&self::service(&cluster).await.unwrap()), Vec::<String>::new());
         allocate(&cluster, "127.9.0.2").await;
         let service = self::service(&cluster).await.unwrap();
-        let ours = [LOADBALANCER_IPS, "cloudprovider.harvesterhci.io/withdrawn-address"];
-        assert_eq!(ours.map(|key| annotation(&service, key)), [Some("127.9.0.2"), None]);
+        let given = [LOADBALANCER_IPS, ALLOCATED_ADDRESS].map(|key| annotation(&service, key));
+        assert_eq!(given, [Some("127.9.0.2"); 2]);
         ccm.stop().await;
     }
 
@@ -216,7 +227,55 @@ test_cluster::component_tests! {
     async fn a_service_of_another_class_is_left_alone(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "loadBalancerClass: kube-vip.io/kube-vip-class").await;
+        // the finalizer is a common one
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+        announce(&cluster, "127.9.0.1").await;
         assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
+        let service = service(&cluster).await.unwrap();
+        assert_eq!((finalizers(&service), ingress(&service)), (&[FINALIZER.to_owned()][..], vec!["127.9.0.1".into()]));
+        ccm.stop().await;
+    }
+
+    /// K3s' servicelb writes the nodes' addresses into every Service; Harvester's webhook would put them back.
+    async fn an_address_that_another_program_wrote_is_nothing_to_harvester(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        announce(&cluster, "192.168.1.50").await;
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
+        assert_eq!(told(&cluster, "EnsuredLoadBalancer").await, 1);
+        assert_eq!(ingress(&service(&cluster).await.unwrap()), ["192.168.1.50"]);
+        ccm.stop().await;
+    }
+
+    /// Whoever works around a missing pool: the Go program leaves that alone too.
+    async fn an_address_that_the_user_gave_stays_while_harvester_gives_none(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{kube-vip.io/loadbalancerIPs: 127.9.0.7}", "").await;
+        announce(&cluster, "127.9.0.7").await;
+        let ready = json!({"type": "Ready", "status": "False", "message": "no pool matches"});
+        harvester_says(&cluster, json!({"status": {"conditions": [ready]}})).await;
+        let service = service(&cluster).await.unwrap();
+        assert_eq!((annotation(&service, LOADBALANCER_IPS), ingress(&service)), (Some("127.9.0.7"), vec!["127.9.0.7".into()]));
+        assert_eq!(told(&cluster, "AddressTakenBack").await, 0);
+        ccm.stop().await;
+    }
+
+    /// The annotation is the users' own (contract 16); only with our record beside it does it tell the data path.
+    async fn a_service_that_kube_vip_should_ignore_keeps_the_data_path_of_the_flags(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{kube-vip.io/ignore: 'true'}", "").await;
+        let path = |of: LoadBalancer| serde_json::to_value(&of.spec).expect("a spec is JSON")["workloadType"].clone();
+        assert_eq!(path(balancer(&cluster).await.unwrap()), "cluster");
+        let name = balancer(&cluster).await.unwrap().metadata.name.unwrap();
+        let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
+        allocate(&cluster, "127.9.0.1").await;
+        cluster.harvester.delete::<LoadBalancer>(&key).await;
+        cluster.settle().await;
+        assert_eq!(path(balancer(&cluster).await.unwrap()), "cluster");
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
+        cluster.settle().await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), "kube-vip.io/ignore"), Some("true"));
         ccm.stop().await;
     }
 

@@ -15,7 +15,7 @@ use super::{
     act::Pen,
     asks_for_balancer,
     decide::{Seen, Step, decide},
-    is_finalized, published,
+    is_finalized, is_of_type_load_balancer, published,
 };
 use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, notice::Crier};
 
@@ -159,6 +159,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         }
         Seen {
             wanted,
+            foreign: !wanted && is_of_type_load_balancer(service),
             deleting,
             finalized: is_finalized(service),
             annotations: service.annotations().clone(),

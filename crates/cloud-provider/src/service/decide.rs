@@ -12,6 +12,8 @@ const BACKSTOP: Duration = Duration::from_secs(300);
 pub(super) struct Seen {
     /// The Service's type and class ask for a balancer of ours.
     pub(super) wanted: bool,
+    /// Of another class: somebody else's Service, who may use the same finalizer.
+    pub(super) foreign: bool,
     pub(super) deleting: bool,
     pub(super) finalized: bool,
     pub(super) annotations: BTreeMap<String, String>,
@@ -129,6 +131,7 @@ fn clean_up(seen: &Seen) -> Plan {
     let steps = |steps| Plan { steps, ..Plan::default() };
     match &view.balancer {
         Balancer::Present { .. } => return steps(vec![Step::Delete]),
+        _ if seen.foreign && !seen.deleting => return Plan::default(),
         // by name, and before the finalizer goes: a cache may be behind (pitfalls-ccm.md L1)
         Balancer::Absent | Balancer::Unreadable(_) if seen.finalized && !seen.deleted => {
             return steps(vec![Step::Delete]);
@@ -312,6 +315,26 @@ mod tests {
             seen.view.own_annotations = vec!["vip".into(), "interface".into()];
         }),
         vec![Step::Unpublish, release(&["vip"])])]
+    // contract 14.1: the finalizer is a common one, and status and annotations are its owner's
+    #[case::of_another_class(
+        with(wanted(Balancer::Absent), |seen| {
+            finalized(seen);
+            (seen.wanted, seen.foreign) = (false, true);
+            seen.published = vec!["10.0.0.9".into()];
+        }),
+        vec![])]
+    #[case::of_another_class_and_was_ours(
+        with(wanted(present(true, None)), |seen| {
+            finalized(seen);
+            (seen.wanted, seen.foreign) = (false, true);
+        }),
+        vec![Step::Delete])]
+    #[case::of_another_class_and_deleted(
+        with(wanted(Balancer::Absent), |seen| {
+            finalized(seen);
+            (seen.wanted, seen.foreign, seen.deleting, seen.deleted) = (false, true, true, true);
+        }),
+        vec![release(&[])])]
     #[case::never_asked(Seen::default(), vec![])]
     #[case::finalizer_lost(with(wanted(present(true, None)), |seen| seen.wanted = false), vec![Step::Delete])]
     fn plans(#[case] seen: Seen, #[case] steps: Vec<Step>) {

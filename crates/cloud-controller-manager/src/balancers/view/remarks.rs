@@ -2,6 +2,7 @@
 
 use cloud_provider::Notice;
 use harvester_api::{LoadBalancer, annotations};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use crate::{
@@ -31,6 +32,18 @@ pub(super) fn later(wishes: &Wishes, path: DataPath, exists: bool) -> Option<Str
     let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
     let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
     (!keys.is_empty()).then(|| format!("this version does not act on {}{explained}", keys.join(", ")))
+}
+
+/// The address went, and nobody can make a kube-vip that runs let go of it.
+pub(super) fn taken_back(service: &Service, lost: &str) -> Notice {
+    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    let still = announcer.map(|node| {
+        format!("; kube-vip on node {node} may go on announcing it until it is started again, whoever has it by then")
+    });
+    Notice::warning(
+        "AddressTakenBack",
+        format!("Harvester took {lost} back from this Service{}", still.unwrap_or_default()),
+    )
 }
 
 /// Keys without effect that are none of a later version, an Event for each way to be wrong.

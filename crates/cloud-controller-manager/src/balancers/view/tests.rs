@@ -44,6 +44,16 @@ fn view_in(
     balancer: Option<&Kept<LoadBalancer>>,
     change: impl FnOnce(&mut Sight<'_>),
 ) -> View {
+    judged(cluster, service, balancer, change, |view, _| view)
+}
+
+fn judged<T>(
+    cluster: &str,
+    service: &Service,
+    balancer: Option<&Kept<LoadBalancer>>,
+    change: impl FnOnce(&mut Sight<'_>),
+    then: impl FnOnce(View, Option<Wanted<'_>>) -> T,
+) -> T {
     let identity =
         Identity { cluster: GuestCluster::new(cluster), cluster_uid: None, management_network: None };
     let wishes = Wishes::of(service);
@@ -58,7 +68,8 @@ fn view_in(
         waited: Duration::ZERO,
     };
     change(&mut sight);
-    judge(&sight).0
+    let (view, wanted) = judge(&sight);
+    then(view, wanted)
 }
 
 fn refusals(annotations: &Value, spec: &Value, change: impl FnOnce(&mut Sight<'_>)) -> Vec<&'static str> {
@@ -192,7 +203,8 @@ fn an_address_announced_twice_is_told() {
 
 #[test]
 fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
-    let mut service = service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({"type": "ClusterIP"}));
+    let mut service =
+        service(&json!({annotations::RECORDED_DATA_PATH: "host"}), &json!({"type": "ClusterIP"}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let view = view(&service, None, |_| ());
     assert_eq!((view.outlives, view.publish), (true, Publish::Nothing));
@@ -202,8 +214,8 @@ fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
 // an object that somebody deleted in Harvester comes back on its path, whatever the flags say now
 #[rstest]
 #[case::guest(annotations::KUBE_VIP_LOADBALANCER_IPS, "10.0.0.9", false)]
-#[case::guest_without_address(annotations::WITHDRAWN_ADDRESS, "10.0.0.9", false)]
-#[case::host(annotations::KUBE_VIP_IGNORE, "true", true)]
+#[case::guest_without_address(annotations::ALLOCATED_ADDRESS, "10.0.0.9", false)]
+#[case::host(annotations::RECORDED_DATA_PATH, "host", true)]
 fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str, #[case] host: bool) {
     let mut service = service(&json!({mark: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
@@ -222,39 +234,95 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
 }
 
 const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
-const WITHDRAWN: &str = annotations::WITHDRAWN_ADDRESS;
+const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
 
-#[rstest]
-#[case::as_kube_vip_was_asked(json!({ASKED: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.9", Publish::Withdrawn)]
-#[case::after_a_restart_in_between(json!({WITHDRAWN: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.9", Publish::Withdrawn)]
-#[case::leased(json!({ASKED: DHCP_ADDRESS}), Some(DHCP_ADDRESS), "10.0.0.9", Publish::Withdrawn)]
-// others may write the status, and would write it again: K3s' servicelb, or kube-vip because of spec.loadBalancerIP
-#[case::written_by_another(json!({}), None, "10.0.0.9", Publish::NotOurs)]
-#[case::then_by_another(json!({WITHDRAWN: "10.0.0.9"}), Some("10.0.0.9"), "10.0.0.8", Publish::NotOurs)]
-#[case::asked_for_in_spec_too(json!({ASKED: "10.0.0.3"}), Some("10.0.0.3"), "10.0.0.3", Publish::NotOurs)]
-fn an_address_that_was_taken_back_is_taken_from_the_service_too(
-    #[case] annotations: Value,
-    #[case] lost: Option<&str>,
-    #[case] ingress: &str,
-    #[case] publish: Publish,
-) {
-    let mut had = service(&annotations, &json!({"loadBalancerIP": "10.0.0.3"}));
-    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": ingress}]}})).unwrap();
-    let no = json!({"conditions": [{"type": "Ready", "status": "False"}]});
-    let view = view(&had, Some(&object("cluster", &no)), |_| {});
-    let lost = (WITHDRAWN.to_owned(), lost.map(str::to_owned));
-    assert_eq!((view.after, view.publish), ([(ASKED.to_owned(), None), lost].into(), publish));
+fn marks(pairs: &[(&str, Option<&str>)]) -> BTreeMap<String, Option<String>> {
+    pairs.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect()
 }
 
 #[rstest]
-#[case::unanswered(json!({}), &[])]
-#[case::given_another(json!({"allocatedAddress": {"ip": "10.0.0.7"}}), &[(ASKED, Some("10.0.0.7")), (WITHDRAWN, None)])]
-fn what_was_taken_back_is_remembered_until_another_is_given(
-    #[case] status: Value,
-    #[case] marks: &[(&str, Option<&str>)],
+#[case::first(&[], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
+#[case::instead_of_what_somebody_wished(&[(ASKED, "10.0.0.5")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
+#[case::after_another_was_taken_back(&[(GIVEN, "10.0.0.9")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
+#[case::by_the_go_program(&[(ASKED, "10.0.0.7")], &[(ASKED, Some("10.0.0.7"))])]
+fn what_is_handed_over_is_recorded(#[case] there: &[(&str, &str)], #[case] after: &[(&str, Option<&str>)]) {
+    let annotations: BTreeMap<_, _> = there.iter().copied().collect();
+    let waits = service(&json!(annotations), &json!({}));
+    let given = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.7"}}));
+    let view = view(&waits, Some(&given), |_| {});
+    assert_eq!((view.after, view.publish), (marks(after), Publish::NotOurs));
+}
+
+#[rstest]
+#[case::handed_over(&[(ASKED, "10.0.0.9"), (GIVEN, "10.0.0.9")], "", "10.0.0.9", Publish::Withdrawn)]
+#[case::after_a_restart_in_between(&[(GIVEN, "10.0.0.9")], "", "10.0.0.9", Publish::Withdrawn)]
+#[case::leased(&[(ASKED, DHCP_ADDRESS), (GIVEN, DHCP_ADDRESS)], "", DHCP_ADDRESS, Publish::Withdrawn)]
+#[case::by_the_go_program(&[(ASKED, "10.0.0.9")], "10.0.0.9", "10.0.0.9", Publish::Withdrawn)]
+// others may write the status, and would write it again: K3s' servicelb, or kube-vip because of spec.loadBalancerIP
+#[case::now_of_another(&[(GIVEN, "10.0.0.8")], "", "10.0.0.8", Publish::NotOurs)]
+#[case::asked_for_in_spec_too(&[(ASKED, "10.0.0.3"), (GIVEN, "10.0.0.3")], "", "10.0.0.3", Publish::NotOurs)]
+fn an_address_that_was_taken_back_is_taken_from_the_service_too(
+    #[case] there: &[(&str, &str)],
+    #[case] recorded: &str,
+    #[case] lost: &str,
+    #[case] publish: Publish,
 ) {
-    let waits = service(&json!({WITHDRAWN: "10.0.0.9"}), &json!({}));
-    let view = view(&waits, Some(&object("cluster", &status)), |_| {});
-    let marks = marks.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect();
-    assert_eq!((view.after, view.publish), (marks, Publish::NotOurs));
+    let annotations: BTreeMap<_, _> = there.iter().copied().collect();
+    let ingress = if lost == "10.0.0.3" { lost } else { "10.0.0.9" };
+    let mut had = service(&json!(annotations), &json!({"loadBalancerIP": "10.0.0.3"}));
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": ingress}]}})).unwrap();
+    let no = json!({"address": recorded, "conditions": [{"type": "Ready", "status": "False"}]});
+    let view = view(&had, Some(&object("cluster", &no)), |_| {});
+    let asked = annotations.contains_key(ASKED).then_some((ASKED, None));
+    let after: Vec<_> = asked.into_iter().chain([(GIVEN, Some(lost))]).collect();
+    assert_eq!((&view.after, &view.publish), (&marks(&after), &publish));
+    assert!(told(&view).contains(&"AddressTakenBack"));
+}
+
+#[rstest]
+#[case::nothing(&[])]
+#[case::a_wish_that_was_never_granted(&[(ASKED, "10.0.0.9")])]
+fn what_harvester_never_gave_is_not_ours_to_take(#[case] there: &[(&str, &str)]) {
+    let annotations: BTreeMap<_, _> = there.iter().copied().collect();
+    let mut waits = service(&json!(annotations), &json!({}));
+    waits.status =
+        serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
+    for conditions in [json!([]), json!([{"type": "Ready", "status": "False"}])] {
+        let object = object("cluster", &json!({"conditions": conditions}));
+        let view = view(&waits, Some(&object), |_| {});
+        assert_eq!((view.after, view.publish), (BTreeMap::new(), Publish::NotOurs));
+    }
+}
+
+#[test]
+fn the_users_own_word_to_kube_vip_chooses_no_data_path() {
+    let mut service = service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({}));
+    service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    let view = view(&service, None, |_| ());
+    assert_eq!((view.outlives, view.refusals.len()), (false, 0));
+    assert!(!view.own_annotations.contains(&annotations::KUBE_VIP_IGNORE.to_owned()));
+}
+
+// another's address would be put back by Harvester's webhook, and written again, for ever
+#[rstest]
+#[case::what_was_given("10.0.0.7", "10.0.0.7", Some("10.0.0.7"))]
+#[case::a_lease(DHCP_ADDRESS, "10.0.0.7", Some("10.0.0.7"))]
+#[case::of_another_program("10.0.0.7", "192.168.1.50", None)]
+#[case::nothing_was_given("", "192.168.1.50", None)]
+fn harvester_is_told_the_address_that_it_gave(
+    #[case] ip: &str,
+    #[case] ingress: &str,
+    #[case] address: Option<&str>,
+) {
+    let mut had = service(&json!({}), &json!({}));
+    had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": ingress}]}})).unwrap();
+    let balancer = object("cluster", &json!({"allocatedAddress": {"ip": ip}}));
+    let written = judged(
+        "blue",
+        &had,
+        Some(&balancer),
+        |_| {},
+        |_, wanted| balancer.edited(|json| wanted.expect("there is an object").apply(json)),
+    );
+    assert_eq!(written.unwrap()["status"]["address"].as_str(), address);
 }

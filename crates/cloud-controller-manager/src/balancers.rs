@@ -269,7 +269,7 @@ fn services_of(change: &Change<Kept<LoadBalancer>>) -> impl Iterator<Item = Obje
     };
     let [new, old] = [&change.new, &change.old].map(|version| version.as_ref().and_then(service));
     let former = old.filter(|old| new.as_ref() != Some(old));
-    new.into_iter().chain(former.filter(|_| false))
+    new.into_iter().chain(former)
 }
 
 fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {

@@ -17,6 +17,7 @@ use sim_apiserver::User as Account;
 use test_cluster::{GuestCluster, Rights, Side, User, manifests};
 
 use crate::{
+    folder::Folder,
     manifests::{apply, apply_one},
     options::{self, Server},
 };
@@ -53,7 +54,7 @@ impl Clusters {
     ///
     /// # Errors
     /// When a server does not start, or refuses what every cluster has.
-    pub(crate) async fn start(options: &options::Options, dir: &Path, life: &Life) -> Result<Self> {
+    pub(crate) async fn start(options: &options::Options, dir: &Folder, life: &Life) -> Result<Self> {
         let guest_cluster = guest_cluster();
         let mut real = None;
         let [guest, harvester] = match options.server {
@@ -66,7 +67,7 @@ impl Clusters {
                     let users = User::ALL.into_iter().map(|user| user.account(side, &guest_cluster));
                     users.chain([rancher_account()]).collect()
                 };
-                let servers = test_cluster::real::start(&dir.join("servers"), accounts).await?;
+                let servers = test_cluster::real::start(&dir.run().join("servers"), accounts).await?;
                 let sides = [Side::Guest, Side::Harvester]
                     .map(|side| Served::real(servers.side(side).clone(), &audit_file(dir, side), life));
                 real = Some(servers);
@@ -75,7 +76,7 @@ impl Clusters {
         };
         let cluster = |side, served: Served| -> Result<Cluster> {
             let admin = served.client(&User::Driver.account(side, &guest_cluster))?;
-            Ok(Cluster { side, served, admin, audit: audit_file(dir, side), dir: dir.to_owned() })
+            Ok(Cluster { side, served, admin, audit: audit_file(dir, side), dir: dir.to_path_buf() })
         };
         let (guest, harvester) = (cluster(Side::Guest, guest)?, cluster(Side::Harvester, harvester)?);
         for cluster in [&guest, &harvester] {

@@ -14,6 +14,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 use tokio::process::{Child, Command};
 
+use crate::folder::Folder;
+
 /// A child that was told to stop is killed after this long.
 const GRACE: Duration = Duration::from_secs(5);
 /// Set for children, so that none outlives its sandbox, however that ends.
@@ -46,12 +48,12 @@ pub(crate) struct PartInfo {
 }
 
 impl Part {
-    /// Starts the part, from another binary than this one where `from` says so; its log goes to `<dir>/<name>.log`.
+    /// Starts the part, from another binary than this one where `from` says so; its log goes to `<folder>/<name>.log`.
     ///
     /// # Errors
     /// When this binary cannot be linked or started under that name.
-    pub(crate) fn start(dir: &Path, from: Option<&Path>, recipe: Recipe) -> Result<Self> {
-        let bin = dir.join("bin");
+    pub(crate) fn start(folder: &Folder, from: Option<&Path>, recipe: Recipe) -> Result<Self> {
+        let bin = folder.run().join("bin");
         fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
         let program = bin.join(&recipe.name);
         if !program.exists() {
@@ -63,7 +65,7 @@ impl Part {
             };
             symlink(binary, &program).with_context(|| format!("link {}", program.display()))?;
         }
-        let log = dir.join(format!("{}.log", recipe.name));
+        let log = folder.join(format!("{}.log", recipe.name));
         let child = spawn(&program, &recipe, &log)?;
         Ok(Self { recipe, program, log, child })
     }

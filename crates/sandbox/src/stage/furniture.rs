@@ -60,6 +60,6 @@ impl Stage {
     /// When its folder cannot be made.
     pub(crate) fn rancher(&self) -> Result<Rancher> {
         let kubeconfig = self.clusters.harvester.kubeconfig_for_rancher();
-        Rancher::new(&self.dir.join("rancher"), self.program.as_deref(), kubeconfig)
+        Rancher::new(&self.dir.run().join("rancher"), self.program.as_deref(), kubeconfig)
     }
 }

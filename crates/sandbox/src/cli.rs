@@ -1,8 +1,12 @@
 //! `sandbox` on the command line.
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use controller_kit::Life;
 use tracing_subscriber::EnvFilter;
 
@@ -10,6 +14,11 @@ use crate::{announce::Announcer, faults, given::Given, measure, options::Options
 
 /// Wrong options, wrong manifests: the caller's to mend.
 const USAGE: u8 = 2;
+/// The tour stops one machine and looks for the traffic on another.
+const TOUR_NODES: u8 = 2;
+/// What is logged unless RUST_LOG says otherwise. In this process only the simulation uses `controller_kit`: a request
+/// that is refused and tried again is its own affair.
+const LOGGED: &str = "warn,kube_client=off,sim_harvester=error,controller_kit=error";
 
 #[derive(Parser)]
 #[command(
@@ -25,8 +34,8 @@ struct Cli {
 /// Runs the sandbox with `args` (the program's name first) and answers its exit code: 0, 1 when it could not start or
 /// its tour failed, 2 when the arguments are wrong.
 pub fn main(args: Vec<OsString>) -> ExitCode {
-    let options = match Cli::try_parse_from(args) {
-        Ok(cli) => cli.options,
+    let options = match read(args) {
+        Ok(options) => options,
         Err(error) => {
             let asked = !error.use_stderr();
             if error.print().is_err() {
@@ -47,9 +56,9 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::from(USAGE);
         }
     };
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("warn,kube_client=off,sim_harvester=error"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.with_ansi(io::stderr().is_terminal()).init();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -64,6 +73,16 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             if error.is::<crate::WrongInput>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// The options, if they go together.
+fn read(args: Vec<OsString>) -> Result<Options, clap::Error> {
+    let options = Cli::try_parse_from(args)?.options;
+    if options.check && options.guest_nodes < TOUR_NODES {
+        let what = format!("--check needs --guest-nodes {TOUR_NODES} at least: it stops one of them");
+        return Err(Cli::command().error(ErrorKind::ValueValidation, what));
+    }
+    Ok(options)
 }
 
 async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow::Result<()> {
@@ -88,4 +107,54 @@ async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow:
     };
     stage.strike().await;
     outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing("", None)]
+    #[case::a_tour("--check --server real --rights existing --dir d --guest-nodes 2", None)]
+    #[case::clusters_alone("--no-controllers --guest-nodes 1", None)]
+    #[case::a_tour_without_controllers(
+        "--check --no-controllers",
+        Some("the argument '--check' cannot be used with '--no-controllers'")
+    )]
+    #[case::a_tour_without_the_example(
+        "--no-example --check",
+        Some("the argument '--no-example' cannot be used with '--check'")
+    )]
+    #[case::a_tour_of_something_else(
+        "--check --guest-manifest f",
+        Some("the argument '--check' cannot be used with '--guest-manifest <FILE>'")
+    )]
+    #[case::a_tour_on_other_pools(
+        "--check --harvester-manifest f",
+        Some("the argument '--check' cannot be used with '--harvester-manifest <FILE>'")
+    )]
+    #[case::a_tour_of_one_machine(
+        "--check --guest-nodes 1",
+        Some("--check needs --guest-nodes 2 at least: it stops one of them")
+    )]
+    #[case::two_things_at_once(
+        "--measure --check",
+        Some("the argument '--measure' cannot be used with '--check'")
+    )]
+    #[case::nothing_to_measure(
+        "--measure --no-controllers",
+        Some("the argument '--measure' cannot be used with '--no-controllers'")
+    )]
+    fn options_that_do_not_go_together_are_refused_at_once(
+        #[case] line: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let args = ["sandbox"].into_iter().chain(line.split_whitespace());
+        let refusal = read(args.map(OsString::from).collect()).err();
+        let said = refusal.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(said.lines().next().and_then(|line| line.strip_prefix("error: ")), expected);
+        assert!(refusal.is_none_or(|refusal| refusal.use_stderr()));
+    }
 }

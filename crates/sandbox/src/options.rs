@@ -9,10 +9,11 @@ use clap::{Args, ValueEnum};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
     /// Walk through everything that the sandbox shows, with real requests, and exit 0 or 1.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["no_controllers", "no_example", "harvester_manifest", "guest_manifest"])]
     pub(crate) check: bool,
 
-    /// Folder for kubeconfigs, audit logs and endpoints.json; a fresh temporary one unless given.
+    /// Folder for kubeconfigs, audit logs and endpoints.json; a fresh temporary one unless given. One sandbox at a
+    /// time; what others have there stays.
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 
@@ -45,7 +46,7 @@ pub(crate) struct Options {
     pub(crate) rights: Rights,
 
     /// Measure the figures of the benchmark, print them, and exit.
-    #[arg(long, conflicts_with = "check")]
+    #[arg(long, conflicts_with_all = ["check", "no_controllers"])]
     pub(crate) measure: bool,
 
     /// Start the parts from this binary instead of this one, for example from one that was built to be shipped.

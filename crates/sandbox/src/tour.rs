@@ -5,6 +5,7 @@
 mod addresses;
 mod crash;
 mod eyes;
+mod load;
 mod machines;
 mod outage;
 mod pools;

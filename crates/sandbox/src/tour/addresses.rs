@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{
     Eyes, Tour,
     eyes::{NAMESPACE, TOUR},
-    pools,
+    outage, pools,
 };
 use crate::manifests::plain;
 
@@ -38,17 +38,10 @@ async fn create(eyes: &Eyes, name: &str, annotations: &[(&str, &str)]) -> Result
 /// VMs behind it.
 pub(super) async fn host_path(tour: &Tour<'_>) -> Result<String> {
     let eyes = tour.eyes();
-    create(
-        &eyes,
-        "checked",
-        &[
-            (annotations::IPAM, "pool"),
-            (annotations::HEALTH_CHECK_PORT, "80"),
-            (annotations::HEALTH_CHECK_PERIOD_SECONDS, "1"),
-            (annotations::HEALTH_CHECK_TIMEOUT_SECONDS, "1"),
-        ],
-    )
-    .await?;
+    let check = outage::CHECK.annotations();
+    let mut annotations = vec![(annotations::IPAM, "pool")];
+    annotations.extend(check.iter().map(|(key, value)| (*key, value.as_str())));
+    create(&eyes, "checked", &annotations).await?;
     let address = eyes.address("checked").await?;
     within(address, tour.stage.ground.vips())?;
     let balancer = eyes.balancer("checked").await?;

@@ -2,18 +2,19 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api, ResourceExt,
     api::{ListParams, PostParams},
 };
+use tokio::time::Instant;
 
 use super::{
     Tour,
     addresses::service,
     eyes::{NAMESPACE, published},
-    outage::Load,
+    load::Load,
 };
 use crate::manifests::plain;
 
@@ -24,7 +25,11 @@ const MOMENT: Duration = Duration::from_millis(200);
 
 pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
     let eyes = tour.eyes();
-    let loads = [Load::on(eyes.address("checked").await?, 80), Load::on(eyes.address("plain").await?, 80)];
+    let begun = Instant::now();
+    let mut loads = Vec::new();
+    for service in ["checked", "plain"] {
+        loads.push((service, Load::on(eyes.address(service).await?, 80)));
+    }
 
     let services = Api::<Service>::namespaced(tour.guest.clone(), NAMESPACE);
     let creations = async {
@@ -56,13 +61,20 @@ pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
     let distinct: BTreeSet<_> = addresses.iter().collect();
     ensure!(distinct.len() == BURST, "only {} of {BURST} addresses are distinct", distinct.len());
 
-    for load in &loads {
-        let (requests, failure) = load.verdict();
-        ensure!(failure.is_none(), "a request failed meanwhile: {}", failure.unwrap_or_default());
-        ensure!(requests > 0, "nobody asked meanwhile");
+    let mut requests = 0;
+    for (service, load) in loads {
+        let made = load.end().await;
+        ensure!(!made.is_empty(), "nobody asked Service {service} meanwhile");
+        if let Some((at, why)) =
+            made.iter().find_map(|request| Some((request.begun, request.answer.as_ref().err()?)))
+        {
+            let (when, kill) = ((at - begun).as_secs_f64(), moment.as_secs_f64());
+            bail!(
+                "a request of Service {service} failed after {when:.2} s, the kill came after {kill:.2} s: {why}"
+            );
+        }
+        requests += made.len();
     }
-    let requests: usize = loads.iter().map(|load| load.verdict().0).sum();
-    drop(loads);
 
     // exactly the Services that hold an address of the pool are in its record
     let held = services.list(&ListParams::default()).await.map_err(plain)?;

@@ -15,6 +15,8 @@ use std::{
 use outside_tools::Tool;
 
 const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
+const README: (&str, &str) = ("README.md", "Let rancher-machine make a machine");
+const NODE_DRIVER: &str = "docs/node-driver.md";
 /// What the sandbox says last when it is ready.
 const READY: &str = "Ctrl-C ends the sandbox.";
 
@@ -30,12 +32,44 @@ fn binary() -> PathBuf {
     })
 }
 
+fn read(document: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap()
+}
+
 /// The commands in a section of a document: its indented lines, as one script.
 fn script(document: &str, section: &str) -> String {
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(document)).unwrap();
+    let document = read(document);
     let (_, text) = document.split_once(&format!("\n## {section}\n")).expect("it has the section");
     let lines = text.lines().take_while(|line| !line.starts_with("## "));
     lines.filter_map(|line| line.strip_prefix("    ")).map(|line| format!("{line}\n")).collect()
+}
+
+/// The README's line that removes the machine.
+fn removal(readme: &str) -> &str {
+    readme.lines().find(|line| line.contains(" rm ")).expect("it removes the machine")
+}
+
+/// The misfortune of a lost answer: its rule for the sandbox, and the README's commands for one machine.
+fn lost_answer() -> String {
+    let document = read(NODE_DRIVER);
+    let (_, rule) = document.split_once("kube-system/sim-faults` the rule `").expect("it has the rule");
+    let (rule, _) = rule.split_once('`').expect("the rule ends");
+    let readme = script(README.0, README.1);
+    let last_word = format!("    {MACHINE}\n");
+    let (create, _) = readme.split_once(&last_word).expect("it makes the machine");
+    format!(
+        "kubectl --kubeconfig target/sandbox/harvester.kubeconfig --namespace kube-system \\
+            create configmap sim-faults --from-literal=rules='[{rule}]'\n{create}{last_word}{}\n",
+        removal(&readme)
+    )
+}
+
+/// Runs it as somebody would type it; answers what it printed.
+fn run(script: &str, folder: &Path) -> String {
+    let told = Command::new("sh").args(["-e", "-c", script]).current_dir(folder).output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
+    assert!(told.status.success(), "{out}\n{err}");
+    out.into_owned()
 }
 
 /// A sandbox that ends with this.
@@ -72,10 +106,12 @@ fn the_documented_commands_make_a_machine_and_remove_it(server: &str) {
     else {
         return;
     };
-    let others = script("docs/node-driver.md", "The other commands");
-    let readme = script("README.md", "Let rancher-machine make a machine");
-    let remove = readme.lines().find(|line| line.contains(" rm ")).expect("it removes the machine");
-    let mut script = readme.replace(remove, &(others + remove));
+    let others = script(NODE_DRIVER, "The other commands");
+    let check = script(NODE_DRIVER, "Without rancher-machine");
+    let free = check.split_whitespace().last().expect("it names a machine").to_owned();
+    let readme = script(README.0, README.1);
+    let remove = removal(&readme);
+    let mut script = readme.replace(remove, &(others + remove)) + &check;
     let kubectl = Tool::Kubectl.find();
     if kubectl.is_none() {
         #[expect(clippy::explicit_write, reason = "the test runner keeps what `eprintln` prints to itself")]
@@ -91,15 +127,25 @@ fn the_documented_commands_make_a_machine_and_remove_it(server: &str) {
         symlink(kubectl, release.join("kubectl")).unwrap();
     }
     let _sandbox = Sandbox::start(folder.path(), server);
-    let told = Command::new("sh").args(["-e", "-c", &script]).current_dir(folder.path()).output().unwrap();
-    let (out, err) = (String::from_utf8_lossy(&told.stdout), String::from_utf8_lossy(&told.stderr));
-    assert!(told.status.success(), "{out}\n{err}");
+    let out = run(&script, folder.path());
     let (while_there, after) =
         out.split_once(&format!("Successfully removed {MACHINE}")).expect("it says so");
     assert!(while_there.contains("Running"), "{out}");
+    assert!(after.contains(&format!("machine {free} can be made")), "{out}");
     if kubectl.is_some() {
         assert!(while_there.contains(&format!("virtualmachineinstance.kubevirt.io/{MACHINE}")), "{out}");
         assert!(after.contains("demo-1") && !after.contains(MACHINE), "{out}");
+    }
+    // real API servers do not obey the rule
+    if kubectl.is_some() && server == "sim" {
+        run(&lost_answer(), folder.path());
+        let audit = fs::read_to_string(folder.path().join("target/sandbox/harvester.audit.log")).unwrap();
+        let lost = audit.lines().filter(|line| {
+            line.contains(r#""verb":"create""#)
+                && line.contains("/virtualmachines")
+                && line.contains(r#""code":0,"#)
+        });
+        assert_eq!(lost.count(), 1, "the documented rule hits one request");
     }
 }
 

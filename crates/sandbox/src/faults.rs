@@ -34,7 +34,8 @@ Requests, by rules in ConfigMap kube-system/sim-faults of each cluster (not with
       - {user: harvester-load-balancer, verb: update, resource: ippools, nth: 3, answer: 409}
       - {resource: services, probability: 0.1, answer: drop, when: after}
 
-  user         name of the user, or of its service account; all users but the administrator when left out
+  user         name of the user, or of its service account; all users but the administrator when left out.
+               guest.kubeconfig and harvester.kubeconfig are those of the administrator, admin
   verb         get, list, watch, create, update, patch, delete
   resource     plural, or plural/subresource
   name         of the object

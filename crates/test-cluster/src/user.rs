@@ -40,8 +40,8 @@ pub enum User {
     Nobody,
 }
 
-/// Name of the test's own user.
-pub(crate) const DRIVER: &str = "test-driver";
+/// Name of the test's own user, and of whoever sits before a sandbox.
+pub(crate) const DRIVER: &str = "admin";
 
 impl User {
     /// All of them.

@@ -9,11 +9,12 @@
 
 use std::any::Any;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
-use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use futures::FutureExt;
@@ -36,6 +37,10 @@ const MOST_CALLS: usize = 1024;
 
 /// Replies that wait for the connection; further ones wait in their calls.
 const WAITING_REPLIES: usize = 16;
+
+/// Pauses after failures to accept a connection.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 type Outcome = Result<Typed, String>;
 type Handler = Arc<dyn Fn(Typed) -> Result<BoxFuture<'static, Outcome>, Mismatch> + Send + Sync>;
@@ -170,17 +175,24 @@ impl Server {
         Self(Arc::new(Inner { services, limits }))
     }
 
-    /// Accepts connections until accepting fails. Dropping the future ends all connections and their calls.
-    pub async fn listen(&self, listener: TcpListener) -> io::Error {
-        let mut connections = JoinSet::new();
+    /// Accepts connections for ever; dropping the future ends all of them and their calls.
+    ///
+    /// What a connection can fail of before it is there (no file descriptor left, no memory, a peer that is gone already)
+    /// passes or concerns only that one, so it is tried again after a pause, as Go's servers do.
+    pub async fn listen(&self, listener: TcpListener) -> Infallible {
+        let (mut connections, mut failures) = (JoinSet::new(), 0_u32);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
+                        failures = 0;
                         let server = self.clone();
                         connections.spawn(async move { server.serve(stream).await });
                     }
-                    Err(error) => return error,
+                    Err(_) => {
+                        failures = failures.saturating_add(1);
+                        tokio::time::sleep(pause(failures)).await;
+                    }
                 },
                 // how a connection ended is the peer's business
                 Some(_) = connections.join_next() => {}
@@ -277,6 +289,11 @@ impl Server {
     }
 }
 
+/// The pause before the next attempt to accept, after so many failures in a row.
+fn pause(failures: u32) -> Duration {
+    (FIRST_PAUSE * (1 << failures.saturating_sub(1).min(8))).min(LONGEST_PAUSE)
+}
+
 /// Why a connection was not served to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
@@ -357,4 +374,21 @@ fn panicked(request: &Request, panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
     format!("rpc: {} panicked: {text}", request.service_method.to_lossy())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::first(1, 5)]
+    #[case::second(2, 10)]
+    #[case::eighth(8, 640)]
+    #[case::ninth(9, 1000)]
+    #[case::for_ever(u32::MAX, 1000)]
+    fn pauses_double_up_to_a_second(#[case] failures: u32, #[case] milliseconds: u64) {
+        assert_eq!(pause(failures), Duration::from_millis(milliseconds));
+    }
 }

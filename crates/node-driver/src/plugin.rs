@@ -52,13 +52,13 @@ pub fn listen(out: &mut impl io::Write) -> io::Result<TcpListener> {
 /// Serves until the client says goodbye or falls silent. Inside a tokio runtime.
 ///
 /// # Errors
-/// Where accepting connections fails.
+/// Where the listener is of no use to the runtime.
 pub async fn serve(listener: TcpListener, driver: Arc<Driver>) -> io::Result<Ending> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (alive, closed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let server = server(&driver, &alive, &closed);
     tokio::select! {
-        error = server.listen(listener) => Err(error),
+        never = server.listen(listener) => match never {},
         () = closed.notified() => Ok(Ending::Closed),
         () = silence(&alive) => Ok(Ending::Silence),
     }

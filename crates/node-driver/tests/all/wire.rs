@@ -43,14 +43,20 @@ pub(crate) fn path() -> PathBuf {
 }
 
 pub(crate) fn program() -> Command {
-    let mut command = Command::new(path());
+    quiet(Command::new(path()))
+}
+
+fn quiet(mut command: Command) -> Command {
     command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
 impl Plugin {
     pub(crate) async fn start(kubeconfig: &str) -> Self {
-        let mut command = program();
+        Self::start_as(program(), kubeconfig).await
+    }
+
+    async fn start_as(mut command: Command, kubeconfig: &str) -> Self {
         command.env("MACHINE_PLUGIN_TOKEN", "42").env("MACHINE_PLUGIN_DRIVER_NAME", "harvester");
         if !kubeconfig.is_empty() {
             command.env("HARVESTER_KUBECONFIG_CONTENT", kubeconfig);
@@ -112,6 +118,25 @@ impl Plugin {
 
 async fn connect(address: &str) -> Client {
     Client::connect(TcpStream::connect(address).await.unwrap(), Limits::default()).await.unwrap()
+}
+
+// pitfalls-node-driver.md 1.6: a plugin that ends early hangs its parent for ever
+#[tokio::test]
+async fn more_connections_than_it_can_have_do_not_end_it() {
+    let mut limited = Command::new("/bin/sh");
+    limited.args(["-c", r#"ulimit -n 32 && exec "$0" "$@""#]).arg(path());
+    let plugin = Plugin::start_as(quiet(limited), "").await;
+    let mut crowd = vec![];
+    for _ in 0..40 {
+        crowd.push(TcpStream::connect(&plugin.address).await.unwrap());
+        assert_eq!(plugin.ask("GetVersion").await, Ok(1_i64));
+    }
+    drop(crowd);
+    let another = connect(&plugin.address).await;
+    let version: i64 = another.call("RPCServerDriver.GetVersion", &()).await.unwrap();
+    assert_eq!(version, 1);
+    plugin.ask::<()>("Close").await.unwrap();
+    assert_eq!(plugin.ended().await.0, Some(0));
 }
 
 #[tokio::test]

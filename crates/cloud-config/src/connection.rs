@@ -19,14 +19,13 @@ use crate::{
     CloudConfig, RequestLimit,
     error::{Error, one_line},
     limit::Budget,
+    silence,
 };
 
 /// How often the file is looked at.
 pub const RELOAD_PERIOD: Duration = Duration::from_secs(10);
 /// A server that does not accept a connection in this time is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The answer to a request begins within this time, or the request has failed. Watches have limits of their own.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How a program presents itself, and what it may ask for.
 #[derive(Clone, Debug)]
@@ -161,26 +160,19 @@ pub(crate) fn front(current: Arc<RwLock<Client>>, limit: RequestLimit, namespace
     let service = tower::service_fn(move |request: Request<Body>| {
         let current = Arc::clone(&current);
         let wait = budget.take(Instant::now());
+        let silence = silence::longest(request.uri().query().unwrap_or_default());
         async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
             let client = current.read().expect("no panic while swapping").clone();
-            if is_watch(&request) {
-                return client.send(request).await.map_err(tower::BoxError::from);
-            }
-            match tokio::time::timeout(ANSWER_TIMEOUT, client.send(request)).await {
-                Ok(answer) => answer.map_err(tower::BoxError::from),
-                Err(_) => Err(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()).into()),
+            match tokio::time::timeout(silence, client.send(request)).await {
+                Ok(answer) => Ok(answer?.map(|body| silence::broken_by(silence, body))),
+                Err(_) => Err(tower::BoxError::from(format!("no answer within {} s", silence.as_secs()))),
             }
         }
     });
     Client::new(service, namespace)
-}
-
-fn is_watch(request: &Request<Body>) -> bool {
-    let query = request.uri().query().unwrap_or_default();
-    query.split('&').any(|pair| matches!(pair, "watch=true" | "watch=1"))
 }
 
 #[cfg(test)]

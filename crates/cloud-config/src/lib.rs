@@ -13,7 +13,8 @@
 //!   entries that Go ignores.
 //! * Hidden repetition is off: kube would send a POST or PUT again up to 15 times behind the caller's back, also
 //!   after the caller lost its lease. The controllers' queues and watches repeat, and they know when to stop.
-//! * Every request but a watch has a time limit, and all share a request budget ([`RequestLimit`]).
+//! * No request waits for ever: neither the beginning of an answer nor the next part of it may be 30 s away, or with a
+//!   watch the time that it was asked to last. All share a request budget ([`RequestLimit`]).
 //!
 //! The file's period: nothing tells us that a file changed without inotify, which does not see a Secret's volume of
 //! another mount. So its size, time and inode are looked at every [`RELOAD_PERIOD`]; that costs one system call.
@@ -28,6 +29,7 @@ mod limit;
 mod local;
 pub mod permissions;
 pub mod proxy;
+mod silence;
 
 pub use connection::{Connection, Options, RELOAD_PERIOD};
 pub use error::Error;

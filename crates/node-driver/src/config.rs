@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::{
     flags,
     options::{Options, Reader},
-    text::{decoded, is_document},
+    text::{decoded, is_document, is_json_or_document},
 };
 pub use lists::{Device, Disk, DiskInfo, HostDeviceInfo, Interface, NetworkInfo, VgpuInfo};
 
@@ -135,7 +135,7 @@ impl Config {
             let Some(known) = known else { continue };
             let nullable = ["DiskInfo", "NetworkInfo", "VGPUInfo", "HostDeviceInfo", "VMLabels"];
             if !value.is_null() || nullable.contains(&known.as_str()) {
-                let value = if known == "VMLabels" { value } else { lists::in_known_case(value) };
+                let value = if known == "VMLabels" { value } else { lists::as_go_reads(value) };
                 merged.insert(known, value);
             }
         }
@@ -186,7 +186,7 @@ impl Config {
             cloud_config: read.text(flags::CLOUD_CONFIG),
             user_data: Secret(decoded(&read.text(flags::USER_DATA), is_document)),
             network_data: Secret(decoded(&read.text(flags::NETWORK_DATA), is_document)),
-            vm_affinity: decoded(&read.text(flags::VM_AFFINITY), is_document),
+            vm_affinity: decoded(&read.text(flags::VM_AFFINITY), is_json_or_document),
             enable_efi: read.switch(flags::ENABLE_EFI),
             enable_secure_boot: read.switch(flags::ENABLE_SECURE_BOOT),
             vgpu_info: object(flags::VGPU_INFO, &read.text(flags::VGPU_INFO), &mut faults),
@@ -224,9 +224,9 @@ pub fn kubeconfig(text: &str) -> String {
     decoded(text, is_document)
 }
 
-/// A list of ours given as JSON; empty text is none.
+/// A list of ours given as JSON; empty text is none, and so is null.
 fn object<T: DeserializeOwned>(name: &str, text: &str, faults: &mut Vec<String>) -> Option<T> {
-    json(name, text, lists::in_known_case, faults)
+    json(name, text, lists::as_go_reads, faults)
 }
 
 fn json<T: DeserializeOwned>(
@@ -238,8 +238,8 @@ fn json<T: DeserializeOwned>(
     if text.is_empty() {
         return None;
     }
-    let parsed = serde_json::from_str(text).map(prepare).and_then(T::deserialize);
-    parsed.map_err(|error| faults.push(format!("{name} is not the JSON that it should be: {error}"))).ok()
+    let parsed = serde_json::from_str(text).map(prepare).and_then(Option::<T>::deserialize);
+    parsed.map_err(|error| faults.push(format!("{name} is not the JSON that it should be: {error}"))).ok()?
 }
 
 #[cfg(test)]

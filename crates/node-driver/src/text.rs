@@ -20,6 +20,11 @@ pub fn is_document(text: &str) -> bool {
     printable && (text.is_empty() || text.contains([':', '{', '#', '[', '\n']))
 }
 
+/// Whether this looks like a document, or is JSON that looks like none, such as `null`.
+pub fn is_json_or_document(text: &str) -> bool {
+    is_document(text) || serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
@@ -37,5 +42,15 @@ mod tests {
     #[case::empty("", "")]
     fn base64_is_decoded_where_a_document_comes_of_it(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(decoded(text, is_document), expected);
+    }
+
+    #[rstest]
+    // pitfalls-node-driver.md B14
+    #[case::null("bnVsbA==", "null")]
+    #[case::object("e30=", "{}")]
+    #[case::plain_null("null", "null")]
+    #[case::a_word("password", "password")]
+    fn where_json_is_expected_null_is_decoded_too(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(decoded(text, is_json_or_document), expected);
     }
 }

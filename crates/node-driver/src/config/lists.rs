@@ -7,7 +7,6 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DiskInfo {
-    #[serde(deserialize_with = "or_empty")]
     pub disks: Vec<Disk>,
 }
 
@@ -34,7 +33,6 @@ pub struct Disk {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkInfo {
-    #[serde(deserialize_with = "or_empty")]
     pub interfaces: Vec<Interface>,
 }
 
@@ -55,7 +53,7 @@ pub struct Interface {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VgpuInfo {
-    #[serde(rename = "vGPURequests", deserialize_with = "or_empty")]
+    #[serde(rename = "vGPURequests")]
     pub requests: Vec<Device>,
 }
 
@@ -63,7 +61,6 @@ pub struct VgpuInfo {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HostDeviceInfo {
-    #[serde(deserialize_with = "or_empty")]
     pub host_devices: Vec<Device>,
 }
 
@@ -75,15 +72,6 @@ pub struct Device {
     pub name: String,
     /// What the host offers, e.g. `nvidia.com/GRID_T4-4Q`.
     pub device_name: String,
-}
-
-/// Go writes an empty list as null.
-fn or_empty<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 const KEYS: [&str; 15] = [
@@ -104,17 +92,19 @@ const KEYS: [&str; 15] = [
     "deviceName",
 ];
 
-/// The value with the keys above in the letter case that we expect: Go does not care for it.
-pub(super) fn in_known_case(value: Value) -> Value {
+/// The value as Go reads it: the keys above in the letter case that we expect, for which Go does not care, and without
+/// members that are null, which change nothing there.
+pub(super) fn as_go_reads(value: Value) -> Value {
     match value {
         Value::Object(fields) => {
             let known = |key: String| {
                 let known = KEYS.iter().find(|known| known.eq_ignore_ascii_case(&key));
                 known.map_or(key, |known| (*known).to_owned())
             };
-            Value::Object(fields.into_iter().map(|(key, value)| (known(key), in_known_case(value))).collect())
+            let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+            Value::Object(fields.map(|(key, value)| (known(key), as_go_reads(value))).collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(in_known_case).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(as_go_reads).collect()),
         other => other,
     }
 }

@@ -142,6 +142,28 @@ fn all_json_that_cannot_be_read_is_named_at_once() {
 }
 
 #[test]
+fn null_changes_nothing_as_in_go() {
+    let mut options = Options::defaults();
+    let disks = r#"{"disks":[{"imageName":"default/leap","storageClassName":null,"size":10}]}"#;
+    options.set(flags::DISK_INFO, Given::Text(disks.into()));
+    let nics = r#"{"interfaces":[{"networkName":"default/vlan1","macAddress":null}]}"#;
+    options.set(flags::NETWORK_INFO, Given::Text(nics.into()));
+    options.set(flags::VGPU_INFO, Given::Text(r#"{"vGPURequests":null}"#.into()));
+    options.set(flags::HOST_DEVICE_INFO, Given::Text("null".into()));
+    options.set(flags::VM_LABELS, Given::Text("null".into()));
+    options.set(flags::VM_AFFINITY, Given::Text("bnVsbA==".into()));
+    let mut config = Config::default();
+    config.take(&options).unwrap();
+    let disk = Disk { image_name: "default/leap".into(), size: 10, ..Disk::default() };
+    let nic = Interface { network_name: "default/vlan1".into(), ..Interface::default() };
+    assert_eq!(config.disk_info, Some(DiskInfo { disks: vec![disk] }));
+    assert_eq!(config.network_info, Some(NetworkInfo { interfaces: vec![nic] }));
+    assert_eq!(config.vgpu_info, Some(VgpuInfo::default()));
+    assert_eq!((config.host_device_info, config.vm_labels), (None, None));
+    assert_eq!(config.vm_affinity, "null");
+}
+
+#[test]
 fn secrets_are_not_printed() {
     let config = Config { ssh_password: Secret("tiger".into()), ..Config::default() };
     let printed = format!("{config:?}");

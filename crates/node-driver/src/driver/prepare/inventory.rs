@@ -33,15 +33,20 @@ fn judge_image(machine: &Machine, at: &Reference, image: &DynamicObject) -> Answ
         ));
     }
     let imported = status["conditions"].as_array().into_iter().flatten().find(|it| it["type"] == "Imported");
-    let failed =
-        imported.is_some_and(|it| it["status"] == "False" && it["reason"].as_str().unwrap_or_default() != "");
-    let progress = status["progress"].as_i64();
-    if failed || progress.is_some_and(|progress| progress < 100) {
-        let done =
-            progress.map_or_else(|| "its import failed".to_owned(), |progress| format!("{progress} %"));
-        answer
+    let text = |key: &str| imported.and_then(|it| it[key].as_str()).unwrap_or_default();
+    let failed = text("status") == "False" && !text("reason").is_empty();
+    let progress = status["progress"].as_i64().filter(|progress| *progress < 100);
+    match (failed, progress) {
+        (true, _) => {
+            let why = Some(text("message")).filter(|message| !message.is_empty()).unwrap_or(text("reason"));
+            answer.faults.push(format!(
+                "the import of image {at} has failed: {why}: import it anew or use another one"
+            ));
+        }
+        (false, Some(progress)) => answer
             .faults
-            .push(format!("image {at} is not ready ({done}): wait for its import or use another one"));
+            .push(format!("image {at} is not ready ({progress} %): wait for its import or use another one")),
+        (false, None) => {}
     }
     let bytes = status["virtualSize"].as_i64().unwrap_or_default();
     let small =
@@ -194,6 +199,12 @@ mod tests {
     #[case::iso_by_url("leap", json!({"url": "https://x/leap.iso?sig=1"}), json!({}), json!({}), Some("is an ISO"))]
     #[case::iso_as_cd_rom("tools", json!({"displayName": "tools.iso"}), json!({}), json!({}), None)]
     #[case::importing("leap", json!({}), json!({"progress": 40}), json!({}), Some("is not ready (40 %)"))]
+    #[case::failed("leap", json!({}), json!({"progress": 0, "conditions": [{"type": "Imported", "status": "False",
+        "reason": "ImportFailed", "message": "no route to mirror"}]}), json!({}), Some("image default/leap has failed: no route to mirror: import"))]
+    #[case::failed_without_a_word("leap", json!({}), json!({"conditions": [{"type": "Imported", "status": "False",
+        "reason": "ImportFailed"}]}), json!({}), Some("has failed: ImportFailed: import"))]
+    #[case::importing_says_nothing_yet("leap", json!({}), json!({"progress": 7, "conditions": [{"type": "Imported", "status": "Unknown",
+        "reason": "Importing"}]}), json!({}), Some("is not ready (7 %)"))]
     #[case::too_large("leap", json!({}), json!({"virtualSize": 11_000_000_000_i64}), json!({}), Some("at least 11 GiB"))]
     #[case::no_class("leap", json!({}), json!({"storageClassName": ""}), json!({}), Some("no storage class yet"))]
     fn an_image_must_be_bootable_ready_and_small_enough(

@@ -4,7 +4,7 @@
 //! (pitfalls-node-driver.md B3). A cause is final where waiting does not help: then the wait stops early.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
@@ -12,6 +12,20 @@ use crate::{address, cloud_init::AGENT_USER_DATA, seen::Seen};
 
 /// Set by Harvester on a VM that it stopped because a quota is used up.
 const QUOTA: &str = "harvesterhci.io/insufficient-resource-quota";
+/// What a machine is made of, out of what quotas count.
+const MACHINE_RESOURCES: [&str; 9] = [
+    "cpu",
+    "limits.cpu",
+    "limits.memory",
+    "memory",
+    "persistentvolumeclaims",
+    "pods",
+    "requests.cpu",
+    "requests.memory",
+    "requests.storage",
+];
+/// Clocks of Rancher's and Harvester's hosts may differ by so much.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(30);
 /// So many failed starts in a row are not bad luck.
 const FAILED_STARTS: i64 = 3;
 
@@ -60,8 +74,8 @@ pub fn of(seen: &Seen, name: &str) -> Cause {
         .or_else(|| seen.claims.iter().find_map(|claim| of_claim(claim, seen)))
         .or_else(|| seen.pods.iter().find_map(of_pod))
         .or_else(|| seen.instance().and_then(of_instance))
-        .or_else(|| of_quota(seen))
         .or_else(|| of_status(vm))
+        .or_else(|| of_quota(seen))
         .or_else(|| {
             newest_warning(seen, &vm.name_any()).map(|text| passing(&format!("last warning: {text}")))
         })
@@ -79,13 +93,15 @@ fn of_vm(vm: &VirtualMachine, name: &str) -> Option<Cause> {
     if vm.metadata.deletion_timestamp.is_some() {
         return Some(lasting(&format!("VM {name} was deleted in the meantime")));
     }
-    if let Some(quota) = vm.annotations().get(QUOTA).filter(|text| !text.is_empty()) {
-        return Some(lasting(&format!(
-            "Harvester stopped VM {name} because a quota is used up: {quota}; raise the quota or remove machines"
-        )));
-    }
     if vm.spec.run_strategy == "Halted" {
-        return Some(lasting(&format!("VM {name} was stopped (runStrategy Halted) in the meantime")));
+        // the annotation outlives the stop: Harvester takes it away when the VM runs again
+        let quota = vm.annotations().get(QUOTA).filter(|text| !text.is_empty());
+        return Some(lasting(&match quota {
+            Some(quota) => format!(
+                "Harvester stopped VM {name} because a quota is used up: {quota}; raise the quota or remove machines"
+            ),
+            None => format!("VM {name} was stopped (runStrategy Halted) in the meantime"),
+        }));
     }
     let rest = &vm.status.as_ref()?.rest;
     let failed = rest.get("startFailure").and_then(|failure| failure.get("consecutiveFailCount")?.as_i64());
@@ -180,7 +196,8 @@ fn newest_reason(conditions: &[VmCondition]) -> Option<&str> {
     conditions.iter().rev().map(|condition| condition.message.as_str()).find(|message| !message.is_empty())
 }
 
-/// Used up: what Kubernetes would refuse next.
+/// Used up: what Kubernetes would refuse next. Nothing of what may not be had at all (`services.loadbalancers: 0` is usual
+/// in Rancher's projects), and nothing that machines do not need.
 fn of_quota(seen: &Seen) -> Option<Cause> {
     let running = seen
         .instance()
@@ -192,7 +209,12 @@ fn of_quota(seen: &Seen) -> Option<Cause> {
     seen.quotas.iter().find_map(|quota| {
         let status = &quota.data["status"];
         let (hard, used) = (status["hard"].as_object()?, &status["used"]);
-        let (what, limit) = hard.iter().find(|(what, limit)| used.get(what.as_str()) == Some(limit))?;
+        let used_up = |(what, limit): &(&String, &Value)| {
+            MACHINE_RESOURCES.contains(&what.as_str())
+                && **limit != "0"
+                && used.get(what.as_str()) == Some(limit)
+        };
+        let (what, limit) = hard.iter().find(used_up)?;
         let (name, limit) = (quota.name_any(), limit.as_str()?);
         Some(passing(&format!("quota {name} of the namespace is used up: {what} {limit} of {limit}")))
     })
@@ -214,19 +236,35 @@ fn of_status(vm: &VirtualMachine) -> Option<Cause> {
     Some(passing(&why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"))))
 }
 
-/// The newest warning about objects whose name has this in it: the VM, its pod `virt-launcher-<name>-…`, its claims.
+/// The newest warning of this life about the object of this name; for a VM also about its pod and its volumes.
 fn newest_warning(seen: &Seen, name: &str) -> Option<String> {
     let about = |event: &&DynamicObject| {
         let involved = event.data["involvedObject"]["name"].as_str();
-        event.data["type"] == "Warning" && involved.is_some_and(|involved| involved.contains(name))
+        event.data["type"] == "Warning" && involved.is_some_and(|involved| belongs_to(involved, name))
     };
     let time = |event: &&DynamicObject| {
-        let parsed = |key: &str| event.data[key].as_str()?.parse::<Timestamp>().ok();
-        parsed("lastTimestamp").or_else(|| parsed("eventTime"))
+        let parsed = |text: &Value| text.as_str()?.parse::<Timestamp>().ok();
+        let (data, last) = (&event.data, parsed(&event.data["series"]["lastObservedTime"]));
+        last.or_else(|| parsed(&data["lastTimestamp"])).or_else(|| parsed(&data["eventTime"]))
     };
-    let event = &seen.warnings.iter().filter(about).max_by_key(time)?.data;
+    let of_this_life = |event: &&DynamicObject| match (time(event), seen.since) {
+        (Some(at), Some(since)) => since.duration_since(at) <= CLOCKS_DIFFER,
+        _ => true,
+    };
+    let warnings = seen.warnings.iter().filter(about).filter(of_this_life);
+    let event = &warnings.max_by_key(time)?.data;
     let (reason, message) = (event["reason"].as_str()?, event["message"].as_str().unwrap_or_default());
     Some(format!("{reason}: {message}"))
+}
+
+/// Whether an object is of this name, or of the machine of this name: its pod or one of its volumes.
+fn belongs_to(object: &str, name: &str) -> bool {
+    let pod =
+        object.strip_prefix("virt-launcher-").and_then(|rest| rest.strip_prefix(name)?.strip_prefix('-'));
+    // the machine a-x has pods virt-launcher-a-x-…, which are none of the machine a
+    object == name
+        || pod.is_some_and(|suffix| !suffix.contains('-'))
+        || object.strip_prefix(name).is_some_and(|rest| rest.starts_with("-disk-"))
 }
 
 fn one_line(text: &str) -> String {

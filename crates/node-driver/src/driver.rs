@@ -13,7 +13,11 @@ mod create;
 mod prepare;
 mod remove;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 use cloud_config::expiry::Expiry;
 use futures::future::BoxFuture;
@@ -22,11 +26,12 @@ use kube::Client;
 
 use crate::{
     config::{Config, Secret},
-    host::{Host, calm},
+    host::{Host, calm, follow::Start},
     machine::Machine,
     options::Options,
     say::Say,
     ssh_key::KeyPair,
+    wait::{self, Goal, Wait},
 };
 pub use actions::State;
 use prepare::Prepared;
@@ -207,6 +212,20 @@ impl Driver {
         };
         Ok((Host::new(client, &place.namespace), place))
     }
+
+    /// Waits for the machine from now on; the answer is the address of one that is up.
+    async fn wait(
+        &self,
+        host: &Host,
+        place: &Place,
+        goal: Goal,
+        limit: Duration,
+        start: Start,
+    ) -> Result<Option<Ipv4Addr>, String> {
+        let (machine, name) = (place.machine.clone(), place.to_string());
+        let wait = Wait { machine, name, goal, limit, start, since: (self.parts.now)() };
+        wait::until(host, &wait, &self.parts.say).await
+    }
 }
 
 /// Where a machine's VM is.
@@ -230,7 +249,7 @@ where
     for pause in [1, 2] {
         match request().await {
             Err(error) if error.is_passing() => {
-                tokio::time::sleep(std::time::Duration::from_secs(pause)).await;
+                tokio::time::sleep(Duration::from_secs(pause)).await;
             }
             outcome => return outcome,
         }

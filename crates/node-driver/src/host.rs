@@ -208,16 +208,40 @@ impl Host {
     }
 
     /// Sets one annotation of the VM with this UID; nothing else of it is touched (upstream writes the whole VM as it read it, and fails
-    /// where somebody else wrote in between, pitfalls-node-driver.md B7).
+    /// where somebody else wrote in between, pitfalls-node-driver.md B7). `Ok(false)` where the VM is gone.
     ///
     /// # Errors
-    /// As the server says.
-    pub async fn annotate_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<(), Error> {
+    /// As the server says; also where another VM has the name.
+    pub async fn annotate_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<bool, Error> {
         // the UID is a condition: another VM of that name answers 409
         let patch = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
         let patched =
             self.any::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-        patched.map(drop).map_err(|error| self.error("annotate", "VM", name, error))
+        self.written(name, patched)
+    }
+
+    /// The same in upstream's way, for a credential that has only upstream's rights: reads the VM, and writes it whole.
+    /// `Ok(false)` where the VM is gone, or another one has its name.
+    ///
+    /// # Errors
+    /// As the server says; a conflict where somebody else wrote in between.
+    pub async fn rewrite_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<bool, Error> {
+        let found = self.get(&ApiResource::erase::<VirtualMachine>(&()), "VM", name).await?;
+        let Some(mut vm) = found.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else {
+            return Ok(false);
+        };
+        vm.annotations_mut().insert(key.to_owned(), value.to_owned());
+        let put = self.any::<VirtualMachine>().replace(name, &PostParams::default(), &vm).await;
+        self.written(name, put)
+    }
+
+    /// Whether the VM was there to be written. Only a 404 about itself says that it was not.
+    fn written(&self, name: &str, answer: kube::Result<DynamicObject>) -> Result<bool, Error> {
+        match answer {
+            Ok(_) => Ok(true),
+            Err(error) if error::is_about(&error, "virtualmachines", name) => Ok(false),
+            Err(error) => Err(self.error("annotate", "VM", name, error)),
+        }
     }
 
     /// Asks a VM to change its state.

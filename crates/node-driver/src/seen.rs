@@ -1,6 +1,7 @@
 //! What a wait knows of the world: the VM, its instance, and, once it does not get on, what else might say why.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use jiff::Timestamp;
 use kube::{Resource, ResourceExt, api::DynamicObject};
 
 use crate::host::follow::News;
@@ -54,6 +55,8 @@ impl<K: Resource> Objects<K> {
 /// What a wait has seen so far.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
+    /// When the wait began: older warnings are of an earlier life of the machine.
+    pub since: Option<Timestamp>,
     pub vm: Objects<VirtualMachine>,
     pub instance: Objects<VirtualMachineInstance>,
     pub pods: Objects<DynamicObject>,

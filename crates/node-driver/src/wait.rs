@@ -1,12 +1,15 @@
 //! Waiting for a machine: `decide` says after each piece of news whether it is over, and [`until`] brings the news.
 //!
 //! ```text
-//! watches of VM and instance ──► Seen ──decide──► Done | Failed(cause) | Wait
+//! watches of VM and instance ──► Seen ──decide──► Done | Failed(cause) | Over(cause) | Wait
 //!         (after GRACE also pods, claims, quotas, warnings: what may say why)
 //! ```
+//! A watch can die without a word. So both are read where nothing was heard by GRACE, and once more before the time is said
+//! to be over: a machine that is up must not be taken back because nobody told.
 
 use std::{net::Ipv4Addr, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Event, PersistentVolumeClaim, Pod, ResourceQuota},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
@@ -24,7 +27,7 @@ use crate::{
     address,
     cause::{self, Cause, Weight},
     host::{
-        Host,
+        self, Host,
         follow::{News, Select, Start, follow},
     },
     say::Say,
@@ -49,18 +52,44 @@ pub enum Goal {
     Gone { uid: String },
 }
 
+impl Goal {
+    /// Whether it is about the VM's instance too.
+    fn has_instance(&self) -> bool {
+        !matches!(self, Self::Gone { .. })
+    }
+}
+
+/// One wait.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// Name of the VM.
+    pub machine: String,
+    /// `namespace/name` of the VM, as people read it.
+    pub name: String,
+    pub goal: Goal,
+    pub limit: Duration,
+    /// What is known of the VM.
+    pub start: Start,
+    /// When it begins, by the clock on the wall.
+    pub since: Timestamp,
+}
+
 /// What follows from what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is there; the address of a machine that is up.
     Done(Option<Ipv4Addr>),
-    /// It will not be, or the time is over: the cause.
+    /// It will not be: the cause.
     Failed(String),
+    /// The time is over: the cause, unless a last look shows something else.
+    Over(String),
     /// Look again when there is news, and at this time since the start at the latest.
     Wait {
         until: Duration,
         /// Also look at what may say why it takes long.
         investigate: bool,
+        /// Do not rely on the watches, which should have told something by now.
+        look: bool,
     },
 }
 
@@ -86,7 +115,7 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
             match (known && cause.weight == Weight::Final, over) {
                 (true, _) => return Step::Failed(cause.text),
                 (false, true) => {
-                    return Step::Failed(format!("VM {name} is not up after {seconds} s: {}", cause.text));
+                    return Step::Over(format!("VM {name} is not up after {seconds} s: {}", cause.text));
                 }
                 (false, false) => {}
             }
@@ -100,7 +129,7 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
                 return Step::Done(None);
             }
             if over {
-                return Step::Failed(format!(
+                return Step::Over(format!(
                     "VM {name} still runs after {seconds} s: the guest does not shut down; kill stops it without asking"
                 ));
             }
@@ -116,13 +145,13 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
                     } else {
                         format!("held by {held}")
                     };
-                    return Step::Failed(format!(
+                    return Step::Over(format!(
                         "VM {name} still exists after {seconds} s: {held}; try again"
                     ));
                 }
                 (_, None) if over => {
                     let trouble = seen.trouble.as_deref().unwrap_or("nothing was heard of it");
-                    return Step::Failed(format!(
+                    return Step::Over(format!(
                         "whether VM {name} is gone is unknown after {seconds} s: {trouble}"
                     ));
                 }
@@ -130,38 +159,44 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
             }
         }
     }
-    let investigate = matches!(goal, Goal::Up { .. }) && elapsed >= GRACE;
-    Step::Wait { until: if elapsed < GRACE { GRACE.min(limit) } else { limit }, investigate }
+    let late = elapsed >= GRACE;
+    Step::Wait {
+        until: if late { limit } else { GRACE.min(limit) },
+        investigate: late && matches!(goal, Goal::Up { .. }),
+        look: late && !(seen.vm.known() && (seen.instance.known() || !goal.has_instance())),
+    }
 }
 
 /// Waits until the goal is reached.
 ///
 /// # Errors
 /// The cause, in one line.
-pub async fn until(
-    host: &Host,
-    machine: &str,
-    name: &str,
-    goal: &Goal,
-    limit: Duration,
-    start: Start,
-    say: &Say,
-) -> Result<Option<Ipv4Addr>, String> {
+pub async fn until(host: &Host, wait: &Wait, say: &Say) -> Result<Option<Ipv4Addr>, String> {
+    let Wait { machine, name, goal, limit, start, since } = wait;
     let (tell, mut hear) = mpsc::channel(QUEUE);
     let mut followed = Followed { tasks: JoinSet::new(), tell };
-    let by_name = || Select::Name(machine.to_owned());
-    followed.add(host.any::<VirtualMachine>(), by_name(), start, |news| Heard::Vm(news.read()));
-    if !matches!(goal, Goal::Gone { .. }) {
+    let by_name = || Select::Name(machine.clone());
+    followed.add(host.any::<VirtualMachine>(), by_name(), *start, |news| Heard::Vm(news.read()));
+    if goal.has_instance() {
         let instances = host.any::<VirtualMachineInstance>();
-        followed.add(instances, by_name(), start, |news| Heard::Instance(news.read()));
+        followed.add(instances, by_name(), *start, |news| Heard::Instance(news.read()));
     }
-    let (began, mut seen, mut investigating) = (Instant::now(), Seen::default(), false);
+    let mut seen = Seen { since: Some(*since), ..Seen::default() };
+    let (began, mut investigating, mut looked, mut looked_last) = (Instant::now(), false, false, false);
     let mut told: Vec<String> = vec![];
     loop {
-        match decide(goal, &seen, name, began.elapsed(), limit) {
+        match decide(goal, &seen, name, began.elapsed(), *limit) {
             Step::Done(address) => return Ok(address),
-            Step::Failed(cause) => return Err(cause),
-            Step::Wait { until, investigate } => {
+            Step::Over(_) if !looked_last => {
+                looked_last = true;
+                look(host, machine, goal, &mut seen).await;
+            }
+            Step::Failed(cause) | Step::Over(cause) => return Err(cause),
+            Step::Wait { look: true, .. } if !looked => {
+                looked = true;
+                look(host, machine, goal, &mut seen).await;
+            }
+            Step::Wait { until, investigate, .. } => {
                 if investigate && !investigating {
                     investigating = followed.investigate(host, machine, &seen);
                 }
@@ -177,6 +212,22 @@ pub async fn until(
                 }
             }
         }
+    }
+}
+
+/// Reads the VM and its instance, without a watch.
+async fn look(host: &Host, machine: &str, goal: &Goal, seen: &mut Seen) {
+    fn news<K>(read: Result<Option<K>, host::Error>) -> News<K> {
+        read.map_or_else(
+            |error| News::Trouble(error.to_string()),
+            |found| News::All(found.into_iter().collect()),
+        )
+    }
+    let instance = async { if goal.has_instance() { Some(host.instance(machine).await) } else { None } };
+    let (vm, instance) = futures::join!(host.vm(machine), instance);
+    seen.take(Heard::Vm(news(vm)));
+    if let Some(instance) = instance {
+        seen.take(Heard::Instance(news(instance)));
     }
 }
 
@@ -234,106 +285,4 @@ pub fn claim_names(vm: &VirtualMachine, interest: impl Fn(&serde_json::Value) ->
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::seen::Objects;
-
-    const LIMIT: Duration = Duration::from_secs(600);
-    const SOON: Duration = Duration::from_secs(1);
-    const LATER: Duration = Duration::from_secs(60);
-
-    fn vm(extra: &Value) -> Objects<VirtualMachine> {
-        let mut vm =
-            json!({"metadata": {"name": "demo-1", "uid": "vm"}, "spec": {"runStrategy": "RerunOnFailure"}});
-        for (key, value) in extra.as_object().unwrap() {
-            vm["metadata"][key] = value.clone();
-        }
-        Objects::these(vec![serde_json::from_value(vm).unwrap()])
-    }
-
-    fn instance(phase: &str, address: &str) -> Objects<VirtualMachineInstance> {
-        let instance = json!({"metadata": {"name": "demo-1", "uid": "one"}, "spec": {},
-            "status": {"phase": phase, "interfaces": [{"name": "nic-0", "ipAddress": address}]}});
-        Objects::these(vec![serde_json::from_value(instance).unwrap()])
-    }
-
-    fn owned(vm: &str) -> Objects<VirtualMachineInstance> {
-        let owner =
-            json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": "demo-1", "uid": vm});
-        let instance = json!({"metadata": {"name": "demo-1", "uid": "one", "ownerReferences": [owner]}, "spec": {},
-            "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "192.0.2.9"}]}});
-        Objects::these(vec![serde_json::from_value(instance).unwrap()])
-    }
-
-    fn up() -> Goal {
-        Goal::Up { not: None }
-    }
-
-    fn gone() -> Goal {
-        Goal::Gone { uid: "vm".into() }
-    }
-
-    const WAIT: Step = Step::Wait { until: GRACE, investigate: false };
-
-    fn done(address: &str) -> Step {
-        Step::Done(Some(address.parse().unwrap()))
-    }
-
-    #[rstest]
-    #[case::nothing_seen(up(), Seen::default(), SOON, WAIT)]
-    #[case::starting(up(), Seen { vm: vm(&json!({})), instance: instance("Scheduling", ""), ..Seen::default() }, SOON, WAIT)]
-    #[case::no_address_yet(up(), Seen { vm: vm(&json!({})), instance: instance("Running", ""), ..Seen::default() }, SOON, WAIT)]
-    #[case::long_without_address(up(), Seen { vm: vm(&json!({})), instance: instance("Running", ""), ..Seen::default() }, LATER,
-        Step::Wait { until: LIMIT, investigate: true })]
-    #[case::up(up(), Seen { vm: vm(&json!({})), instance: instance("Running", "192.0.2.9"), ..Seen::default() }, SOON,
-        done("192.0.2.9"))]
-    #[case::address_of_the_last_run(up(), Seen { vm: vm(&json!({})), instance: instance("Succeeded", "192.0.2.9"), ..Seen::default() },
-        SOON, WAIT)]
-    #[case::old_instance(Goal::Up { not: Some("one".into()) },
-        Seen { vm: vm(&json!({})), instance: instance("Running", "192.0.2.9"), ..Seen::default() }, SOON, WAIT)]
-    #[case::new_instance(Goal::Up { not: Some("zero".into()) },
-        Seen { vm: vm(&json!({})), instance: instance("Running", "192.0.2.9"), ..Seen::default() }, SOON, done("192.0.2.9"))]
-    #[case::instance_of_an_earlier_vm(up(), Seen { vm: vm(&json!({})), instance: owned("older"), ..Seen::default() }, SOON, WAIT)]
-    #[case::instance_of_this_vm(up(), Seen { vm: vm(&json!({})), instance: owned("vm"), ..Seen::default() }, SOON, done("192.0.2.9"))]
-    #[case::whose_instance_is_not_known_yet(up(), Seen { instance: owned("vm"), ..Seen::default() }, SOON, WAIT)]
-    #[case::still_runs(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, SOON, WAIT)]
-    #[case::stopped(Goal::Stopped, Seen { instance: Objects::these(vec![]), ..Seen::default() }, SOON, Step::Done(None))]
-    // pitfalls-node-driver.md B27
-    #[case::lingers(Goal::Stopped, Seen { instance: instance("Succeeded", ""), ..Seen::default() }, SOON, Step::Done(None))]
-    #[case::unknown_is_not_stopped(Goal::Stopped, Seen::default(), SOON, WAIT)]
-    #[case::unknown_is_not_gone(gone(), Seen::default(), SOON, WAIT)]
-    #[case::there(gone(), Seen { vm: vm(&json!({})), ..Seen::default() }, SOON, WAIT)]
-    #[case::gone(gone(), Seen { vm: Objects::these(vec![]), ..Seen::default() }, SOON, Step::Done(None))]
-    #[case::another_of_that_name(gone(), Seen { vm: vm(&json!({"uid": "next"})), ..Seen::default() }, SOON, Step::Done(None))]
-    fn what_was_seen_decides(
-        #[case] goal: Goal,
-        #[case] seen: Seen,
-        #[case] elapsed: Duration,
-        #[case] expected: Step,
-    ) {
-        assert_eq!(decide(&goal, &seen, "shop/demo-1", elapsed, LIMIT), expected);
-    }
-
-    #[rstest]
-    #[case::deleted(up(), Seen { vm: Objects::these(vec![]), ..Seen::default() }, SOON, "was deleted in the meantime")]
-    #[case::agent(up(), Seen { vm: vm(&json!({})), instance: instance("Running", ""), ..Seen::default() }, LIMIT,
-        "VM shop/demo-1 is not up after 600 s: guest agent missing")]
-    #[case::does_not_stop(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, LIMIT, "still runs after 600 s")]
-    #[case::held(gone(), Seen { vm: vm(&json!({"finalizers": ["a/b"]})), ..Seen::default() }, LIMIT, "still exists after 600 s: held by a/b")]
-    #[case::not_known(gone(), Seen { trouble: Some("no route".into()), ..Seen::default() }, LIMIT, "is unknown after 600 s: no route")]
-    fn an_end_without_success_says_why(
-        #[case] goal: Goal,
-        #[case] seen: Seen,
-        #[case] elapsed: Duration,
-        #[case] part: &str,
-    ) {
-        let Step::Failed(cause) = decide(&goal, &seen, "shop/demo-1", elapsed, LIMIT) else {
-            panic!("no failure")
-        };
-        assert!(cause.contains(part), "{cause}");
-        assert_eq!(cause, crate::host::calm(&cause), "never the words for an absent machine");
-    }
-}
+mod tests;

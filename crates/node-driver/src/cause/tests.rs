@@ -43,6 +43,7 @@ impl World {
             one => json!([one]),
         };
         Seen {
+            since: Some("2026-11-21T12:00:00Z".parse().unwrap()),
             vm: read(list(if self.vm.is_null() { vm(&json!({})) } else { self.vm })),
             instance: read(list(self.instance)),
             pods: read(list(self.pods)),
@@ -69,8 +70,11 @@ use Weight::{Final as FINAL, Late as LATE, Passing as PASSING};
 #[rstest]
 #[case::deleting(World { vm: vm(&json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z"}})), ..World::default() },
     FINAL, "VM shop/demo-1 was deleted in the meantime")]
-#[case::quota_of_harvester(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}}})), ..World::default() },
+#[case::quota_of_harvester(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}},
+    "spec": {"runStrategy": "Halted"}})), ..World::default() },
     FINAL, "a quota is used up: limits.memory; raise the quota")]
+#[case::quota_that_was_raised(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}}})), ..World::default() },
+    LATE, "does not get on (no status yet)")]
 #[case::stopped(World { vm: vm(&json!({"spec": {"runStrategy": "Halted"}})), ..World::default() },
     FINAL, "was stopped (runStrategy Halted)")]
 #[case::fails_to_start(World { vm: vm(&json!({"status": {"startFailure": {"consecutiveFailCount": 3},
@@ -104,11 +108,23 @@ use Weight::{Final as FINAL, Late as LATE, Passing as PASSING};
     PASSING, "quota default of the namespace is used up: limits.memory 8Gi of 8Gi")]
 #[case::status(World { vm: vm(&json!({"status": {"printableStatus": "ErrorPvcNotFound"}})), ..World::default() },
     PASSING, "a volume of the VM is missing")]
+#[case::status_before_quota(World { vm: vm(&json!({"status": {"printableStatus": "ErrorPvcNotFound"}})),
+    quotas: json!({"metadata": {"name": "default"}, "status": {"hard": {"pods": "3"}, "used": {"pods": "3"}}}), ..World::default() },
+    PASSING, "a volume of the VM is missing")]
+#[case::quotas_of_nothing_and_of_other_things(World { quotas: json!({"metadata": {"name": "default"}, "status": {
+    "hard": {"services.loadbalancers": "0", "limits.cpu": "0", "secrets": "7", "pods": "9"},
+    "used": {"services.loadbalancers": "0", "limits.cpu": "0", "secrets": "7", "pods": "8"}}}), ..World::default() },
+    LATE, "does not get on")]
 #[case::newest_warning(World { warnings: json!([
-    warning("virt-launcher-demo-1-x", "FailedMount", "old", "2026-11-21T11:00:00Z"),
-    warning("virt-launcher-demo-1-x", "FailedMount", "new", "2026-11-21T12:00:00Z"),
+    warning("virt-launcher-demo-1-x", "FailedMount", "old", "2026-11-21T12:00:10Z"),
+    warning("virt-launcher-demo-1-x", "FailedMount", "new", "2026-11-21T12:00:20Z"),
     warning("other", "FailedMount", "other", "2026-11-21T13:00:00Z")]), ..World::default() },
     PASSING, "last warning: FailedMount: new")]
+#[case::warnings_of_others_and_of_an_earlier_life(World { warnings: json!([
+    warning("demo-10", "SyncFailed", "another machine", "2026-11-21T12:00:10Z"),
+    warning("virt-launcher-demo-1-2-x", "FailedMount", "another machine's pod", "2026-11-21T12:00:10Z"),
+    warning("demo-1", "SyncFailed", "before the wait", "2026-11-21T11:59:00Z")]), ..World::default() },
+    LATE, "does not get on")]
 #[case::nothing_known(World { vm: vm(&json!({"status": {"printableStatus": "Starting"}})), ..World::default() },
     LATE, "VM shop/demo-1 does not get on (Starting), and nothing says why")]
 fn the_cause_is_named_in_one_line(#[case] world: World, #[case] weight: Weight, #[case] part: &str) {
@@ -123,4 +139,25 @@ fn a_vm_that_is_gone_was_deleted_and_one_that_was_never_heard_of_is_not() {
     assert_eq!(of(&gone, "shop/demo-1").weight, FINAL);
     let silent = Seen { trouble: Some("no route to host".into()), ..Seen::default() };
     assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host"));
+}
+
+#[rstest]
+#[case::vm("a-x1", true)]
+#[case::pod("virt-launcher-a-x1-b2c3d", true)]
+#[case::volume("a-x1-disk-0-b2c3d", true)]
+#[case::another_machine("a-x10", false)]
+#[case::pod_of_another("virt-launcher-a-x10-b2c3d", false)]
+#[case::pod_of_a_longer_name("virt-launcher-a-x1-2-b2c3d", false)]
+#[case::volume_of_another("a-x10-disk-0-b2c3d", false)]
+#[case::something_that_begins_alike("a-x1-backup", false)]
+fn a_warning_is_about_one_machine(#[case] object: &str, #[case] expected: bool) {
+    assert_eq!(belongs_to(object, "a-x1"), expected);
+}
+
+#[test]
+fn a_warning_that_repeats_is_as_new_as_its_last_repetition() {
+    let mut event = warning("demo-1", "SyncFailed", "again", "2026-11-21T10:00:00Z");
+    event["series"] = json!({"count": 9, "lastObservedTime": "2026-11-21T12:00:05.000001Z"});
+    let world = World { warnings: json!([event]), ..World::default() };
+    assert_eq!(of(&world.seen(), "shop/demo-1"), passing("last warning: SyncFailed: again"));
 }

@@ -1,14 +1,14 @@
 //! The calls on a machine that exists: state, address, start, stop, kill, restart.
 
-use harvester_api::VirtualMachineInstance;
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use kube::ResourceExt as _;
 
-use super::{Driver, Error};
+use super::{Driver, Error, again};
 use crate::{
     address,
-    host::{Order, follow::Start},
+    host::{self, Host, Order, follow::Start},
     machine::TIMEOUT,
-    wait::{self, Goal},
+    wait::Goal,
 };
 
 /// rancher-machine's states, by their numbers on the wire.
@@ -105,21 +105,48 @@ impl Driver {
         self.change(Order::Restart, Goal::Up { not: Some(old) }).await
     }
 
-    /// Orders a change and waits for it. An order that comes to late, because the VM is there already, is no failure
-    /// (pitfalls-node-driver.md B23): KubeVirt answers 409, and the wait shows whether it is so.
+    /// Orders a change and waits for it.
     async fn change(&self, order: Order, goal: Goal) -> Result<(), Error> {
         let (host, place) = self.host()?;
-        match host.order(&place.machine, order).await {
-            Err(error) if !error.is_taken() || order == Order::Restart => return Err(error.into()),
-            _ => {}
+        if order == Order::Restart {
+            host.order(&place.machine, order).await?;
+        } else {
+            again(|| order_unless_late(&host, &place.machine, order, &goal)).await?;
         }
-        let name = place.to_string();
-        let reached =
-            wait::until(&host, &place.machine, &name, &goal, TIMEOUT, Start::Read, &self.parts.say).await;
+        let reached = self.wait(&host, &place, goal, TIMEOUT, Start::Read).await;
         if let Some(address) = reached.map_err(|cause| Error::calm(&cause))? {
             self.locked().ip_address = address.to_string();
         }
         Ok(())
+    }
+}
+
+/// Gives an order. One that comes too late, because the VM is there already or on its way, is no failure
+/// (pitfalls-node-driver.md B23). KubeVirt answers it with 409, but also one that lost a race with another writer, and one
+/// that the VM's state forbids: those are failures, and the first of them passes.
+async fn order_unless_late(host: &Host, machine: &str, order: Order, goal: &Goal) -> Result<(), host::Error> {
+    let Err(refusal) = host.order(machine, order).await else { return Ok(()) };
+    if !refusal.is_taken() {
+        return Err(refusal);
+    }
+    let (vm, instance) = futures::try_join!(host.vm(machine), host.instance(machine))?;
+    if heads_for(goal, vm.as_ref(), instance.as_ref()) { Ok(()) } else { Err(refusal) }
+}
+
+/// Whether a VM has reached the goal or gets there by itself.
+fn heads_for(goal: &Goal, vm: Option<&VirtualMachine>, instance: Option<&VirtualMachineInstance>) -> bool {
+    let status = vm.and_then(|vm| vm.status.as_ref());
+    let requests = status.and_then(|status| status.rest.get("stateChangeRequests")?.as_array());
+    let asked_to = |action: &str| requests.into_iter().flatten().any(|request| request["action"] == action);
+    let strategy = vm.map_or("", |vm| vm.spec.run_strategy.as_str());
+    let phase = |instance: &VirtualMachineInstance| instance.status.clone().unwrap_or_default().phase;
+    let runs = instance.is_some_and(|instance| !matches!(phase(instance).as_str(), "Succeeded" | "Failed"));
+    let ends = instance.is_some_and(|instance| instance.metadata.deletion_timestamp.is_some())
+        || asked_to("Stop")
+        || strategy == "Halted";
+    match goal {
+        Goal::Up { .. } => strategy == "Always" || asked_to("Start") || (runs && !ends),
+        Goal::Stopped | Goal::Gone { .. } => !runs || (ends && !asked_to("Start")),
     }
 }
 
@@ -163,5 +190,46 @@ mod tests {
             .unwrap()
         });
         assert_eq!(state_of(printable, instance.as_ref()), expected);
+    }
+
+    fn vm(strategy: &str, action: &str) -> VirtualMachine {
+        serde_json::from_value(json!({"metadata": {"name": "demo-1"}, "spec": {"runStrategy": strategy},
+            "status": {"stateChangeRequests": [{"action": action}]}}))
+        .unwrap()
+    }
+
+    fn instance(phase: &str, deleted: Option<&str>) -> Option<VirtualMachineInstance> {
+        let instance = json!({"metadata": {"name": "demo-1", "deletionTimestamp": deleted}, "spec": {},
+            "status": {"phase": phase}});
+        Some(serde_json::from_value(instance).unwrap())
+    }
+
+    // a refused start, and a refused stop, of the same VM
+    #[rstest]
+    #[case::runs(vm("RerunOnFailure", ""), instance("Running", None), true, false)]
+    #[case::starts(vm("RerunOnFailure", ""), instance("Pending", None), true, false)]
+    #[case::asked_to_start(vm("RerunOnFailure", "Start"), None, true, true)]
+    #[case::stopped(vm("Halted", ""), None, false, true)]
+    #[case::ended(vm("RerunOnFailure", ""), instance("Succeeded", None), false, true)]
+    // KubeVirt: "RerunOnFailure does not support starting VM from failed state"
+    #[case::failed(vm("RerunOnFailure", ""), instance("Failed", None), false, true)]
+    #[case::asked_to_stop(vm("RerunOnFailure", "Stop"), instance("Running", None), false, true)]
+    #[case::is_going(
+        vm("RerunOnFailure", ""),
+        instance("Running", Some("2026-11-21T12:00:00Z")),
+        false,
+        true
+    )]
+    #[case::halted_while_it_runs(vm("Halted", ""), instance("Running", None), false, true)]
+    // KubeVirt: "Always does not support manual start requests"
+    #[case::always_comes_back(vm("Always", ""), None, true, true)]
+    fn a_refused_order_is_too_late_where_the_vm_gets_there_by_itself(
+        #[case] vm: VirtualMachine,
+        #[case] instance: Option<VirtualMachineInstance>,
+        #[case] up: bool,
+        #[case] stopped: bool,
+    ) {
+        let heads_for = |goal: Goal| heads_for(&goal, Some(&vm), instance.as_ref());
+        assert_eq!((heads_for(Goal::Up { not: None }), heads_for(Goal::Stopped)), (up, stopped));
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     cloud_init::{CloudInit, Ours},
     host::{Host, follow::Start},
     machine::Machine,
-    objects::{self, Circumstances, GpuPlace, InputHash, REMOVED_CLAIMS},
+    objects::{self, Circumstances, GpuPlace, InputHash},
     ownership::{self, Ownership},
     ssh_key,
     wait::{self, Goal},
@@ -134,9 +134,8 @@ impl Driver {
             made.secret = make_secret(host, &machine.secret_name(), &wanted, &uid).await?;
         }
         let start = if made_here { Start::Watch } else { Start::Read };
-        let (goal, name) = (Goal::Up { not: None }, place.to_string());
-        let address =
-            wait::until(host, &place.machine, &name, &goal, machine.timeout, start, &self.parts.say).await?;
+        let goal = Goal::Up { not: None };
+        let address = self.wait(host, place, goal, machine.timeout, start).await?;
         address.ok_or_else(|| "the machine is up without an address".to_owned())
     }
 
@@ -146,32 +145,10 @@ impl Driver {
         let mut left = vec![];
         if let Some((uid, claims)) = vm {
             self.parts.say.line(&format!("taking VM {place} back"));
-            if !claims.is_empty() {
-                let claims = claims.join(",");
-                let marked = again(|| host.annotate_vm(&place.machine, &uid, REMOVED_CLAIMS, &claims)).await;
-                left.extend(marked.err().map(|error| format!("its volumes may be left ({error})")));
-            }
-            let deleted = again(|| host.delete_vm(&place.machine, &uid)).await;
-            match deleted {
-                Err(error) => {
-                    left.push(format!("VM {place} is left, remove the machine to delete it ({error})"));
-                }
-                Ok(false) => {}
-                Ok(true) => {
-                    let (goal, name) = (Goal::Gone { uid }, place.to_string());
-                    let gone = wait::until(
-                        host,
-                        &place.machine,
-                        &name,
-                        &goal,
-                        UNDO_LIMIT,
-                        Start::Read,
-                        &self.parts.say,
-                    )
-                    .await;
-                    left.extend(gone.err());
-                }
-            }
+            let ended = self.end(host, place, &uid, &claims, UNDO_LIMIT).await;
+            left.extend(
+                ended.err().map(|why| format!("remove the machine to end what is left of it ({why})")),
+            );
         }
         if let Some(uid) = secret {
             let name = machine.secret_name();

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use cloud_config::permissions::{self, Permission};
 use harvester_api::{VirtualMachine, annotations::REMOVE_ALL_PVCS, labels::GUEST_CLUSTER};
 use kube::ResourceExt as _;
 
@@ -16,6 +17,10 @@ use crate::{
     objects::REMOVED_CLAIMS,
     wait::{self, Goal},
 };
+
+/// What it takes to delete volumes without Harvester's help.
+const DELETE_CLAIMS: [Permission; 1] =
+    [Permission { verb: "delete", group: "", resource: "persistentvolumeclaims", subresource: "" }];
 
 /// How long a VM may take to go.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -29,47 +34,82 @@ impl Driver {
         let (host, place) = self.host()?;
         // a VM made in the moment between is another round
         while let Some(vm) = again(|| host.vm(&place.machine)).await? {
+            let claims = claims_to_remove(&host, &vm, &labels::legal(&self.config().cluster_name)).await?;
             let uid = vm.uid().unwrap_or_default();
-            let left = self.mark_claims(&host, &place, &vm).await?;
-            if !again(|| host.delete_vm(&place.machine, &uid)).await? {
-                continue;
+            if self.end(&host, &place, &uid, &claims, LIMIT).await.map_err(|why| Error::calm(&why))? {
+                break;
             }
-            let (goal, name) = (Goal::Gone { uid }, place.to_string());
-            wait::until(&host, &place.machine, &name, &goal, LIMIT, Start::Read, &self.parts.say)
-                .await
-                .map_err(|cause| Error::calm(&cause))?;
-            for claim in left {
-                let deleted = again(|| host.delete_claim(&claim)).await;
-                deleted?;
-            }
-            break;
         }
         Ok(remove_secret(&host, &place).await?)
     }
 
-    /// Names the volumes that go with the VM, for Harvester to delete them. The answer is what is left to be deleted by us,
-    /// because the marking was refused (pitfalls-node-driver.md B8).
-    async fn mark_claims(
+    /// Deletes the VM of this UID with these volumes of it, and sees it gone. `Ok(false)` where it was gone already, or
+    /// another one has its name.
+    ///
+    /// Once a VM is gone, nothing tells any more which volumes were its own. So it stays while they can be neither given
+    /// to Harvester, to go with it, nor be deleted by us.
+    ///
+    /// # Errors
+    /// What is left, and why.
+    pub(super) async fn end(
         &self,
         host: &Host,
         place: &Place,
-        vm: &VirtualMachine,
-    ) -> Result<Vec<String>, Error> {
-        let (cluster, uid) = (self.config().cluster_name, vm.uid().unwrap_or_default());
-        let claims = claims_to_remove(host, vm, &labels::legal(&cluster)).await;
-        let claims = claims?;
-        if claims.is_empty() {
-            return Ok(vec![]);
-        }
-        let value = claims.join(",");
-        match again(|| host.annotate_vm(&place.machine, &uid, REMOVED_CLAIMS, &value)).await {
-            Ok(()) => Ok(vec![]),
-            Err(error) if error.status().is_some_and(|status| status.code == 404) => Ok(vec![]),
-            Err(error) => {
-                self.parts.say.line(&format!("volumes of VM {place} are deleted one by one: {error}"));
-                Ok(claims)
+        uid: &str,
+        claims: &[String],
+        limit: Duration,
+    ) -> Result<bool, String> {
+        let ours = match give_to_harvester(host, place, uid, claims).await {
+            Ok(true) => &[],
+            Ok(false) => return Ok(false),
+            // pitfalls-node-driver.md B8: the webhook may refuse, and upstream's removal is stuck
+            Err(refusal) => {
+                if !permissions::missing(&host.client(), &place.namespace, &DELETE_CLAIMS).await.is_empty() {
+                    let (claims, namespace) = (claims.join(", "), &place.namespace);
+                    return Err(format!(
+                        "VM {place} stays, because its volumes {claims} would be left behind: give the credential's user the \
+                         right to delete persistentvolumeclaims in namespace {namespace}, or to update virtualmachines ({refusal})"
+                    ));
+                }
+                self.parts.say.line(&format!("volumes of VM {place} are deleted one by one: {refusal}"));
+                claims
             }
+        };
+        let deleted =
+            again(|| host.delete_vm(&place.machine, uid)).await.map_err(|error| error.to_string())?;
+        if deleted {
+            self.wait(host, place, Goal::Gone { uid: uid.to_owned() }, limit, Start::Read).await?;
         }
+        // after the VM: Harvester refuses to delete a volume that one uses
+        let mut faults = vec![];
+        for claim in ours {
+            faults.extend(again(|| host.delete_claim(claim)).await.err().map(|error| error.to_string()));
+        }
+        if faults.is_empty() {
+            return Ok(deleted);
+        }
+        Err(format!(
+            "VM {place} is gone and its volumes are left, delete them in Harvester: {}",
+            faults.join("; ")
+        ))
+    }
+}
+
+/// Names the volumes for Harvester to delete them with the VM; `Ok(false)` where the VM is gone.
+async fn give_to_harvester(
+    host: &Host,
+    place: &Place,
+    uid: &str,
+    claims: &[String],
+) -> Result<bool, host::Error> {
+    if claims.is_empty() {
+        return Ok(true);
+    }
+    let (name, value) = (&place.machine, claims.join(","));
+    match again(|| host.annotate_vm(name, uid, REMOVED_CLAIMS, &value)).await {
+        // upstream never patches: its users need not have the right to
+        Err(_) => again(|| host.rewrite_vm(name, uid, REMOVED_CLAIMS, &value)).await,
+        answer => answer,
     }
 }
 

@@ -44,7 +44,7 @@ impl Error {
     /// Without an answer the request may have been carried out.
     pub fn is_passing(&self) -> bool {
         let passing = |status: &Status| match status.code {
-            409 => status.reason == "Conflict",
+            409 => status.reason != "AlreadyExists",
             code => code == 429 || code >= 500,
         };
         self.status().is_none_or(passing)

@@ -21,6 +21,9 @@ use super::error::{is_about, one_line};
 
 /// Time between two reads where watching is refused.
 pub const POLL: Duration = Duration::from_secs(5);
+/// Seconds until a watch ends and a read follows: so long, and a little longer (`cloud_config`), nothing may be heard of
+/// changes while a connection is dead without a word. Most machines are up before.
+const WATCH_SECONDS: u32 = 60;
 /// The longest pause after a failure; it begins with a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
@@ -121,7 +124,7 @@ async fn watch_once(
         Select::Fields(fields) => WatchParams::default().fields(fields),
     };
     // no version: the newest state first, as additions
-    let events = match api.watch(&params.disable_bookmarks(), "").await {
+    let events = match api.watch(&params.disable_bookmarks().timeout(WATCH_SECONDS), "").await {
         Ok(events) => events,
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 405) => return Ended::Refused,
         Err(error) => return Ended::Failed(error),

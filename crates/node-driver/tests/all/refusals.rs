@@ -372,3 +372,75 @@ async fn devices_that_no_host_has_are_named_beforehand() {
     harvester.server.faults().add(refused("list", "nodes", 403));
     assert_eq!(pre_flight(&harvester, &changes).await, Ok(vec![]), "what may not be asked is no fault");
 }
+
+/// What is taken back is the VM with its volumes, as in a removal.
+#[rstest]
+#[case::everything_may_be_written(&[])]
+#[case::no_patch(&["patch"])]
+#[case::no_write_at_all(&["patch", "update"])]
+#[tokio::test(start_paused = true)]
+async fn volumes_are_taken_back_too(#[case] verbs: &[&str]) {
+    let harvester = Harvester::start().await.with_machines().await;
+    for verb in verbs {
+        harvester.server.faults().add(refused(verb, "virtualmachines", 403));
+    }
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    let changes = [
+        ("harvester-vm-labels", json!(r#"{"sim.harvesterhci.io/agent":"silent"}"#)),
+        ("harvester-create-timeout", json!("30")),
+    ];
+    driver.set_config_from_flags(&read(&options(&changes))).unwrap();
+    let text = driver.create().await.unwrap_err().to_string();
+    assert!(
+        text.starts_with(&format!("VM {NAMESPACE}/{MACHINE} is not up after 30 s")),
+        "nothing is left: {text}"
+    );
+    assert!(harvester.vm().await.is_null());
+    let claims = harvester.get(&format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims")).await;
+    let stays = |claim: &&Value| claim["metadata"]["deletionTimestamp"].is_null();
+    assert_eq!(claims["items"].as_array().unwrap().iter().find(stays), None);
+}
+
+/// As behind a proxy that takes watches and says nothing, for ever.
+fn no_watch_answers(harvester: &Harvester) {
+    for resource in ["virtualmachines", "virtualmachineinstances"] {
+        let mut rule = Rule::new(Answer::Delay(std::time::Duration::from_secs(86_400)));
+        (rule.verb, rule.resource) = (Some("watch".into()), Some(resource.into()));
+        harvester.server.faults().add(rule);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_that_never_answer_stop_nothing() {
+    let harvester = Harvester::start().await.with_machines().await;
+    no_watch_answers(&harvester);
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    driver.stop().await.unwrap();
+    driver.start().await.unwrap();
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_looked_at_once_more_before_it_is_given_up() {
+    let harvester = Harvester::start().await;
+    no_watch_answers(&harvester);
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("60"))]))).unwrap();
+    let making = driver.driver.clone();
+    let making = tokio::spawn(async move { making.create().await });
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    harvester
+        .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"networks": [{"name": "nic-0"}]},
+            "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "192.0.2.9"}]}}))
+        .await;
+    making.await.unwrap().unwrap();
+    assert_eq!(driver.config().ip_address, "192.0.2.9");
+    assert!(!harvester.vm().await.is_null());
+}

@@ -84,23 +84,105 @@ async fn with_the_whole_cluster_all_volumes_go() {
     assert_eq!(named_claims(&harvester, &driver).await, expected);
 }
 
+/// Whether a claim is gone, or goes as soon as nobody uses it.
+async fn is_going(harvester: &Harvester, claim: &str) -> bool {
+    let claim = harvester.get(&claim_path(claim)).await;
+    claim.is_null() || claim["metadata"]["deletionTimestamp"].is_string()
+}
+
 // pitfalls-node-driver.md B8: Harvester's webhook refuses the annotation, and upstream's removal is stuck
 #[rstest]
 #[case::webhook(422)]
 #[case::right(403)]
 #[case::conflict(409)]
+#[case::something_else_is_not_there(404)]
+#[case::failure(500)]
 #[tokio::test(start_paused = true)]
 async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
+    for verbs in [&["patch"][..], &["patch", "update"]] {
+        let harvester = Harvester::start().await.with_machines().await;
+        let store = tempfile::tempdir().unwrap();
+        let driver = up(&harvester, store.path()).await;
+        let claim = own_claim(&harvester).await;
+        assert!(!harvester.get(&claim_path(&claim)).await.is_null(), "Harvester made it");
+        for verb in verbs {
+            harvester.server.faults().add(refused(verb, "virtualmachines", code));
+        }
+        driver.remove().await.unwrap();
+        assert!(harvester.vm().await.is_null());
+        assert!(is_going(&harvester, &claim).await, "{verbs:?}");
+        let one_by_one = driver.said().iter().any(|line| line.contains("are deleted one by one"));
+        assert_eq!(one_by_one, verbs.len() == 2, "{:?}", driver.said());
+    }
+}
+
+/// Upstream reads, writes and deletes VMs, and has nothing to do with volumes.
+#[tokio::test(start_paused = true)]
+async fn upstreams_rights_are_enough_for_the_volumes_to_go() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
     let driver = up(&harvester, store.path()).await;
     let claim = own_claim(&harvester).await;
-    assert!(!harvester.get(&claim_path(&claim)).await.is_null(), "Harvester made it");
-    harvester.server.faults().add(refused("patch", "virtualmachines", code));
+    harvester.server.faults().add(refused("patch", "virtualmachines", 403));
+    harvester.server.faults().add(refused("delete", "persistentvolumeclaims", 403));
     driver.remove().await.unwrap();
-    assert!(harvester.vm().await.is_null());
-    let gone = harvester.get(&claim_path(&claim)).await;
-    assert!(gone.is_null() || gone["metadata"]["deletionTimestamp"].is_string(), "{gone}");
+    assert!(harvester.vm().await.is_null() && is_going(&harvester, &claim).await);
+}
+
+/// Gives a user these rights in all namespaces.
+async fn allow(harvester: &Harvester, user: &str, role: &str, rules: Value) {
+    let (group, kind) = ("rbac.authorization.k8s.io", "ClusterRole");
+    let version = format!("{group}/v1");
+    harvester
+        .put(json!({"apiVersion": version, "kind": kind, "metadata": {"name": role}, "rules": rules}))
+        .await;
+    harvester
+        .put(json!({"apiVersion": version, "kind": "ClusterRoleBinding", "metadata": {"name": role},
+        "roleRef": {"apiGroup": group, "kind": kind, "name": role},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}]}))
+        .await;
+}
+
+/// The VM is all that tells which volumes are its own.
+#[tokio::test(start_paused = true)]
+async fn a_vm_stays_while_its_volumes_would_be_left_behind() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let all = json!([{"apiGroups": ["*"], "resources": ["*"], "verbs": ["get", "list", "watch", "create"]},
+        {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines"], "verbs": ["delete"]}]);
+    allow(&harvester, "u-poor", "poor", all).await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver_as(store.path(), "u-poor", 1);
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    let claim = own_claim(&harvester).await;
+
+    let error = driver.remove().await.unwrap_err().to_string();
+    assert!(error.contains(&format!("stays, because its volumes {claim} would be left behind")), "{error}");
+    assert!(error.contains("right to delete persistentvolumeclaims in namespace shop"), "{error}");
+    assert!(harvester.vm().await["metadata"]["deletionTimestamp"].is_null(), "nothing has happened to it");
+
+    let volumes = json!([{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["delete"]}]);
+    allow(&harvester, "u-poor", "volumes", volumes).await;
+    driver.remove().await.unwrap();
+    assert!(harvester.vm().await.is_null() && is_going(&harvester, &claim).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn volumes_that_are_left_in_the_end_are_named() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = up(&harvester, store.path()).await;
+    let claim = own_claim(&harvester).await;
+    for (verb, resource) in
+        [("patch", "virtualmachines"), ("update", "virtualmachines"), ("delete", "persistentvolumeclaims")]
+    {
+        harvester.server.faults().add(refused(verb, resource, 422));
+    }
+    let error = driver.remove().await.unwrap_err().to_string();
+    assert!(
+        error.contains("its volumes are left, delete them in Harvester") && error.contains(&claim),
+        "{error}"
+    );
 }
 
 // pitfalls-node-driver.md 1.2: any 404 is success for upstream, and rancher-machine swallows every `not found`

@@ -1,11 +1,11 @@
 //! The calls on a machine that exists.
 
 use serde_json::json;
-use sim_apiserver::faults::{Answer, Rule};
+use sim_apiserver::faults::{Answer, Rule, When};
 
 use node_driver::driver::State;
 
-use crate::support::{Harvester, instance_path, options, read};
+use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, options, read, vm_path};
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_is_stopped_started_restarted_and_killed() {
@@ -39,6 +39,94 @@ async fn a_machine_is_stopped_started_restarted_and_killed() {
 
     driver.kill().await.unwrap();
     assert_eq!(driver.state().await, Ok(State::Stopped));
+}
+
+/// KubeVirt answers 409 where the VM is there already, and also where another writer was quicker
+/// (`jsonpatch test operation does not apply`) or where the VM's state forbids it.
+fn conflict(order: &str) -> Rule {
+    let mut rule = Rule::new(Answer::Code(409));
+    (rule.verb, rule.resource) = (Some("update".into()), Some(format!("virtualmachines/{order}")));
+    rule
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_lost_a_race_is_given_again() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    for order in ["stop", "start"] {
+        harvester.server.faults().add(Rule { nth: Some(2), ..conflict(order) });
+        harvester.server.faults().add(Rule { nth: Some(1), ..conflict(order) });
+    }
+    driver.stop().await.unwrap();
+    assert_eq!(driver.state().await, Ok(State::Stopped));
+    driver.start().await.unwrap();
+    assert_eq!(driver.state().await, Ok(State::Running));
+    harvester.server.faults().clear();
+
+    harvester.server.faults().add(Rule { nth: Some(1), ..conflict("stop") });
+    driver.kill().await.unwrap();
+    assert_eq!(driver.state().await, Ok(State::Stopped));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_that_is_refused_for_good_fails_with_the_servers_words() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    harvester.server.faults().add(conflict("stop"));
+    let error = driver.stop().await.unwrap_err().to_string();
+    assert!(error.starts_with(&format!("stop VM {NAMESPACE}/{MACHINE}: Conflict: ")), "{error}");
+    assert_eq!(driver.state().await, Ok(State::Running));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_whose_answer_was_wrong_is_not_given_twice() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    harvester.server.faults().add(Rule { when: When::After, ..conflict("stop") });
+    let before = harvester.server.audit().total();
+    driver.stop().await.unwrap();
+    let orders = harvester.asked(before).into_iter().filter(|request| request.ends_with("/stop"));
+    assert_eq!(orders.count(), 1);
+    assert_eq!(driver.state().await, Ok(State::Stopped));
+}
+
+/// What Harvester writes on a VM that it stopped for a quota stays until the VM runs again.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_a_quota_stopped_starts_once_the_quota_is_raised() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    driver.create().await.unwrap();
+    driver.stop().await.unwrap();
+    harvester
+        .put(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "default", "namespace": NAMESPACE},
+            "spec": {"hard": {"limits.memory": "1Gi"}}}))
+        .await;
+    let error = driver.start().await.unwrap_err().to_string();
+    assert!(error.contains("quota") && error.contains("limits.memory"), "{error}");
+    while harvester.vm().await["spec"]["runStrategy"] != "Halted" {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    let annotation = "harvesterhci.io/insufficient-resource-quota";
+    assert!(harvester.vm().await["metadata"]["annotations"][annotation].is_string());
+
+    let quota = format!("/api/v1/namespaces/{NAMESPACE}/resourcequotas/default");
+    harvester.patch(&quota, &json!({"spec": {"hard": {"limits.memory": "64Gi"}}})).await;
+    // Harvester is slow to take its annotation away
+    let mark = json!({"metadata": {"annotations": {annotation: "limits.memory"}}});
+    harvester.patch(&vm_path(), &mark).await;
+    driver.start().await.unwrap();
+    assert_eq!(driver.state().await, Ok(State::Running));
 }
 
 #[tokio::test(start_paused = true)]

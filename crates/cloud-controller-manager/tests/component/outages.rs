@@ -43,7 +43,8 @@ async fn why_it_cannot_be_deleted(cluster: &TestCluster) {
     let ccm = Ccm::start_on(cluster, without(cluster, "/loadbalancers", &granted), |_| ()).await;
     until(cluster, "the Service is told", async || told(cluster, "SyncLoadBalancerFailed").await == 1).await;
     let all = events(cluster).await;
-    let (_, message) = all.iter().find(|(reason, _)| reason == "SyncLoadBalancerFailed").unwrap();
+    let failed = all.iter().find(|(reason, _)| reason == "SyncLoadBalancerFailed");
+    let (_, message) = failed.expect("it was told just now");
     let wording = "Error syncing load balancer: failed to delete load balancer: LoadBalancers in namespace team-a of \
                    Harvester cannot be listed: ";
     assert!(message.starts_with(wording), "{message}");

@@ -98,7 +98,7 @@ mod tests {
         let eligible = EligibleNodes::follow(&nodes, || ());
         let (begin, end) = (Barrier::new(names.len() + 1), Barrier::new(names.len() + 1));
         let change = |name: &str, round: usize| {
-            let labels = json!({EXCLUDED: if round % 2 == 0 { "false" } else { "true" }});
+            let labels = json!({EXCLUDED: if round.is_multiple_of(2) { "false" } else { "true" }});
             let metadata = json!({"name": name, "resourceVersion": round.to_string(), "labels": labels});
             nodes.wrote(node(&metadata, &json!({})));
         };
@@ -116,7 +116,7 @@ mod tests {
             let wrong = |round: &usize| {
                 begin.wait();
                 end.wait();
-                eligible.get().len() != if round % 2 == 0 { names.len() } else { 0 }
+                eligible.get().len() != if round.is_multiple_of(2) { names.len() } else { 0 }
             };
             (1..=ROUNDS).filter(wrong).count()
         });

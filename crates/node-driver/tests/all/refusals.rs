@@ -402,11 +402,11 @@ async fn volumes_are_taken_back_too(#[case] verbs: &[&str]) {
     assert_eq!(claims["items"].as_array().unwrap().iter().find(stays), None);
 }
 
-/// As behind a proxy that takes watches and says nothing, for ever.
-fn no_watch_answers(harvester: &Harvester) {
+/// As behind a proxy that takes watches, or the nth of each, and says nothing, for ever.
+fn no_watch_answers(harvester: &Harvester, nth: Option<u64>) {
     for resource in ["virtualmachines", "virtualmachineinstances"] {
         let mut rule = Rule::new(Answer::Delay(std::time::Duration::from_secs(86_400)));
-        (rule.verb, rule.resource) = (Some("watch".into()), Some(resource.into()));
+        (rule.verb, rule.resource, rule.nth) = (Some("watch".into()), Some(resource.into()), nth);
         harvester.server.faults().add(rule);
     }
 }
@@ -414,7 +414,7 @@ fn no_watch_answers(harvester: &Harvester) {
 #[tokio::test(start_paused = true)]
 async fn watches_that_never_answer_stop_nothing() {
     let harvester = Harvester::start().await.with_machines().await;
-    no_watch_answers(&harvester);
+    no_watch_answers(&harvester, None);
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.driver(store.path());
     driver.set_config_from_flags(&read(&options(&[]))).unwrap();
@@ -425,22 +425,36 @@ async fn watches_that_never_answer_stop_nothing() {
     assert!(harvester.vm().await.is_null());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_machine_is_looked_at_once_more_before_it_is_given_up() {
-    let harvester = Harvester::start().await;
-    no_watch_answers(&harvester);
-    let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("60"))]))).unwrap();
-    let making = driver.driver.clone();
-    let making = tokio::spawn(async move { making.create().await });
-    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+/// An instance that came up, as KubeVirt writes it.
+async fn put_instance(harvester: &Harvester) {
     harvester
         .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
             "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"networks": [{"name": "nic-0"}]},
             "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "192.0.2.9"}]}}))
         .await;
+}
+
+#[rstest]
+#[case::until_the_time_is_over(None, 600)]
+#[case::for_as_long_as_a_watch_lasts(Some(1), 71)]
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_no_watch_tells_of_is_up_all_the_same(
+    #[case] dead_watch: Option<u64>,
+    #[case] expected: u64,
+) {
+    let harvester = Harvester::start().await;
+    no_watch_answers(&harvester, dead_watch);
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.impatient_driver(store.path());
+    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("600"))]))).unwrap();
+    let making = driver.driver.clone();
+    let began = tokio::time::Instant::now();
+    let making = tokio::spawn(async move { making.create().await });
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    put_instance(&harvester).await;
     making.await.unwrap().unwrap();
     assert_eq!(driver.config().ip_address, "192.0.2.9");
     assert!(!harvester.vm().await.is_null());
+    let seconds = began.elapsed().as_secs();
+    assert!((expected..expected + 5).contains(&seconds), "{seconds}");
 }

@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod host;
+pub mod machines;
 pub mod status;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -25,9 +26,11 @@ use crate::{
     host_path,
     insist::is_refusal,
     pool::{Answer, Failure, Order, Refused, WaitingFor, view},
+    put_back,
 };
 use address::{Plan, Seen, Standing};
 use host::{Waiting, Withdrawal};
+use machines::Machines;
 use status::Shown;
 
 /// When a pool is tried again that the server does not let us write, or an object of the host path.
@@ -48,6 +51,14 @@ pub enum Error {
     Read { balancer: ObjectKey, source: kube::Error },
     #[error("write load balancer {balancer}: somebody else keeps writing it")]
     Contended { balancer: ObjectKey },
+    #[error("write load balancer {balancer}: {}", put_back::ADVICE)]
+    PutBack { balancer: ObjectKey },
+}
+
+impl Error {
+    fn is_put_back(&self) -> bool {
+        matches!(self, Self::PutBack { .. } | Self::Pool { source: Failure::PutBack { .. }, .. })
+    }
 }
 
 /// Whether what was decided still fits the object.
@@ -62,31 +73,44 @@ enum Pass {
 /// # Errors
 /// Those that may pass: the queue tries again. What the user must change is a condition instead.
 pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
-    for _ in 0..ATTEMPTS {
-        let pass = match cx.caches.balancers.get(&key) {
-            None => gone(&cx, &key).await?,
-            Some(lb) if lb.meta().deletion_timestamp.is_some() => ending(&cx, &key, &lb).await?,
-            Some(lb) if waits_for_machines(&cx, &lb) => Pass::Done,
-            Some(lb) => alive(&cx, &key, &lb).await?,
-        };
-        if let Pass::Done = pass {
-            return Ok(Next::AwaitChange);
-        }
+    let outcome = bring_there(&cx, &key).await;
+    // a condition would be put back as well
+    if let (Err(error), Some(lb)) = (&outcome, cx.caches.balancers.get(&key))
+        && error.is_put_back()
+    {
+        cx.recorder.publish(&lb.object_ref(&()), EventKind::Warning, put_back::REASON, &sentence(error));
     }
-    Err(Error::Contended { balancer: key })
+    outcome.map(|()| Next::AwaitChange)
 }
 
-/// Backends decided from half a list of machines would take traffic from the other half.
-fn waits_for_machines(cx: &Context, lb: &LoadBalancer) -> bool {
-    lb.spec.workload() == WorkloadType::Vm && !cx.machines_listed()
+async fn bring_there(cx: &Context, key: &ObjectKey) -> Result<(), Error> {
+    for _ in 0..ATTEMPTS {
+        let pass = match cx.caches.balancers.get(key) {
+            None => gone(cx, key).await?,
+            Some(lb) if lb.meta().deletion_timestamp.is_some() => ending(cx, key, &lb).await?,
+            Some(lb) => alive(cx, key, &lb).await?,
+        };
+        if let Pass::Done = pass {
+            return Ok(());
+        }
+    }
+    Err(Error::Contended { balancer: key.clone() })
 }
 
 async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result<Pass, Error> {
-    let vm = lb.spec.workload() == WorkloadType::Vm;
-    cx.waiting.enter(key, WaitingFor::AnyPool);
-    let Addressed { address, waiting, lost, moved } = address_for(cx, key, lb).await?;
-    if waiting.is_none() {
-        cx.waiting.leave(key);
+    let workload = lb.spec.workload();
+    let trouble = cx.caches.vmis.trouble();
+    let unlisted = match machines::decide(workload, cx.machines_listed(), trouble.as_deref()) {
+        Machines::Known => None,
+        Machines::Awaited => return Ok(Pass::Done),
+        Machines::Unlisted(waiting) => Some(waiting),
+    };
+    let vm = workload == WorkloadType::Vm;
+    cx.waiting.enter(key, WaitingFor::Anything);
+    let Addressed { address, waiting, asked, lost, moved } = address_for(cx, key, lb).await?;
+    match &waiting {
+        None => cx.waiting.leave(key),
+        Some(_) => cx.waiting.enter(key, WaitingFor::after(&lb.spec.ip_pool, asked)),
     }
     if let Some(lost) = &lost {
         let message =
@@ -94,15 +118,16 @@ async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result
         cx.recorder.publish(&lb.object_ref(&()), EventKind::Warning, "AddressLost", &message);
         tracing::warn!(balancer = %key, lost, "address belongs to somebody else");
     }
-    let waits = waiting.is_some();
     match &address {
-        Some(address) if vm => return serve(cx, key, lb, address, waiting).await,
+        Some(address) if vm && unlisted.is_none() => return serve(cx, key, lb, address, waiting).await,
         None if vm && lost.is_some() => {
             let withdrawn = cx.host_path.withdraw(cx, lb).await;
             withdrawn.map_err(|source| Error::HostPath { balancer: key.clone(), source })?;
         }
         _ => {}
     }
+    let waiting = waiting.or(unlisted);
+    let waits = waiting.is_some();
     let shown =
         Shown { address: address.as_ref(), ready: ready(waiting), served: None, backends_known: false };
     let pass = write(cx, key, status::write(lb, &shown, &cx.clock.now_text())).await?;
@@ -157,6 +182,8 @@ fn ready(waiting: Option<Waiting>) -> Ready {
 struct Addressed {
     address: Option<AllocatedAddress>,
     waiting: Option<Waiting>,
+    /// The pools that had none to give.
+    asked: Vec<String>,
     /// The status named an address that is somebody else's.
     lost: Option<String>,
     /// It is another address than before.
@@ -165,11 +192,11 @@ struct Addressed {
 
 impl Addressed {
     fn none(waiting: Waiting, lost: Option<String>) -> Self {
-        Self { address: None, waiting: Some(waiting), lost, moved: false }
+        Self { address: None, waiting: Some(waiting), asked: Vec::new(), lost, moved: false }
     }
 
     fn some(address: AllocatedAddress, lost: Option<String>, moved: bool) -> Self {
-        Self { address: Some(address), waiting: None, lost, moved }
+        Self { address: Some(address), waiting: None, asked: Vec::new(), lost, moved }
     }
 }
 
@@ -198,8 +225,9 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
         Plan::Claim { pools, known, meanwhile, lost } => (pools, known, meanwhile, lost),
     };
 
-    let mut refused = None;
+    let (mut refused, mut asked) = (None, Vec::new());
     for pool in &pools {
+        asked.push(pool.clone());
         let order = Order::Claim { holder: key.to_string(), known };
         match cx.pools.order(pool, order).await {
             Ok(Answer::Given(given)) => {
@@ -215,7 +243,7 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
             Err(Failure::Refused(why)) => {
                 // a full pool is waited for; a full record, or a pool that went away meanwhile, is passed over
                 let last = matches!(why, Refused::Exhausted { .. });
-                refused.get_or_insert((pool, why));
+                refused.get_or_insert(why);
                 if last {
                     break;
                 }
@@ -227,22 +255,20 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
                 let message =
                     format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
                 let waiting = Waiting { reason: "PoolNotWritten", message };
-                return Ok(Addressed { address: meanwhile, ..Addressed::none(waiting, lost) });
+                return Ok(Addressed { address: meanwhile, asked, ..Addressed::none(waiting, lost) });
             }
             Err(source) => return Err(Error::Pool { balancer: key.clone(), source }),
         }
     }
-    let (pool, why) = refused.expect("a claim names at least one pool");
-    if pools.len() == 1 || matches!(why, Refused::Exhausted { .. }) {
-        cx.waiting.enter(key, WaitingFor::Pool(pool.clone()));
-    }
+    let why = refused.expect("a claim names at least one pool");
     let message = match &meanwhile {
         None => why.to_string(),
         Some(address) => {
             format!("{why}; address {} of pool {} stays until then", address.ip, address.ip_pool)
         }
     };
-    Ok(Addressed { address: meanwhile, ..Addressed::none(Waiting { reason: why.reason(), message }, lost) })
+    let waiting = Waiting { reason: why.reason(), message };
+    Ok(Addressed { address: meanwhile, asked, ..Addressed::none(waiting, lost) })
 }
 
 fn carries(service: &Service, ip: &str) -> bool {
@@ -354,7 +380,11 @@ async fn put(
 ) -> Result<Option<Arc<Kept<LoadBalancer>>>, Error> {
     let failed = |source| Error::Write { balancer: key.clone(), source };
     match replace::<LoadBalancer>(&cx.client, json).await {
-        Ok(written) => Ok(Some(cx.caches.balancers.wrote(written))),
+        Ok(written) => {
+            let put_back = put_back::address(json, &written);
+            let written = cx.caches.balancers.wrote(written);
+            if put_back { Err(Error::PutBack { balancer: key.clone() }) } else { Ok(Some(written)) }
+        }
         Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
             let api = Api::<Kept<LoadBalancer>>::namespaced(cx.client.clone(), &key.namespace);
             match api.get_opt(&key.name).await.map_err(failed)? {

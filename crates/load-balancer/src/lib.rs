@@ -24,6 +24,7 @@ pub mod import;
 mod insist;
 pub mod machines;
 pub mod pool;
+mod put_back;
 mod run;
 pub mod sweep;
 pub mod webhook;

@@ -15,5 +15,5 @@ pub mod waiting;
 mod writer;
 
 pub use batch::{Answer, Given, Order, Refused};
-pub use waiting::{WaitingFor, WaitingRoom};
+pub use waiting::{News, WaitingFor, WaitingRoom};
 pub use writer::{Failure, Writers};

@@ -275,16 +275,26 @@ fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<Kept<ConfigMap>>,
 /// Taking old finalizers off a few thousand machines is no hurry.
 const MACHINE_WORKERS: usize = 2;
 
-/// Objects with a host path begin when the machines are known.
+/// Objects with a host path begin when the machines are known; while those cannot be listed, they say so.
 fn announce_machines(cx: &Arc<Context>, life: &Life) {
     let cx = cx.clone();
     life.spawn_until_stop(async move {
-        cx.caches.vmis.ready().await;
-        cx.machines_listed.store(true, Ordering::Release);
-        for lb in cx.caches.balancers.list() {
-            if lb.spec.workload() == WorkloadType::Vm {
-                cx.queue.add(ObjectKey::of(&*lb));
+        let wake = || {
+            let all = cx.caches.balancers.list();
+            let of_machines = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
+            of_machines.for_each(|lb| cx.queue.add(ObjectKey::of(&**lb)));
+        };
+        let (mut troubles, mut told) = (cx.caches.vmis.troubles(), None);
+        loop {
+            tokio::select! {
+                () = cx.caches.vmis.ready() => break,
+                trouble = troubles.wait_for(|trouble| *trouble != told) => {
+                    told = trouble.expect("the cache holds the sender").clone();
+                }
             }
+            wake();
         }
+        cx.machines_listed.store(true, Ordering::Release);
+        wake();
     });
 }

@@ -2,7 +2,8 @@
 //!
 //! A record that looks abandoned is looked at again 30 s later; if it still does, pool, load balancer and Service are
 //! read afresh, and only then it is released. Records that another program made (by the pool's managedFields) are
-//! held for it. The other direction, load balancers without record, is healed by [`crate::pool::batch`].
+//! held for it. A release that admission undoes is tried again with the same patience. The other direction, load
+//! balancers without record, is healed by [`crate::pool::batch`].
 //!
 //! Nothing runs while nothing looks abandoned: pools are looked at when they change.
 
@@ -15,18 +16,19 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicI64},
 };
 
-use controller_kit::{Next, ObjectKey};
+use controller_kit::{EventKind, Next, ObjectKey};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, labels};
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, ResourceExt};
+use kube::{Api, Resource, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::{
     context::Context,
     pool::{Failure, Order, view},
+    put_back,
 };
-use suspects::{Holder, Suspects};
+use suspects::{Holder, PATIENCE, Suspects};
 
 /// What went wrong; the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +37,15 @@ pub enum Error {
     Release { pool: String, address: IpAddr, source: Failure },
     #[error("read whether address {address} of IPPool {pool} is abandoned")]
     Read { pool: String, address: IpAddr, source: kube::Error },
+}
+
+/// What became of a record that was due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Settled {
+    /// Released, or not abandoned after all: the next change of the pool tells more.
+    ForNow,
+    /// Somebody undid the release.
+    PutBack,
 }
 
 /// What the sweep remembers of each pool between two looks.
@@ -68,34 +79,56 @@ impl Sweep {
             .map(|(address, holder)| (address, holder.to_owned()))
             .collect();
         let look = self.memory().entry(key.name.clone()).or_default().look(suspicious, Instant::now());
+        let mut again = look.again;
         for (address, holder) in look.due {
-            self.settle(&cx, &key.name, address, &holder).await?;
+            if self.settle(&cx, &pool, address, &holder).await? == Settled::PutBack {
+                self.memory().entry(key.name.clone()).or_default().again(address, &holder, Instant::now());
+                again = again.or(Some(PATIENCE));
+            }
         }
         let foreign: usize = self.memory().values().map(Suspects::foreign_records).sum();
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
-        Ok(look.again.map_or(Next::AwaitChange, Next::After))
+        Ok(again.map_or(Next::AwaitChange, Next::After))
     }
 
-    async fn settle(&self, cx: &Context, pool: &str, address: IpAddr, holder: &str) -> Result<(), Error> {
+    async fn settle(
+        &self,
+        cx: &Context,
+        pool: &IPPool,
+        address: IpAddr,
+        holder: &str,
+    ) -> Result<Settled, Error> {
+        let (name, about) = (pool.name_any(), pool.object_ref(&()));
+        let pool = name.as_str();
         let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
         let Some(fresh) = Api::<IPPool>::all(cx.client.clone()).get_opt(pool).await.map_err(failed)? else {
-            return Ok(());
+            return Ok(Settled::ForNow);
         };
         if view::record(&fresh).holder(address) != Some(holder) {
-            return Ok(());
+            return Ok(Settled::ForNow);
         }
         if let Some(manager) = managers::foreign(&fresh, &address.to_string()) {
             tracing::info!(pool, %address, holder, manager, "recorded by another program: held for it");
             self.memory().entry(pool.to_owned()).or_default().foreign(address, holder);
-            return Ok(());
+            return Ok(Settled::ForNow);
         }
-        if suspects::abandoned(pool, address, &holder_afresh(cx, holder).await.map_err(failed)?) {
-            tracing::warn!(pool, %address, holder, "abandoned: its load balancer is not there; released");
-            let order = Order::Release { holder: holder.to_owned(), address };
-            let released = cx.pools.order(pool, order).await;
-            released.map_err(|source| Error::Release { pool: pool.to_owned(), address, source })?;
+        if !suspects::abandoned(pool, address, &holder_afresh(cx, holder).await.map_err(failed)?) {
+            return Ok(Settled::ForNow);
         }
-        Ok(())
+        let order = Order::Release { holder: holder.to_owned(), address };
+        match cx.pools.order(pool, order).await {
+            Ok(_) => {
+                tracing::warn!(pool, %address, holder, "abandoned: its load balancer is not there; released");
+                Ok(Settled::ForNow)
+            }
+            Err(failure @ Failure::PutBack { .. }) => {
+                tracing::warn!(pool, %address, holder, retry_in = ?PATIENCE, "abandoned, and not released: {failure}");
+                let message = format!("abandoned address {address} of {holder} is not released: {failure}");
+                cx.recorder.publish(&about, EventKind::Warning, put_back::REASON, &message);
+                Ok(Settled::PutBack)
+            }
+            Err(source) => Err(Error::Release { pool: pool.to_owned(), address, source }),
+        }
     }
 
     fn memory(&self) -> std::sync::MutexGuard<'_, HashMap<String, Suspects>> {

@@ -88,8 +88,8 @@ pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<Ke
         if concerns_others(change) {
             all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
         }
-        if change.new.as_ref().is_some_and(|new| waiting::can_help(old(change), new)) {
-            waiting_room.called_by(&change.key.name).into_iter().for_each(|key| balancers.add(key));
+        if let Some(news) = waiting::news(object(&change.old), object(&change.new)) {
+            waiting_room.called_by(&change.key.name, news).into_iter().for_each(|key| balancers.add(key));
         }
     });
 
@@ -118,8 +118,8 @@ pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<Ke
     HostPath::subscribe(&cx.caches, &queues.balancers);
 }
 
-fn old(change: &Change<Kept<IPPool>>) -> Option<&IPPool> {
-    change.old.as_ref().map(|old| &***old)
+fn object(pool: &Option<Arc<Kept<IPPool>>>) -> Option<&IPPool> {
+    pool.as_deref().map(|pool| &**pool)
 }
 
 /// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.

@@ -11,5 +11,6 @@ mod component {
     mod machines;
     mod repair;
     mod stage;
+    mod status_writer;
     mod webhook;
 }

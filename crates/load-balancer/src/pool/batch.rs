@@ -30,8 +30,8 @@ pub enum Order {
     Release { holder: String, address: IpAddr },
     /// For the history: the holder had this address, and gets it when it asks.
     Remember { holder: String, address: IpAddr },
-    /// As [`Order::Release`] if given, and the annotation that asked for it goes.
-    Manual { annotation: String, release: Option<(IpAddr, String)> },
+    /// As [`Order::Release`], or why not; the annotation that asked for it goes, and the refusal takes its place.
+    Manual { annotation: String, release: Result<(IpAddr, String), String> },
     /// Nothing but what every PUT does.
     Refresh,
 }
@@ -125,8 +125,8 @@ pub fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
 
     let put = pool.edited(|json| {
         for order in orders {
-            if let Order::Manual { annotation, .. } = order {
-                drop_annotation(json, annotation);
+            if let Order::Manual { annotation, release } = order {
+                answer_by_hand(json, annotation, release.as_ref().err());
             }
         }
         write_finalizer(json, pool, &record);
@@ -170,7 +170,7 @@ impl Book<'_> {
                 }
                 Ok(Answer::Done)
             }
-            Order::Release { holder, address } | Order::Manual { release: Some((address, holder)), .. } => {
+            Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
                 self.record.release(*address, holder);
                 Ok(Answer::Done)
             }
@@ -178,7 +178,7 @@ impl Book<'_> {
                 self.record.remember(*address, holder);
                 Ok(Answer::Done)
             }
-            Order::Manual { release: None, .. } | Order::Refresh => Ok(Answer::Done),
+            Order::Manual { release: Err(_), .. } | Order::Refresh => Ok(Answer::Done),
         }
     }
 
@@ -246,11 +246,18 @@ fn shortened(text: &str) -> String {
     }
 }
 
-fn drop_annotation(json: &mut Value, value: &str) {
+/// The question goes; a refusal stays where an administrator looks, also without the right to write Events, until the
+/// next question is answered.
+fn answer_by_hand(json: &mut Value, question: &str, refusal: Option<&String>) {
     let Some(map) = json.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) else { return };
-    if map.get(annotations::MANUALLY_RELEASE_IP).and_then(Value::as_str) == Some(value) {
-        map.remove(annotations::MANUALLY_RELEASE_IP);
+    if map.get(annotations::MANUALLY_RELEASE_IP).and_then(Value::as_str) != Some(question) {
+        return;
     }
+    map.remove(annotations::MANUALLY_RELEASE_IP);
+    match refusal {
+        Some(why) => map.insert(annotations::MANUAL_RELEASE_REFUSED.to_owned(), shortened(why).into()),
+        None => map.remove(annotations::MANUAL_RELEASE_REFUSED),
+    };
 }
 
 /// A pool that is being deleted stays until nobody holds an address of it.

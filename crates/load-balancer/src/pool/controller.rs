@@ -9,7 +9,7 @@ use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::{Api, Resource, ResourceExt};
 
 use super::{Failure, Order};
-use crate::context::Context;
+use crate::{context::Context, put_back};
 
 /// What went wrong; the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -33,37 +33,50 @@ pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> 
         None => Order::Refresh,
         Some(text) => manual(&cx, &pool, text).await?,
     };
-    cx.pools.order(&key.name, order).await?;
+    let outcome = cx.pools.order(&key.name, order).await;
+    if let Err(failure @ Failure::PutBack { .. }) = &outcome {
+        cx.recorder.publish(
+            &pool.object_ref(&()),
+            EventKind::Warning,
+            put_back::REASON,
+            &failure.to_string(),
+        );
+    }
+    outcome?;
     Ok(Next::AwaitChange)
 }
 
 /// Whatever the annotation says, it goes; the address only if its holder is really gone.
 // pitfalls-load-balancer.md IP-13: the holder was looked for in a cache
 async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error> {
-    let annotation = text.to_owned();
-    let Some((address, holder)) = parse(text).filter(|(address, holder)| records(pool, *address, holder))
-    else {
-        refuse(
-            cx,
-            pool,
-            &format!("{text:?} is no record of this pool: write <ip>: <namespace>/<load balancer>"),
-        );
-        return Ok(Order::Manual { annotation, release: None });
+    let release = match named_record(pool, text) {
+        Ok((address, holder)) if exists(cx, address, &holder).await? => {
+            Err(format!("{text:?}: {address} belongs to load balancer {holder}, which exists: delete that"))
+        }
+        named => named.map(|(address, holder)| (address, holder.to_string())),
     };
-    let api = Api::<LoadBalancer>::namespaced(cx.client.clone(), &holder.namespace);
-    let lookup = api.get_opt(&holder.name).await;
-    let exists =
-        lookup.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?.is_some();
-    if exists {
-        refuse(cx, pool, &format!("{address} belongs to load balancer {holder}, which exists: delete that"));
+    if let Err(why) = &release {
+        tracing::warn!(pool = pool.name_any(), why, "not released by hand");
+        let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
+        cx.recorder.publish(&pool.object_ref(&()), EventKind::Warning, "ManualReleaseRefused", &message);
     }
-    Ok(Order::Manual { annotation, release: (!exists).then(|| (address, holder.to_string())) })
+    Ok(Order::Manual { annotation: text.to_owned(), release })
 }
 
-fn refuse(cx: &Context, pool: &IPPool, why: &str) {
-    tracing::warn!(pool = pool.name_any(), why, "not released by hand");
-    let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
-    cx.recorder.publish(&pool.object_ref(&()), EventKind::Warning, "ManualReleaseRefused", &message);
+async fn exists(cx: &Context, address: IpAddr, holder: &ObjectKey) -> Result<bool, Error> {
+    let api = Api::<LoadBalancer>::namespaced(cx.client.clone(), &holder.namespace);
+    let found = api.get_opt(&holder.name).await;
+    let found = found.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?;
+    Ok(found.is_some())
+}
+
+/// The record that the annotation names.
+fn named_record(pool: &IPPool, text: &str) -> Result<(IpAddr, ObjectKey), String> {
+    let records = |(address, holder): &(IpAddr, ObjectKey)| {
+        super::view::record(pool).holder(*address) == Some(holder.to_string().as_str())
+    };
+    let advice = "write <ip>: <namespace>/<load balancer>";
+    parse(text).filter(records).ok_or_else(|| format!("{text:?} is no record of this pool: {advice}"))
 }
 
 /// `<ip>: <namespace>/<name>`; the address may be IPv6, so the text is split at the last colon.
@@ -71,10 +84,6 @@ fn parse(text: &str) -> Option<(IpAddr, ObjectKey)> {
     let (address, holder) = text.rsplit_once(':')?;
     let holder = ObjectKey::parse(holder.trim()).filter(|holder| !holder.namespace.is_empty())?;
     Some((address.trim().parse().ok()?, holder))
-}
-
-fn records(pool: &IPPool, address: IpAddr, holder: &ObjectKey) -> bool {
-    super::view::record(pool).holder(address) == Some(holder.to_string().as_str())
 }
 
 #[cfg(test)]

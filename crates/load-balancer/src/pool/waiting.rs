@@ -11,10 +11,38 @@ use harvester_api::{IPPool, condition};
 /// What a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitingFor {
-    /// Something to happen to this pool.
-    Pool(String),
-    /// Some pool to appear, or to match.
-    AnyPool,
+    /// It is being looked at: whatever happens meanwhile.
+    Anything,
+    /// The pool that its spec names.
+    Named(String),
+    /// It is placed by selection: another outcome of that, or an address of these pools, which had none to give.
+    Selection(Vec<String>),
+}
+
+impl WaitingFor {
+    /// After nothing came of asking: `named` is the pool of the spec, empty where there is none, `asked` those that
+    /// refused.
+    pub fn after(named: &str, asked: Vec<String>) -> Self {
+        if named.is_empty() { Self::Selection(asked) } else { Self::Named(named.to_owned()) }
+    }
+
+    /// Whether news of this pool may end the wait.
+    fn may_end(&self, pool: &str, news: News) -> bool {
+        match (self, news) {
+            (Self::Anything, _) | (Self::Selection(_), News::Choice) => true,
+            (Self::Named(named), _) => named == pool,
+            (Self::Selection(asked), News::Freed) => asked.iter().any(|asked| asked == pool),
+        }
+    }
+}
+
+/// What a change of a pool is to those who could not be served before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// An address came free.
+    Freed,
+    /// Selection may answer otherwise: the pool came or went, or has another spec or verdict.
+    Choice,
 }
 
 /// The load balancers that wait. Cheap to clone.
@@ -22,7 +50,7 @@ pub enum WaitingFor {
 pub struct WaitingRoom(Arc<Mutex<HashMap<ObjectKey, WaitingFor>>>);
 
 impl WaitingRoom {
-    /// Enter before looking at the pools: what happens after the look then wakes.
+    /// Enter with [`WaitingFor::Anything`] before looking at the pools: what happens after the look then wakes.
     pub fn enter(&self, balancer: &ObjectKey, waiting_for: WaitingFor) {
         self.seats().insert(balancer.clone(), waiting_for);
     }
@@ -31,13 +59,10 @@ impl WaitingRoom {
         self.seats().remove(balancer);
     }
 
-    /// Whom a change of this pool concerns.
-    pub fn called_by(&self, pool: &str) -> Vec<ObjectKey> {
+    /// Whom news of this pool concern.
+    pub fn called_by(&self, pool: &str, news: News) -> Vec<ObjectKey> {
         let seats = self.seats();
-        let called = seats.iter().filter(|(_, waiting_for)| match waiting_for {
-            WaitingFor::Pool(name) => name == pool,
-            WaitingFor::AnyPool => true,
-        });
+        let called = seats.iter().filter(|(_, waiting_for)| waiting_for.may_end(pool, news));
         called.map(|(key, _)| key.clone()).collect()
     }
 
@@ -46,28 +71,28 @@ impl WaitingRoom {
     }
 }
 
-/// Whether a change of a pool can serve somebody who could not be served before: another spec, another
-/// verdict, or an address that came free. A claim alone wakes nobody.
-pub fn can_help(old: Option<&IPPool>, new: &IPPool) -> bool {
-    let Some(old) = old else { return true };
-    let ready = |pool: &IPPool| {
+/// What a change of a pool is to those who wait. A claim is nothing: in a burst there is one for each of them.
+pub fn news(old: Option<&IPPool>, new: Option<&IPPool>) -> Option<News> {
+    let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
+    // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
+    let verdict = |pool: &IPPool| {
         let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
-        condition::ready(conditions).map(|ready| ready.status)
+        condition::ready(conditions).map(|ready| (ready.status, ready.message.clone()))
     };
-    let (before, after) = (old.status.as_ref(), new.status.as_ref());
-    let freed = match (before, after) {
-        (Some(before), Some(after)) => {
-            before.allocated.keys().any(|address| !after.allocated.contains_key(address))
-        }
-        (Some(_), None) => true,
-        (None, _) => false,
-    };
-    freed || old.spec != new.spec || ready(old) != ready(new)
+    if old.spec != new.spec || verdict(old) != verdict(new) {
+        return Some(News::Choice);
+    }
+    let held =
+        |pool: &IPPool| pool.status.as_ref().map(|status| status.allocated.clone()).unwrap_or_default();
+    let after = held(new);
+    held(old).keys().any(|address| !after.contains_key(address)).then_some(News::Freed)
 }
 
 #[cfg(test)]
 mod tests {
     use harvester_api::{IPPoolSpec, IPPoolStatus};
+    use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -78,27 +103,58 @@ mod tests {
         IPPool { status: Some(status), ..IPPool::new("edge", IPPoolSpec::default()) }
     }
 
-    #[test]
-    fn a_claim_wakes_nobody_and_a_release_does() {
-        assert!(!can_help(Some(&pool(&["10.0.0.1"])), &pool(&["10.0.0.1", "10.0.0.2"])));
-        assert!(can_help(Some(&pool(&["10.0.0.1", "10.0.0.2"])), &pool(&["10.0.0.1"])));
-        assert!(can_help(Some(&pool(&["10.0.0.1", "10.0.0.2"])), &pool(&["10.0.0.2", "10.0.0.3"])));
-        assert!(can_help(None, &pool(&[])));
-        let mut wider = pool(&[]);
-        wider.spec.ranges.push(harvester_api::PoolRange::default());
-        assert!(can_help(Some(&pool(&[])), &wider));
+    fn judged(fault: &str) -> IPPool {
+        let ready = json!({"type": condition::READY, "status": if fault.is_empty() { "True" } else { "False" },
+            "message": fault});
+        let mut pool = pool(&[]);
+        pool.status.as_mut().unwrap().conditions.push(serde_json::from_value(ready).unwrap());
+        pool
     }
 
-    #[test]
-    fn those_who_wait_for_another_pool_are_not_called() {
+    fn of_priority(priority: i64) -> IPPool {
+        let mut pool = pool(&[]);
+        pool.spec.selector.priority = priority;
+        pool
+    }
+
+    #[rstest]
+    #[case::claimed(Some(pool(&["10.0.0.1"])), Some(pool(&["10.0.0.1", "10.0.0.2"])), None)]
+    #[case::first_claim(Some(IPPool::new("edge", IPPoolSpec::default())), Some(pool(&["10.0.0.1"])), None)]
+    #[case::released(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(News::Freed))]
+    #[case::both(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(News::Freed))]
+    #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
+    #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
+    #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
+    #[case::first_verdict(Some(pool(&[])), Some(judged("")), Some(News::Choice))]
+    #[case::a_fault_less(Some(judged("overlap; excluded")), Some(judged("excluded")), Some(News::Choice))]
+    #[case::same_verdict(Some(judged("overlap")), Some(judged("overlap")), None)]
+    fn a_claim_is_no_news(
+        #[case] old: Option<IPPool>,
+        #[case] new: Option<IPPool>,
+        #[case] expected: Option<News>,
+    ) {
+        assert_eq!(news(old.as_ref(), new.as_ref()), expected);
+    }
+
+    #[rstest]
+    #[case::a_release(News::Freed, &["looked_at", "full", "named"])]
+    // load-balancer.md 5.3: one that was placed goes where selection says now
+    #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "without"])]
+    fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
         let (room, key) = (WaitingRoom::default(), |name: &str| ObjectKey::new("shop", name));
-        room.enter(&key("a"), WaitingFor::Pool("edge".into()));
-        room.enter(&key("b"), WaitingFor::Pool("core".into()));
-        room.enter(&key("c"), WaitingFor::AnyPool);
-        room.enter(&key("d"), WaitingFor::AnyPool);
-        room.leave(&key("d"));
-        let mut called = room.called_by("edge");
+        let pools = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        room.enter(&key("looked_at"), WaitingFor::Anything);
+        room.enter(&key("named"), WaitingFor::after("edge", pools(&["edge"])));
+        room.enter(&key("named_elsewhere"), WaitingFor::after("core", pools(&["core"])));
+        room.enter(&key("full"), WaitingFor::after("", pools(&["core", "edge"])));
+        room.enter(&key("elsewhere"), WaitingFor::after("", pools(&["core"])));
+        room.enter(&key("without"), WaitingFor::after("", Vec::new()));
+        room.enter(&key("served"), WaitingFor::Anything);
+        room.leave(&key("served"));
+        let mut expected: Vec<_> = expected.iter().map(|name| key(name)).collect();
+        expected.sort();
+        let mut called = room.called_by("edge", news);
         called.sort();
-        assert_eq!(called, [key("a"), key("c")]);
+        assert_eq!(called, expected);
     }
 }

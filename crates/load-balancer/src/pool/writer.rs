@@ -19,6 +19,7 @@ use super::{
     batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen},
     view,
 };
+use crate::put_back;
 
 /// Orders that go into one PUT at most.
 const BATCH: usize = 512;
@@ -38,6 +39,8 @@ pub enum Failure {
     Write { pool: String, source: Arc<kube::Error> },
     #[error("write IPPool {pool}: {CONFLICTS} conflicts in a row; somebody else keeps writing it")]
     Contended { pool: String },
+    #[error("write IPPool {pool}: {}", put_back::ADVICE)]
+    PutBack { pool: String },
     #[error("write IPPool {pool}: stopping")]
     Stopping { pool: String },
 }
@@ -159,8 +162,13 @@ async fn write(
         match replace::<IPPool>(&shared.client, &json).await {
             Ok(written) => {
                 tracing::debug!(pool = name, orders = orders.len(), "pool written");
+                let put_back = put_back::record(&json, &written);
                 shared.pools.wrote(written);
-                return Ok(answers());
+                return if put_back {
+                    Err(Failure::PutBack { pool: name.to_owned() })
+                } else {
+                    Ok(answers())
+                };
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => return gone(),
             Err(kube::Error::Api(status)) if status.is_conflict() => {

@@ -81,6 +81,11 @@ impl Suspects {
         look
     }
 
+    /// A release did not take: patience begins anew.
+    pub fn again(&mut self, address: IpAddr, holder: &str, now: Instant) {
+        self.since.insert((address, holder.to_owned()), now);
+    }
+
     /// The record is another program's.
     pub fn foreign(&mut self, address: IpAddr, holder: &str) {
         self.foreign.insert((address, holder.to_owned()));
@@ -149,6 +154,19 @@ mod tests {
         suspects.look(record.clone(), start);
         assert_eq!(suspects.look(vec![], start + PATIENCE), Look::default());
         assert_eq!(suspects.look(record, start + PATIENCE * 2).due, vec![]);
+    }
+
+    // whoever undoes our release changes the pool, and each change asks for another look
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_did_not_take_is_not_tried_with_every_change_of_the_pool() {
+        let (mut suspects, start) = (Suspects::default(), Instant::now());
+        let record = vec![(ip(1), "shop/web".to_owned())];
+        suspects.look(record.clone(), start);
+        assert_eq!(suspects.look(record.clone(), start + PATIENCE).due, record);
+        suspects.again(ip(1), "shop/web", start + PATIENCE);
+        let look = suspects.look(record.clone(), start + PATIENCE);
+        assert_eq!(look, Look { due: vec![], again: Some(PATIENCE) });
+        assert_eq!(suspects.look(record.clone(), start + PATIENCE * 2).due, record);
     }
 
     #[tokio::test(start_paused = true)]

@@ -65,8 +65,11 @@ pub(super) fn of_pool(object: &Value, old: &Value) -> Value {
             status["lastAllocated"] = asked["lastAllocated"].clone();
         }
     }
+    // the history is of free addresses: where a release is not admitted, neither is what it leaves there
+    let mut history = entries(&asked["allocatedHistory"]);
+    history.retain(|address, _| !allocated.contains_key(address));
     set_or_remove(&mut status, "allocated", allocated);
-    set_or_remove(&mut status, "allocatedHistory", entries(&asked["allocatedHistory"]));
+    set_or_remove(&mut status, "allocatedHistory", history);
     if old["status"].is_null() && status == json!({"total": 0, "available": 0, "lastAllocated": ""}) {
         return Value::Null;
     }
@@ -181,6 +184,8 @@ mod tests {
     #[case::history_edited(
         record(7, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!({"10.0.0.8": "shop/api"})),
         record(7, "10.0.0.3", &json!({"10.0.0.2": "shop/web", "10.0.0.3": "capi/m-1"}), &json!({"10.0.0.8": "shop/api"})))]
+    #[case::release_of_a_record_of_ours(
+        record(8, "10.0.0.3", &json!({"10.0.0.3": "capi/m-1"}), &json!({"10.0.0.2": "shop/web"})), standing())]
     fn others_add_and_remove_their_own_records_of_a_pool_and_nothing_else(
         #[case] asked: Value,
         #[case] expected: Value,

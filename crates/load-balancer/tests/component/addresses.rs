@@ -116,6 +116,34 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    // load-balancer.md 5.3: there, nothing wakes an object that waits for an address
+    async fn one_who_waits_for_a_full_pool_is_served_by_another_as_soon_as_that_comes_first(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        let scope = |namespace: &str| json!({"spec": {"selector": {"scope": [
+            {"project": "*", "namespace": namespace, "guestCluster": "*"}]}}});
+        pool(&cluster, "everybody", 10, 10).await;
+        cluster.harvester.patch::<IPPool>("everybody", scope("*")).await;
+        pool(&cluster, "lab", 50, 50).await;
+        cluster.harvester.patch::<IPPool>("lab", scope("lab")).await;
+        cluster.settle().await;
+        balancer(&cluster, "first", "").await;
+        cluster.settle().await;
+        balancer(&cluster, "second", "").await;
+        balancer(&cluster, "third", "").await;
+        cluster.settle().await;
+        for waiting in ["second", "third"] {
+            assert_eq!(ready_of(&cluster, waiting).await.reason, "PoolExhausted");
+        }
+
+        pool(&cluster, "team", 30, 30).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "team").await.allocated.len(), 1, "one that appeared");
+        cluster.harvester.patch::<IPPool>("lab", scope("team-a")).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "lab").await.allocated.len(), 1, "one whose scope was edited");
+        in_step(&cluster).await;
+    }
+
     async fn dhcp_needs_no_pool_and_no_record(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         balancer(&cluster, "web", ", ipam: dhcp").await;

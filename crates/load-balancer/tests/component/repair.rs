@@ -72,16 +72,30 @@ test_cluster::component_tests! {
             .find(|(_, holder)| holder == "team-a/web").unwrap().0;
 
         let ask = |text: String| json!({"metadata": {"annotations": {annotations::MANUALLY_RELEASE_IP: text}}});
-        for refused in ["nonsense".to_owned(), format!("{address}: team-a/api"), format!("{address}: team-a/other")] {
-            cluster.harvester.patch::<IPPool>("edge", ask(refused)).await;
+        let kept = record_of(&cluster, "edge").await.allocated.into_keys().find(|other| *other != address).unwrap();
+        let refusals = [
+            ("nonsense".to_owned(), "is no record of this pool"),
+            (format!("{address}: team-a/other"), "is no record of this pool"),
+            (format!("{kept}: team-a/api"), "exists: delete that"),
+        ];
+        for (refused, why) in refusals {
+            cluster.harvester.patch::<IPPool>("edge", ask(refused.clone())).await;
             cluster.settle().await;
             assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+            // also where the role grants no Events
+            let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
+            let told = pool.metadata.annotations.unwrap_or_default();
+            assert_eq!(told.get(annotations::MANUALLY_RELEASE_IP), None);
+            let refusal = told.get("loadbalancer.harvesterhci.io/manual-release-refused").unwrap();
+            assert!(refusal.contains(&refused) && refusal.contains(why), "{refusal}");
         }
         cluster.harvester.patch::<IPPool>("edge", ask(format!("{address}: team-a/web"))).await;
         cluster.settle().await;
         assert_eq!(held(record_of(&cluster, "edge").await), ["team-a/api"]);
         let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
-        assert_eq!(pool.metadata.annotations.unwrap_or_default().get(annotations::MANUALLY_RELEASE_IP), None);
+        let asked: Vec<_> = pool.metadata.annotations.unwrap_or_default().into_keys()
+            .filter(|key| key.contains("elease")).collect();
+        assert_eq!(asked, [""; 0], "neither the question nor the last refusal");
         in_step(&cluster).await;
         assert_eq!(told(&cluster, "ManualReleaseRefused").await, granted(&cluster, 3));
     }

@@ -7,10 +7,15 @@ use futures::FutureExt;
 use harvester_api::{Condition, IPPool, IPPoolStatus, LoadBalancer, LoadBalancerStatus, condition};
 use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Event;
+use kube::Client;
 use load_balancer::{Config, ElectionTimes, Parts, run};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster, User};
 use tokio::task::JoinHandle;
+
+fn nobody_answers() -> Dial {
+    Arc::new(|_| async { Err(DialError::Refused) }.boxed())
+}
 
 /// A controller that runs until it is dropped or stopped.
 pub(crate) struct Controller {
@@ -27,14 +32,22 @@ impl Drop for Controller {
 impl Controller {
     /// Where nobody answers a health check.
     pub(crate) fn start(cluster: &TestCluster, identity: &str) -> Self {
-        let refuse: Dial = Arc::new(|_| async { Err(DialError::Refused) }.boxed());
-        Self::dialling(cluster, identity, refuse)
+        Self::dialling(cluster, identity, nobody_answers())
     }
 
     pub(crate) fn dialling(cluster: &TestCluster, identity: &str, dial: Dial) -> Self {
+        Self::run(cluster, identity, dial, cluster.harvester.client(User::LoadBalancer))
+    }
+
+    /// With a client that is not quite the cluster's.
+    pub(crate) fn asking(cluster: &TestCluster, client: Client) -> Self {
+        Self::run(cluster, "one", nobody_answers(), client)
+    }
+
+    fn run(cluster: &TestCluster, identity: &str, dial: Dial, client: Client) -> Self {
         let life = Life::new();
         let parts = Parts {
-            client: cluster.harvester.client(User::LoadBalancer),
+            client,
             clock: Clock::starting_at(cluster.start()),
             dial,
             seed: 1,

@@ -13,6 +13,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::core::ApiResource;
 use kube::{Api, Client};
+use load_balancer::sweep::managers;
 use load_balancer::webhook::{Address, Config, Policy, prepare, run};
 use rstest::rstest;
 use rustls::pki_types::CertificateDer;
@@ -20,19 +21,25 @@ use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
 use test_cluster::{Rights, TestCluster, User};
 
+use super::stage;
+
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 const NAME: &str = "harvester-load-balancer-webhook";
 
-fn config(address: Address) -> Config {
-    let policy = Policy { status_writer: WRITER.to_owned() };
+fn config(address: Address, status_writer: &str) -> Config {
+    let policy = Policy { status_writer: status_writer.to_owned() };
     Config { namespace: "harvester-system".to_owned(), policy, address }
 }
 
 /// Starts a replica; its port.
 fn start(cluster: &TestCluster, life: &Life) -> u16 {
+    start_for(cluster, life, WRITER)
+}
+
+fn start_for(cluster: &TestCluster, life: &Life, status_writer: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let config = config(Address::Url(format!("https://127.0.0.1:{port}")));
+    let config = config(Address::Url(format!("https://127.0.0.1:{port}")), status_writer);
     let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), life.clone());
     life.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
     port
@@ -195,38 +202,49 @@ fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> (u16, String) {
     }
 }
 
-/// A webhook that the API server reaches: without a socket where the server is simulated, on its paused clock.
-async fn reachable(cluster: &TestCluster, life: &Life) {
-    let Some(server) = cluster.harvester.simulated() else {
-        let port = start(cluster, life);
-        bundle(cluster, port).await;
-        return;
-    };
-    let config = config(Address::Service);
-    let clock = Clock::starting_at(cluster.start());
-    let (router, _) = prepare(cluster.harvester.client(User::Webhook), clock, config, life).await.unwrap();
-    server.webhook("harvester-system", NAME, router);
-    cluster.settle().await;
+/// A webhook that the API server reaches and asks: without a socket where the server is simulated, on its paused clock.
+pub(crate) async fn reachable(cluster: &TestCluster, life: &Life, status_writer: &str) {
+    match cluster.harvester.simulated() {
+        Some(server) => {
+            let config = config(Address::Service, status_writer);
+            let clock = Clock::starting_at(cluster.start());
+            let (router, _) =
+                prepare(cluster.harvester.client(User::Webhook), clock, config, life).await.unwrap();
+            server.webhook("harvester-system", NAME, router);
+            cluster.settle().await;
+        }
+        None => {
+            let port = start_for(cluster, life, status_writer);
+            bundle(cluster, port).await;
+        }
+    }
+    // the API server asks us from the moment on when it has read its configuration
+    let driver = balancers(cluster.harvester.client(User::Driver));
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    for _ in 0..100 {
+        if driver.create(&dry_run, &object(web(&json!([])))).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the API server does not ask");
+}
+
+/// The API server asks no more.
+pub(crate) async fn unregister(cluster: &TestCluster) {
+    cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
+    cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
 }
 
 test_cluster::component_tests! {
     async fn the_api_server_judges_and_completes_as_we_say(cluster: TestCluster) {
         let life = Life::new();
-        reachable(&cluster, &life).await;
+        reachable(&cluster, &life, WRITER).await;
         let (driver, controller) =
             (cluster.harvester.client(User::Driver), cluster.harvester.client(User::LoadBalancer));
         let post = PostParams::default();
 
-        // the API server asks us from the moment on when it has read its configuration
-        let mut answer = Ok(object(web(&json!([]))));
-        for _ in 0..100 {
-            let dry_run = PostParams { dry_run: true, ..PostParams::default() };
-            answer = balancers(driver.clone()).create(&dry_run, &object(web(&json!([])))).await;
-            if answer.is_err() {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let answer = balancers(driver.clone()).create(&post, &object(web(&json!([])))).await;
         let (code, message) = refusal(answer);
         assert_eq!(code, 422, "{message}");
         assert!(
@@ -291,7 +309,71 @@ test_cluster::component_tests! {
             "{message}"
         );
         life.end().await;
-        cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
-        cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
+        unregister(&cluster).await;
+    }
+
+    async fn who_made_a_record_is_known_after_a_replace_without_status(cluster: TestCluster) {
+        // addresses.md 8: providers of Cluster API hold addresses for machines, which nobody else may release
+        let life = Life::new();
+        reachable(&cluster, &life, WRITER).await;
+        let (driver, controller) =
+            (pools(cluster.harvester.client(User::Driver)), pools(cluster.harvester.client(User::LoadBalancer)));
+        let by = |manager: &str| PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
+        let makers = |pool: &DynamicObject| {
+            let pool: IPPool = serde_json::from_value(serde_json::to_value(pool).unwrap()).unwrap();
+            ["203.0.113.9", "203.0.113.10"].map(|address| managers::foreign(&pool, address))
+        };
+        let expected = [None, Some("capi".to_owned())];
+
+        let mut pool = driver.create(&by("kubectl"), &pool("edge", "203.0.113.0/24")).await.unwrap();
+        pool.data["status"] = json!({"total": 253, "available": 252, "lastAllocated": "203.0.113.9",
+            "allocated": {"203.0.113.9": "team-a/web"}});
+        let mut pool = controller.replace("edge", &by(managers::OURS), &pool).await.unwrap();
+        pool.data["status"]["allocated"]["203.0.113.10"] = "machines/node-1".into();
+        let pool = driver.replace("edge", &by("capi"), &pool).await.unwrap();
+        assert_eq!(makers(&pool), expected);
+        let status = pool.data["status"].clone();
+
+        let mut wiped = pool.clone();
+        wiped.data.as_object_mut().unwrap().remove("status");
+        wiped.metadata.managed_fields = None;
+        let kept = driver.replace("edge", &by("kubectl-replace"), &wiped).await.unwrap();
+        assert_eq!((&kept.data["status"], makers(&kept)), (&status, expected.clone()));
+        // nor does who tries to take one become its maker, who might remove it
+        let mut robbed = kept.clone();
+        for address in ["203.0.113.9", "203.0.113.10"] {
+            robbed.data["status"]["allocated"][address] = "evil/lb".into();
+        }
+        let kept = driver.replace("edge", &by("evil"), &robbed).await.unwrap();
+        assert_eq!((&kept.data["status"], makers(&kept)), (&status, expected));
+        // what the other made, it may remove, and nothing else
+        let mut removed = kept;
+        removed.data["status"]["allocated"] = json!({});
+        let left = driver.replace("edge", &by("capi"), &removed).await.unwrap();
+        assert_eq!(left.data["status"]["allocated"], json!({"203.0.113.9": "team-a/web"}));
+        life.end().await;
+        unregister(&cluster).await;
+    }
+
+    #[simulated_only("the patience of the sweep is half a minute")]
+    async fn a_foreign_record_outlives_a_replace_without_status_and_a_restart(cluster: TestCluster) {
+        let life = Life::new();
+        reachable(&cluster, &life, WRITER).await;
+        let running = stage::controller(&cluster).await;
+        stage::pool(&cluster, "edge", 10, 20).await;
+        cluster.settle().await;
+        let foreign = json!({"status": {"allocated": {"192.0.2.19": "machines/node-1"}}});
+        cluster.harvester.patch::<IPPool>("edge", foreign).await;
+        let pools = pools(cluster.harvester.client(User::Driver));
+        let mut wiped = pools.get("edge").await.unwrap();
+        wiped.data.as_object_mut().unwrap().remove("status");
+        wiped.metadata.managed_fields = None;
+        pools.replace("edge", &PostParams::default(), &wiped).await.unwrap();
+        running.stop().await;
+        let _again = stage::Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(300)).await;
+        assert_eq!(stage::record_of(&cluster, "edge").await.allocated["192.0.2.19"], "machines/node-1");
+        life.end().await;
+        unregister(&cluster).await;
     }
 }

@@ -195,17 +195,22 @@ fn a_pool_that_is_being_deleted_gives_nothing_and_goes_when_nobody_holds_an_addr
 #[test]
 fn the_annotation_of_a_release_by_hand_goes_with_the_release() {
     let mut object = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
-    object["metadata"]["annotations"] =
-        json!({annotations::MANUALLY_RELEASE_IP: "10.0.0.10: shop/web", "mine": "1"});
+    object["metadata"]["annotations"] = json!({annotations::MANUALLY_RELEASE_IP: "10.0.0.10: shop/web", annotations::MANUAL_RELEASE_REFUSED: "x", "mine": "1"});
     let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
     let order =
-        |text: &str| Order::Manual { annotation: text.into(), release: Some((ip(10), "shop/web".into())) };
+        |text: &str| Order::Manual { annotation: text.into(), release: Ok((ip(10), "shop/web".into())) };
     let decision = decided(&pool, &[order("10.0.0.10: shop/web")]);
     assert_eq!(decision.put.as_ref().unwrap()["metadata"]["annotations"], json!({"mine": "1"}));
     assert_eq!(status(&decision).allocated_history["10.0.0.10"], "shop/web");
     let decision = decided(&pool, &[order("10.0.0.10: shop/other")]);
     let annotations = &decision.put.unwrap()["metadata"]["annotations"];
     assert_eq!(annotations[annotations::MANUALLY_RELEASE_IP], "10.0.0.10: shop/web", "a newer wish stays");
+
+    let order = Order::Manual { annotation: "10.0.0.10: shop/web".into(), release: Err("it exists".into()) };
+    let decision = decided(&pool, &[order]);
+    let annotations = &decision.put.as_ref().unwrap()["metadata"]["annotations"];
+    assert_eq!(*annotations, json!({annotations::MANUAL_RELEASE_REFUSED: "it exists", "mine": "1"}));
+    assert_eq!(status(&decision).allocated["10.0.0.10"], "shop/web");
 }
 
 #[test]

@@ -1,0 +1,64 @@
+//! A controller whose user the webhook does not take for the writer of addresses: it says so, loses nothing, and rests.
+
+use std::time::Duration;
+
+use controller_kit::Life;
+use harvester_api::LoadBalancer;
+use serde_json::json;
+use test_cluster::{TestCluster, User};
+
+use super::stage::{Controller, address_of, balancer, controller, granted, in_step, pool, record_of, told};
+use super::webhook::{reachable, unregister};
+
+/// Another user than the one that the controller of these stories has.
+const SOMEBODY_ELSE: &str = "system:serviceaccount:elsewhere:harvester-load-balancer";
+
+test_cluster::component_tests! {
+    async fn what_admission_puts_back_is_told_and_no_address_is_lost(cluster: TestCluster) {
+        let life = Life::new();
+        reachable(&cluster, &life, SOMEBODY_ELSE).await;
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "");
+        assert_eq!(told(&cluster, "StatusPutBack").await, granted(&cluster, 1));
+
+        // what it claimed it cannot give back: the object stays, and names the address
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some());
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
+        life.end().await;
+        unregister(&cluster).await;
+    }
+
+    #[simulated_only("the patience of the sweep is half a minute")]
+    async fn a_release_that_is_put_back_is_tried_again_every_half_minute_and_takes_when_it_may(cluster: TestCluster) {
+        let life = Life::new();
+        reachable(&cluster, &life, SOMEBODY_ELSE).await;
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        running.stop().await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"metadata": {"finalizers": null}})).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        let _again = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(60)).await;
+
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(300)).await;
+        let work = cluster.harvester.work_of(User::LoadBalancer);
+        let of_pools = work.iter().filter(|request| request.is_write() && request.resource() == "ippools").count();
+        assert!((9..=11).contains(&of_pools), "{of_pools} writes of the pool in five minutes");
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 1);
+        assert_eq!(told(&cluster, "StatusPutBack").await, granted(&cluster, 2), "of the object, and of the pool");
+
+        life.end().await;
+        unregister(&cluster).await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+        in_step(&cluster).await;
+    }
+}

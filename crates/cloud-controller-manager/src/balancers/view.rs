@@ -127,7 +127,9 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
             if taken_back {
                 if let Some(lost) = given(service, present) {
                     view.notices.push(remarks::taken_back(service, &lost));
-                    view.publish = came_of(&lost, service).then_some(Publish::Withdrawn).unwrap_or_default();
+                    if came_of(&lost, service) {
+                        view.publish = Publish::Withdrawn;
+                    }
                     view.after = withdrawing(service, lost);
                 }
             } else if let Some(balancer) = present.filter(|balancer| !allocated(balancer).is_empty()) {

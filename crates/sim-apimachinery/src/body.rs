@@ -9,6 +9,7 @@ use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess, SeqAccess
 use serde_json::{Map, Value};
 
 use crate::{
+    json::{in_go, text},
     kind::{Kind, Origin},
     schema::{Schema, unknown_fields},
     status::{Cause, Status},
@@ -27,20 +28,13 @@ pub enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Reads the query parameter.
-    ///
-    /// # Errors
-    /// If it is none of the three words.
-    pub fn parse(text: &str) -> Result<Self, Status> {
+    /// Reads the query parameter; none if it is none of the three words.
+    pub fn parse(text: &str) -> Option<Self> {
         match text {
-            "" | "Warn" => Ok(Self::Warn),
-            "Ignore" => Ok(Self::Ignore),
-            "Strict" => Ok(Self::Strict),
-            other => {
-                let supported = ["", "Ignore", "Strict", "Warn"];
-                let cause = Cause::not_supported("fieldValidation", &other.into(), &supported);
-                Err(Status::invalid_kind("meta.k8s.io", "CreateOptions", "", &[cause]))
-            }
+            "" | "Warn" => Some(Self::Warn),
+            "Ignore" => Some(Self::Ignore),
+            "Strict" => Some(Self::Strict),
+            _ => None,
         }
     }
 }
@@ -107,61 +101,142 @@ impl Body {
         schema: &Schema,
         validation: FieldValidation,
     ) -> Result<(Value, Vec<String>), Status> {
-        let Self { value: mut object, duplicates } = self;
-        name_kind(kind, &mut object)?;
+        let warnings = self.warnings(kind, schema, validation).map_err(|misfit| misfit.of_a_body(kind))?;
+        Ok((self.settled(kind, schema), warnings))
+    }
+
+    /// [`Body::into_object`] for what a patch made of an object: where the result cannot be decoded, it is the patch that
+    /// is wrong, with a 422 that kubectl's editor shows. As the wrong value the answer names a `strategic` merge patch
+    /// itself, and of other patches the result.
+    ///
+    /// # Errors
+    /// As for [`Body::into_object`].
+    pub fn into_patched(
+        self,
+        kind: &Kind,
+        schema: &Schema,
+        validation: FieldValidation,
+        strategic: Option<&Value>,
+    ) -> Result<(Value, Vec<String>), Status> {
+        let nameless =
+            kind.origin == Origin::Custom && self.value.is_object() && !self.value["kind"].is_string();
+        let warnings = if nameless {
+            Err(Misfit::undecodable(kind, format!("Object 'Kind' is missing in '{}'", self.value)))
+        } else {
+            self.warnings(kind, schema, validation)
+        };
+        let warnings = warnings.map_err(|misfit| {
+            let blamed = strategic.map_or_else(|| self.value.to_string(), in_go);
+            misfit.of_a_patch(kind, text(&self.value["metadata"]["name"]), &blamed)
+        })?;
+        Ok((self.settled(kind, schema), warnings))
+    }
+
+    /// What the document has that the kind does not know.
+    fn warnings(
+        &self,
+        kind: &Kind,
+        schema: &Schema,
+        validation: FieldValidation,
+    ) -> Result<Vec<String>, Misfit> {
+        let Self { value: object, duplicates } = self;
+        if !object.is_object() {
+            return Err(Misfit::undecodable(kind, "it is no JSON object".to_owned()));
+        }
+        check_kind(kind, object)?;
         let wrong = match kind.origin {
-            Origin::Builtin => undecodable(schema, &object, &kind.kind, ""),
-            Origin::Custom => wrong_metadata(schema, &object),
+            Origin::Builtin => undecodable(schema, object, &kind.kind, ""),
+            Origin::Custom => wrong_metadata(schema, object),
         };
         if let Some(why) = wrong {
-            return Err(cannot_be_handled(kind, &why));
+            return Err(Misfit::undecodable(kind, why));
         }
-        let warnings = if validation == FieldValidation::Ignore {
-            Vec::new()
-        } else {
-            let unknown = unknown_fields(schema, &object);
-            let duplicates = duplicates.iter().map(|field| format!("duplicate field {field:?}"));
-            duplicates.chain(unknown.iter().map(|field| format!("unknown field {field:?}"))).collect()
-        };
+        if validation == FieldValidation::Ignore {
+            return Ok(Vec::new());
+        }
+        let unknown = unknown_fields(schema, object);
+        let duplicates = duplicates.iter().map(|field| format!("duplicate field {field:?}"));
+        let warnings: Vec<String> =
+            duplicates.chain(unknown.iter().map(|field| format!("unknown field {field:?}"))).collect();
         if validation == FieldValidation::Strict && !warnings.is_empty() {
             let why = format!("strict decoding error: {}", warnings.join(", "));
-            return Err(cannot_be_handled(kind, &why));
+            return Err(Misfit::undecodable(kind, why));
         }
+        Ok(warnings)
+    }
+
+    /// The object, with the kind that it is of and without what the kind does not know.
+    fn settled(self, kind: &Kind, schema: &Schema) -> Value {
+        let mut object = self.value;
+        object["apiVersion"] = kind.api_version().into();
+        object["kind"] = kind.kind.as_str().into();
         schema.prune(&mut object);
-        Ok((object, warnings))
+        object
     }
 }
 
-fn cannot_be_handled(kind: &Kind, why: &str) -> Status {
-    let Kind { kind, version, .. } = kind;
-    Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {why}"))
+/// Why a document is no object of the kind.
+enum Misfit {
+    /// It cannot be decoded; with the kind and version that it names, and Go's words.
+    Undecodable { kind: String, version: String, why: String },
+    /// It is of the kind in another version than that of the path.
+    Version(String),
+    /// A custom resource of another kind: refused alike wherever it comes from.
+    Kind(Status),
 }
 
-/// Puts apiVersion and kind into the object, or refuses those of another kind.
-fn name_kind(kind: &Kind, object: &mut Value) -> Result<(), Status> {
-    let given = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
-    let (api_version, name) = (given("apiVersion"), given("kind"));
-    if !name.is_empty() && name != kind.kind {
-        let wanted = &kind.kind;
-        if kind.origin == Origin::Custom {
-            let cause = Cause::invalid("kind", &name.as_str().into(), &format!("must be {wanted}"));
-            let metadata = object["metadata"]["name"].as_str().unwrap_or_default();
-            return Err(Status::invalid_kind(&kind.group, &name, metadata, &[cause]));
+impl Misfit {
+    fn undecodable(kind: &Kind, why: String) -> Self {
+        Self::Undecodable { kind: kind.kind.clone(), version: kind.version.clone(), why }
+    }
+
+    fn of_a_body(self, wanted: &Kind) -> Status {
+        match self {
+            Self::Undecodable { kind, version, why } => Status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {}: {why}",
+                wanted.kind
+            )),
+            Self::Version(given) => Status::bad_request(format!(
+                "the API version in the data ({given}) does not match the expected API version ({})",
+                wanted.api_version()
+            )),
+            Self::Kind(status) => status,
         }
-        let version = crate::kind::group_version(&api_version).1;
-        return Err(Status::bad_request(format!(
-            "{name} in version {version:?} cannot be handled as a {wanted}: converting ({version}.{name}) to \
-             (core.{wanted}): unknown conversion"
-        )));
+    }
+
+    fn of_a_patch(self, wanted: &Kind, name: &str, blamed: &str) -> Status {
+        let why = match self {
+            Self::Undecodable { why, .. } => why,
+            Self::Version(given) if wanted.origin == Origin::Custom => {
+                let detail = format!("must be {}", wanted.api_version());
+                let cause = Cause::invalid("apiVersion", &given.as_str().into(), &detail);
+                let group = crate::kind::group_version(&given).0;
+                return Status::invalid_kind(group, &wanted.kind, name, &[cause]);
+            }
+            Self::Version(given) => format!("no kind {:?} is registered for version {given:?}", wanted.kind),
+            Self::Kind(status) => return status,
+        };
+        Status::invalid_kind("", "", "", &[Cause::invalid("patch", &blamed.into(), &why)])
+    }
+}
+
+/// Refuses objects that say that they are of another kind.
+fn check_kind(kind: &Kind, object: &Value) -> Result<(), Misfit> {
+    let (api_version, name) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let wanted = &kind.kind;
+    if !name.is_empty() && name != wanted {
+        if kind.origin == Origin::Custom {
+            let cause = Cause::invalid("kind", &name.into(), &format!("must be {wanted}"));
+            let metadata = text(&object["metadata"]["name"]);
+            return Err(Misfit::Kind(Status::invalid_kind(&kind.group, name, metadata, &[cause])));
+        }
+        let version = crate::kind::group_version(api_version).1.to_owned();
+        let why = format!("converting ({version}.{name}) to (core.{wanted}): unknown conversion");
+        return Err(Misfit::Undecodable { kind: name.to_owned(), version, why });
     }
     if !api_version.is_empty() && api_version != kind.api_version() {
-        return Err(Status::bad_request(format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({})",
-            kind.api_version()
-        )));
+        return Err(Misfit::Version(api_version.to_owned()));
     }
-    object["apiVersion"] = kind.api_version().into();
-    object["kind"] = kind.kind.as_str().into();
     Ok(())
 }
 

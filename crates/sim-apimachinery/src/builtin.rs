@@ -21,7 +21,7 @@ v1 namespaces Namespace uk s=ns r=finalize,status f=status.phase
 v1 nodes Node u s=no r=status f=spec.unschedulable
 v1 persistentvolumeclaims PersistentVolumeClaim nu s=pvc r=status
 v1 persistentvolumes PersistentVolume u s=pv r=status
-v1 pods Pod nug s=po c=all r=binding,eviction,status f=spec.nodeName,spec.restartPolicy,spec.schedulerName,spec.serviceAccountName,spec.hostNetwork,status.phase,status.podIP,status.podIPs,status.nominatedNodeName
+v1 pods Pod nug s=po c=all r=ephemeralcontainers,eviction,status f=spec.nodeName,spec.restartPolicy,spec.schedulerName,spec.serviceAccountName,spec.hostNetwork,status.phase,status.podIP,status.podIPs,status.nominatedNodeName
 v1 resourcequotas ResourceQuota nu s=quota r=status
 v1 secrets Secret nu f=type
 v1 serviceaccounts ServiceAccount nu s=sa r=token

@@ -2,6 +2,7 @@
 //!
 //! Custom resources have their schema for this; here are the kinds that a real server has compiled in.
 
+mod pod;
 mod service;
 mod workload;
 
@@ -9,6 +10,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+pub use self::pod::{admit_pod, new_pod_status};
 pub use self::service::carry_over;
 use crate::json::{elements, entries, items_mut, set_default, text};
 use crate::kind::Kind;
@@ -17,6 +19,7 @@ use crate::kind::Kind;
 pub fn fill(kind: &Kind, object: &mut Value) {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "Namespace") => namespace(object),
+        ("", "Pod") => pod::fill(object),
         ("", "Secret") => secret(object),
         ("", "Service") => service::fill(object),
         ("admissionregistration.k8s.io", _) => webhooks(object),

@@ -201,7 +201,6 @@ impl<'a> Subresource<'a> {
                 verbs: &["create"],
             },
             "eviction" => Self { group: "policy", version: "v1", kind: "Eviction", verbs: &["create"] },
-            "binding" => Self { kind: "Binding", ..own(&["create"]) },
             "finalize" => own(&["update"]),
             _ => own(&["get", "patch", "update"]),
         }

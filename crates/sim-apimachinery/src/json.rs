@@ -42,6 +42,21 @@ pub fn unset(object: &mut Value, field: &str) {
     }
 }
 
+/// A value as Go's `%v` prints it: `map[spec:map[ports:[80]]]`.
+pub(crate) fn in_go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => format!("[{}]", items.iter().map(in_go).collect::<Vec<_>>().join(" ")),
+        Value::Object(fields) => {
+            let fields: Vec<String> =
+                fields.iter().map(|(key, value)| format!("{key}:{}", in_go(value))).collect();
+            format!("map[{}]", fields.join(" "))
+        }
+        other => other.to_string(),
+    }
+}
+
 /// JSON of an object with its fields in the given order: error texts show structs, whose fields have one, and a map here
 /// has not.
 pub(crate) fn in_order<'a>(fields: impl IntoIterator<Item = (&'a str, Value)>) -> String {

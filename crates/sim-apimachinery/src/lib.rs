@@ -19,6 +19,7 @@ pub mod json;
 pub mod kind;
 pub mod managed_fields;
 pub mod openapi;
+pub mod options;
 pub mod protobuf;
 pub mod rbac;
 pub mod schema;

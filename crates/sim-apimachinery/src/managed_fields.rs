@@ -67,6 +67,11 @@ pub fn track(schema: &Schema, old: Option<&Value>, new: &mut Value, writer: &Wri
     write(new, managers);
 }
 
+/// Whether a list of owners, or the want of one, can be kept as it is: what webhooks leave need not be.
+pub fn is_readable(list: &Value) -> bool {
+    list.is_null() || entries(list).is_some()
+}
+
 /// `[]` or `[{}]`, the documented way to drop all ownership.
 fn is_reset(given: &Value) -> bool {
     given.as_array().is_some_and(|list| {

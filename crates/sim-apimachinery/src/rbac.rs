@@ -3,21 +3,30 @@
 //! ```text
 //! Role, ClusterRole ──┐
 //!                     ├─ Policy::of ─► Policy ── allows(user, request) ─► yes or no
-//! bindings ───────────┘                      └── rules(user, namespace) ─► SelfSubjectRulesReview.status
+//! bindings ───────────┘                      ├── rules(user, namespace) ─► SelfSubjectRulesReview.status
+//!                                            └── check_grant(write of a role or binding) ─► 403: who cannot, cannot give
 //! ```
 //! Rules only add; without a rule the answer is no. Members of `system:masters` may do everything. A binding of a
-//! role that does not exist gives nothing. Aggregated ClusterRoles are taken by the rules that stand in them.
+//! role that does not exist gives nothing. Aggregated ClusterRoles are taken by the rules that stand in them, which
+//! [`gather`] says.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
 use crate::json::{elements, text};
 
 pub use bootstrap::bootstrap;
+pub use gather::gather;
+pub use grant::Grant;
 
 mod bootstrap;
+mod gather;
+mod grant;
 
+/// The API group of roles and bindings.
+pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// The group whose members may do everything.
 pub const MASTERS: &str = "system:masters";
 /// What the user names of service accounts begin with; namespace and name follow.
@@ -99,6 +108,8 @@ impl Request<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     bindings: Vec<Binding>,
+    /// By namespace (of a ClusterRole empty) and name.
+    roles: HashMap<(String, String), Arc<[Rule]>>,
 }
 
 #[derive(Clone, Debug)]
@@ -106,7 +117,7 @@ struct Binding {
     /// Of a RoleBinding; rules of a ClusterRoleBinding hold everywhere.
     namespace: Option<String>,
     subjects: Vec<Subject>,
-    rules: Vec<Rule>,
+    rules: Arc<[Rule]>,
 }
 
 #[derive(Clone, Debug)]
@@ -127,19 +138,14 @@ struct Rule {
 impl Policy {
     /// Reads Roles, ClusterRoles, RoleBindings and ClusterRoleBindings; other objects are passed over.
     pub fn of<'a>(objects: impl IntoIterator<Item = &'a Value>) -> Self {
-        let mut roles: HashMap<(&str, &str, &str), Vec<Rule>> = HashMap::new();
+        let mut roles: HashMap<(String, String), Arc<[Rule]>> = HashMap::new();
         let mut bindings = Vec::new();
         for object in objects {
-            let kind = text(&object["kind"]);
-            let name = text(&object["metadata"]["name"]);
-            let namespace = text(&object["metadata"]["namespace"]);
-            match kind {
-                "Role" => {
-                    roles.insert((kind, namespace, name), rules(object));
-                }
-                "ClusterRole" => {
-                    roles.insert((kind, "", name), rules(object));
-                }
+            let metadata = &object["metadata"];
+            let (namespace, name) = (text(&metadata["namespace"]), text(&metadata["name"]).to_owned());
+            match text(&object["kind"]) {
+                "Role" => drop(roles.insert((namespace.to_owned(), name), rules(object).into())),
+                "ClusterRole" => drop(roles.insert((String::new(), name), rules(object).into())),
                 "RoleBinding" | "ClusterRoleBinding" => bindings.push(object),
                 _ => {}
             }
@@ -151,7 +157,7 @@ impl Policy {
                     (binding["kind"] == "RoleBinding").then(|| text(&binding["metadata"]["namespace"]));
                 let role = &binding["roleRef"];
                 let at = if role["kind"] == "Role" { namespace? } else { "" };
-                let rules = roles.get(&(text(&role["kind"]), at, text(&role["name"])))?.clone();
+                let rules = roles.get(&(at.to_owned(), text(&role["name"]).to_owned()))?.clone();
                 let subjects = elements(&binding["subjects"])
                     .iter()
                     .filter_map(|s| subject(s, namespace.unwrap_or_default()))
@@ -159,7 +165,7 @@ impl Policy {
                 Some(Binding { namespace: namespace.map(str::to_owned), subjects, rules })
             })
             .collect();
-        Self { bindings }
+        Self { bindings, roles }
     }
 
     /// Whether the user may do that.
@@ -202,7 +208,7 @@ impl Policy {
             .iter()
             .filter(move |b| b.namespace.as_deref().is_none_or(|n| n == namespace && !namespace.is_empty()))
             .filter(|b| b.subjects.iter().any(|subject| subject.is(user)))
-            .flat_map(|b| &b.rules)
+            .flat_map(|b| &*b.rules)
     }
 }
 
@@ -241,14 +247,15 @@ impl Rule {
                     && self.covers(resource, subresource)
                     && (self.names.is_empty() || self.names.iter().any(|n| n == name))
             }
-            Request::Path { verb, path } => {
-                any(&self.verbs, verb)
-                    && self.paths.iter().any(|pattern| match pattern.strip_suffix('*') {
-                        Some(prefix) => path.starts_with(prefix),
-                        None => pattern == path,
-                    })
-            }
+            Request::Path { verb, path } => any(&self.verbs, verb) && self.covers_path(path),
         }
+    }
+
+    fn covers_path(&self, path: &str) -> bool {
+        self.paths.iter().any(|pattern| match pattern.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => pattern == path,
+        })
     }
 
     /// `pods` does not cover `pods/status`; `*` and `*/status` do.

@@ -125,7 +125,7 @@ impl Status {
         if !self.details.is_null() {
             status["details"] = self.details.clone();
         }
-        if self.code >= 400 {
+        if self.code != 200 {
             status["code"] = self.code.into();
         }
         status
@@ -141,6 +141,11 @@ impl Status {
         let mut status = Self::new(200, "", "").about(kind, name);
         status.details["uid"] = uid.into();
         status
+    }
+
+    /// The success of a create that leaves nothing to show, such as an Eviction.
+    pub fn created() -> Self {
+        Self::new(201, "", "")
     }
 
     /// There is no such object.

@@ -16,7 +16,9 @@ mod lease;
 mod metadata;
 pub mod names;
 mod node;
+mod pod;
 mod rbac;
+pub mod review;
 mod service;
 mod storage;
 
@@ -30,6 +32,7 @@ pub fn faults(kind: &Kind, old: Option<&Value>, object: &Value) -> Vec<Cause> {
     match (kind.group.as_str(), kind.kind.as_str()) {
         ("", "ConfigMap") => storage::config_map(old, object, &mut causes),
         ("", "Node") => node::faults(old, object, &mut causes),
+        ("", "Pod") => pod::faults(object, &mut causes),
         ("", "Secret") => storage::secret(old, object, &mut causes),
         ("", "Service") => service::faults(old, object, &mut causes),
         ("" | "events.k8s.io", "Event") => event::faults(object, &mut causes),

@@ -1,6 +1,7 @@
-//! The controllers that live inside the server: garbage collection by owners, and the end of namespaces.
+//! The controllers that live inside the server: garbage collection by owners, the end of namespaces, and ClusterRoles that
+//! gather the rules of others.
 //!
-//! Both run after the write that gives them work, as a task of their own: a client that goes away does not stop them.
+//! All run after the write that gives them work, as a task of their own: a client that goes away does not stop them.
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use sim_apimachinery::rbac;
 
 use crate::kind::{Behaviour, Kind};
 use crate::request::{Target, Verb};
+use crate::rights::CLUSTER_ROLES;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Chore, Key, Stored};
 use crate::user::User;
@@ -32,6 +34,7 @@ async fn work(server: &ApiServer, mut chores: Vec<Chore>) {
                 Chore::Orphan { table, key } => orphan(server, &table, &key).await,
                 Chore::Deleting { table, key } => deleting(server, &table, &key).await,
                 Chore::Namespace { name } => namespace(server, &name).await,
+                Chore::Roles => roles(server),
             }
         }
         chores = server.0.store.take_chores();
@@ -129,6 +132,14 @@ async fn namespace(server: &ApiServer, name: &str) {
         rewrite(server, &"namespaces".into(), &key, |namespace| {
             namespace["spec"]["finalizers"] = Value::Array(vec![]);
         });
+    }
+}
+
+/// ClusterRoles that gather the rules of others get those that there are now.
+fn roles(server: &ApiServer) {
+    let roles = server.0.store.list(CLUSTER_ROLES, None).1;
+    for (name, rules) in rbac::gather(roles.iter().map(|role| &role.value)) {
+        rewrite(server, &CLUSTER_ROLES.into(), &Key::new("", &name), |role| role["rules"] = rules);
     }
 }
 

@@ -58,6 +58,7 @@ pub(crate) fn answer(server: &ApiServer, request: &Request<Bytes>) -> Result<Res
         ["apis", group] => found(discovery::group(&versions, group)),
         ["api", version] => found(discovery::resource_list(&versions, "", version)),
         ["apis", group, version] => found(discovery::resource_list(&versions, group, version)),
+        ["openapi", "v2"] => Ok(openapi_v2(server, request)),
         ["openapi", "v3"] => {
             let documents = server.0.documents.of(&kinds);
             let index = documents.iter().map(|(path, (_, hash))| (path.as_str(), hash.as_str()));
@@ -69,7 +70,7 @@ pub(crate) fn answer(server: &ApiServer, request: &Request<Bytes>) -> Result<Res
             Ok(json_response(StatusCode::OK, text.clone()))
         }
         [] => found(Some(
-            json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]}),
+            json!({"paths": ["/api", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
         )),
         _ => Err(Failure::no_such_path()),
     }
@@ -86,6 +87,21 @@ fn wants_aggregated(request: &Request<Bytes>) -> bool {
         || accept
             .split(',')
             .any(|choice| choice.contains("as=APIGroupDiscoveryList") && choice.ends_with("v=v2"))
+}
+
+/// kubectl asks here for kinds that it did not find in the third version, such as `List`; nothing is described here,
+/// and then it does not check them.
+fn openapi_v2(server: &ApiServer, request: &Request<Bytes>) -> Response<Body> {
+    let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    if accept.is_some_and(|accept| accept.contains("proto-openapi.spec.v2@v1.0+protobuf")) {
+        let mut response = json_response(StatusCode::OK, Body::empty());
+        let media = HeaderValue::from_static("application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
+        response.headers_mut().insert(header::CONTENT_TYPE, media);
+        return response;
+    }
+    let (major, minor) = server.0.release;
+    let info = json!({"title": "Kubernetes (simulated)", "version": format!("v{major}.{minor}.0")});
+    value_response(StatusCode::OK, &json!({"swagger": "2.0", "info": info, "paths": {}}))
 }
 
 fn version(server: &ApiServer) -> Value {

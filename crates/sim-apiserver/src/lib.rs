@@ -39,6 +39,7 @@ pub mod faults;
 mod form;
 mod kind;
 mod machinery;
+mod options;
 mod read;
 mod request;
 mod review;

@@ -58,11 +58,12 @@ impl Pages {
 pub(crate) fn get(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
     let stored = find(server, ask)?;
     match ask.subresource() {
-        "" | "status" => Ok(present(server, ask, StatusCode::OK, &stored)),
+        "" | "status" | "ephemeralcontainers" => Ok(present(server, ask, StatusCode::OK, &stored)),
         "scale" => {
             let scale = crate::scale::read(&ask.kind, ask.version, &stored.value)?;
             Ok(value_response(StatusCode::OK, &scale))
         }
+        other if ask.api().has_subresource(other) => Err(Failure::method_not_allowed()),
         _ => Err(Failure::no_such_path()),
     }
 }

@@ -146,12 +146,14 @@ pub(crate) struct Query {
     pub(crate) bookmarks: bool,
     pub(crate) initial_events: Option<bool>,
     pub(crate) timeout_seconds: Option<u64>,
-    pub(crate) dry_run: bool,
+    /// Each of them: any asks for a dry run, and only `All` makes sense.
+    pub(crate) dry_run: Vec<String>,
     pub(crate) field_manager: Option<String>,
-    pub(crate) force: bool,
+    pub(crate) force: Option<bool>,
     pub(crate) field_validation: Option<String>,
     pub(crate) include_object: Option<String>,
     pub(crate) propagation_policy: Option<String>,
+    pub(crate) orphan_dependents: Option<bool>,
 }
 
 impl Query {
@@ -177,16 +179,13 @@ impl Query {
                 "allowWatchBookmarks" => query.bookmarks = truth(),
                 "sendInitialEvents" => query.initial_events = Some(truth()),
                 "timeoutSeconds" => query.timeout_seconds = Some(number()?),
-                "dryRun" if value == "All" => query.dry_run = true,
-                "dryRun" if !value.is_empty() => {
-                    let message = format!("dryRun: Unsupported value: {value:?}: supported values: \"All\"");
-                    return Err(Failure::bad_request(message));
-                }
+                "dryRun" => query.dry_run.push(value),
                 "fieldManager" => query.field_manager = Some(value).filter(|v| !v.is_empty()),
-                "force" => query.force = truth(),
+                "force" => query.force = Some(truth()),
                 "fieldValidation" => query.field_validation = Some(value),
                 "includeObject" => query.include_object = Some(value),
                 "propagationPolicy" => query.propagation_policy = Some(value),
+                "orphanDependents" => query.orphan_dependents = Some(truth()),
                 _ => {}
             }
         }
@@ -220,6 +219,11 @@ impl Media {
             "application/apply-patch+yaml" => Self::ApplyPatch,
             _ => Self::Other,
         }
+    }
+
+    /// Patches have content types of their own.
+    pub(crate) fn is_patch(self) -> bool {
+        matches!(self, Self::JsonPatch | Self::MergePatch | Self::StrategicMergePatch | Self::ApplyPatch)
     }
 
     /// Reads a body that is a document, not a list of operations.

@@ -5,6 +5,7 @@ use http::{Response, StatusCode};
 use jiff::SignedDuration;
 use serde_json::{Value, json};
 use sim_apimachinery::rbac::Request;
+use sim_apimachinery::validate::review;
 
 use crate::Failure;
 use crate::kind::Behaviour;
@@ -35,6 +36,9 @@ pub(crate) fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Fa
         return Err(Failure::bad_request("the object provided is unrecognized: it is no JSON object"));
     }
     let token = asks_for_a_token(ask);
+    if !token {
+        check(ask, &review["spec"])?;
+    }
     review["apiVersion"] =
         if token { "authentication.k8s.io/v1".into() } else { ask.api().api_version().into() };
     review["kind"] = if token { "TokenRequest".into() } else { ask.kind.kind.clone().into() };
@@ -61,6 +65,29 @@ pub(crate) fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Fa
     };
     review["status"] = status;
     Ok(value_response(StatusCode::CREATED, &review))
+}
+
+/// Refuses a question that cannot be answered.
+fn check(ask: &Ask, spec: &Value) -> Result<(), Failure> {
+    let lacks = |field: &str| spec[field].as_str().unwrap_or_default().is_empty();
+    let kind = ask.kind.kind.as_str();
+    match kind {
+        "SelfSubjectAccessReview" | "SubjectAccessReview" | "LocalSubjectAccessReview" => {
+            let faults = review::faults(kind, ask.namespace(), spec);
+            if faults.is_empty() {
+                Ok(())
+            } else {
+                Err(Failure::invalid_kind(&ask.kind.group, "", "", &faults))
+            }
+        }
+        "SelfSubjectRulesReview" if lacks("namespace") => {
+            Err(Failure::bad_request("no namespace on request"))
+        }
+        "TokenReview" if lacks("token") => {
+            Err(Failure::bad_request("token is required for TokenReview in authentication"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn user_info(user: &User) -> Value {

@@ -8,8 +8,10 @@ use tokio::sync::watch;
 use crate::store::Store;
 use crate::user::User;
 
+/// The table of the ClusterRoles.
+pub(crate) const CLUSTER_ROLES: &str = "clusterroles.rbac.authorization.k8s.io";
 const TABLES: [&str; 4] = [
-    "clusterroles.rbac.authorization.k8s.io",
+    CLUSTER_ROLES,
     "clusterrolebindings.rbac.authorization.k8s.io",
     "roles.rbac.authorization.k8s.io",
     "rolebindings.rbac.authorization.k8s.io",

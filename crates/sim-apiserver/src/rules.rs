@@ -6,7 +6,7 @@ mod service_addresses;
 
 use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;
-use sim_apimachinery::{defaults, validate as rules};
+use sim_apimachinery::{defaults, rbac, validate as rules};
 
 use crate::Failure;
 use crate::faults;
@@ -43,7 +43,10 @@ pub(crate) fn prepare_create(server: &ApiServer, ask: &Ask, object: &mut Value) 
             object["status"] = json!({"phase": "Active"});
         }
         Behaviour::Node => defaults::taint_new_node(object),
-        Behaviour::Pod => object["status"] = json!({"phase": "Pending"}),
+        Behaviour::Pod => {
+            defaults::admit_pod(object);
+            object["status"] = defaults::new_pod_status(object);
+        }
         Behaviour::Workload => object["status"] = json!({}),
         Behaviour::Definition => {
             drop(object.as_object_mut().and_then(|definition| definition.remove("status")));
@@ -60,6 +63,24 @@ pub(crate) fn prepare_create(server: &ApiServer, ask: &Ask, object: &mut Value) 
         },
     }
     Ok(())
+}
+
+/// Refuses a role or binding that gives what its writer does not hold.
+pub(crate) fn may_grant(
+    server: &ApiServer,
+    ask: &Ask,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<(), Failure> {
+    let policy = server.0.rights.policy(&server.0.store);
+    policy.check_grant(&rbac::Grant {
+        user: &ask.user,
+        kind: ask.api(),
+        namespace: ask.namespace(),
+        name: ask.name(),
+        old,
+        new,
+    })
 }
 
 /// What follows from a change.
@@ -108,7 +129,7 @@ pub(crate) fn allocate(
     if ask.kind.behaviour != Behaviour::Service || ask.subresource() == "status" {
         return Ok(());
     }
-    let dry_run = ask.query.dry_run;
+    let dry_run = ask.is_dry_run();
     service_addresses::allocate(&mut inner.addresses, old, new, dry_run)
         .map_err(|causes| refusal(ask, new, &causes))
 }

@@ -31,7 +31,7 @@ use crate::rights::Rights;
 use crate::store::Store;
 use crate::transport::tls::Authority;
 use crate::user::{Tokens, User};
-use crate::{documents, read, review, watch, write};
+use crate::{documents, options, read, review, watch, write};
 
 /// The largest body of a request that is read, as of a real server.
 pub(crate) const BODY_LIMIT: usize = 3 * 1024 * 1024;
@@ -142,6 +142,11 @@ impl Ask {
             version,
             warnings: Mutex::default(),
         }
+    }
+
+    /// Whether nothing is to be kept.
+    pub(crate) fn is_dry_run(&self) -> bool {
+        !self.query.dry_run.is_empty()
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -374,6 +379,11 @@ impl ApiServer {
         if target.namespace.is_some() && !kind.namespaced {
             return Err(Failure::no_such_path());
         }
+        let across_namespaces = kind.namespaced && target.namespace.is_none();
+        let offered = !across_namespaces && kind.api(version).offers(Verb::DeleteCollection.as_str());
+        if verb == Verb::DeleteCollection && !offered {
+            return Err(Failure::method_not_allowed());
+        }
         let headers = request.headers();
         let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok()).unwrap_or_default();
         let shape = Shape::negotiate(text(header::ACCEPT), query.include_object.as_deref())?;
@@ -395,6 +405,7 @@ impl ApiServer {
             version,
             warnings: Mutex::default(),
         };
+        options::check(&ask)?;
         let mut answer = match verb {
             _ if review::is_question(&ask) => review::answer(self, &ask),
             Verb::Get => read::get(self, &ask),

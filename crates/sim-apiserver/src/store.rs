@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use self::addresses::Addresses;
 use crate::form::Form;
+use crate::rights;
 
 /// The memory that the objects in a table's log may take: those that are current, and those that are kept for watchers
 /// alone.
@@ -127,6 +128,8 @@ pub(crate) enum Chore {
     Deleting { table: Arc<str>, key: Key },
     /// A namespace is being deleted, or lost one of its last objects.
     Namespace { name: String },
+    /// A ClusterRole has changed, and others may gather its rules.
+    Roles,
 }
 
 #[derive(Debug)]
@@ -364,6 +367,9 @@ impl Inner {
         }
         if &**table == "services" {
             self.addresses.observe(previous.map(|p| &p.value), now.map(|o| &o.value));
+        }
+        if &**table == rights::CLUSTER_ROLES {
+            self.chores.push(Chore::Roles);
         }
         if &**table == "namespaces" {
             if now.is_some_and(Stored::is_deleting) {

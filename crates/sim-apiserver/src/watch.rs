@@ -9,7 +9,6 @@ use bytes::Bytes;
 use futures::stream;
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
-use sim_apimachinery::status::Cause;
 use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
@@ -62,11 +61,6 @@ struct WatchedForm {
 /// Answers with a stream of events.
 pub(crate) fn start(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
     let selection = Selection::of(ask)?;
-    if ask.query.initial_events.is_some() && ask.query.version_match.as_deref() != Some("NotOlderThan") {
-        let detail = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
-        let cause = Cause::forbidden("resourceVersionMatch", detail);
-        return Err(Failure::invalid_kind("meta.k8s.io", "ListOptions", "", &[cause]));
-    }
     let now = Instant::now();
     let timeout = ask.query.timeout_seconds.map_or(TIMEOUT, Duration::from_secs);
     // before the state is read: what changes in between makes the signal fire once too often, not once too rarely

@@ -79,3 +79,54 @@ proptest::proptest! {
         drop(Body::read(odd.as_bytes()));
     }
 }
+
+#[test]
+fn what_a_patch_made_undecodable_is_the_fault_of_the_patch() {
+    let service = builtin::find("v1", "Service").unwrap();
+    let schema = schema::builtin("", "Service").unwrap();
+    let answer = |object: Value, validation| {
+        let body = Body { value: object, duplicates: vec![] };
+        let patch = json!({"spec": {"ports": [{"port": 80}, "x", null]}});
+        let status = body.into_patched(service, &schema, validation, Some(&patch)).unwrap_err();
+        assert_eq!((status.code, status.details["causes"][0]["field"].as_str()), (422, Some("patch")));
+        status.message
+    };
+    assert_eq!(
+        answer(json!({"spec": {"ports": "x"}}), FieldValidation::Warn),
+        " \"\" is invalid: patch: Invalid value: \"map[spec:map[ports:[map[port:80] x <nil>]]]\": json: cannot unmarshal string into Go struct field \
+         ServiceSpec.spec.ports of type []v1.ServicePort"
+    );
+    assert_eq!(
+        answer(json!({"spec": {"foo": 5}}), FieldValidation::Strict),
+        " \"\" is invalid: patch: Invalid value: \"map[spec:map[ports:[map[port:80] x <nil>]]]\": strict decoding error: unknown field \"spec.foo\""
+    );
+    assert!(
+        answer(json!({"apiVersion": "v1", "kind": "Pod"}), FieldValidation::Warn)
+            .ends_with("converting (v1.Pod) to (core.Service): unknown conversion")
+    );
+    assert!(
+        answer(json!({"apiVersion": "v2"}), FieldValidation::Warn).contains("registered for version \"v2\"")
+    );
+    assert!(answer(json!([]), FieldValidation::Warn).contains("no JSON object"));
+}
+
+#[test]
+fn a_custom_resource_that_a_patch_gave_another_version_names_the_version() {
+    let crd = json!({"spec": {"group": "example.com", "names": {"kind": "Widget", "plural": "widgets"},
+        "versions": [{"name": "v1", "served": true}]}});
+    let widget = Kind::of_crd(&crd).remove(0);
+    let object = json!({"apiVersion": "example.com/v2", "kind": "Widget", "metadata": {"name": "w"}});
+    let body = Body { value: object, duplicates: vec![] };
+    let status = body.into_patched(&widget, &Schema::anything(), FieldValidation::Warn, None).unwrap_err();
+    assert_eq!(
+        status.message,
+        "Widget.example.com \"w\" is invalid: apiVersion: Invalid value: \"example.com/v2\": must be example.com/v1"
+    );
+    let nameless = Body { value: json!({"spec": {}}), duplicates: vec![] };
+    let status =
+        nameless.into_patched(&widget, &Schema::anything(), FieldValidation::Warn, None).unwrap_err();
+    assert_eq!(
+        status.message,
+        r#" "" is invalid: patch: Invalid value: "{\"spec\":{}}": Object 'Kind' is missing in '{"spec":{}}'"#
+    );
+}

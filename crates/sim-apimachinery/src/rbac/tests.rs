@@ -112,3 +112,18 @@ fn a_rules_review_lists_what_holds_in_the_namespace() {
         json!(["*"])
     );
 }
+
+#[test]
+fn the_roles_for_people_contain_each_other() {
+    let objects = bootstrap();
+    let rules = |name: &str| {
+        let role = objects.iter().find(|o| o["kind"] == "ClusterRole" && o["metadata"]["name"] == name);
+        elements(&role.unwrap()["rules"]).to_vec()
+    };
+    let (view, edit, admin) = (rules("view"), rules("edit"), rules("admin"));
+    assert!(view.iter().all(|rule| edit.contains(rule)) && edit.iter().all(|rule| admin.contains(rule)));
+    assert!(view.len() > 5 && view.len() < edit.len() && edit.len() < admin.len());
+    let verbs = view.iter().flat_map(|rule| elements(&rule["verbs"]));
+    assert!(verbs.map(text).all(|verb| ["get", "list", "watch"].contains(&verb)));
+    assert!(gather(objects.iter().filter(|o| o["kind"] == "ClusterRole")).is_empty());
+}

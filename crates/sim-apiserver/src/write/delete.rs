@@ -6,8 +6,7 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sim_apimachinery::kind as api;
-use sim_apimachinery::status::Cause;
+use sim_apimachinery::{kind as api, options};
 
 use super::{is_held, removed};
 use crate::Failure;
@@ -53,24 +52,35 @@ pub(crate) enum Outcome {
 }
 
 fn options(ask: &Ask) -> Result<Options, Failure> {
-    let mut options = if ask.body.is_empty() {
-        Options::default()
-    } else {
-        let body = ask.media.document(&ask.body)?;
-        serde_json::from_value(without_nulls(body))
-            .map_err(|e| Failure::bad_request(format!("DeleteOptions: {e}")))?
+    if !ask.body.is_empty() {
+        return Options::of_body(ask.media.document(&ask.body)?);
+    }
+    let options = Options {
+        preconditions: Preconditions::default(),
+        propagation_policy: ask.query.propagation_policy.clone(),
+        orphan_dependents: ask.query.orphan_dependents,
+        dry_run: ask.query.dry_run.clone(),
     };
-    if options.propagation_policy.is_none() {
-        options.propagation_policy.clone_from(&ask.query.propagation_policy);
+    options.checked()
+}
+
+impl Options {
+    /// Reads them from a body, besides which the query does not count.
+    pub(super) fn of_body(body: Value) -> Result<Self, Failure> {
+        let options: Option<Self> = serde_json::from_value(without_nulls(body))
+            .map_err(|e| Failure::bad_request(format!("DeleteOptions: {e}")))?;
+        options.unwrap_or_default().checked()
     }
-    if let Some(policy) = &options.propagation_policy
-        && !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan")
-    {
-        let supported = ["Foreground", "Background", "Orphan", "nil"];
-        let cause = Cause::not_supported("propagationPolicy", &policy.as_str().into(), &supported);
-        return Err(Failure::invalid_kind("meta.k8s.io", "DeleteOptions", "", &[cause]));
+
+    fn checked(self) -> Result<Self, Failure> {
+        let options = options::Delete {
+            dry_run: &self.dry_run,
+            propagation_policy: self.propagation_policy.as_deref(),
+            orphan_dependents: self.orphan_dependents,
+        };
+        options::refusal("DeleteOptions", &options.faults())?;
+        Ok(self)
     }
-    Ok(options)
 }
 
 fn without_nulls(mut value: Value) -> Value {
@@ -129,7 +139,7 @@ pub(crate) async fn delete(
     let not_found = || Failure::not_found(ask.api(), &key.name);
     let current = server.0.store.get(&kind.table, key).ok_or_else(not_found)?;
     check(ask, &current, key, options)?;
-    let dry_run = ask.query.dry_run || options.dry_run.iter().any(|run| run == "All");
+    let dry_run = ask.is_dry_run() || !options.dry_run.is_empty();
     let write = Write {
         operation: admission::Operation::Delete,
         name: &key.name,

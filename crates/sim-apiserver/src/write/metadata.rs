@@ -26,7 +26,7 @@ pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result
     let given = &object["metadata"];
     // it is the storage that refuses this, and a dry run does not get there
     let versioned = !matches!(given["resourceVersion"].as_str().unwrap_or_default(), "" | "0");
-    if versioned && !ask.query.dry_run {
+    if versioned && !ask.is_dry_run() {
         let message = "resourceVersion should not be set on objects to be created".to_owned();
         return Err(Failure { code: 500, reason: "", message, details: Value::Null });
     }

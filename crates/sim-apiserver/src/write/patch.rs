@@ -1,9 +1,10 @@
 //! The four kinds of patches, each from the state that is there and a body to the state that is wanted.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sim_apimachinery::body::Body;
+use sim_apimachinery::kind::group_version;
 
-use super::checked;
+use super::{checked, in_kept_words, validation};
 use crate::Failure;
 use crate::form::in_version;
 use crate::machinery;
@@ -19,35 +20,57 @@ const OPERATIONS: usize = 10_000;
 pub(super) fn patched(server: &ApiServer, ask: &Ask, old: &Value) -> Result<Value, Failure> {
     // clients know the object in the words of the version that they ask for
     let mut object = in_version(&ask.kind, ask.version, old);
+    let mut duplicates = vec![];
+    let mut strategic = None;
     match ask.media {
-        Media::MergePatch => json_patch::merge(&mut object, &document(ask)?),
+        Media::MergePatch => {
+            let patch = document(ask)?;
+            json_patch::merge(&mut object, &patch.value);
+            duplicates = patch.duplicates;
+        }
         Media::JsonPatch => operations(&mut object, &ask.body, ask)?,
         Media::StrategicMergePatch if ask.kind.is_custom() => {
             return Err(Failure::unsupported_media_type(MEDIA_TYPES));
         }
         Media::StrategicMergePatch => {
-            object = machinery::strategic_merge(ask, &object, &document(ask)?)?;
+            let patch = document(ask)?;
+            object = machinery::strategic_merge(ask, &object, &patch.value)?;
+            duplicates = patch.duplicates;
+            strategic = Some(patch.value);
         }
-        Media::ApplyPatch => {
-            let applied = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
-            return machinery::apply(server, ask, Some(old), &applied);
-        }
+        Media::ApplyPatch => return machinery::apply(server, ask, Some(old), &applied(ask)?),
         _ => return Err(Failure::unsupported_media_type(MEDIA_TYPES)),
     }
-    checked(ask, Body { value: object, duplicates: vec![] })
+    let body = Body { value: object, duplicates };
+    let (object, warnings) =
+        body.into_patched(ask.api(), ask.schema(), validation(ask), strategic.as_ref())?;
+    Ok(in_kept_words(ask, object, warnings))
 }
 
 /// The object that an apply patch makes where there is none.
 pub(super) fn applied_to_nothing(server: &ApiServer, ask: &Ask) -> Result<Value, Failure> {
-    let applied = checked(ask, Body { value: document(ask)?, duplicates: vec![] })?;
-    machinery::apply(server, ask, None, &applied)
+    machinery::apply(server, ask, None, &applied(ask)?)
+}
+
+/// The object in an apply patch, which must say what it is.
+fn applied(ask: &Ask) -> Result<Value, Failure> {
+    let Body { value, .. } = document(ask)?;
+    let text = |field: &str| value[field].as_str().unwrap_or_default();
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if api_version != ask.api().api_version() || kind != ask.kind.kind {
+        let (group, version) = group_version(api_version);
+        return Err(Failure::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+    }
+    checked(ask, Body { value, duplicates: vec![] })
 }
 
 /// The `Scale` that the body makes of the present one.
 pub(super) fn scale(ask: &Ask, old: &Value) -> Result<Value, Failure> {
     let mut scale = crate::scale::read(&ask.kind, ask.version, old)?;
     match ask.media {
-        Media::MergePatch | Media::StrategicMergePatch => json_patch::merge(&mut scale, &document(ask)?),
+        Media::MergePatch | Media::StrategicMergePatch => {
+            json_patch::merge(&mut scale, &document(ask)?.value);
+        }
         Media::JsonPatch => operations(&mut scale, &ask.body, ask)?,
         Media::ApplyPatch => return Err(Failure::unsupported_media_type(&MEDIA_TYPES[..2])),
         media => scale = media.document(&ask.body)?,
@@ -55,30 +78,35 @@ pub(super) fn scale(ask: &Ask, old: &Value) -> Result<Value, Failure> {
     Ok(scale)
 }
 
-fn document(ask: &Ask) -> Result<Value, Failure> {
-    let document = ask.media.document(&ask.body)?;
-    if document.is_object() {
-        Ok(document)
-    } else {
-        Err(Failure::bad_request("error decoding patch: it is no JSON object"))
-    }
+fn document(ask: &Ask) -> Result<Body, Failure> {
+    let document = match ask.media {
+        Media::ApplyPatch => Body { value: ask.media.document(&ask.body)?, duplicates: vec![] },
+        _ => Body::read(&ask.body).map_err(|e| undecodable(&e))?,
+    };
+    if document.value.is_object() { Ok(document) } else { Err(undecodable(&"it is no JSON object")) }
+}
+
+fn undecodable(why: &dyn std::fmt::Display) -> Failure {
+    Failure::bad_request(format!("error decoding patch: {why}"))
 }
 
 fn operations(object: &mut Value, body: &[u8], ask: &Ask) -> Result<(), Failure> {
-    let patch: json_patch::Patch = serde_json::from_slice(body)
-        .map_err(|e| Failure::bad_request(format!("error decoding patch: {e}")))?;
+    let operations: Vec<Map<String, Value>> = serde_json::from_slice(body).map_err(|e| undecodable(&e))?;
+    let operations = operations.into_iter().map(Value::Object).collect();
+    let patch: json_patch::Patch = serde_json::from_value(operations).map_err(|e| inapplicable(&e, ask))?;
     if patch.0.len() > OPERATIONS {
         return Err(Failure::too_large(OPERATIONS));
     }
     let patch = json_patch::Patch(
         patch.0.into_iter().filter(|operation| !tests_for_absence(operation, object)).collect(),
     );
-    json_patch::patch(object, &patch).map_err(|e| {
-        tracing::debug!(error = %e, name = ask.name(), "JSON patch does not apply");
-        let details = Value::Object(serde_json::Map::new());
-        let message = "the server rejected our request due to an error in our request".to_owned();
-        Failure { code: 422, reason: "Invalid", message, details }
-    })
+    json_patch::patch(object, &patch).map_err(|e| inapplicable(&e, ask))
+}
+
+fn inapplicable(error: &dyn std::fmt::Display, ask: &Ask) -> Failure {
+    tracing::debug!(%error, name = ask.name(), "JSON patch does not apply");
+    let message = "the server rejected our request due to an error in our request".to_owned();
+    Failure { code: 422, reason: "Invalid", message, details: Value::Object(Map::new()) }
 }
 
 /// Go's library lets `test` with null pass on a path that is not there, and clients rely on it.

@@ -12,6 +12,7 @@ use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -82,6 +83,45 @@ async fn a_mutating_webhook_changes_what_is_kept() {
     assert_eq!((&asked[0]["operation"], &asked[0]["namespace"]), (&json!("CREATE"), &json!("shop")));
     assert_eq!(asked[0]["userInfo"]["username"], "admin");
     assert_eq!(asked[0]["oldObject"], Value::Null);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_mutating_webhook_changes_is_nobodys_and_it_may_correct_who_owns_what() {
+    let fields = |map: &ConfigMap| {
+        let entries = map.metadata.managed_fields.clone().unwrap_or_default();
+        let data = |entry: ManagedFieldsEntry| {
+            let fields = entry.fields_v1.map(|fields| fields.0["f:data"].clone()).unwrap_or_default();
+            (entry.manager.unwrap_or_default(), fields)
+        };
+        entries.into_iter().map(data).collect::<Vec<_>>()
+    };
+    let (server, client) = cluster();
+    let owners = |manager: &str, operation: &str| {
+        json!([{"manager": manager, "operation": operation, "apiVersion": "v1", "time": "2026-01-01T00:00:00Z",
+            "fieldsType": "FieldsV1", "fieldsV1": {"f:data": {"f:added": {}}}}])
+    };
+    let (theirs, unreadable) = (owners("hook", "Update"), owners("hook", "Guess"));
+    webhook(&server, move |request| {
+        let mut patch = vec![json!({"op": "add", "path": "/data/added", "value": "by webhook"})];
+        let owners = match request["name"].as_str().unwrap_or_default() {
+            "corrected" => Some(theirs.clone()),
+            "broken" => Some(unreadable.clone()),
+            _ => None,
+        };
+        patch.extend(
+            owners.map(|owners| json!({"op": "add", "path": "/metadata/managedFields", "value": owners})),
+        );
+        json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(json!(patch).to_string())})
+    });
+    mutating(&client, rules(&["CREATE"], json!({}))).await;
+    let post = PostParams { field_manager: Some("web".to_owned()), ..PostParams::default() };
+    let as_sent = vec![("web".to_owned(), json!({".": {}, "f:key": {}}))];
+    let corrected = vec![("hook".to_owned(), json!({"f:added": {}}))];
+    for (name, expected) in [("left", &as_sent), ("broken", &as_sent), ("corrected", &corrected)] {
+        let made = maps(&client).create(&post, &config_map(name, "1")).await.unwrap();
+        assert_eq!(fields(&made), *expected, "{name}");
+        assert_eq!(made.data.unwrap()["added"], "by webhook");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ mod admission;
 mod deletion;
 mod faults;
 mod foreign;
+mod kubectl;
 mod objects;
 mod ownership;
 mod services;

@@ -62,7 +62,9 @@ fn service_network(side: Side) -> &'static str {
 pub(super) fn controller_manager(server: &Server) -> Vec<String> {
     vec![
         format!("--kubeconfig={}", server.file("controller-manager.kubeconfig").display()),
-        "--controllers=garbage-collector-controller,namespace-controller,endpointslice-controller".to_owned(),
+        "--controllers=clusterrole-aggregation-controller,garbage-collector-controller,namespace-controller,\
+         endpointslice-controller"
+            .to_owned(),
         "--leader-elect=false".to_owned(),
         "--use-service-account-credentials=false".to_owned(),
         "--secure-port=0".to_owned(),

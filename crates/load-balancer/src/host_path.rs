@@ -13,8 +13,8 @@
 //! * Both have the object's name. A Service or slice of that name that is not ours is never touched.
 //! * Verdicts live in the slice; with the controller gone, traffic goes on by the last ones.
 //! * Nothing is written that is already so, and nothing here waits: what is waited for is watched
-//!   ([`HostPath::subscribe`]). Two things have no watch, and are looked at again every minute: somebody else's
-//!   Service without our label in our way, and the reasons for which the server refuses what we write.
+//!   ([`HostPath::subscribe`]). Two things have no watch, and are looked at again every minute: a Service or slice
+//!   without our label in our way, and the reasons for which the server refuses what we write.
 
 mod backends;
 mod changes;
@@ -25,11 +25,10 @@ mod probes;
 mod readiness;
 mod service;
 mod slice;
+mod vips;
 mod write;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -119,12 +118,9 @@ impl HostPath {
     ) -> Result<Option<Served>, Error> {
         let Caches { services, slices, .. } = &cx.caches;
         let key = &owner.key;
-        let slice = slices.get(key);
-        let service = match services.get(key) {
-            Some(service) => Some(service),
-            // an endpoint must never get into a stranger's Service, and the cache has only those with our label
-            None => write::look::<Service>(&cx.client, key).await?.map(Arc::new),
-        };
+        let slice = write::find(&cx.client, slices, key).await?;
+        // before the slice is written: an endpoint must never get into a stranger's Service
+        let service = write::find(&cx.client, services, key).await?;
         if let Some(waiting) = obstacle(owner, service.as_deref(), slice.as_deref()) {
             self.prober.watch(key.clone(), BTreeMap::new());
             cx.queue.add_after(key.clone(), NAME_TAKEN_AGAIN);
@@ -178,15 +174,19 @@ impl HostPath {
         lb: &LoadBalancer,
         known: &BTreeMap<BackendId, bool>,
     ) -> backends::Selected {
+        let Caches { balancers, pools, services, .. } = &cx.caches;
+        let (balancers, pools, services) = (balancers.list(), pools.list(), services.list());
+        let namespace = lb.namespace().unwrap_or_default();
         let rules = Rules {
             pod_cidrs: &cx.config.pod_cidrs,
             service_cidrs: &cx.config.service_cidrs,
             nodes: self.host.of_nodes(),
-            vips: vips(&cx.caches).union(&self.host.of_services()).copied().collect(),
+            vips: &vips::of(&namespace, &balancers, &pools, &services) | &self.host.of_services(),
         };
         let previous = known.keys().map(|id| (id.uid.clone(), id.address)).collect();
         let vmis = cx.caches.vmis.list();
-        let of_namespace = vmis.iter().filter(|vmi| vmi.namespace() == lb.namespace()).map(|vmi| &**vmi);
+        let of_namespace =
+            vmis.iter().filter(|vmi| vmi.namespace().as_deref() == Some(&*namespace)).map(|vmi| &**vmi);
         backends::select(&lb.spec.backend_server_selector, of_namespace, &previous, &rules)
     }
 
@@ -200,22 +200,23 @@ impl HostPath {
         self.forget(key);
         let Caches { services, slices, .. } = &cx.caches;
         for _ in 0..ATTEMPTS {
-            let slice = slices.get(key).filter(|slice| owner.standing(slice.meta()) == Standing::Ours);
+            let slice = write::find(&cx.client, slices, key).await?;
+            let slice = slice.filter(|slice| owner.standing(slice.meta()) == Standing::Ours);
             let write = slice.map_or(Write::Nothing, |slice| slice::write_empty(&slice));
             if write::carry_out(&cx.client, slices, key, write).await? == Written::Stale {
                 continue;
             }
-            let service =
-                services.get(key).filter(|service| owner.standing(service.meta()) == Standing::Ours);
+            let service = write::find(&cx.client, services, key).await?;
+            let service = service.filter(|service| owner.standing(service.meta()) == Standing::Ours);
             let Some(service) = service else { return Ok(Withdrawal::Gone) };
             if service.meta().deletion_timestamp.is_some() {
-                return Ok(Withdrawal::Going(going(key)));
+                return Ok(Withdrawal::Going(going(cx, key)));
             }
             if self.may_delete_services.load(Ordering::Relaxed) {
                 let uid = service.uid().unwrap_or_default();
                 match write::delete(&cx.client, services, key, &uid).await? {
                     Deleted::Gone => return Ok(Withdrawal::Gone),
-                    Deleted::Going => return Ok(Withdrawal::Going(going(key))),
+                    Deleted::Going => return Ok(Withdrawal::Going(going(cx, key))),
                     Deleted::Forbidden => {
                         tracing::info!(
                             "our role may not delete Services: they are left to the garbage collector"
@@ -274,7 +275,11 @@ fn obstacle(
     })
 }
 
-fn going(key: &ObjectKey) -> Waiting {
+fn going(cx: &Context, key: &ObjectKey) -> Waiting {
+    if cx.caches.services.get(key).is_none() {
+        // it lost our label, so nothing tells us of its end
+        cx.queue.add_after(key.clone(), NAME_TAKEN_AGAIN);
+    }
     let message = format!("waiting until the Service {key} is gone");
     Waiting { reason: "ServiceGoing", message }
 }
@@ -285,16 +290,6 @@ fn refused(cx: &Context, key: &ObjectKey, kind: &str, why: &str) -> Served {
     cx.queue.add_after(key.clone(), REFUSED_AGAIN);
     let message = format!("the {kind} was refused, correct what the server says of it: {why}");
     Served { waiting: Some(Waiting { reason: "ServiceRefused", message }), ..Served::default() }
-}
-
-/// Every address that a load balancer holds or announces.
-fn vips(caches: &Caches) -> BTreeSet<Ipv4Addr> {
-    let of = |lb: &LoadBalancer| {
-        let status = lb.status.as_ref()?;
-        let allocated = status.allocated_address.as_ref().map(|allocated| allocated.ip.parse());
-        Some([allocated.and_then(Result::ok), status.address.parse().ok()])
-    };
-    caches.balancers.list().iter().filter_map(|lb| of(lb)).flatten().flatten().collect()
 }
 
 #[cfg(test)]

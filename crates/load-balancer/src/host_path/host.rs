@@ -103,7 +103,8 @@ fn of_slice(slice: &EndpointSlice) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-fn of_service(service: &Service) -> Vec<Ipv4Addr> {
+/// What is announced for a Service.
+pub(crate) fn of_service(service: &Service) -> Vec<Ipv4Addr> {
     let status = service.status.iter().filter_map(|status| status.load_balancer.as_ref());
     let ingress = status.filter_map(|status| status.ingress.as_ref()).flatten();
     ingress.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok()).collect()

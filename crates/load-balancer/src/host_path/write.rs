@@ -1,8 +1,10 @@
 //! Carrying out the writes of the host path, and what their answers mean.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use controller_kit::{Cache, Kept, ObjectKey, replace};
+use harvester_api::labels;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, PostParams, Preconditions};
@@ -94,35 +96,40 @@ pub(crate) async fn carry_out<K: HostKind>(
     };
     match answer {
         Ok(object) => {
-            cache.wrote(object);
+            remember(cache, object);
             Ok(Written::Done)
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
             Ok(Written::Refused(status.message.clone()))
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+        // a 404 for a POST is not about the object: its namespace is not there
+        Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && doing == "update") => {
             refresh(client, cache, key).await.map_err(failed("read"))?;
-            match cache.get(key) {
-                // a 404 for a POST is not about the object: its namespace is not there
-                None if doing == "create" => Err(failed(doing)(kube::Error::Api(status))),
-                _ => Ok(Written::Stale),
-            }
+            Ok(Written::Stale)
         }
         Err(source) => Err(failed(doing)(source)),
     }
 }
 
-/// Reads an object afresh, past the watch.
-pub(crate) async fn refresh<K: HostKind>(
+/// The newest version known of an object. The watch tells only of those with our label: a stranger's, and one of ours
+/// that lost the label, are read from the server.
+pub(crate) async fn find<K: HostKind>(
     client: &Client,
     cache: &Cache<Kept<K>>,
     key: &ObjectKey,
-) -> kube::Result<()> {
+) -> Result<Option<Arc<Kept<K>>>, Error> {
+    if let Some(object) = cache.get(key) {
+        return Ok(Some(object));
+    }
+    let found = api::<K>(client, key).get_opt(&key.name).await;
+    Ok(found.map_err(|source| error::<K>("read", key, source))?.map(Arc::new))
+}
+
+/// Reads an object afresh, past the watch.
+async fn refresh<K: HostKind>(client: &Client, cache: &Cache<Kept<K>>, key: &ObjectKey) -> kube::Result<()> {
     match api::<K>(client, key).get_opt(&key.name).await? {
-        Some(object) => {
-            cache.wrote(object);
-        }
-        None => {
+        Some(object) if is_watched(&object) => remember(cache, object),
+        _ => {
             if let Some(uid) = cache.get(key).and_then(|object| object.uid()) {
                 cache.gone(key, &uid);
             }
@@ -131,9 +138,15 @@ pub(crate) async fn refresh<K: HostKind>(
     Ok(())
 }
 
-/// Reads an object that the cache does not have, for instance because it lacks our label.
-pub(crate) async fn look<K: HostKind>(client: &Client, key: &ObjectKey) -> Result<Option<Kept<K>>, Error> {
-    api::<K>(client, key).get_opt(&key.name).await.map_err(|source| error::<K>("read", key, source))
+/// Only what the watch tells of gets into the cache: of everything else it would never learn the end.
+fn remember<K: HostKind>(cache: &Cache<Kept<K>>, object: Kept<K>) {
+    if is_watched(&object) {
+        cache.wrote(object);
+    }
+}
+
+fn is_watched(object: &impl Resource) -> bool {
+    object.labels().get(labels::SERVICE_LB).is_some_and(|value| value == "true")
 }
 
 /// Deletes a Service, if it still is the one that `cache` knows.
@@ -148,7 +161,7 @@ pub(crate) async fn delete(
     match api::<Service>(client, key).delete(&key.name, &params).await {
         Ok(answer) => match answer.left().filter(|object| !object.finalizers().is_empty()) {
             Some(object) => {
-                cache.wrote(object);
+                remember(cache, object);
                 Ok(Deleted::Going)
             }
             None => {

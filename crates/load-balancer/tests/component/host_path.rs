@@ -1,8 +1,9 @@
 //! Stories of vm load balancers: from object to traffic and back.
 
-use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, labels};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt as _;
 use serde_json::json;
 use test_cluster::{Rights, Side, TestCluster};
 
@@ -40,13 +41,7 @@ test_cluster::component_tests! {
         assert!(count("loadbalancers") <= 3, "{writes:#?}");
 
         lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
-        for _ in 0..100 {
-            lab.cluster.settle().await;
-            let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
-            if lab.service().await.is_none() && lab.slice().await.is_none() && pool.status.unwrap().allocated.is_empty() {
-                break;
-            }
-        }
+        lab.until_gone().await;
         assert_eq!(lab.cluster.objects(Side::Harvester).await, before);
         let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
         assert_eq!(pool.status.unwrap().allocated, Default::default());
@@ -96,6 +91,74 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
         lab.cluster.settle().await;
         assert_eq!(lab.balancer().await.status.unwrap().backends.len(), 1);
+    }
+
+    async fn that_we_cannot_dial_takes_nobodys_traffic_away(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.answer("192.168.7.11");
+        lab.no_dial("192.168.7.12");
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        lab.no_dial("192.168.7.11");
+        lab.until_dialled("192.168.7.11", 5).await;
+        lab.until_dialled("192.168.7.12", 5).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        let backends = lab.balancer().await.status.unwrap().backends;
+        let errors: Vec<_> = backends.iter().map(|backend| (backend.ready, backend.last_error.as_str())).collect();
+        assert_eq!(errors, [(true, ""), (false, "could not dial: no file descriptor is left")]);
+        lab.refuse("192.168.7.11");
+        lab.answer("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+    }
+
+    async fn an_address_that_another_tenant_writes_in_a_status_takes_no_backend_away(cluster: TestCluster) {
+        // addresses.md 8: whoever has the credentials of a guest cluster may write status.address of its objects
+        let lab = Lab::serving(cluster).await;
+        lab.cluster.harvester.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
+        for (namespace, address) in [("shop", "192.168.7.11"), ("team-a", "192.168.7.13")] {
+            lab.cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+                   metadata: {{name: guest, namespace: {namespace}}}, spec: {{workloadType: cluster, ipam: dhcp}}}}"
+            )).await;
+            lab.cluster.settle().await;
+            let lease = json!({"status": {"address": address}});
+            lab.cluster.harvester.patch::<LoadBalancer>(&format!("{namespace}/guest"), lease).await;
+        }
+        lab.cluster.settle().await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        // within the namespace it counts: the nodes of a guest cluster report the addresses that they announce
+        lab.vm("api-3", "api", "192.168.7.13").await;
+        lab.vm("api-4", "api", "192.168.7.14").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.14+"]).await;
+    }
+
+    async fn what_lost_our_label_gets_it_back(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        let bare = || json!({"metadata": {"labels": {labels::SERVICE_LB: null}}});
+        lab.cluster.harvester.patch::<EndpointSlice>("team-a/web", bare()).await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare()).await;
+        lab.cluster.settle().await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.cluster.settle().await;
+        let (slice, service) = (lab.slice().await.unwrap(), lab.service().await.unwrap());
+        assert_eq!(slice.labels()[labels::SERVICE_LB], "true");
+        assert_eq!(service.labels()[labels::SERVICE_LB], "true");
+
+        // while nobody looks, and the object goes with it
+        let mut lab = lab;
+        lab.stop_controller().await;
+        lab.cluster.harvester.patch::<EndpointSlice>("team-a/web", bare()).await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare()).await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.writes();
+        lab.start_controller();
+        lab.until_gone().await;
+        let deletes = lab.writes().iter().filter(|write| *write == "delete services 200").count();
+        assert_eq!(deletes, usize::from(lab.cluster.rights() == Rights::Ours));
     }
 
     async fn who_enters_or_leaves_the_selector_enters_or_leaves_the_slice(cluster: TestCluster) {
@@ -246,5 +309,33 @@ test_cluster::component_tests! {
         lab.cluster.harvester.delete::<Service>("team-a/web").await;
         lab.cluster.advance(A_WHILE * 3).await;
         lab.until_endpoints(&["192.168.7.11+"]).await;
+    }
+
+    #[simulated_only("waits for the look of a minute later")]
+    async fn a_slice_of_somebody_else_is_not_touched_and_named_and_its_end_is_noticed(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        let stranger = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web, namespace: team-a},
+            addressType: IPv4, endpoints: [], ports: []}";
+        let message = "the EndpointSlice team-a/web belongs to somebody else: delete or rename it, or give the load balancer another name";
+        // newer than everything that the watch has told, and older than that
+        for another in [false, true] {
+            lab.cluster.harvester.apply(stranger).await;
+            let theirs = lab.slice().await.unwrap();
+            if another {
+                lab.cluster.harvester.apply(&stranger.replace(
+                    "{name: web,", "{name: other, labels: {loadbalancer.harvesterhci.io/servicelb: 'true'},")).await;
+                lab.cluster.settle().await;
+            }
+            lab.web("{}").await;
+            lab.until_ready_says(message).await;
+            assert_eq!(lab.slice().await.unwrap(), theirs);
+            assert_eq!(lab.service().await, None);
+            lab.cluster.harvester.delete::<EndpointSlice>("team-a/web").await;
+            lab.cluster.advance(A_WHILE * 3).await;
+            lab.until_endpoints(&["192.168.7.11+"]).await;
+            lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+            lab.until_gone().await;
+        }
     }
 }

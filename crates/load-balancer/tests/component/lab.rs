@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use harvester_api::{Condition, LoadBalancer, condition};
+use harvester_api::{Condition, IPPool, LoadBalancer, condition};
 use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -21,6 +21,8 @@ const RESTS: usize = 80;
 pub(crate) struct Lab {
     pub(crate) cluster: TestCluster,
     answers: Arc<Mutex<BTreeMap<SocketAddr, Answer>>>,
+    /// How often each address was dialled.
+    dials: Arc<Mutex<BTreeMap<SocketAddr, usize>>>,
     controller: Option<Controller>,
 }
 
@@ -29,6 +31,8 @@ pub(crate) struct Lab {
 enum Answer {
     Yes,
     Silence,
+    /// Our own side cannot even try.
+    NoDial,
 }
 
 impl Lab {
@@ -43,7 +47,7 @@ impl Lab {
             )
             .await;
         drop(tracing_subscriber::fmt().with_env_filter("warn").with_test_writer().try_init());
-        let mut lab = Self { cluster, answers: Arc::default(), controller: None };
+        let mut lab = Self { cluster, answers: Arc::default(), dials: Arc::default(), controller: None };
         lab.start_controller();
         lab
     }
@@ -60,13 +64,15 @@ impl Lab {
     }
 
     pub(crate) fn start_controller(&mut self) {
-        let answers = self.answers.clone();
+        let (answers, dials) = (self.answers.clone(), self.dials.clone());
         let dial: Dial = Arc::new(move |address| {
+            *dials.lock().unwrap().entry(address).or_default() += 1;
             let answer = answers.lock().unwrap().get(&address).copied();
             async move {
                 match answer {
                     Some(Answer::Yes) => Ok(()),
                     Some(Answer::Silence) => std::future::pending().await,
+                    Some(Answer::NoDial) => Err(DialError::Local("no file descriptor is left".to_owned())),
                     None => Err(DialError::Refused),
                 }
             }
@@ -119,6 +125,24 @@ impl Lab {
 
     pub(crate) fn silence(&self, address: &str) {
         self.answers.lock().unwrap().insert(port_of(address), Answer::Silence);
+    }
+
+    /// Dials to it fail on our own side.
+    pub(crate) fn no_dial(&self, address: &str) {
+        self.answers.lock().unwrap().insert(port_of(address), Answer::NoDial);
+    }
+
+    /// Waits until it was dialled so often again.
+    pub(crate) async fn until_dialled(&self, address: &str, times: usize) {
+        let dialled = || self.dials.lock().unwrap().get(&port_of(address)).copied().unwrap_or_default();
+        let before = dialled();
+        for _ in 0..RESTS {
+            self.cluster.settle().await;
+            if dialled() >= before + times {
+                return self.cluster.settle().await;
+            }
+        }
+        panic!("{address} was dialled {} times", dialled() - before);
     }
 
     /// Announces what the Service asks for, as kube-vip does.
@@ -193,6 +217,19 @@ impl Lab {
             }
         }
         panic!("expected {expected:?}, it stays {seen:#?}");
+    }
+
+    /// Waits until Service, slice and record of `web` are gone.
+    pub(crate) async fn until_gone(&self) {
+        for _ in 0..100 {
+            self.cluster.settle().await;
+            let pool = self.cluster.harvester.get::<IPPool>("edge").await.expect("it stays");
+            let held = !pool.status.unwrap_or_default().allocated.is_empty();
+            if self.service().await.is_none() && self.slice().await.is_none() && !held {
+                return;
+            }
+        }
+        panic!("there is something left");
     }
 
     pub(crate) async fn until_address(&self, expected: &str) {

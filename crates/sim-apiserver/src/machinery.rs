@@ -4,7 +4,6 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 use sim_apimachinery::managed_fields::{self, Writer};
 use sim_apimachinery::schema::{self, Schema};
-use sim_apimachinery::status::Cause;
 use sim_apimachinery::{apply as server_side, protobuf, strategic_merge as strategic, table};
 
 use crate::Failure;
@@ -104,12 +103,8 @@ pub(crate) fn apply(
     live: Option<&Value>,
     applied: &Value,
 ) -> Result<Value, Failure> {
-    if ask.query.field_manager.is_none() {
-        let cause = Cause::required("fieldManager", "is required for apply patch");
-        return Err(Failure::invalid_kind("meta.k8s.io", "PatchOptions", "", &[cause]));
-    }
     with_writer(server, ask, |schema, writer| {
-        server_side::apply(ask.api(), schema, live, applied, writer, ask.query.force)
+        server_side::apply(ask.api(), schema, live, applied, writer, ask.query.force == Some(true))
     })
 }
 

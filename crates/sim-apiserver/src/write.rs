@@ -8,6 +8,7 @@
 
 mod create;
 pub(crate) mod delete;
+mod evict;
 pub(crate) mod metadata;
 mod modify;
 mod patch;
@@ -32,6 +33,9 @@ use crate::store::{Key, Stored};
 /// Answers a request that changes something.
 pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Answer>, Failure> {
     let answer = match ask.verb {
+        Verb::Create if ask.kind.behaviour == Behaviour::Pod && ask.subresource() == "eviction" => {
+            evict::evict(server, ask).await
+        }
         Verb::Create => {
             let stored = create::create(server, ask).await?;
             Ok(present(server, ask, StatusCode::CREATED, &stored))
@@ -66,17 +70,27 @@ fn checked(ask: &Ask, body: Body) -> Result<Value, Failure> {
     if !body.value.is_object() {
         return Err(Failure::bad_request("the object provided is unrecognized: it is no JSON object"));
     }
-    let validation = FieldValidation::parse(ask.query.field_validation.as_deref().unwrap_or_default())?;
-    let (mut object, warnings) = body.into_object(ask.api(), ask.schema(), validation)?;
+    let (object, warnings) = body.into_object(ask.api(), ask.schema(), validation(ask))?;
+    Ok(in_kept_words(ask, object, warnings))
+}
+
+/// How strict the client wants the server to be with its objects.
+fn validation(ask: &Ask) -> FieldValidation {
+    let text = ask.query.field_validation.as_deref().unwrap_or_default();
+    FieldValidation::parse(text).expect("options are checked before objects are read")
+}
+
+/// An object as it is kept, after what its reading has to say was said.
+fn in_kept_words(ask: &Ask, mut object: Value, warnings: Vec<String>) -> Value {
     ask.warn(warnings);
     if !object["metadata"].is_object() {
         object["metadata"] = json!({});
     }
     if ask.kind.behaviour == Behaviour::NewEvent {
-        return Ok(sim_apimachinery::event::from_new(&object));
+        return sim_apimachinery::event::from_new(&object);
     }
     object["apiVersion"] = ask.kind.stored_as.clone().into();
-    Ok(object)
+    object
 }
 
 /// An object as a webhook has changed it: it may have become anything.
@@ -145,9 +159,4 @@ fn removed(ask: &Ask, stored: &Stored) -> Response<Answer> {
 /// The key of the object that the path names.
 fn key(ask: &Ask) -> Key {
     Key::new(ask.namespace(), ask.name())
-}
-
-/// Patches have content types of their own.
-fn is_patch(media: Media) -> bool {
-    matches!(media, Media::JsonPatch | Media::MergePatch | Media::StrategicMergePatch | Media::ApplyPatch)
 }

@@ -10,16 +10,21 @@ use crate::Failure;
 use crate::admission::{self, Write};
 use crate::kind::Behaviour;
 use crate::machinery::{self, Operation};
+use crate::request::Target;
 use crate::rules;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Inner, Key, Lifetime, Stored};
 
 /// Makes the object in the body of a POST.
 pub(super) async fn create(server: &ApiServer, ask: &Ask) -> Result<Arc<Stored>, Failure> {
-    if ask.target.name.is_some() {
-        return Err(Failure::method_not_allowed());
+    match &ask.target {
+        Target { name: None, .. } => {}
+        Target { subresource: Some(name), .. } if !ask.api().has_subresource(name) => {
+            return Err(Failure::no_such_path());
+        }
+        _ => return Err(Failure::method_not_allowed()),
     }
-    if super::is_patch(ask.media) {
+    if ask.media.is_patch() {
         return Err(Failure::unsupported_media_type(&["application/json", "application/yaml"]));
     }
     let object = object(ask)?;
@@ -45,13 +50,14 @@ pub(super) async fn store(
     rules::complete(ask, &mut object);
     // before webhooks are asked, and before the server adds what is its own
     machinery::own(server, ask, operation, None, &mut object);
-    let dry_run = ask.query.dry_run;
+    let dry_run = ask.is_dry_run();
     let write = Write { operation: admission::Operation::Create, name: &name, old: None, new: None, dry_run };
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&object), ..write }).await? {
         let before = std::mem::replace(&mut object, super::mutated(ask, mutated)?);
         rules::complete(ask, &mut object);
         machinery::own_after_webhooks(&before, &mut object);
     }
+    rules::may_grant(server, ask, None, &object)?;
     rules::prepare_create(server, ask, &mut object)?;
     rules::validate(ask, None, &object)?;
     admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;

@@ -28,15 +28,17 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
         "status" if ask.api().has_status() => {}
         "scale" if ask.kind.versions[ask.version].scale.is_some() => {}
         "finalize" if ask.kind.behaviour == Behaviour::Namespace => {}
+        "ephemeralcontainers" if ask.kind.behaviour == Behaviour::Pod => {}
+        other if ask.api().has_subresource(other) => return Err(Failure::method_not_allowed()),
         _ if ask.kind.is_custom() => return Err(Failure::not_found(ask.api(), ask.name())),
         _ => return Err(Failure::no_such_path()),
     }
-    if ask.verb == Verb::Patch && !super::is_patch(ask.media) {
+    if ask.verb == Verb::Patch && !ask.media.is_patch() {
         let message = "415: Unsupported Media Type".to_owned();
         let details = Value::Object(serde_json::Map::new());
         return Err(Failure { code: 415, reason: "UnsupportedMediaType", message, details });
     }
-    if ask.verb == Verb::Update && super::is_patch(ask.media) {
+    if ask.verb == Verb::Update && ask.media.is_patch() {
         return Err(Failure::unsupported_media_type(&["application/json", "application/yaml"]));
     }
     for _ in 0..ATTEMPTS {
@@ -93,7 +95,7 @@ async fn attempt(
         name: ask.name(),
         old: Some(old),
         new: None,
-        dry_run: ask.query.dry_run,
+        dry_run: ask.is_dry_run(),
     };
     if let Some(mutated) = admission::mutate(server, ask, Write { new: Some(&new), ..write }).await? {
         let before = std::mem::replace(&mut new, super::mutated(ask, mutated)?);
@@ -102,6 +104,7 @@ async fn attempt(
         rules::complete(ask, &mut new);
         machinery::own_after_webhooks(&before, &mut new);
     }
+    rules::may_grant(server, ask, Some(old), &new)?;
     rules::prepare_update(server, ask, old, &mut new);
     rules::validate(ask, Some(old), &new)?;
     rules::as_stored(ask, &mut new);
@@ -119,7 +122,7 @@ async fn attempt(
             return Ok(None);
         }
         rules::allocate(inner, ask, Some(old), &mut new)?;
-        if ask.query.dry_run {
+        if ask.is_dry_run() {
             return Ok(Some(Arc::new(Stored::unkept(new))));
         }
         if current.is_deleting() && !is_held(&ask.kind, &new) {
@@ -132,7 +135,7 @@ async fn attempt(
     })?;
     if let Some(stored) = &stored
         && ask.kind.behaviour == Behaviour::Definition
-        && !ask.query.dry_run
+        && !ask.is_dry_run()
     {
         follow_definition(server, &stored.value);
     }
@@ -177,6 +180,15 @@ fn only_what_the_path_may_write(ask: &Ask, old: &Value, new: &mut Value) {
             *new = old.clone();
             new["metadata"] = metadata;
             new["spec"]["finalizers"] = finalizers;
+        }
+        "ephemeralcontainers" => {
+            let containers = new["spec"]["ephemeralContainers"].clone();
+            let metadata = new["metadata"].clone();
+            *new = old.clone();
+            new["metadata"] = metadata;
+            if containers.is_array() {
+                new["spec"]["ephemeralContainers"] = containers;
+            }
         }
         "" if ask.api().has_status() => take(new, "status"),
         _ => {}

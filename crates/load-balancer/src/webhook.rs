@@ -17,6 +17,7 @@ pub mod ip_pool;
 mod judge;
 mod keep;
 pub mod load_balancer;
+mod owners;
 mod patch;
 pub mod review;
 mod secret;

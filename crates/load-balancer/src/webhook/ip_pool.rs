@@ -1,12 +1,11 @@
 //! Rules and labels for IPPools. The rules about ranges and scopes are the crate `ipam`'s.
 
 use harvester_api::{IPPool, labels};
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::Policy;
 use super::patch::{set_entries, set_root};
 use super::review::{Fault, Operation, Request};
-use super::status;
+use super::{Policy, owners, status};
 use crate::pool::view;
 
 /// What the rules and labels follow from, beside the request.
@@ -119,7 +118,8 @@ pub fn validate(request: &Request, world: &World, policy: &Policy) -> Vec<Fault>
     faults
 }
 
-/// The operations that label the pool and put a status back that is not the writer's to change.
+/// The operations that label the pool, and put a status back that is not the writer's to change, with the owners of
+/// its records.
 ///
 /// # Errors
 /// The network is new, and its definition is wrong or not there.
@@ -145,6 +145,12 @@ pub fn mutate(request: &Request, world: &World, policy: &Policy) -> Result<Vec<V
     if request.user != policy.status_writer {
         let standing = status::of_pool(object, &request.old);
         operations.extend(set_root(object, "status", &standing));
+        let had = &request.old["status"]["allocated"];
+        let stand = standing["allocated"].as_object().into_iter().flatten();
+        let stand = stand.filter(|(address, holder)| had.get(*address) == Some(*holder));
+        if let Some(owners) = owners::kept(object, &request.old, stand.map(|(address, _)| address)) {
+            operations.push(json!({"op": "add", "path": "/metadata/managedFields", "value": owners}));
+        }
     }
     Ok(operations)
 }

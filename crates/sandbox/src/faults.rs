@@ -36,13 +36,17 @@ Requests, by rules in ConfigMap kube-system/sim-faults of each cluster (not with
 
   user         name of the user, or of its service account; all users but the administrator when left out.
                guest.kubeconfig and harvester.kubeconfig are those of the administrator, admin
-  verb         get, list, watch, create, update, patch, delete
-  resource     plural, or plural/subresource
-  name         of the object
+  verb         get, list, watch, create, update, patch, delete, deletecollection
+  resource     plural without the group, or plural/subresource
+  name         of the object, for verbs that name one in their path: not create, list, watch
   nth          only this request, counted from 1
   probability  0 to 1
   answer       403, 409, 410 (inside a watch stream), 429, 500, drop, or delay=<duration such as 300ms>
   when         before (default) or after the request was carried out
+
+A * at the end of user, verb, resource or name stands for any end. A rule that could never hit a request is refused,
+one for a kind that the server does not have gets a warning. No rule hits the administrator's requests for this
+ConfigMap. An annotation that is misspelt or has an unknown value gets an Event on its object.
 ";
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! Rules come from two places: a program says [`Faults::add`], a person writes them into the ConfigMap
 //! `kube-system/sim-faults` (key `rules`, a YAML list), which is obeyed from its next version on. Chances are drawn from
-//! a seed, so a schedule can be repeated. The administrator is hit only by rules that name a user.
+//! a seed, so a schedule can be repeated. The administrator is hit only by rules that name a user, and never where he
+//! reads, changes or deletes that ConfigMap.
 
 mod rule;
 
@@ -35,7 +36,16 @@ pub(crate) struct Aim<'a> {
     pub(crate) verb: &'a str,
     /// Plural, with the subresource where there is one: `services/status`.
     pub(crate) resource: &'a str,
+    /// Empty across namespaces and outside of them.
+    pub(crate) namespace: &'a str,
     pub(crate) name: &'a str,
+}
+
+impl Aim<'_> {
+    /// The way back from rules that hit too much.
+    fn is_way_back(self) -> bool {
+        self.is_admin && self.resource == "configmaps" && (self.namespace, self.name) == CONFIG_MAP
+    }
 }
 
 #[derive(Debug)]
@@ -150,7 +160,21 @@ impl ApiServer {
     /// The fault that hits a request, by the rules as they stand now.
     pub(crate) fn fault(&self, aim: Aim<'_>) -> Option<Fault> {
         self.read_written_rules();
-        if self.0.faults.is_idle() { None } else { self.0.faults.draw(aim) }
+        if self.0.faults.is_idle() || aim.is_way_back() { None } else { self.0.faults.draw(aim) }
+    }
+
+    /// What a person should hear of the rules in `text`: the kinds that this server does not have, or not yet. Rules
+    /// that cannot be read are refused elsewhere.
+    pub(crate) fn doubts(&self, text: &str) -> Vec<String> {
+        let (rules, kinds) = (Rule::parse(text).unwrap_or_default(), self.kinds());
+        let unknown = rules.iter().enumerate().filter_map(|(i, rule)| {
+            let plural = rule.plural().filter(|plural| kinds.iter().all(|kind| kind.plural != *plural))?;
+            Some(format!(
+                "rule {}: this server has no {plural}, so it hits nothing; see kubectl api-resources",
+                i + 1
+            ))
+        });
+        unknown.collect()
     }
 
     fn read_written_rules(&self) {

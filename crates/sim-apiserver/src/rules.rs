@@ -97,26 +97,41 @@ pub(crate) fn prepare_update(server: &ApiServer, ask: &Ask, old: &Value, new: &m
 }
 
 /// Refuses an object with everything that is wrong with it.
-pub(crate) fn validate(ask: &Ask, old: Option<&Value>, new: &Value) -> Result<(), Failure> {
+pub(crate) fn validate(
+    server: &ApiServer,
+    ask: &Ask,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<(), Failure> {
     let mut causes = rules::metadata(ask.api(), old, new);
     match ask.kind.behaviour {
         Behaviour::Service if ask.subresource() == "status" => causes.extend(rules::service_status(new)),
         Behaviour::Custom => causes.extend(ask.schema().validate(new)),
         _ => causes.extend(rules::faults(ask.api(), old, new)),
     }
-    causes.extend(wrong_rules(ask, new));
+    if orders_faults(ask, new) {
+        causes.extend(wrong_rules(new));
+        ask.warn(server.doubts(new["data"]["rules"].as_str().unwrap_or_default()));
+    }
     if causes.is_empty() { Ok(()) } else { Err(refusal(ask, new, &causes)) }
 }
 
-/// The ConfigMap that orders this server's faults must be one that it can read.
-fn wrong_rules(ask: &Ask, new: &Value) -> Option<Cause> {
+/// Whether this is the ConfigMap that orders this server's faults.
+fn orders_faults(ask: &Ask, new: &Value) -> bool {
     let place = (ask.namespace(), new["metadata"]["name"].as_str().unwrap_or_default());
-    if ask.kind.plural != "configmaps" || place != faults::CONFIG_MAP {
-        return None;
-    }
+    ask.kind.plural == "configmaps" && place == faults::CONFIG_MAP
+}
+
+/// The rules must be ones that can be read, where they are read.
+fn wrong_rules(new: &Value) -> impl Iterator<Item = Cause> {
+    let keys = new["data"].as_object().into_iter().flatten();
+    let stray = keys.filter(|(key, _)| *key != "rules").map(|(key, text)| {
+        let told = "nobody reads this key: rules are a YAML list in the key rules";
+        Cause::invalid(&format!("data[{key}]"), text, told)
+    });
     let text = &new["data"]["rules"];
-    let fault = faults::Rule::parse(text.as_str().unwrap_or_default()).err()?;
-    Some(Cause::invalid("data[rules]", text, &fault))
+    let fault = faults::Rule::parse(text.as_str().unwrap_or_default()).err();
+    stray.chain(fault.map(|fault| Cause::invalid("data[rules]", text, &fault)))
 }
 
 /// Gives an object what only one can have: cluster addresses and node ports.

@@ -290,6 +290,7 @@ impl ApiServer {
             is_admin: user.may_do_everything(),
             verb: verb.as_str(),
             resource: &resource,
+            namespace: target.namespace.as_deref().unwrap_or_default(),
             name: target.name.as_deref().unwrap_or_default(),
         });
         (Some(verb), self.through(fault, user, verb, target, query, request).await)

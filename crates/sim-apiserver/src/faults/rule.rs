@@ -8,6 +8,36 @@ use serde_json::Value;
 
 use super::Aim;
 use crate::Failure;
+use crate::request::Verb;
+
+/// The verbs that a rule may name.
+const VERBS: [Verb; 8] = [
+    Verb::Get,
+    Verb::List,
+    Verb::Watch,
+    Verb::Create,
+    Verb::Update,
+    Verb::Patch,
+    Verb::Delete,
+    Verb::DeleteCollection,
+];
+
+/// The codes that an API server answers, with their reasons: a person's rules may have these.
+const CODES: [(u16, &str); 13] = [
+    (400, "BadRequest"),
+    (401, "Unauthorized"),
+    (403, "Forbidden"),
+    (404, "NotFound"),
+    (405, "MethodNotAllowed"),
+    (409, "Conflict"),
+    (410, "Expired"),
+    (413, "RequestEntityTooLarge"),
+    (422, "Invalid"),
+    (429, "TooManyRequests"),
+    (500, "InternalError"),
+    (503, "ServiceUnavailable"),
+    (504, "Timeout"),
+];
 
 /// Whether the request is carried out all the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -75,7 +105,8 @@ fn answer<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Answer, D
         other => other.to_string(),
     };
     parse_answer(&text).ok_or_else(|| {
-        let example = "a code such as 409, \"drop\", or a delay such as \"delay=2s\"";
+        let codes = CODES.map(|(code, _)| code.to_string()).join(", ");
+        let example = format!("one of {codes}, \"drop\", or a delay such as \"delay=2s\"");
         serde::de::Error::custom(format!("answer {text:?}: expected {example}"))
     })
 }
@@ -91,7 +122,7 @@ fn parse_answer(text: &str) -> Option<Answer> {
         };
         return Duration::try_from_secs_f64(milliseconds / 1000.0).ok().map(Answer::Delay);
     }
-    text.parse().ok().filter(|code| (400..600).contains(code)).map(Answer::Code)
+    text.parse().ok().filter(|code| CODES.iter().any(|(known, _)| known == code)).map(Answer::Code)
 }
 
 impl Rule {
@@ -125,23 +156,58 @@ impl Rule {
             .enumerate()
             .map(|(i, rule)| {
                 let rule: Self = serde_json::from_value(rule).map_err(|e| format!("rule {}: {e}", i + 1))?;
-                match rule.probability {
-                    Some(chance) if !(0.0..=1.0).contains(&chance) => {
-                        Err(format!("rule {}: probability {chance} is not between 0 and 1", i + 1))
-                    }
-                    _ => Ok(rule),
-                }
+                let wrong = rule.wrong();
+                if wrong.is_empty() { Ok(rule) } else { Err(format!("rule {}: {}", i + 1, wrong.join("; "))) }
             })
             .collect()
     }
 
+    /// Everything because of which the rule could never hit a request.
+    fn wrong(&self) -> Vec<String> {
+        let Self { user, verb, resource, name, nth, probability, answer: _, when: _ } = self;
+        let mut wrong = vec![];
+        for (field, text) in [("user", user), ("name", name)] {
+            if let Some(text) = text.as_deref().filter(|text| text.is_empty() || star_before_end(text)) {
+                wrong.push(format!("{field} {text:?} fits nothing: `*` stands for any end, and only there"));
+            }
+        }
+        if let Some(verb) = verb {
+            let meant: Vec<_> = VERBS.into_iter().filter(|known| fits(verb, known.as_str())).collect();
+            if meant.is_empty() {
+                let known = VERBS.map(Verb::as_str).join(", ");
+                wrong.push(format!("verb {verb:?} is none of {known}"));
+            } else if let Some(name) = name
+                && meant.iter().all(|verb| !has_name(*verb, resource.as_deref()))
+            {
+                wrong.push(format!("requests to {verb} have no name in their path, so none has {name:?}"));
+            }
+        }
+        if let Some(resource) = resource.as_deref().filter(|resource| !is_resource(resource)) {
+            wrong.push(format!(
+                "resource {resource:?}: expected a plural without its group, such as ippools or services/status"
+            ));
+        }
+        if *nth == Some(0) {
+            wrong.push("nth 0: requests are counted from 1".to_owned());
+        }
+        if let Some(chance) = probability.filter(|chance| !(0.0..=1.0).contains(chance)) {
+            wrong.push(format!("probability {chance} is not between 0 and 1"));
+        }
+        wrong
+    }
+
+    /// The plural that the rule is for, where it names one.
+    pub(super) fn plural(&self) -> Option<&str> {
+        let resource = self.resource.as_deref()?;
+        match resource.split_once('/') {
+            Some((plural, _)) => Some(plural),
+            None => Some(resource).filter(|resource| !resource.ends_with('*')),
+        }
+    }
+
     pub(super) fn matches(&self, aim: Aim<'_>) -> bool {
-        let fits = |wanted: &Option<String>, given: &str| {
-            wanted.as_deref().is_none_or(|wanted| match wanted.strip_suffix('*') {
-                Some(start) => given.starts_with(start),
-                None => given == wanted,
-            })
-        };
+        let fits =
+            |wanted: &Option<String>, given: &str| wanted.as_deref().is_none_or(|wanted| fits(wanted, given));
         let short = aim.user.rsplit(':').next().unwrap_or_default();
         (self.user.is_some() || !aim.is_admin)
             && (fits(&self.user, aim.user) || fits(&self.user, short))
@@ -160,6 +226,38 @@ impl Rule {
     }
 }
 
+/// Whether a rule's text means what a request gives.
+fn fits(wanted: &str, given: &str) -> bool {
+    match wanted.strip_suffix('*') {
+        Some(start) => given.starts_with(start),
+        None => given == wanted,
+    }
+}
+
+fn star_before_end(text: &str) -> bool {
+    text.find('*').is_some_and(|at| at + 1 < text.len())
+}
+
+/// Whether requests of this verb name an object in their path.
+fn has_name(verb: Verb, resource: Option<&str>) -> bool {
+    match verb {
+        Verb::Get | Verb::Update | Verb::Patch | Verb::Delete => true,
+        // what is created at a subresource belongs to an object that is there
+        Verb::Create => resource.is_none_or(|resource| resource.contains(['/', '*'])),
+        Verb::List | Verb::Watch | Verb::DeleteCollection => false,
+    }
+}
+
+/// Whether this is a plural or a plural with its subresource, or the beginning of one and `*`.
+fn is_resource(text: &str) -> bool {
+    let whole = text.strip_suffix('*').map(|start| format!("{start}x"));
+    let words: Vec<_> = whole.as_deref().unwrap_or(text).split('/').collect();
+    let is_word = |word: &str| {
+        !word.is_empty() && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
+    };
+    words.len() <= 2 && words.into_iter().all(is_word)
+}
+
 /// The `Status` of an injected code.
 pub(crate) fn status(code: u16) -> Failure {
     let text = "injected by a rule of kube-system/sim-faults or of the test";
@@ -172,15 +270,7 @@ pub(crate) fn status(code: u16) -> Failure {
         500 => Failure::internal(text),
         503 => Failure::unavailable(text),
         _ => {
-            let reason = match code {
-                401 => "Unauthorized",
-                403 => "Forbidden",
-                404 => "NotFound",
-                409 => "Conflict",
-                422 => "Invalid",
-                504 => "Timeout",
-                _ => "",
-            };
+            let reason = CODES.iter().find(|(known, _)| *known == code).map_or("", |(_, reason)| reason);
             let name = StatusCode::from_u16(code).ok().and_then(|code| code.canonical_reason());
             let message = format!("{}: {text}", name.unwrap_or("fault"));
             Failure { code, reason, message, details: Value::Null }
@@ -203,6 +293,7 @@ mod tests {
     #[case("delay=-1s", None)]
     #[case("delay=2", None)]
     #[case("200", None)]
+    #[case("418", None)]
     #[case("", None)]
     fn answers(#[case] text: &str, #[case] answer: Option<Answer>) {
         assert_eq!(parse_answer(text), answer);
@@ -221,12 +312,47 @@ mod tests {
         };
         assert_eq!(rules, Ok(vec![rule]));
         assert_eq!(Rule::parse("\n"), Ok(vec![]));
-        for wrong in
-            ["- answer: maybe", "- answer: 409\n  vreb: get", "verb: get", "- answer: 409\n  probability: 7"]
-        {
+        for wrong in ["- answer: maybe", "- answer: 409\n  vreb: get", "verb: get"] {
             assert!(Rule::parse(wrong).is_err(), "{wrong}");
         }
         assert!(Rule::parse("- answer: 409\n- {}").unwrap_err().starts_with("rule 2: "));
+    }
+
+    #[rstest]
+    #[case("verb: updat", "verb \"updat\" is none of get, list")]
+    #[case("verb: x*", "verb \"x*\" is none of")]
+    #[case("nth: 0", "counted from 1")]
+    #[case("probability: 7", "not between 0 and 1")]
+    #[case("resource: ippools.loadbalancer.harvesterhci.io", "a plural without its group")]
+    #[case("resource: IPPool", "a plural without its group")]
+    #[case("resource: services/", "a plural without its group")]
+    #[case("resource: '*/status'", "a plural without its group")]
+    #[case("resource: ''", "a plural without its group")]
+    #[case("user: ''", "user \"\" fits nothing")]
+    #[case("name: we*b", "name \"we*b\" fits nothing")]
+    #[case("verb: create, resource: services, name: web", "requests to create have no name in their path")]
+    #[case("verb: watch, name: web", "requests to watch have no name in their path")]
+    #[case("verb: updat, nth: 0", "; nth 0")]
+    fn a_rule_that_could_never_hit_is_refused(#[case] rule: &str, #[case] expected: &str) {
+        let error = Rule::parse(&format!("- {{{rule}, answer: 500}}")).unwrap_err();
+        assert!(error.starts_with("rule 1: ") && error.contains(expected), "{error}");
+    }
+
+    #[rstest]
+    #[case("verb: delete*, name: web", None)]
+    #[case("verb: '*', resource: '*'", None)]
+    #[case("resource: ip*", None)]
+    #[case("resource: ippools", Some("ippools"))]
+    #[case("resource: services/status", Some("services"))]
+    #[case("resource: services/*", Some("services"))]
+    #[case("verb: create, resource: pods/eviction, name: web", Some("pods"))]
+    #[case(
+        "resource: network-attachment-definitions, user: 'system:*'",
+        Some("network-attachment-definitions")
+    )]
+    fn a_rule_that_may_hit_is_taken(#[case] rule: &str, #[case] plural: Option<&str>) {
+        let rules = Rule::parse(&format!("- {{{rule}, answer: 500}}")).unwrap();
+        assert_eq!(rules[0].plural(), plural);
     }
 
     #[rstest]
@@ -244,7 +370,7 @@ mod tests {
         #[case] is_admin: bool,
         #[case] hit: bool,
     ) {
-        let aim = Aim { user, is_admin, verb: "get", resource: "ippools", name: "default" };
+        let aim = Aim { user, is_admin, verb: "get", resource: "ippools", namespace: "", name: "default" };
         assert_eq!(rule.matches(aim), hit);
     }
 }

@@ -59,7 +59,7 @@ pub(super) async fn store(
     }
     rules::may_grant(server, ask, None, &object)?;
     rules::prepare_create(server, ask, &mut object)?;
-    rules::validate(ask, None, &object)?;
+    rules::validate(server, ask, None, &object)?;
     admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;
     rules::as_stored(ask, &mut object);
     let table = &kind.table;

@@ -106,7 +106,7 @@ async fn attempt(
     }
     rules::may_grant(server, ask, Some(old), &new)?;
     rules::prepare_update(server, ask, old, &mut new);
-    rules::validate(ask, Some(old), &new)?;
+    rules::validate(server, ask, Some(old), &new)?;
     rules::as_stored(ask, &mut new);
     if !differs(old, &new) {
         return Ok(Some(current.clone()));

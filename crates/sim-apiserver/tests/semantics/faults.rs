@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams};
+use kube::client::Body;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::json;
@@ -105,9 +106,45 @@ async fn rules_in_the_config_map_are_obeyed_from_their_next_version_on() {
     let wrong = Patch::Merge(json!({"data": {"rules": "- answer: maybe"}}));
     let status = refusal(rules.patch("sim-faults", &PatchParams::default(), &wrong).await);
     assert!(status.is_invalid() && status.message.contains("rule 1: answer \"maybe\""), "{}", status.message);
+    let stray = Patch::Merge(json!({"data": {"faults.yaml": "- answer: 403"}}));
+    let status = refusal(rules.patch("sim-faults", &PatchParams::default(), &stray).await);
+    assert!(status.is_invalid() && status.message.contains("data[faults.yaml]"), "{}", status.message);
     let none = Patch::Merge(json!({"data": {"rules": null}}));
     rules.patch("sim-faults", &PatchParams::default(), &none).await.unwrap();
     worker.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_administrator_can_always_take_back_the_rules_that_hit_him() {
+    let (_server, admin) = cluster();
+    let rules: Api<ConfigMap> = Api::namespaced(admin.clone(), "kube-system");
+    let map = |text: &str| object(json!({"metadata": {"name": "sim-faults"}, "data": {"rules": text}}));
+    rules.create(&PostParams::default(), &map("- {user: admin, answer: 500}")).await.unwrap();
+    assert_eq!(refusal(rules.list(&ListParams::default()).await).code, 500);
+    assert_eq!(refusal(maps(&admin).get("sim-faults").await).code, 500, "of another namespace");
+    let found = rules.get("sim-faults").await.unwrap();
+    let changed = ConfigMap { metadata: found.metadata, ..map("- {user: admin, answer: drop}") };
+    rules.replace("sim-faults", &PostParams::default(), &changed).await.unwrap();
+    rules.delete("sim-faults", &DeleteParams::default()).await.unwrap();
+    rules.list(&ListParams::default()).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_for_a_kind_that_the_server_does_not_have_is_kept_with_a_warning() {
+    let (_server, admin) = cluster();
+    let rules = "[{resource: nosuch, answer: 500}, {resource: services/status, answer: 500}]";
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sim-faults"}, "data": {"rules": rules},
+    });
+    let request = http::Request::post("/api/v1/namespaces/kube-system/configmaps")
+        .header("content-type", "application/json")
+        .body(Body::from(serde_json::to_vec(&map).unwrap()))
+        .unwrap();
+    let answer = admin.send(request).await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let warnings: Vec<_> = answer.headers().get_all("warning").iter().collect();
+    let [warning] = *warnings else { panic!("{warnings:?}") };
+    assert!(warning.to_str().unwrap().contains("rule 1: this server has no nosuch"), "{warning:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,7 +14,7 @@ use super::{
     Tour,
     addresses::service,
     eyes::{NAMESPACE, published},
-    load::Load,
+    load::{Load, Request},
 };
 use crate::manifests::plain;
 
@@ -65,12 +65,16 @@ pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
     for (service, load) in loads {
         let made = load.end().await;
         ensure!(!made.is_empty(), "nobody asked Service {service} meanwhile");
-        if let Some((at, why)) =
-            made.iter().find_map(|request| Some((request.begun, request.answer.as_ref().err()?)))
+        let failures: Vec<_> = made.iter().filter(|request| request.answer.is_err()).collect();
+        if let Some(Request { begun: at, answer: Err(why) }) =
+            failures.iter().min_by_key(|request| request.begun)
         {
-            let (when, kill) = ((at - begun).as_secs_f64(), moment.as_secs_f64());
+            let (when, kill) = ((*at - begun).as_secs_f64(), moment.as_secs_f64());
             bail!(
-                "a request of Service {service} failed after {when:.2} s, the kill came after {kill:.2} s: {why}"
+                "{} of {} requests of Service {service} failed, the first {when:.2} s after the beginning, the kill \
+                 came after {kill:.2} s: {why}",
+                failures.len(),
+                made.len()
             );
         }
         requests += made.len();

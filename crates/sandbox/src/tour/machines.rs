@@ -3,8 +3,14 @@
 
 use anyhow::{Context, Result, ensure};
 use harvester_api::VirtualMachine;
-use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Secret};
-use kube::{Api, ResourceExt, api::DeleteParams};
+use k8s_openapi::api::{
+    core::v1::{Node, PersistentVolumeClaim, Secret},
+    discovery::v1::{Endpoint, EndpointSlice},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ListParams},
+};
 
 use super::Tour;
 use crate::manifests::plain;
@@ -26,8 +32,9 @@ async fn joins(tour: &Tour<'_>, name: &str) -> Result<Node> {
         .await
 }
 
-/// Nothing is heard of the node any more; then Rancher deletes it, as it does for every machine that it removes.
-async fn leaves(tour: &Tour<'_>, name: &str) -> Result<()> {
+/// Nothing is heard of the node any more; then Rancher deletes it, as it does for every machine that it removes. In the
+/// end no Service sends anybody there: until then requests may fail, in any cluster.
+async fn leaves(tour: &Tour<'_>, name: &str, address: &str) -> Result<()> {
     let nodes = Api::<Node>::all(tour.guest.clone());
     tour.eyes()
         .wait(&format!("node {name} to fall silent"), || async {
@@ -40,7 +47,27 @@ async fn leaves(tour: &Tour<'_>, name: &str) -> Result<()> {
         })
         .await?;
     nodes.delete(name, &DeleteParams::default()).await.map_err(plain)?;
-    Ok(())
+    tour.eyes()
+        .wait(&format!("nobody to be sent to {name}"), || async {
+            for cluster in [&tour.guest, &tour.harvester] {
+                let slices = Api::<EndpointSlice>::all(cluster.clone());
+                let slices = slices.list(&ListParams::default()).await.map_err(plain)?;
+                let sent =
+                    slices.iter().find(|slice| slice.endpoints.iter().any(|to| leads(to, name, address)));
+                ensure!(
+                    sent.is_none(),
+                    "EndpointSlice {} still does",
+                    sent.map(ResourceExt::name_any).unwrap_or_default()
+                );
+            }
+            Ok(())
+        })
+        .await
+}
+
+/// Whether an endpoint is the machine, or a pod on it.
+fn leads(to: &Endpoint, node: &str, address: &str) -> bool {
+    to.node_name.as_deref() == Some(node) || to.addresses.iter().any(|at| at == address)
 }
 
 pub(super) async fn through_the_driver(tour: &Tour<'_>) -> Result<String> {
@@ -56,13 +83,13 @@ pub(super) async fn through_the_driver(tour: &Tour<'_>) -> Result<String> {
 
     // behind Rancher's back; it sees the node go, forgets the machine and makes another
     vms.delete(FOURTH, &DeleteParams::default()).await.map_err(plain)?;
-    leaves(tour, FOURTH).await?;
+    leaves(tour, FOURTH, &address).await?;
     rancher.remove(&fourth).await.context("remove a machine whose VM is lost")?;
     let (replacement, next) = rancher.create(REPLACEMENT).await?;
     joins(tour, REPLACEMENT).await?;
     rancher.remove(&replacement).await?;
     ensure!(vms.get_opt(REPLACEMENT).await.map_err(plain)?.is_none(), "VM {REPLACEMENT} is left");
-    leaves(tour, REPLACEMENT).await?;
+    leaves(tour, REPLACEMENT, &next).await?;
     nothing_is_left(tour, REPLACEMENT).await?;
     forget_lost_volumes(tour).await?;
     Ok(format!(

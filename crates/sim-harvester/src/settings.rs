@@ -4,10 +4,16 @@
 
 pub(crate) mod follow;
 
-use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::Ipv4Addr,
+    time::Duration,
+};
 
 use serde::Deserialize;
 
+/// What all of them begin with.
+const PREFIX: &str = "sim.harvesterhci.io/";
 /// `silent`: the guest agent does not answer, so the instance has neither addresses nor guest information.
 pub const AGENT: &str = "sim.harvesterhci.io/agent";
 /// `ok`, `stopped`, `refusing`, `slow=2s`: see [`Backend`].
@@ -82,11 +88,31 @@ impl Default for Behaviour {
 
 /// An annotation that says nothing that we know.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("annotation {key}: {value:?} is none of {known}; it is ignored")]
-pub struct Unknown {
-    pub key: &'static str,
-    pub value: String,
-    pub known: &'static str,
+pub enum Unknown {
+    #[error("annotation {key}: {value:?} is none of {known}; it is ignored")]
+    Value { key: &'static str, value: String, known: &'static str },
+    /// It is misspelt, or belongs on another kind.
+    #[error("annotation {key} is ignored: a {kind} obeys {known}")]
+    Key { key: String, kind: &'static str, known: String },
+}
+
+impl Unknown {
+    /// The reason of the Event that tells it.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::Value { .. } => "UnknownValue",
+            Self::Key { .. } => "UnknownKey",
+        }
+    }
+}
+
+/// Those of `keys` that have our prefix and are none of the annotations that a `kind` obeys.
+fn foreign<'a>(kind: &'static str, keys: impl Iterator<Item = &'a String>) -> impl Iterator<Item = Unknown> {
+    let known: Vec<_> =
+        HELP.iter().filter(|(_, kinds, _)| kinds.contains(kind)).map(|(key, ..)| *key).collect();
+    let foreign: BTreeSet<_> =
+        keys.filter(|key| key.starts_with(PREFIX) && !known.contains(&key.as_str())).collect();
+    foreign.into_iter().map(move |key| Unknown::Key { key: key.clone(), kind, known: known.join(", ") })
 }
 
 impl Behaviour {
@@ -112,6 +138,7 @@ impl Behaviour {
             })
             .unwrap_or(true),
         };
+        unknown.extend(foreign("VirtualMachine", layers.iter().flat_map(|layer| layer.keys())));
         (behaviour, unknown)
     }
 }
@@ -127,7 +154,7 @@ fn read<T>(
     let value = layers.iter().find_map(|layer| layer.get(key))?;
     let parsed = parse(value.trim());
     if parsed.is_none() {
-        unknown.push(Unknown { key, value: value.clone(), known });
+        unknown.push(Unknown::Value { key, value: value.clone(), known });
     }
     parsed
 }
@@ -238,8 +265,31 @@ mod tests {
     fn what_cannot_be_read_is_reported_and_counts_as_absent() {
         let (behaviour, unknown) = Behaviour::read(&[&layer(&[(BACKEND, "tired"), (READY, "maybe")])]);
         assert_eq!(behaviour, Behaviour::default());
-        assert_eq!(unknown.iter().map(|unknown| unknown.key).collect::<Vec<_>>(), [BACKEND, READY]);
-        assert!(unknown[0].to_string().contains("slow=2s"), "{}", unknown[0]);
+        let told: Vec<_> = unknown.iter().map(ToString::to_string).collect();
+        let expected = [
+            r#"annotation sim.harvesterhci.io/backend: "tired" is none of ok, stopped, refusing, slow=2s; it is ignored"#,
+            r#"annotation sim.harvesterhci.io/ready: "maybe" is none of true, false; it is ignored"#,
+        ];
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_key_of_ours_that_no_machine_obeys_is_reported_once() {
+        let vm =
+            layer(&[("sim.harvesterhci.io/backnd", "stopped"), (DHCP, "{}"), ("example.com/backnd", "x")]);
+        let instance = layer(&[("sim.harvesterhci.io/backnd", "stopped"), (ADDRESS, "198.18.0.1")]);
+        let (behaviour, unknown) = Behaviour::read(&[&instance, &vm]);
+        assert_eq!(behaviour, Behaviour::default());
+        let [misspelt, elsewhere] = &*unknown else { panic!("{unknown:?}") };
+        assert!(
+            misspelt.to_string().starts_with("annotation sim.harvesterhci.io/backnd is ignored"),
+            "{misspelt}"
+        );
+        assert!(misspelt.to_string().contains(BACKEND), "{misspelt}");
+        assert!(
+            elsewhere.to_string().starts_with("annotation sim.harvesterhci.io/dhcp is ignored"),
+            "{elsewhere}"
+        );
     }
 
     #[test]

@@ -300,7 +300,7 @@ impl Machines {
         for unknown in unknown.iter().filter(|unknown| before.iter().all(|before| !before.contains(unknown)))
         {
             let about = vm.object_ref(&());
-            self.events.publish(&about, EventKind::Warning, "UnknownValue", &unknown.to_string());
+            self.events.publish(&about, EventKind::Warning, unknown.reason(), &unknown.to_string());
         }
     }
 

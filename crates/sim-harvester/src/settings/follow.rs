@@ -11,7 +11,7 @@ use kube::{
     runtime::{WatchStreamExt, watcher},
 };
 
-use super::{DHCP, Dhcp, GUEST_VIP};
+use super::{DHCP, Dhcp, GUEST_VIP, Unknown, foreign};
 use crate::announcer::Release;
 
 /// Harvester's Setting with its own release.
@@ -25,17 +25,35 @@ pub(crate) struct Said {
     pub(crate) guest_vip: Option<Release>,
 }
 
-/// Name of a Setting, and what in it cannot be read.
-type Complaint = (String, String);
+/// Something in a Setting that nobody obeys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Complaint {
+    /// Name of the Setting.
+    setting: String,
+    /// Of the Event that tells it.
+    reason: &'static str,
+    text: String,
+}
 
 /// What the Settings say now. What cannot be read leaves everything as it was said `before`.
 fn read(settings: &BTreeMap<String, DynamicObject>, before: &Said) -> (Said, Vec<Complaint>) {
-    let mut complaints = Vec::new();
+    let of_keys = |(name, setting): (&String, &DynamicObject)| {
+        let foreign = foreign("Setting", setting.annotations().keys());
+        let complaint = |unknown: Unknown| Complaint {
+            setting: name.clone(),
+            reason: unknown.reason(),
+            text: unknown.to_string(),
+        };
+        foreign.map(complaint).collect::<Vec<_>>()
+    };
+    let mut complaints: Vec<_> = settings.iter().flat_map(of_keys).collect();
     let annotated = |key: &str| {
         settings.iter().find_map(|(name, setting)| Some((name, setting.annotations().get(key)?.as_str())))
     };
-    let mut complain =
-        |name: &str, what: String| complaints.push((name.to_owned(), what + ": nothing changes"));
+    let mut complain = |name: &str, what: String| {
+        let (setting, text) = (name.to_owned(), what + ": nothing changes");
+        complaints.push(Complaint { setting, reason: "UnknownValue", text });
+    };
     let dhcp = match annotated(DHCP) {
         None => None,
         Some((name, text)) => {
@@ -100,9 +118,9 @@ pub(crate) fn start(
                 said = now;
             }
             for complaint in complaints.iter().filter(|complaint| !complained.contains(*complaint)) {
-                if let Some(setting) = settings.get(&complaint.0) {
+                if let Some(setting) = settings.get(&complaint.setting) {
                     let about = setting.object_ref(&resource);
-                    events.publish(&about, EventKind::Warning, "UnknownValue", &complaint.1);
+                    events.publish(&about, EventKind::Warning, complaint.reason, &complaint.text);
                 }
             }
             complained = complaints;
@@ -156,7 +174,20 @@ mod tests {
         };
         let (said, complaints) = read(&settings(all), &before);
         assert_eq!(said, before);
-        let [(_, complaint)] = &*complaints else { panic!("{complaints:?}") };
-        assert!(complaint.contains(expected) && complaint.ends_with("nothing changes"), "{complaint}");
+        let [Complaint { reason: "UnknownValue", text, .. }] = &*complaints else { panic!("{complaints:?}") };
+        assert!(text.contains(expected) && text.ends_with("nothing changes"), "{text}");
+    }
+
+    #[test]
+    fn an_annotation_that_no_setting_has_is_told_beside_what_is_obeyed() {
+        let all = json!({"sim": {"metadata": {"annotations": {
+            "sim.harvesterhci.io/guest-kubevip": "0.6.0", GUEST_VIP: "0.6.0", "note": "x"}}}});
+        let (said, complaints) = read(&settings(all), &Said::default());
+        assert_eq!(said.guest_vip, Some(Release::UpTo06));
+        let [Complaint { setting, reason: "UnknownKey", text }] = &*complaints else {
+            panic!("{complaints:?}")
+        };
+        assert_eq!(setting, "sim");
+        assert!(text.contains("guest-kubevip is ignored") && text.contains(DHCP), "{text}");
     }
 }

@@ -20,7 +20,7 @@ struct Line {
 }
 
 const CORE: &str = "/api/v1";
-const KINDS: [(&str, &str, &str); 17] = [
+const KINDS: [(&str, &str, &str); 18] = [
     ("loadbalancers", "/apis/loadbalancer.harvesterhci.io/v1beta1", "LoadBalancer"),
     ("ippools", "/apis/loadbalancer.harvesterhci.io/v1beta1", "IPPool"),
     ("virtualmachines", "/apis/kubevirt.io/v1", "VirtualMachine"),
@@ -45,6 +45,7 @@ const KINDS: [(&str, &str, &str); 17] = [
         "/apis/admissionregistration.k8s.io/v1",
         "MutatingWebhookConfiguration",
     ),
+    ("network-attachment-definitions", "/apis/k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
     ("persistentvolumeclaims", CORE, "PersistentVolumeClaim"),
 ];
 const CLUSTER_SCOPED: [&str; 6] = [

@@ -81,6 +81,9 @@ impl Deeds {
     /// Deletes the LoadBalancers without Service, as their report tells users to: a program that was stopped while it
     /// made one finishes that when it goes on, and nobody else may take the object away (`addresses.md`, section 4).
     /// Says whether there were any.
+    ///
+    /// # Panics
+    /// Where there are more than `at_most`, or one is not reported.
     pub(crate) async fn follow_reports(&self, at_most: usize) -> bool {
         let services = self.cluster.guest.list::<Service>().await;
         let uids: BTreeSet<_> = services.iter().filter_map(ResourceExt::uid).collect();
@@ -91,6 +94,8 @@ impl Deeds {
         assert!(balancers.len() <= at_most, "{} without Service, {at_most} made late", balancers.len());
         for balancer in &balancers {
             let key = ObjectKey::of(balancer);
+            let report = balancer.annotations().get(annotations::WITHOUT_SERVICE);
+            assert!(report.is_some(), "{key} is without Service, and nobody says so");
             tracing::info!(%key, "deleted by a user");
             self.cluster.harvester.delete::<LoadBalancer>(&key.to_string()).await;
         }

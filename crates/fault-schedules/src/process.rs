@@ -27,7 +27,7 @@ pub(crate) struct Process {
     late: LateMakings,
 }
 
-/// Objects that stopped programs made when they went on, of all programs. Clones are the same count.
+/// LoadBalancers that stopped programs made when they went on, of all programs. Clones are the same count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LateMakings(Arc<AtomicUsize>);
 
@@ -190,7 +190,7 @@ impl Process {
                 let (client, late) = (client.clone(), self.late.clone());
                 let late = tokio::spawn(async move {
                     sleep_until(until).await;
-                    if request.method() == Method::POST {
+                    if request.method() == Method::POST && request.uri().path().ends_with("/loadbalancers") {
                         late.0.fetch_add(1, Ordering::Relaxed);
                     }
                     client.send(request).await

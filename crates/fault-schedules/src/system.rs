@@ -100,7 +100,7 @@ impl System {
         matches!(&*self.sky.fortune(), Fortune::Waiting(_, fates) if fates.is_empty())
     }
 
-    /// How many objects stopped programs made when they went on.
+    /// How many LoadBalancers stopped programs made when they went on.
     pub(crate) fn late_makings(&self) -> usize {
         self.sky.late.count()
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use sim_apimachinery::body::Body;
 use sim_apimachinery::kind::group_version;
+use sim_apimachinery::schema::unknown_fields;
 
 use super::{checked, in_kept_words, validation};
 use crate::Failure;
@@ -34,7 +35,14 @@ pub(super) fn patched(server: &ApiServer, ask: &Ask, old: &Value) -> Result<Valu
         }
         Media::StrategicMergePatch => {
             let patch = document(ask)?;
+            let kind = object["kind"].clone();
             object = machinery::strategic_merge(ask, &object, &patch.value)?;
+            // such a patch is of the kind of the path, whatever it says
+            for (field, kept) in [("apiVersion", ask.api().api_version().into()), ("kind", kind)] {
+                if object[field].is_string() || object[field].is_null() {
+                    object[field] = kept;
+                }
+            }
             duplicates = patch.duplicates;
             strategic = Some(patch.value);
         }
@@ -52,16 +60,30 @@ pub(super) fn applied_to_nothing(server: &ApiServer, ask: &Ask) -> Result<Value,
     machinery::apply(server, ask, None, &applied(ask)?)
 }
 
-/// The object in an apply patch, which must say what it is.
+/// The object in an apply patch, which must say what it is, and may have no field that the kind does not know: that
+/// would be nobody's. A real server answers this as if it were its own fault.
 fn applied(ask: &Ask) -> Result<Value, Failure> {
     let Body { value, .. } = document(ask)?;
-    let text = |field: &str| value[field].as_str().unwrap_or_default();
-    let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if api_version != ask.api().api_version() || kind != ask.kind.kind {
-        let (group, version) = group_version(api_version);
-        return Err(Failure::bad_request(format!("invalid object type: {group}/{version}, Kind={kind}")));
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let (api_version, kind) = (text(&value["apiVersion"]), text(&value["kind"]));
+    let (group, version) = group_version(&api_version);
+    let kind = format!("{group}/{version}, Kind={kind}");
+    if api_version != ask.api().api_version() || value["kind"] != ask.kind.kind.as_str() {
+        return Err(Failure::bad_request(format!("invalid object type: {kind}")));
     }
-    checked(ask, Body { value, duplicates: vec![] })
+    let metadata = &value["metadata"];
+    let object = format!("{}/{}; {kind}", text(&metadata["namespace"]), text(&metadata["name"]));
+    let untyped = |why: String| {
+        let message = format!("failed to create typed patch object ({object}): {why}");
+        Failure { code: 500, reason: "", message, details: Value::Null }
+    };
+    if let Some(field) = unknown_fields(ask.schema(), &value).first() {
+        return Err(untyped(format!(".{field}: field not declared in schema")));
+    }
+    checked(ask, Body { value, duplicates: vec![] }).map_err(|failure| match failure.code {
+        400 => untyped(failure.message),
+        _ => failure,
+    })
 }
 
 /// The `Scale` that the body makes of the present one.

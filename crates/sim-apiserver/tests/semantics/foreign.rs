@@ -51,7 +51,9 @@ async fn send(client: &Client, method: &str, path: &str, media: &str, body: Vec<
     match client.request::<Value>(request).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) => {
-            assert!((400..500).contains(&status.code), "{method} {path}: {status:?}");
+            // a real server calls it its own fault, too
+            let untyped = status.message.starts_with("failed to create typed patch object");
+            assert!((400..500).contains(&status.code) || untyped, "{method} {path}: {status:?}");
         }
         Err(other) => panic!("{method} {path}: {other}"),
     }

@@ -52,7 +52,7 @@ mod tests {
         Arc::new(Kept::from_json(object).unwrap())
     }
 
-    fn lb(workload: &str, status: Value) -> Vec<Arc<Kept<LoadBalancer>>> {
+    fn lb(workload: &str, status: &Value) -> Vec<Arc<Kept<LoadBalancer>>> {
         vec![kept(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"namespace": "shop", "name": "web"}, "spec": {"workloadType": workload}, "status": status,
@@ -64,15 +64,15 @@ mod tests {
     }
 
     #[rstest]
-    #[case::held(lb("vm", allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
-    #[case::held_by_a_guest_cluster(lb("cluster", allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
-    #[case::another_holds_it(lb("vm", allocated("edge", "10.0.0.8")), "other", &[])]
-    #[case::nobody_holds_it(lb("vm", allocated("edge", "10.0.0.9")), "other", &[])]
-    #[case::no_such_pool(lb("vm", allocated("core", "10.0.0.7")), "other", &[])]
+    #[case::held(lb("vm", &allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
+    #[case::held_by_a_guest_cluster(lb("cluster", &allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
+    #[case::another_holds_it(lb("vm", &allocated("edge", "10.0.0.8")), "other", &[])]
+    #[case::nobody_holds_it(lb("vm", &allocated("edge", "10.0.0.9")), "other", &[])]
+    #[case::no_such_pool(lb("vm", &allocated("core", "10.0.0.7")), "other", &[])]
     // addresses.md 8: with DHCP a guest cluster writes any address
-    #[case::a_tenants_word(lb("cluster", json!({"address": "192.168.7.11"})), "other", &[])]
-    #[case::a_tenants_word_of_itself(lb("cluster", json!({"address": "192.168.7.11"})), "shop", &["192.168.7.11"])]
-    #[case::no_address_yet(lb("cluster", json!({"address": ""})), "shop", &[])]
+    #[case::a_tenants_word(lb("cluster", &json!({"address": "192.168.7.11"})), "other", &[])]
+    #[case::a_tenants_word_of_itself(lb("cluster", &json!({"address": "192.168.7.11"})), "shop", &["192.168.7.11"])]
+    #[case::no_address_yet(lb("cluster", &json!({"address": ""})), "shop", &[])]
     fn a_tenants_word_counts_only_among_its_own(
         #[case] balancers: Vec<Arc<Kept<LoadBalancer>>>,
         #[case] namespace: &str,

@@ -6,7 +6,7 @@
 
 use std::{collections::HashSet, future::Future, time::Duration};
 
-use cloud_provider::{FINALIZER, LoadBalancers, asks_for_balancer, waits_for_cloud};
+use cloud_provider::{FINALIZER, LoadBalancers, asks_for_another_class, asks_for_balancer, waits_for_cloud};
 use controller_kit::{Cache, EventKind, Kept, Recorder, http::Health};
 use harvester_api::{LoadBalancer, names};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
@@ -126,7 +126,6 @@ fn sentence(namespace: &str, troubles: &[Trouble]) -> Option<String> {
 
 /// What a Service waits for that cannot be; others go on as they are.
 fn hindered(service: &Service) -> Option<&'static str> {
-    let spec = service.spec.as_ref();
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let has_address =
         status.and_then(|balancer| balancer.ingress.as_ref()).is_some_and(|list| !list.is_empty());
@@ -134,8 +133,7 @@ fn hindered(service: &Service) -> Option<&'static str> {
     if asks && service.metadata.deletion_timestamp.is_none() {
         return (!has_address).then_some(ENSURE);
     }
-    // who serves another class may use the same finalizer
-    let foreign = !asks && spec.and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
+    let foreign = asks_for_another_class(service, Some(names::LOAD_BALANCER_CLASS));
     let finalized = service.finalizers().iter().any(|name| name == FINALIZER);
     (finalized && !foreign).then_some(DELETE)
 }

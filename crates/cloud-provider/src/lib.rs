@@ -28,4 +28,4 @@ pub use instances::{Instance, Instances, Machine};
 pub use load_balancers::{Balancer, LoadBalancers, Publish, View, Wake, Whom};
 pub use node::{Duties, NodeController, waits_for_cloud};
 pub use notice::Notice;
-pub use service::{EligibleNodes, FINALIZER, ServiceController, asks_for_balancer};
+pub use service::{EligibleNodes, FINALIZER, ServiceController, asks_for_another_class, asks_for_balancer};

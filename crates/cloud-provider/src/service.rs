@@ -24,6 +24,11 @@ pub fn asks_for_balancer(service: &Service, class: Option<&str>) -> bool {
     is_of_type_load_balancer(service) && wanted.is_none_or(|wanted| Some(wanted) == class)
 }
 
+/// Whether the Service is for a balancer of another class: somebody else's, who may use the same finalizer.
+pub fn asks_for_another_class(service: &Service, class: Option<&str>) -> bool {
+    is_of_type_load_balancer(service) && !asks_for_balancer(service, class)
+}
+
 fn is_of_type_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }

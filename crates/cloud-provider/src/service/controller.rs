@@ -13,9 +13,9 @@ use kube::{Client, Resource, ResourceExt};
 use super::{
     EligibleNodes,
     act::Pen,
-    asks_for_balancer,
+    asks_for_another_class, asks_for_balancer,
     decide::{Seen, Step, decide},
-    is_finalized, is_of_type_load_balancer, published,
+    is_finalized, published,
 };
 use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, notice::Crier};
 
@@ -159,7 +159,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         }
         Seen {
             wanted,
-            foreign: !wanted && is_of_type_load_balancer(service),
+            foreign: asks_for_another_class(service, self.cloud.class()),
             deleting,
             finalized: is_finalized(service),
             annotations: service.annotations().clone(),

@@ -12,7 +12,7 @@ const BACKSTOP: Duration = Duration::from_secs(300);
 pub(super) struct Seen {
     /// The Service's type and class ask for a balancer of ours.
     pub(super) wanted: bool,
-    /// Of another class: somebody else's Service, who may use the same finalizer.
+    /// Its class asks for somebody else's.
     pub(super) foreign: bool,
     pub(super) deleting: bool,
     pub(super) finalized: bool,

@@ -183,7 +183,7 @@ impl Balancers {
                     == json["metadata"]["resourceVersion"].as_str();
                 self.objects.wrote(written);
                 if unchanged {
-                    let why = "admission in Harvester took the change back";
+                    let why = "admission there took the change back";
                     return Err(Failure::Refused(format!("update LoadBalancer {key} in Harvester: {why}")));
                 }
                 Ok(())

@@ -33,15 +33,18 @@ pub(super) struct Wanted<'a> {
 /// What differs between the two data paths.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Carried {
-    /// `announced`: the address in the Service's status, which kube-vip wrote; empty when it was taken back.
-    Guest {
-        announced: Option<String>,
-    },
-    Host {
-        listeners: Vec<Listener>,
-        selector: Selector,
-        health_check: Option<HealthCheck>,
-    },
+    Guest(Announced),
+    Host { listeners: Vec<Listener>, selector: Selector, health_check: Option<HealthCheck> },
+}
+
+/// What the object's `status.address` is to say: the address that kube-vip wrote into the Service.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Announced {
+    /// Nothing else than it does.
+    Unknown,
+    Address(String),
+    /// Nothing: it was taken back.
+    Withdrawn,
 }
 
 impl Wanted<'_> {
@@ -53,7 +56,7 @@ impl Wanted<'_> {
             "metadata": {"namespace": namespace, "name": name},
             "spec": {},
         });
-        let guest = matches!(self.carried, Carried::Guest { .. });
+        let guest = matches!(self.carried, Carried::Guest(_));
         json["spec"]["workloadType"] = json!(if guest { "cluster" } else { "vm" });
         json["spec"]["ipam"] = json!(self.wishes.ipam.unwrap_or(Ipam::Pool));
         if guest {
@@ -79,7 +82,7 @@ impl Wanted<'_> {
         if let Some(uid) = &identity.cluster_uid {
             notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }
-        if matches!(carried, Carried::Guest { .. }) {
+        if matches!(carried, Carried::Guest(_)) {
             // missing on objects from before v0.2.7: taken over, not compared as empty (pitfalls-ccm.md L6)
             notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(wishes.network));
             match &identity.management_network {
@@ -101,11 +104,11 @@ impl Wanted<'_> {
             json["spec"]["ipam"] = json!(Ipam::Pool);
         }
         match carried {
-            Carried::Guest { announced: None } => {}
-            Carried::Guest { announced: Some(address) } if address.is_empty() => {
+            Carried::Guest(Announced::Unknown) => {}
+            Carried::Guest(Announced::Withdrawn) => {
                 object(json, "status").remove("address");
             }
-            Carried::Guest { announced: Some(address) } => {
+            Carried::Guest(Announced::Address(address)) => {
                 object(json, "status").insert("address".into(), json!(address));
             }
             Carried::Host { listeners, selector, health_check } => {
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_guest_object_has_the_fields_of_the_go_program_and_who_it_is_for() {
-        check(Carried::Guest { announced: None }, |wanted| {
+        check(Carried::Guest(Announced::Unknown), |wanted| {
             let expected = json!({
                 "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
                 "kind": "LoadBalancer",
@@ -276,7 +279,7 @@ mod tests {
     // pitfalls-ccm.md L8: the Go program writes on every sync, and blanks what the webhook filled in
     #[test]
     fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
-        for carried in [Carried::Guest { announced: None }, host()] {
+        for carried in [Carried::Guest(Announced::Unknown), host()] {
             check(carried, |wanted| {
                 let before = stored(wanted);
                 let mut after = before.clone();
@@ -288,7 +291,7 @@ mod tests {
 
     #[test]
     fn the_announced_address_is_the_only_change() {
-        check(Carried::Guest { announced: Some("10.0.0.9".into()) }, |wanted| {
+        check(Carried::Guest(Announced::Address("10.0.0.9".into())), |wanted| {
             let mut json = stored(wanted);
             json["status"].as_object_mut().unwrap().remove("address");
             let mut expected = json.clone();
@@ -301,7 +304,7 @@ mod tests {
     // pitfalls-ccm.md L26
     #[test]
     fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
-        check(Carried::Guest { announced: Some(String::new()) }, |wanted| {
+        check(Carried::Guest(Announced::Withdrawn), |wanted| {
             let mut json = stored(wanted);
             json["status"]["address"] = "10.0.0.9".into();
             wanted.apply(&mut json);
@@ -312,7 +315,7 @@ mod tests {
     // pitfalls-ccm.md L6 and L34
     #[test]
     fn an_object_of_the_go_program_is_taken_over() {
-        check(Carried::Guest { announced: None }, |wanted| {
+        check(Carried::Guest(Announced::Unknown), |wanted| {
             let mut json = stored(wanted);
             let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
             for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
@@ -325,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_was_decided_at_creation_stays() {
-        check(Carried::Guest { announced: None }, |wanted| {
+        check(Carried::Guest(Announced::Unknown), |wanted| {
             let mut json = stored(wanted);
             json["spec"]["ipam"] = "dhcp".into();
             json["metadata"]["annotations"][annotations::LB_NETWORK_REQUEST] = "a/b".into();

@@ -1,5 +1,6 @@
 //! What there is and what should be, for one Service: the decision. No clock, no cache, no client.
 
+mod handover;
 mod host;
 mod remarks;
 
@@ -11,7 +12,7 @@ use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condi
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::object::{Carried, Identity, Wanted};
+use super::object::{Announced, Carried, Identity, Wanted};
 use crate::{
     data_path::{Allowed, DataPath, Policy, choose},
     machines::Backends,
@@ -82,8 +83,8 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     let taken_back =
         present.is_some_and(|balancer| allocated(balancer).is_empty() && not_ready(balancer).is_some());
     let carried = match path {
-        DataPath::Guest if taken_back => Some(Carried::Guest { announced: Some(String::new()) }),
-        DataPath::Guest => Some(Carried::Guest { announced: announced_in_guest(service, present) }),
+        DataPath::Guest if taken_back => Some(Carried::Guest(Announced::Withdrawn)),
+        DataPath::Guest => Some(Carried::Guest(handover::announced(service, present))),
         DataPath::Host => host::carried(sight, present.is_some(), &mut faults, &mut view.notices),
     };
     let (identity, service, wishes) = (*identity, *service, *wishes);
@@ -125,15 +126,15 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
     match path {
         DataPath::Guest => {
             if taken_back {
-                if let Some(lost) = given(service, present) {
+                if let Some(lost) = handover::given(service, present) {
                     view.notices.push(remarks::taken_back(service, &lost));
-                    if came_of(&lost, service) {
+                    if handover::came_of(&lost, service) {
                         view.publish = Publish::Withdrawn;
                     }
-                    view.after = withdrawing(service, lost);
+                    view.after = handover::withdrawing(service, lost);
                 }
             } else if let Some(balancer) = present.filter(|balancer| !allocated(balancer).is_empty()) {
-                view.after = handing_over(service, allocated(balancer));
+                view.after = handover::handing_over(service, allocated(balancer));
             }
             view.own_annotations.push(annotations::ALLOCATED_ADDRESS.to_owned());
         }
@@ -270,53 +271,6 @@ fn announced(balancer: &LoadBalancer) -> Option<&str> {
 fn ingress(service: &Service) -> Option<String> {
     let balancer = service.status.as_ref()?.load_balancer.as_ref()?;
     balancer.ingress.as_deref()?.iter().find_map(|entry| entry.ip.clone()).filter(|ip| !ip.is_empty())
-}
-
-/// The address that was handed over: by us, or by the Go program, whose objects have it in `status.address`.
-fn given(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<String> {
-    let said = |key: &str| service.annotations().get(key).map(String::as_str).filter(|said| !said.is_empty());
-    let asked = said(annotations::KUBE_VIP_LOADBALANCER_IPS);
-    let by_go = || asked.filter(|asked| present.and_then(|balancer| announced(balancer)) == Some(asked));
-    said(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
-}
-
-/// Asks kube-vip for `ip`. What the Go program handed over needs no record of ours.
-fn handing_over(service: &Service, ip: &str) -> BTreeMap<String, Option<String>> {
-    let mut marks = mark(annotations::KUBE_VIP_LOADBALANCER_IPS, ip);
-    let there = service.annotations();
-    if there.get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str) != Some(ip)
-        || there.contains_key(annotations::ALLOCATED_ADDRESS)
-    {
-        marks.extend(mark(annotations::ALLOCATED_ADDRESS, ip));
-    }
-    marks
-}
-
-/// Asks kube-vip for `lost` no more, and remembers it. What somebody else asks for stays.
-fn withdrawing(service: &Service, lost: String) -> BTreeMap<String, Option<String>> {
-    let mut marks = BTreeMap::new();
-    if service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS) == Some(&lost) {
-        marks.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None);
-    }
-    marks.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(lost));
-    marks
-}
-
-/// Whether the Service's status says what it says because kube-vip was asked for `lost`. Another address there, or one
-/// that `spec.loadBalancerIP` asks for too, is somebody else's: taking it away would only make them write it again.
-fn came_of(lost: &str, service: &Service) -> bool {
-    let stands = ingress(service);
-    let fixed = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
-    stands.is_some()
-        && (lost == DHCP_ADDRESS || stands.as_deref() == Some(lost))
-        && fixed != stands.as_deref()
-}
-
-/// The Service's address, if it is the one that Harvester gave. With a lease that is any; of another Harvester knows
-/// nothing, and its webhook would put it back.
-fn announced_in_guest(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<String> {
-    let allocated = present.map(|balancer| allocated(balancer)).unwrap_or_default();
-    ingress(service).filter(|ip| ip == allocated || allocated == DHCP_ADDRESS)
 }
 
 fn mark(key: &str, value: &str) -> BTreeMap<String, Option<String>> {

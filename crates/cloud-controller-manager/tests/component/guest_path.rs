@@ -185,6 +185,37 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// A webhook that undoes what we write answers as if it were done: two would write for ever, and tell of it each time.
+    async fn a_change_that_admission_takes_back_is_a_failed_sync_and_is_made_when_it_may(cluster: TestCluster) {
+        let (driver, undoes) = (cluster.harvester.client(User::Driver), Arc::new(AtomicBool::new(true)));
+        let webhook = undoes.clone();
+        let client = interposed(cluster.harvester.client(User::CloudControllerManager), move |method, path| {
+            let (driver, webhook) = (driver.clone(), webhook.clone());
+            async move {
+                let put = method == http::Method::PUT && path.contains("/loadbalancers/");
+                if !put || !webhook.load(Ordering::SeqCst) {
+                    return None;
+                }
+                let name = path.rsplit('/').next().unwrap_or_default();
+                let stored = Api::<LoadBalancer>::namespaced(driver, "team-a").get(name).await;
+                Some(json!(stored.expect("it is there to be changed")))
+            }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        until(&cluster, "the Service is told", async || told(&cluster, "SyncLoadBalancerFailed").await == 1).await;
+        let (_, message) = events(&cluster).await.into_iter().find(|(reason, _)| reason == "SyncLoadBalancerFailed").unwrap();
+        assert!(message.ends_with("in Harvester: admission there took the change back"), "{message}");
+        assert_eq!(told(&cluster, "EnsuredLoadBalancer").await, 1);
+        assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
+        undoes.store(false, Ordering::SeqCst);
+        let published = async || balancer(&cluster).await.unwrap().status.unwrap().address == "127.9.0.1";
+        until(&cluster, "the address is written", published).await;
+        ccm.stop().await;
+    }
+
     /// pitfalls-ccm.md L26: two would announce it, once the pool has given it to another.
     async fn an_address_that_was_taken_back_is_published_no_more(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

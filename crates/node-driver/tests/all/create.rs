@@ -1,13 +1,12 @@
 //! `PreCreateCheck`, `Create`, `Remove` in this process.
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, key, long_user_data, options, read, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, key, long_user_data, vm_path};
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_comes_up_and_goes() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[("harvester-user-data", long_user_data())]);
     let before = harvester.server.audit().total();
     driver.pre_create_check().await.unwrap();
     assert!(std::fs::read_dir(store.path()).unwrap().next().is_none(), "nothing is written before Create");

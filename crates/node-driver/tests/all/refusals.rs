@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, options, read, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, vm_path};
 
 fn refused(verb: &str, resource: &str, code: u16) -> Rule {
     let mut rule = Rule::new(Answer::Code(code));
@@ -16,8 +16,7 @@ fn refused(verb: &str, resource: &str, code: u16) -> Rule {
 /// What `PreCreateCheck` says; and then nothing must have been made, here or there.
 async fn pre_flight(harvester: &Harvester, changes: &[(&str, Value)]) -> Result<Vec<String>, String> {
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(changes))).unwrap();
+    let driver = harvester.driver(store.path()).configured(changes);
     let outcome = driver.pre_create_check().await.map_err(|error| error.to_string());
     assert!(std::fs::read_dir(store.path()).unwrap().next().is_none());
     if let Err(text) = &outcome {
@@ -85,8 +84,7 @@ async fn a_server_that_never_answers_is_named_after_half_a_minute() {
     (rule.user, rule.resource) = (Some(crate::support::USER.into()), Some("settings".into()));
     harvester.server.faults().add(rule);
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.impatient_driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.impatient_driver(store.path()).configured(&[]);
     let text = driver.pre_create_check().await.unwrap_err().to_string();
     assert!(text.contains("read Setting server-version: Harvester does not answer"), "{text}");
     assert!(text.ends_with("no answer within 30 s"), "{text}");
@@ -115,8 +113,7 @@ async fn rights_that_are_missing_are_named_before_anything_is_made() {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "u-reader"}]})).await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver_as(store.path(), "u-reader", 1);
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver_as(store.path(), "u-reader", 1).configured(&[]);
     let text = driver.pre_create_check().await.unwrap_err().to_string();
     for part in [
         "may not create virtualmachines.kubevirt.io in namespace shop",
@@ -141,8 +138,8 @@ async fn a_credential_that_ends_soon_is_warned_about_and_one_that_ended_is_refus
         [("2026-11-22T12:00:00Z", Ok("expires in 24 hours")), ("2026-11-20T12:00:00Z", Err("has expired"))]
     {
         let store = tempfile::tempdir().unwrap();
-        let driver = harvester.driver_that_expires(store.path(), Expiry::At(end.parse().unwrap()));
-        driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+        let driver =
+            harvester.driver_that_expires(store.path(), Expiry::At(end.parse().unwrap())).configured(&[]);
         let outcome = driver.pre_create_check().await;
         match expected {
             Ok(part) => assert!(outcome.is_ok() && driver.said()[0].contains(part), "{:?}", driver.said()),
@@ -164,8 +161,7 @@ async fn a_credential_that_ends_soon_is_warned_about_and_one_that_ended_is_refus
 async fn what_is_refused_is_taken_back(#[case] resource: &str, #[case] code: u16, #[case] part: &str) {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[("harvester-user-data", long_user_data())]);
     driver.pre_create_check().await.unwrap();
     harvester.server.faults().add(refused("create", resource, code));
     let text = driver.create().await.unwrap_err().to_string();
@@ -180,8 +176,7 @@ async fn fails(
     world: impl AsyncFnOnce(&Harvester),
 ) -> (String, u64) {
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(changes))).unwrap();
+    let driver = harvester.driver(store.path()).configured(changes);
     let began = tokio::time::Instant::now();
     let making = driver.driver.clone();
     let making = tokio::spawn(async move { making.create().await });
@@ -277,8 +272,7 @@ async fn without_watches_and_causes_the_machine_comes_up_all_the_same(#[case] un
         harvester.server.faults().add(refused("list", resource, 403));
     }
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
     driver.create().await.unwrap();
     driver.remove().await.unwrap();
     assert!(harvester.vm().await.is_null());
@@ -305,8 +299,7 @@ async fn a_quota_of_the_namespace_is_named_by_harvesters_own_words() {
             "spec": {"hard": {"limits.memory": "1Gi"}}}))
         .await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
     let began = tokio::time::Instant::now();
     let text = driver.create().await.unwrap_err().to_string();
     assert!(text.contains("quota") && text.contains("limits.memory"), "{text}");
@@ -318,8 +311,7 @@ async fn a_quota_of_the_namespace_is_named_by_harvesters_own_words() {
 async fn what_a_user_should_know_is_said_while_waiting_and_once() {
     let harvester = Harvester::start().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("300"))]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[("harvester-create-timeout", json!("300"))]);
     let making = driver.driver.clone();
     let making = tokio::spawn(async move { making.create().await });
     while harvester.vm().await.is_null() {
@@ -340,17 +332,19 @@ async fn what_a_user_should_know_is_said_while_waiting_and_once() {
     making.await.unwrap().unwrap_err();
 }
 
-/// As the sandbox offers it to try: an agent that is silent from the start.
+/// A machine that will not be up in time. As the sandbox offers it to try: its agent is silent from the start.
+fn silent_agent() -> [(&'static str, Value); 2] {
+    [
+        ("harvester-vm-labels", json!(r#"{"sim.harvesterhci.io/agent":"silent"}"#)),
+        ("harvester-create-timeout", json!("30")),
+    ]
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_silent_agent_is_named_when_the_time_is_over() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    let changes = [
-        ("harvester-vm-labels", json!(r#"{"sim.harvesterhci.io/agent":"silent"}"#)),
-        ("harvester-create-timeout", json!("30")),
-    ];
-    driver.set_config_from_flags(&read(&options(&changes))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&silent_agent());
     let text = driver.create().await.unwrap_err().to_string();
     assert!(text.contains("is not up after 30 s: guest agent missing"), "{text}");
     assert!(harvester.vm().await.is_null());
@@ -385,12 +379,7 @@ async fn volumes_are_taken_back_too(#[case] verbs: &[&str]) {
         harvester.server.faults().add(refused(verb, "virtualmachines", 403));
     }
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    let changes = [
-        ("harvester-vm-labels", json!(r#"{"sim.harvesterhci.io/agent":"silent"}"#)),
-        ("harvester-create-timeout", json!("30")),
-    ];
-    driver.set_config_from_flags(&read(&options(&changes))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&silent_agent());
     let text = driver.create().await.unwrap_err().to_string();
     assert!(
         text.starts_with(&format!("VM {NAMESPACE}/{MACHINE} is not up after 30 s")),
@@ -416,8 +405,7 @@ async fn watches_that_never_answer_stop_nothing() {
     let harvester = Harvester::start().await.with_machines().await;
     no_watch_answers(&harvester, None);
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
     driver.create().await.unwrap();
     driver.stop().await.unwrap();
     driver.start().await.unwrap();
@@ -445,8 +433,8 @@ async fn a_machine_that_no_watch_tells_of_is_up_all_the_same(
     let harvester = Harvester::start().await;
     no_watch_answers(&harvester, dead_watch);
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.impatient_driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-create-timeout", json!("600"))]))).unwrap();
+    let driver =
+        harvester.impatient_driver(store.path()).configured(&[("harvester-create-timeout", json!("600"))]);
     let making = driver.driver.clone();
     let began = tokio::time::Instant::now();
     let making = tokio::spawn(async move { making.create().await });

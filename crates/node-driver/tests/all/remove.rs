@@ -4,20 +4,12 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, long_user_data, options, read, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, vm_path};
 
 fn refused(verb: &str, resource: &str, code: u16) -> Rule {
     let mut rule = Rule::new(Answer::Code(code));
     (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
     rule
-}
-
-/// A machine that is up, with its driver.
-async fn up(harvester: &Harvester, store: &std::path::Path) -> TestDriver {
-    let driver = harvester.driver(store);
-    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
-    driver.create().await.unwrap();
-    driver
 }
 
 fn claim_path(name: &str) -> String {
@@ -64,7 +56,7 @@ async fn named_claims(harvester: &Harvester, driver: &TestDriver) -> Vec<String>
 async fn the_machines_own_volumes_go_and_plugged_ones_stay() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     plug(&harvester, "pvc-of-the-guest").await;
     assert_eq!(named_claims(&harvester, &driver).await, [own_claim(&harvester).await]);
 }
@@ -73,7 +65,7 @@ async fn the_machines_own_volumes_go_and_plugged_ones_stay() {
 async fn with_the_whole_cluster_all_volumes_go() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     plug(&harvester, "pvc-of-the-guest").await;
     put_claim(&harvester, "pvc-unplugged", json!({"guestcluster.harvesterhci.io/name": "demo"})).await;
     put_claim(&harvester, "pvc-of-another", json!({"guestcluster.harvesterhci.io/name": "other"})).await;
@@ -102,7 +94,7 @@ async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
     for verbs in [&["patch"][..], &["patch", "update"]] {
         let harvester = Harvester::start().await.with_machines().await;
         let store = tempfile::tempdir().unwrap();
-        let driver = up(&harvester, store.path()).await;
+        let driver = harvester.up(store.path()).await;
         let claim = own_claim(&harvester).await;
         assert!(!harvester.get(&claim_path(&claim)).await.is_null(), "Harvester made it");
         for verb in verbs {
@@ -121,7 +113,7 @@ async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
 async fn upstreams_rights_are_enough_for_the_volumes_to_go() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     let claim = own_claim(&harvester).await;
     harvester.server.faults().add(refused("patch", "virtualmachines", 403));
     harvester.server.faults().add(refused("delete", "persistentvolumeclaims", 403));
@@ -151,8 +143,7 @@ async fn a_vm_stays_while_its_volumes_would_be_left_behind() {
         {"apiGroups": ["kubevirt.io"], "resources": ["virtualmachines"], "verbs": ["delete"]}]);
     allow(&harvester, "u-poor", "poor", all).await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver_as(store.path(), "u-poor", 1);
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver_as(store.path(), "u-poor", 1).configured(&[]);
     driver.create().await.unwrap();
     let claim = own_claim(&harvester).await;
 
@@ -171,7 +162,7 @@ async fn a_vm_stays_while_its_volumes_would_be_left_behind() {
 async fn volumes_that_are_left_in_the_end_are_named() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     let claim = own_claim(&harvester).await;
     for (verb, resource) in
         [("patch", "virtualmachines"), ("update", "virtualmachines"), ("delete", "persistentvolumeclaims")]
@@ -198,7 +189,7 @@ async fn volumes_that_are_left_in_the_end_are_named() {
 async fn an_error_is_never_taken_for_success(#[case] verb: &str, #[case] code: u16) {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     harvester.server.faults().add(refused(verb, "virtualmachines", code));
     let error = driver.remove().await.unwrap_err().to_string();
     assert!(!error.to_ascii_lowercase().contains("not found"), "{error}");
@@ -212,7 +203,7 @@ async fn an_error_is_never_taken_for_success(#[case] verb: &str, #[case] code: u
 async fn a_vm_that_is_held_is_not_gone() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     harvester.patch(&vm_path(), &json!({"metadata": {"finalizers": ["example.com/backup"]}})).await;
     let error = driver.remove().await.unwrap_err().to_string();
     assert!(
@@ -235,7 +226,7 @@ async fn a_vm_that_is_held_is_not_gone() {
 async fn a_machine_is_removed_in_any_state(#[case] patch: Value) {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = up(&harvester, store.path()).await;
+    let driver = harvester.up(store.path()).await;
     harvester.patch(&vm_path(), &patch).await;
     driver.remove().await.unwrap();
     assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
@@ -252,8 +243,7 @@ async fn the_secret_of_a_vm_that_is_gone_is_removed_and_a_users_stays() {
             "metadata": {"name": format!("{MACHINE}-cloudinit"), "namespace": NAMESPACE, "labels": labels}}))
             .await;
         let store = tempfile::tempdir().unwrap();
-        let driver = harvester.driver(store.path());
-        driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+        let driver = harvester.driver(store.path()).configured(&[]);
         driver.remove().await.unwrap();
         assert_eq!(!harvester.secret().await.is_null(), stays);
     }

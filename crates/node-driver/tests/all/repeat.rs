@@ -114,20 +114,17 @@ async fn two_at_once_from_one_store_end_with_one_machine_for_both() {
 async fn other_inputs_are_another_machine() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let first = harvester.driver(store.path());
-    first.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let first = harvester.driver(store.path()).configured(&[]);
     first.create().await.unwrap();
 
-    let more = harvester.driver(store.path());
-    more.set_config_from_flags(&read(&options(&[("harvester-cpu-count", json!(8))]))).unwrap();
+    let more = harvester.driver(store.path()).configured(&[("harvester-cpu-count", json!(8))]);
     for error in [more.pre_create_check().await.unwrap_err(), more.create().await.unwrap_err()] {
         let text = error.to_string();
         assert!(text.contains("delete it or choose another name"), "{text}");
     }
-    let renewed = harvester.driver(store.path());
     let changes =
         [("harvester-kubeconfig-content", json!("a: renewed")), ("harvester-create-timeout", json!("90"))];
-    renewed.set_config_from_flags(&read(&options(&changes))).unwrap();
+    let renewed = harvester.driver(store.path()).configured(&changes);
     renewed.pre_create_check().await.unwrap();
     assert_ne!(renewed.config(), Config::default());
 }
@@ -152,8 +149,8 @@ async fn a_passing_failure_changes_nothing(
 ) {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.impatient_driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+    let driver =
+        harvester.impatient_driver(store.path()).configured(&[("harvester-user-data", long_user_data())]);
     driver.pre_create_check().await.unwrap();
     let mut rule = Rule::new(answer);
     (rule.verb, rule.resource, rule.when, rule.nth) =
@@ -179,8 +176,7 @@ async fn a_secret_of_an_earlier_machine_gives_way_and_a_users_does_not() {
         }
         harvester.put(secret).await;
         let store = tempfile::tempdir().unwrap();
-        let driver = harvester.driver(store.path());
-        driver.set_config_from_flags(&read(&options(&[("harvester-user-data", long_user_data())]))).unwrap();
+        let driver = harvester.driver(store.path()).configured(&[("harvester-user-data", long_user_data())]);
         let made = driver.create().await;
         assert_eq!(made.is_ok(), expected, "{made:?}");
         if let Err(error) = made {

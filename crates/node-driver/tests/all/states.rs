@@ -5,15 +5,13 @@ use sim_apiserver::faults::{Answer, Rule, When};
 
 use node_driver::driver::State;
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, options, read, vm_path};
+use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, vm_path};
 
 #[tokio::test(start_paused = true)]
 async fn a_machine_is_stopped_started_restarted_and_killed() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
-    driver.create().await.unwrap();
+    let driver = harvester.up(store.path()).await;
     assert_eq!(driver.state().await, Ok(State::Running));
     let uid = async || harvester.get(&instance_path()).await["metadata"]["uid"].clone();
     let first = uid().await;
@@ -53,9 +51,7 @@ fn conflict(order: &str) -> Rule {
 async fn an_order_that_lost_a_race_is_given_again() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
-    driver.create().await.unwrap();
+    let driver = harvester.up(store.path()).await;
     for order in ["stop", "start"] {
         harvester.server.faults().add(Rule { nth: Some(2), ..conflict(order) });
         harvester.server.faults().add(Rule { nth: Some(1), ..conflict(order) });
@@ -75,9 +71,7 @@ async fn an_order_that_lost_a_race_is_given_again() {
 async fn an_order_that_is_refused_for_good_fails_with_the_servers_words() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
-    driver.create().await.unwrap();
+    let driver = harvester.up(store.path()).await;
     harvester.server.faults().add(conflict("stop"));
     let error = driver.stop().await.unwrap_err().to_string();
     assert!(error.starts_with(&format!("stop VM {NAMESPACE}/{MACHINE}: Conflict: ")), "{error}");
@@ -88,9 +82,7 @@ async fn an_order_that_is_refused_for_good_fails_with_the_servers_words() {
 async fn an_order_whose_answer_was_wrong_is_not_given_twice() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
-    driver.create().await.unwrap();
+    let driver = harvester.up(store.path()).await;
     harvester.server.faults().add(Rule { when: When::After, ..conflict("stop") });
     let before = harvester.server.audit().total();
     driver.stop().await.unwrap();
@@ -104,9 +96,7 @@ async fn an_order_whose_answer_was_wrong_is_not_given_twice() {
 async fn a_machine_that_a_quota_stopped_starts_once_the_quota_is_raised() {
     let harvester = Harvester::start().await.with_machines().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
-    driver.create().await.unwrap();
+    let driver = harvester.up(store.path()).await;
     driver.stop().await.unwrap();
     harvester
         .put(json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "default", "namespace": NAMESPACE},
@@ -133,8 +123,7 @@ async fn a_machine_that_a_quota_stopped_starts_once_the_quota_is_raised() {
 async fn only_an_absent_vm_is_not_found() {
     let harvester = Harvester::start().await;
     let store = tempfile::tempdir().unwrap();
-    let driver = harvester.driver(store.path());
-    driver.set_config_from_flags(&read(&options(&[]))).unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
     assert!(driver.state().await.unwrap_err().to_string().ends_with("not found"));
     for code in [401, 403, 404, 500] {
         let mut rule = Rule::new(Answer::Code(code));

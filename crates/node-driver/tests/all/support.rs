@@ -225,6 +225,13 @@ impl Harvester {
         TestDriver { driver: Arc::new(driver), said }
     }
 
+    /// The driver of a machine that is up.
+    pub(crate) async fn up(&self, store: &std::path::Path) -> TestDriver {
+        let driver = self.driver(store).configured(&[("harvester-user-data", long_user_data())]);
+        driver.create().await.unwrap();
+        driver
+    }
+
     /// Serves over TLS; the answer is a kubeconfig for the driver's user.
     pub(crate) async fn serve(&self) -> String {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -262,6 +269,12 @@ impl std::ops::Deref for TestDriver {
 }
 
 impl TestDriver {
+    /// With the flags of a plain machine and these changes.
+    pub(crate) fn configured(self, changes: &[(&str, Value)]) -> Self {
+        self.set_config_from_flags(&read(&options(changes))).unwrap();
+        self
+    }
+
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.lock().unwrap().clone()
     }

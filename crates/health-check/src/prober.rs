@@ -118,9 +118,10 @@ async fn until(moment: Option<Instant>) {
 
 #[cfg(test)]
 mod tests {
-    use futures::FutureExt as _;
     use std::net::SocketAddr;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt as _;
     use tokio::sync::mpsc;
 
     use super::*;

@@ -9,7 +9,7 @@ use test_cluster::TestCluster;
 
 use super::stage::{
     Controller, address_of, balancer, controller, granted, in_step, overwrite_pool_status, pool, record_of,
-    told,
+    told, vanish,
 };
 
 test_cluster::component_tests! {
@@ -62,9 +62,7 @@ test_cluster::component_tests! {
         balancer(&cluster, "api", "").await;
         cluster.settle().await;
         running.stop().await;
-        let bare = json!({"metadata": {"finalizers": null}});
-        cluster.harvester.patch::<LoadBalancer>("team-a/web", bare).await;
-        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        vanish(&cluster, "team-a/web").await;
         let _again = controller(&cluster).await;
         let held = |record: harvester_api::IPPoolStatus| record.allocated.into_values().collect::<Vec<_>>();
         assert_eq!(held(record_of(&cluster, "edge").await).len(), 2, "the sweep has patience");
@@ -134,8 +132,7 @@ test_cluster::component_tests! {
         balancer(&cluster, "web", "").await;
         cluster.settle().await;
         running.stop().await;
-        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"metadata": {"finalizers": null}})).await;
-        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        vanish(&cluster, "team-a/web").await;
         let foreign = json!({"status": {"allocated": {"192.0.2.19": "machines/node-1"}}});
         cluster.harvester.patch::<IPPool>("edge", foreign).await;
         let _again = Controller::start(&cluster, "two");

@@ -180,3 +180,9 @@ pub(crate) async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, sta
         cluster.harvester.patch::<IPPool>(pool, json!({"status": status})).await;
     }
 }
+
+/// The object goes while nobody looks: its address stays in the record.
+pub(crate) async fn vanish(cluster: &TestCluster, key: &str) {
+    cluster.harvester.patch::<LoadBalancer>(key, json!({"metadata": {"finalizers": null}})).await;
+    cluster.harvester.delete::<LoadBalancer>(key).await;
+}

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use controller_kit::Life;
 use harvester_api::LoadBalancer;
-use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::stage::{Controller, address_of, balancer, controller, granted, in_step, pool, record_of, told};
+use super::stage::{
+    Controller, address_of, balancer, controller, granted, in_step, pool, record_of, told, vanish,
+};
 use super::webhook::{reachable, unregister};
 
 /// Another user than the one that the controller of these stories has.
@@ -44,10 +45,8 @@ test_cluster::component_tests! {
         balancer(&cluster, "api", "").await;
         cluster.settle().await;
         running.stop().await;
-        for key in ["team-a/web", "team-a/api"] {
-            cluster.harvester.patch::<LoadBalancer>(key, json!({"metadata": {"finalizers": null}})).await;
-            cluster.harvester.delete::<LoadBalancer>(key).await;
-        }
+        vanish(&cluster, "team-a/web").await;
+        vanish(&cluster, "team-a/api").await;
         let _again = Controller::start(&cluster, "two");
         cluster.advance(Duration::from_secs(60)).await;
 

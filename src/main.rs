@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     match part {
         Part::CloudControllerManager => cloud_controller_manager::cli::main(args),
         Part::LoadBalancer => load_balancer::cli::main(args),
-        Part::LoadBalancerWebhook => load_balancer::webhook::cli::main(args),
+        Part::LoadBalancerWebhook => load_balancer_webhook::cli::main(args),
         Part::NodeDriver => node_driver::cli::main(args),
         Part::Sandbox => sandbox(args),
     }

@@ -21,7 +21,7 @@ use std::{
 };
 
 use cloud_provider::{Failure, LoadBalancers, View, Wake, Whom, asks_for_balancer};
-use controller_kit::{Cache, Change, Kept, ObjectKey, replace, sentence};
+use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
 use harvester_api::{LoadBalancer, annotations, labels, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
@@ -60,7 +60,7 @@ pub struct Rules {
 pub struct Balancers {
     rules: Rules,
     client: Client,
-    objects: Cache<Kept<LoadBalancer>>,
+    objects: Cache<RawObject<LoadBalancer>>,
     services: Cache<Service>,
     machines: Machines,
     index: Arc<Index>,
@@ -73,7 +73,7 @@ impl Balancers {
     pub fn new(
         rules: Rules,
         client: Client,
-        objects: Cache<Kept<LoadBalancer>>,
+        objects: Cache<RawObject<LoadBalancer>>,
         services: Cache<Service>,
         machines: Machines,
     ) -> Self {
@@ -111,7 +111,7 @@ impl Balancers {
         &self,
         service: &Service,
         nodes: &[Arc<Node>],
-        then: impl FnOnce(&ObjectKey, Option<&Kept<LoadBalancer>>, View, Option<Wanted<'_>>) -> T,
+        then: impl FnOnce(&ObjectKey, Option<&RawObject<LoadBalancer>>, View, Option<Wanted<'_>>) -> T,
     ) -> T {
         let key = self.key(service);
         let object = self.objects.get(&key);
@@ -140,7 +140,7 @@ impl Balancers {
         then(&key, object.as_deref(), view, should_be)
     }
 
-    fn waited(&self, service: &Service, object: Option<&Kept<LoadBalancer>>) -> Duration {
+    fn waited(&self, service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Duration {
         let (uid, now) = (service.uid().unwrap_or_default(), Instant::now());
         let mut waiting = self.waiting.lock().expect("no panic while counting");
         match object.and_then(|object| phase(object)) {
@@ -158,12 +158,12 @@ impl Balancers {
         }
     }
 
-    fn api(&self) -> Api<Kept<LoadBalancer>> {
+    fn api(&self) -> Api<RawObject<LoadBalancer>> {
         Api::namespaced(self.client.clone(), &self.rules.namespace)
     }
 
     async fn create(&self, key: &ObjectKey, json: Value) -> Result<(), Failure> {
-        let body = Kept::from_json(json).expect("made from the type's own fields");
+        let body = RawObject::from_json(json).expect("made from the type's own fields");
         match self.api().create(&PostParams::default(), &body).await {
             Ok(made) => {
                 self.objects.wrote(made);
@@ -262,8 +262,8 @@ impl Balancers {
 
 /// The Service that an object is for, by its labels, and the one that it was for before: whoever took the labels away
 /// wakes that Service, too, and it puts them back.
-fn services_of(change: &Change<Kept<LoadBalancer>>) -> impl Iterator<Item = ObjectKey> + use<> {
-    let service = |object: &Arc<Kept<LoadBalancer>>| {
+fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item = ObjectKey> + use<> {
+    let service = |object: &Arc<RawObject<LoadBalancer>>| {
         let label = |key: &str| object.labels().get(key).cloned();
         Some(ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?))
     };
@@ -273,7 +273,7 @@ fn services_of(change: &Change<Kept<LoadBalancer>>) -> impl Iterator<Item = Obje
 }
 
 fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
-    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", sentence(error)))
+    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(error)))
 }
 
 #[cfg(test)]
@@ -283,11 +283,11 @@ mod tests {
 
     use super::*;
 
-    fn object(service: Option<&str>) -> Arc<Kept<LoadBalancer>> {
+    fn object(service: Option<&str>) -> Arc<RawObject<LoadBalancer>> {
         let labels =
             service.map(|name| json!({labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: name}));
         let metadata = json!({"name": "blue", "namespace": "team-a", "labels": labels});
-        Arc::new(Kept::from_json(json!({"metadata": metadata, "spec": {}})).unwrap())
+        Arc::new(RawObject::from_json(json!({"metadata": metadata, "spec": {}})).unwrap())
     }
 
     #[rstest]

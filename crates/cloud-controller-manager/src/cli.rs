@@ -13,7 +13,7 @@ mod serving;
 use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use cloud_config::{CloudConfig, Connection, Local};
-use controller_kit::{Clock, Life};
+use program::{Clock, TaskGroup};
 
 use self::options::Options;
 use crate::{Parts, Settings, balancers::Rules, machines::AddressRules, run, run::ElectionSettings};
@@ -97,17 +97,17 @@ async fn serve(options: Options) -> Result<(), Fatal> {
     let guest = cloud_config::local(&from, &options.requests).map_err(Fatal::Local)?;
     tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
 
-    let life = Life::new();
-    life.stop_on_signals().map_err(Fatal::System)?;
+    let tasks = TaskGroup::new();
+    tasks.stop_on_signals().map_err(Fatal::System)?;
     let parts = Parts::new(guest, connection.client(), Clock::system());
-    serving::start(&life, &options.serving, parts.health.clone(), Arc::clone(&parts.metrics))
+    serving::start(&tasks, &options.serving, parts.health.clone(), Arc::clone(&parts.metrics))
         .await
         .map_err(Fatal::Serving)?;
     let namespace = connection.namespace().to_owned();
-    life.spawn(connection.follow(file, life.stop.clone()));
+    tasks.spawn(connection.follow(file, tasks.stop.clone()));
 
-    let outcome = run(parts, settings(options, namespace), &life).await;
-    life.end().await;
+    let outcome = run(parts, settings(options, namespace), &tasks).await;
+    tasks.end().await;
     Ok(outcome?)
 }
 

@@ -17,10 +17,11 @@ use std::{
 };
 
 use cloud_provider::{Instance, Instances, Machine};
-use controller_kit::{Cache, Change, Life, ObjectKey};
+use controller_kit::{Cache, Change, ObjectKey};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, runtime::watcher};
+use program::TaskGroup;
 use serde_json::Value;
 
 use self::{directory::Directory, host_names::HostNames};
@@ -57,7 +58,7 @@ pub struct Backends {
 impl Machines {
     /// Starts the watches, in the namespace of the cloud-config.
     pub fn start(
-        life: &Life,
+        tasks: &TaskGroup,
         client: &Client,
         namespace: &str,
         cluster: &GuestCluster,
@@ -67,8 +68,8 @@ impl Machines {
         let vms = Api::namespaced(client.clone(), namespace);
         let instances = Api::namespaced(client.clone(), namespace);
         let machines = Self(Arc::new(Shared {
-            vms: Cache::start_trimmed(life, vms, config(), trim_vm),
-            instances: Cache::start_trimmed(life, instances, config(), trim_instance),
+            vms: Cache::start_trimmed(tasks, vms, config(), trim_vm),
+            instances: Cache::start_trimmed(tasks, instances, config(), trim_instance),
             namespace: namespace.to_owned(),
             rules,
             directory: Mutex::new(Directory::new(cluster)),
@@ -80,7 +81,7 @@ impl Machines {
         let instances = machines.clone();
         machines.0.instances.on_change(move |change| instances.instance_changed(change));
         let waiting = machines.clone();
-        life.spawn_until_stop(async move {
+        tasks.spawn_until_stop(async move {
             waiting.0.vms.ready().await;
             waiting.0.instances.ready().await;
             waiting.0.complete.store(true, Ordering::Release);
@@ -90,8 +91,8 @@ impl Machines {
     }
 
     /// Learns from now on the host names of VMs, where nothing else tells which Node they are.
-    pub fn ask_for_host_names(&self, life: &Life, client: &Client, nodes: &Cache<Node>) {
-        HostNames::start(life, client, self, nodes);
+    pub fn ask_for_host_names(&self, tasks: &TaskGroup, client: &Client, nodes: &Cache<Node>) {
+        HostNames::start(tasks, client, self, nodes);
     }
 
     /// Waits until both kinds were listed once.

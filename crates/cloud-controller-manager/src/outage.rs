@@ -7,10 +7,11 @@
 use std::{collections::HashSet, future::Future, time::Duration};
 
 use cloud_provider::{FINALIZER, LoadBalancers, asks_for_another_class, asks_for_balancer, waits_for_cloud};
-use controller_kit::{Cache, EventKind, Kept, Recorder, http::Health};
+use controller_kit::{Cache, EventType, RawObject, Recorder};
 use harvester_api::{LoadBalancer, names};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
 use kube::{Resource, ResourceExt};
+use program::http::Health;
 use tokio::time::timeout;
 
 use crate::{balancers::Balancers, machines::Machines};
@@ -37,7 +38,11 @@ pub(crate) struct Outage {
 impl Outage {
     /// Waits until `objects` are listed; while they are not, every Service is told that waits for an address, or to
     /// be rid of its balancer.
-    pub(crate) async fn of_balancers(&self, objects: &Cache<Kept<LoadBalancer>>, services: &Cache<Service>) {
+    pub(crate) async fn of_balancers(
+        &self,
+        objects: &Cache<RawObject<LoadBalancer>>,
+        services: &Cache<Service>,
+    ) {
         let troubles = || objects.trouble().map(|why| ("LoadBalancers", why)).into_iter().collect();
         let concerned = |why: &str| {
             let about = |service: &Service| Some(failed_sync(service, hindered(service)?, why));
@@ -93,7 +98,7 @@ impl Outage {
             self.health.wrong(name, why.clone());
             for (about, reason, message) in concerned(&why) {
                 if told.insert((about.uid.clone(), message.clone())) {
-                    self.recorder.publish(&about, EventKind::Warning, reason, &message);
+                    self.recorder.publish(&about, EventType::Warning, reason, &message);
                 }
             }
         }

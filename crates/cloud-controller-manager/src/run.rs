@@ -8,13 +8,16 @@ use std::{
 
 use cloud_provider::{Duties, NodeController, ServiceController};
 use controller_kit::{
-    Cache, Clock, Kept, Life, Recorder,
+    Cache, RawObject, Recorder,
     election::{self, Election, Leadership},
-    http::{Health, Metrics},
 };
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Api, Client, runtime::watcher};
+use program::{
+    Clock, TaskGroup,
+    http::{Health, Metrics},
+};
 use prometheus_client::registry::Registry;
 
 use crate::{
@@ -99,32 +102,32 @@ impl ElectionSettings {
     }
 }
 
-/// Runs until `life` is told to stop, as leader if there is an election. The Lease is given back at the end.
+/// Runs until `tasks` is told to stop, as leader if there is an election. The Lease is given back at the end.
 ///
 /// # Errors
 /// When the Lease was lost: nothing writes any more, and the process should end.
-pub async fn run(parts: Parts, settings: Settings, life: &Life) -> Result<(), election::Error> {
+pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), election::Error> {
     let Some(election) = settings.election.clone() else {
-        work(parts, settings, life).await;
+        work(parts, settings, tasks).await;
         return Ok(());
     };
     let ElectionSettings { identity, namespace, name, lease, renew_deadline, retry_period } = election;
     let election = Election { namespace, name, identity, lease, renew_deadline, retry_period };
     let (client, clock) = (parts.guest.clone(), parts.clock);
-    Box::pin(election::lead(client, election, clock, life, |leadership: Leadership| {
+    Box::pin(election::lead(client, election, clock, tasks, |leadership: Leadership| {
         let parts = Parts {
             guest: leadership.client(parts.guest.clone()),
             harvester: leadership.client(parts.harvester.clone()),
             ..parts
         };
-        work(parts, settings, life)
+        work(parts, settings, tasks)
     }))
     .await
 }
 
-async fn work(parts: Parts, settings: Settings, life: &Life) {
+async fn work(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     // a life of its own, which ends with this future: a lost Lease drops it
-    let inner = life.child();
+    let inner = tasks.child();
     let _ends = inner.stop.clone().drop_guard();
     let stop = inner.stop.clone();
     stop.run_until_cancelled(start(parts, settings, &inner)).await;
@@ -133,19 +136,20 @@ async fn work(parts: Parts, settings: Settings, life: &Life) {
 }
 
 /// Starts caches, waits for what decisions about absence need, and starts the controllers.
-async fn start(parts: Parts, settings: Settings, life: &Life) {
+async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let Parts { guest, harvester, clock, health, metrics } = parts;
     let namespace = settings.rules.namespace.clone();
     let any = watcher::Config::default;
-    let services: Cache<Service> = Cache::start(life, Api::all(guest.clone()), any());
-    let nodes: Cache<Node> = Cache::start_trimmed(life, Api::all(guest.clone()), any(), trim_node);
-    let objects: Cache<Kept<LoadBalancer>> =
-        Cache::start(life, Api::namespaced(harvester.clone(), &namespace), any());
-    let machines = Machines::start(life, &harvester, &namespace, &settings.rules.cluster, settings.addresses);
+    let services: Cache<Service> = Cache::start(tasks, Api::all(guest.clone()), any());
+    let nodes: Cache<Node> = Cache::start_trimmed(tasks, Api::all(guest.clone()), any(), trim_node);
+    let objects: Cache<RawObject<LoadBalancer>> =
+        Cache::start(tasks, Api::namespaced(harvester.clone(), &namespace), any());
+    let machines =
+        Machines::start(tasks, &harvester, &namespace, &settings.rules.cluster, settings.addresses);
     if settings.host_names {
-        machines.ask_for_host_names(life, &harvester, &nodes);
+        machines.ask_for_host_names(tasks, &harvester, &nodes);
     }
-    let recorder = |component: &str| Recorder::start(life, guest.clone(), component, clock);
+    let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock);
     let outage = |recorder: &Recorder| Outage {
         namespace: namespace.clone(),
         recorder: recorder.clone(),
@@ -158,15 +162,15 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
     health.right("guest");
 
     if settings.nodes.initialise || settings.nodes.follow_topology {
-        let (life, guest, nodes, machines) = (life.clone(), guest.clone(), nodes.clone(), machines.clone());
+        let (tasks, guest, nodes, machines) = (tasks.clone(), guest.clone(), nodes.clone(), machines.clone());
         let (recorder, metrics) = (recorder("cloud-node-controller"), metrics.clone());
         let outage = outage(&recorder);
-        life.clone().spawn_until_stop(async move {
+        tasks.clone().spawn_until_stop(async move {
             outage.of_nodes(&machines, &nodes).await;
             let cloud = Arc::new(machines);
             let workers = settings.node_workers.max(1);
             let queue =
-                NodeController::start(&life, guest, &cloud, &nodes, recorder, workers, settings.nodes);
+                NodeController::start(&tasks, guest, &cloud, &nodes, recorder, workers, settings.nodes);
             queue.register(&mut metrics.lock().expect("no panic while registering"), "node");
         });
     }
@@ -177,10 +181,10 @@ async fn start(parts: Parts, settings: Settings, life: &Life) {
         let balancers =
             Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines.clone()));
         let (held, all) = (balancers.clone(), services.clone());
-        life.spawn_until_stop(async move { outage.of_backends(&machines, &held, &all).await });
+        tasks.spawn_until_stop(async move { outage.of_backends(&machines, &held, &all).await });
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
-        balancers.report_orphans(life, guest.clone(), recorder.clone());
-        let queue = ServiceController::start(life, guest, &balancers, &services, &nodes, recorder, workers);
+        balancers.report_orphans(tasks, guest.clone(), recorder.clone());
+        let queue = ServiceController::start(tasks, guest, &balancers, &services, &nodes, recorder, workers);
         queue.register(&mut metrics.lock().expect("no panic while registering"), "service");
     }
 }

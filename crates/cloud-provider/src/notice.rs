@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{EventKind, Recorder};
+use controller_kit::{EventType, Recorder};
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
@@ -70,7 +70,7 @@ impl Crier {
 
     /// Tells `notice` in any case: something happened, rather than being so.
     pub(crate) fn say(&self, about: &ObjectReference, notice: &Notice) {
-        let kind = if notice.warning { EventKind::Warning } else { EventKind::Normal };
+        let kind = if notice.warning { EventType::Warning } else { EventType::Normal };
         let (name, reason) = (about.name.as_deref().unwrap_or_default(), notice.reason);
         let namespace = about.namespace.as_deref().unwrap_or_default();
         tracing::info!(namespace, name, reason, "{}", notice.message);

@@ -21,7 +21,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use crate::{Life, ObjectKey, sentence};
+use program::TaskGroup;
+
+use crate::{ObjectKey, error_message};
 use known::Known;
 use patience::Patience;
 use unread::Unread;
@@ -74,15 +76,15 @@ impl<K> Clone for Cache<K> {
 }
 
 impl<K: Watched> Cache<K> {
-    /// Lists and watches in the background until `life` ends. An object that cannot be read hides no other
+    /// Lists and watches in the background until `tasks` ends. An object that cannot be read hides no other
     /// ([`Cache::malformed`]).
-    pub fn start(life: &Life, api: Api<K>, config: watcher::Config) -> Self {
-        Self::start_trimmed(life, api, config, |_| ())
+    pub fn start(tasks: &TaskGroup, api: Api<K>, config: watcher::Config) -> Self {
+        Self::start_trimmed(tasks, api, config, |_| ())
     }
 
     /// Like [`Cache::start`]; `trim` removes what nobody reads before an object is kept. `managedFields` always go.
     pub fn start_trimmed(
-        life: &Life,
+        tasks: &TaskGroup,
         api: Api<K>,
         config: watcher::Config,
         trim: impl Fn(&mut K) + Send + Sync + 'static,
@@ -93,7 +95,7 @@ impl<K: Watched> Cache<K> {
             Ok(event) => into.on_event(event),
             Err(why) => into.note_trouble(Some(why)),
         };
-        life.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
+        tasks.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
         cache
     }
 
@@ -230,9 +232,9 @@ fn unread<K: Watched>(api: Api<K>) -> Api<Unread> {
 fn reason(error: &watcher::Error) -> String {
     use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
     match error {
-        InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source) => sentence(source),
+        InitialListFailed(source) | WatchStartFailed(source) | WatchFailed(source) => error_message(source),
         WatchError(status) if !status.message.is_empty() => status.message.clone(),
-        other => sentence(other),
+        other => error_message(other),
     }
 }
 

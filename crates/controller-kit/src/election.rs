@@ -17,9 +17,9 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 use tokio::time::Instant;
 
-use crate::{Clock, Life};
 use decide::{Seen, Step, decide};
 pub use fence::{Leadership, NotLeading};
+use program::{Clock, TaskGroup};
 
 /// Which Lease, who we are, and how long things last.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub enum Error {
     Taken { namespace: String, name: String, holder: String },
 }
 
-/// Waits until the Lease is ours, then runs `work` and renews the Lease beside it. When `life` is told to stop,
+/// Waits until the Lease is ours, then runs `work` and renews the Lease beside it. When `tasks` is told to stop,
 /// `work` is expected to end, and the Lease is given back so that the next leader need not wait.
 ///
 /// # Errors
@@ -57,7 +57,7 @@ pub async fn lead<F, W>(
     client: Client,
     election: Election,
     clock: Clock,
-    life: &Life,
+    tasks: &TaskGroup,
     work: F,
 ) -> Result<(), Error>
 where
@@ -71,7 +71,7 @@ where
         clock,
         seen: Seen::default(),
     };
-    if life.stop.run_until_cancelled(candidate.acquire()).await.is_none() {
+    if tasks.stop.run_until_cancelled(candidate.acquire()).await.is_none() {
         return Ok(());
     }
     tracing::info!(lease = candidate.election.name, identity = candidate.election.identity, "leading");

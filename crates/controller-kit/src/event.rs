@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::{Clock, Life};
+use program::{Clock, TaskGroup};
 
 /// What waits to be sent at most; what comes then is dropped and counted in the log.
 const QUEUE: usize = 1_000;
@@ -62,11 +62,11 @@ pub struct Recorder {
 
 impl Recorder {
     /// `component` is what people see as the source, for example `service-controller`.
-    pub fn start(life: &Life, client: Client, component: &str, clock: Clock) -> Self {
+    pub fn start(tasks: &TaskGroup, client: Client, component: &str, clock: Clock) -> Self {
         let (queue, notes) = mpsc::channel(QUEUE);
         let desk =
             Desk { client, component: component.into(), clock, sent: HashMap::new(), budget: HashMap::new() };
-        life.spawn_until_stop(desk.work(notes));
+        tasks.spawn_until_stop(desk.work(notes));
         Self { queue }
     }
 
@@ -252,8 +252,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_repeats_itself_is_one_event_that_counts() {
-        let (server, life) = (ApiServer::builder().build(), Life::new());
-        let recorder = Recorder::start(&life, server.client("admin"), "service-controller", Clock::system());
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
         for _ in 0..3 {
             recorder.publish(&about("web"), Kind::Warning, "NoPool", "no pool matches");
         }
@@ -266,8 +266,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_talkative_object_is_silenced_and_its_neighbour_is_heard() {
-        let (server, life) = (ApiServer::builder().build(), Life::new());
-        let recorder = Recorder::start(&life, server.client("admin"), "service-controller", Clock::system());
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
         for number in 0..100 {
             recorder.publish(&about("web"), Kind::Normal, "Changed", &format!("{number:03}"));
         }
@@ -279,9 +279,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn where_events_are_not_granted_one_is_tried_and_no_more() {
-        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let client = server.client(User::service_account("kube-system", "nobody"));
-        let recorder = Recorder::start(&life, client, "service-controller", Clock::system());
+        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system());
         for number in 0..5 {
             recorder.publish(&about("web"), Kind::Normal, "Changed", &number.to_string());
         }
@@ -320,7 +320,7 @@ mod tests {
     // a Service goes with its namespace, and the Event that says so is refused
     #[tokio::test(start_paused = true)]
     async fn a_namespace_that_is_being_deleted_silences_nobody_else() {
-        let (server, life) = (ApiServer::builder().build(), Life::new());
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let admin = server.client("admin");
         let namespace = |finalizers: serde_json::Value| {
             serde_json::from_value::<Namespace>(json!({"apiVersion": "v1", "kind": "Namespace",
@@ -330,7 +330,7 @@ mod tests {
         let namespaces = Api::<Namespace>::all(admin.clone());
         namespaces.create(&PostParams::default(), &namespace(json!(["test/stay"]))).await.unwrap();
         namespaces.delete("shop", &kube::api::DeleteParams::default()).await.unwrap();
-        let recorder = Recorder::start(&life, admin, "service-controller", Clock::system());
+        let recorder = Recorder::start(&tasks, admin, "service-controller", Clock::system());
         let gone = ObjectReference { namespace: Some("shop".into()), ..about("web") };
         recorder.publish(&gone, Kind::Normal, "DeletedLoadBalancer", "Deleted load balancer");
         recorder.publish(&about("api"), Kind::Normal, "Ensured", "has an address");

@@ -11,25 +11,20 @@
 //! * [`Queue`] runs one reconcile for each item at a time, with back-off of its own for each item.
 //! * [`election`] shares a Lease with client-go programs, and fences off writes once the Lease is stale.
 //! * [`Recorder`] sends Events without being in the way of work.
-//! * [`Kept`] keeps the JSON beside the typed object, for writers that may only PUT.
-//! * [`Clock`] and [`Life`] make time and the end of the process arguments.
+//! * [`RawObject`] keeps the JSON beside the typed object, for writers that may only PUT.
+//! * [`Clock`] and [`TaskGroup`] make time and the end of the process arguments.
 
 mod cache;
-mod clock;
 pub mod election;
+mod error_message;
 mod event;
-pub mod http;
-mod kept;
-mod life;
 mod object_key;
 mod queue;
-mod sentence;
+mod raw_object;
 
 pub use cache::{Cache, Change, Watched};
-pub use clock::Clock;
-pub use event::{Kind as EventKind, Recorder};
-pub use kept::{Kept, replace};
-pub use life::Life;
+pub use error_message::error_message;
+pub use event::{Kind as EventType, Recorder};
 pub use object_key::ObjectKey;
-pub use queue::{Next, Queue, QueueMetrics};
-pub use sentence::sentence;
+pub use queue::{Action, Queue, QueueMetrics};
+pub use raw_object::{RawObject, replace};

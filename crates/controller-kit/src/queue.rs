@@ -18,7 +18,9 @@ use futures::FutureExt;
 use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Life, sentence};
+use program::TaskGroup;
+
+use crate::error_message;
 
 /// First delay after a failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -27,11 +29,11 @@ const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// What should happen to an item whose work succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum Action {
     /// Nothing until somebody adds it again: everything that it waits for is watched.
     AwaitChange,
     /// Look again then, unless somebody adds it earlier.
-    After(Duration),
+    RequeueAfter(Duration),
 }
 
 /// Counters of one queue.
@@ -139,18 +141,18 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         state.ready.len() + state.running.len()
     }
 
-    /// Works with `workers` at once until `life` ends; what runs then is finished. A failed item comes back after
+    /// Works with `workers` at once until `tasks` ends; what runs then is finished. A failed item comes back after
     /// 5 ms, 10 ms, … 30 s; a panic counts as a failure of that item and of nothing else.
-    pub fn run<F, W, E>(&self, life: &Life, workers: usize, work: F)
+    pub fn run<F, W, E>(&self, tasks: &TaskGroup, workers: usize, work: F)
     where
         F: Fn(T) -> W + Send + Sync + 'static,
-        W: Future<Output = Result<Next, E>> + Send,
+        W: Future<Output = Result<Action, E>> + Send,
         E: std::error::Error + 'static,
     {
         let work = Arc::new(work);
         for _ in 0..workers.max(1) {
-            let (queue, work, stop) = (self.clone(), work.clone(), life.stop.clone());
-            life.spawn(async move {
+            let (queue, work, stop) = (self.clone(), work.clone(), tasks.stop.clone());
+            tasks.spawn(async move {
                 while let Some(item) = stop.run_until_cancelled(queue.take()).await {
                     let outcome = AssertUnwindSafe(work(item.clone())).catch_unwind().await;
                     queue.finish(item, outcome);
@@ -186,19 +188,23 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         }
     }
 
-    fn finish<E: std::error::Error + 'static>(&self, item: T, outcome: std::thread::Result<Result<Next, E>>) {
+    fn finish<E: std::error::Error + 'static>(
+        &self,
+        item: T,
+        outcome: std::thread::Result<Result<Action, E>>,
+    ) {
         self.0.metrics.reconciles.inc();
         let delay = match outcome {
             Ok(Ok(next)) => {
                 self.state().failures.remove(&item);
                 match next {
-                    Next::AwaitChange => None,
-                    Next::After(delay) => Some(delay),
+                    Action::AwaitChange => None,
+                    Action::RequeueAfter(delay) => Some(delay),
                 }
             }
             Ok(Err(error)) => {
                 let delay = self.failed(&item);
-                tracing::warn!(%item, retry_in = ?delay, "{}", sentence(&error));
+                tracing::warn!(%item, retry_in = ?delay, "{}", error_message(&error));
                 Some(delay)
             }
             Err(_) => {
@@ -278,11 +284,11 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_item_added_twice_is_worked_on_once_and_one_added_while_running_once_more() {
-        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
         queue.add(1);
         queue.add(1);
         let inner = queue.clone();
-        queue.run(&life, 4, move |item| {
+        queue.run(&tasks, 4, move |item| {
             note(item);
             let (inner, first) = (inner.clone(), inner.0.metrics.reconciles.get() == 0);
             async move {
@@ -291,7 +297,7 @@ mod tests {
                     inner.add(item);
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
-                Ok::<_, Infallible>(Next::AwaitChange)
+                Ok::<_, Infallible>(Action::AwaitChange)
             }
         });
         tokio::time::sleep(Duration::from_secs(10)).await;
@@ -300,10 +306,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_failing_item_backs_off_by_doubling_and_holds_up_nobody() {
-        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
-        queue.run(&life, 1, move |item| {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        queue.run(&tasks, 1, move |item| {
             note(item);
-            async move { if item == 1 { Err(io::Error::other("refused")) } else { Ok(Next::AwaitChange) } }
+            async move { if item == 1 { Err(io::Error::other("refused")) } else { Ok(Action::AwaitChange) } }
         });
         queue.add(1);
         queue.add(2);
@@ -314,12 +320,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_panic_is_a_failure_of_its_item_alone() {
-        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
-        queue.run(&life, 1, move |item| {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        queue.run(&tasks, 1, move |item| {
             note(item);
             async move {
                 assert_ne!(item, 1, "a bug");
-                Ok::<_, Infallible>(Next::AwaitChange)
+                Ok::<_, Infallible>(Action::AwaitChange)
             }
         });
         queue.add(1);
@@ -330,10 +336,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_earlier_of_two_timers_counts_and_adding_ends_it() {
-        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
-        queue.run(&life, 1, move |item| {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        queue.run(&tasks, 1, move |item| {
             note(item);
-            async { Ok::<_, Infallible>(Next::AwaitChange) }
+            async { Ok::<_, Infallible>(Action::AwaitChange) }
         });
         queue.add_after(1, Duration::from_secs(60));
         queue.add_after(1, Duration::from_secs(5));
@@ -348,18 +354,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn work_that_runs_when_the_life_ends_is_finished() {
-        let (queue, life, (seen, note)) = (Queue::<u32>::new(), Life::new(), log());
-        queue.run(&life, 1, move |item| {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        queue.run(&tasks, 1, move |item| {
             let note = note.clone();
             async move {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 note(item);
-                Ok::<_, Infallible>(Next::AwaitChange)
+                Ok::<_, Infallible>(Action::AwaitChange)
             }
         });
         queue.add(1);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        life.end().await;
+        tasks.end().await;
         assert_eq!(*seen.lock().unwrap(), [1]);
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The custom resources belong to Harvester and KubeVirt; their schemas are shipped under `deploy/crds/`. The
 //! structs here are the fields that we use. Whoever writes an object back starts from the JSON that was read
-//! (`controller_kit::Kept`), never from these structs, so that fields unknown to us survive.
+//! (`controller_kit::RawObject`), never from these structs, so that fields unknown to us survive.
 
 pub mod annotations;
 pub mod condition;

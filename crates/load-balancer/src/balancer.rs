@@ -15,7 +15,7 @@ pub mod status;
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use controller_kit::{EventKind, Kept, Next, ObjectKey, replace, sentence};
+use controller_kit::{Action, EventType, ObjectKey, RawObject, error_message, replace};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Resource, ResourceExt};
@@ -25,7 +25,7 @@ use crate::{
     context::Context,
     host_path,
     insist::is_refusal,
-    pool::{Answer, Failure, Order, Refused, WaitingFor, view},
+    pool::{Answer, Failure, Order, Refused, WaitingFor},
     put_back,
 };
 use address::{Plan, Seen, Standing};
@@ -72,15 +72,15 @@ enum Pass {
 ///
 /// # Errors
 /// Those that may pass: the queue tries again. What the user must change is a condition instead.
-pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
     let outcome = bring_there(&cx, &key).await;
     // a condition would be put back as well
     if let (Err(error), Some(lb)) = (&outcome, cx.caches.balancers.get(&key))
         && error.is_put_back()
     {
-        cx.recorder.publish(&lb.object_ref(&()), EventKind::Warning, put_back::REASON, &sentence(error));
+        cx.recorder.publish(&lb.object_ref(&()), EventType::Warning, put_back::REASON, &error_message(error));
     }
-    outcome.map(|()| Next::AwaitChange)
+    outcome.map(|()| Action::AwaitChange)
 }
 
 async fn bring_there(cx: &Context, key: &ObjectKey) -> Result<(), Error> {
@@ -97,7 +97,7 @@ async fn bring_there(cx: &Context, key: &ObjectKey) -> Result<(), Error> {
     Err(Error::Contended { balancer: key.clone() })
 }
 
-async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result<Pass, Error> {
+async fn alive(cx: &Context, key: &ObjectKey, lb: &RawObject<LoadBalancer>) -> Result<Pass, Error> {
     let workload = lb.spec.workload();
     let trouble = cx.caches.vmis.trouble();
     let unlisted = match machines::decide(workload, cx.machines_listed(), trouble.as_deref()) {
@@ -115,7 +115,7 @@ async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result
     if let Some(lost) = &lost {
         let message =
             format!("address {lost} belongs to somebody else according to its pool; a new one is claimed");
-        cx.recorder.publish(&lb.object_ref(&()), EventKind::Warning, "AddressLost", &message);
+        cx.recorder.publish(&lb.object_ref(&()), EventType::Warning, "AddressLost", &message);
         tracing::warn!(balancer = %key, lost, "address belongs to somebody else");
     }
     match &address {
@@ -141,7 +141,7 @@ async fn alive(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result
 async fn serve(
     cx: &Context,
     key: &ObjectKey,
-    lb: &Kept<LoadBalancer>,
+    lb: &RawObject<LoadBalancer>,
     address: &AllocatedAddress,
     waiting: Option<Waiting>,
 ) -> Result<Pass, Error> {
@@ -200,7 +200,11 @@ impl Addressed {
     }
 }
 
-async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result<Addressed, Error> {
+async fn address_for(
+    cx: &Context,
+    key: &ObjectKey,
+    lb: &RawObject<LoadBalancer>,
+) -> Result<Addressed, Error> {
     let pools = cx.caches.pools.list();
     let has = address::allocated(lb);
     let standing = has.as_ref().map_or(Standing::Nobodys, |has| standing(cx, key, has));
@@ -212,7 +216,7 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
     let plan = if settled {
         address::decide(&Seen { lb, pools: &[], standing, recorded: &[], served })
     } else {
-        let judged = view::judge_all(pools.iter().map(|pool| &**pool));
+        let judged = ip_pools::judge_all(pools.iter().map(|pool| &**pool));
         let recorded: Vec<_> = recorded(cx, key).into_iter().map(|(pool, _)| pool).collect();
         address::decide(&Seen { lb, pools: &judged, standing, recorded: &recorded, served })
     };
@@ -251,7 +255,7 @@ async fn address_for(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> 
             Err(Failure::Write { source, .. }) if is_refusal(&source) => {
                 // nothing tells us when the server thinks otherwise
                 cx.queue.add_after(key.clone(), REFUSED_AGAIN);
-                let why = sentence(&*source);
+                let why = error_message(&*source);
                 let message =
                     format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
                 let waiting = Waiting { reason: "PoolNotWritten", message };
@@ -321,7 +325,7 @@ async fn release_all(cx: &Context, key: &ObjectKey) -> Result<(), Error> {
     Ok(())
 }
 
-async fn ending(cx: &Context, key: &ObjectKey, lb: &Kept<LoadBalancer>) -> Result<Pass, Error> {
+async fn ending(cx: &Context, key: &ObjectKey, lb: &RawObject<LoadBalancer>) -> Result<Pass, Error> {
     cx.waiting.leave(key);
     if !lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER) {
         // ours is done, or never began; the DELETE event comes when the others are
@@ -377,7 +381,7 @@ async fn put(
     cx: &Context,
     key: &ObjectKey,
     json: &serde_json::Value,
-) -> Result<Option<Arc<Kept<LoadBalancer>>>, Error> {
+) -> Result<Option<Arc<RawObject<LoadBalancer>>>, Error> {
     let failed = |source| Error::Write { balancer: key.clone(), source };
     match replace::<LoadBalancer>(&cx.client, json).await {
         Ok(written) => {
@@ -386,7 +390,7 @@ async fn put(
             if put_back { Err(Error::PutBack { balancer: key.clone() }) } else { Ok(Some(written)) }
         }
         Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
-            let api = Api::<Kept<LoadBalancer>>::namespaced(cx.client.clone(), &key.namespace);
+            let api = Api::<RawObject<LoadBalancer>>::namespaced(cx.client.clone(), &key.namespace);
             match api.get_opt(&key.name).await.map_err(failed)? {
                 Some(fresh) => drop(cx.caches.balancers.wrote(fresh)),
                 None => {

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    io::IsTerminal,
     net::{Ipv4Addr, SocketAddr},
     process::ExitCode,
     time::Duration,
@@ -11,13 +10,13 @@ use std::{
 use anyhow::Context as _;
 use clap::Parser;
 use cloud_config::{Local, Options, local};
-use controller_kit::{Clock, Life};
 use ipnet::IpNet;
 use jiff::SignedDuration;
+use program::logging::{log_at, two_dashes, wrong};
+use program::{Clock, TaskGroup};
 use tokio::net::TcpListener;
-use tracing_subscriber::EnvFilter;
 
-use crate::{Config, ElectionTimes, Parts, run, sweep};
+use crate::{Config, ElectionTimes, Parts, run};
 
 /// Objects that are worked on at once for each of `--threadiness`: work is mostly waiting for answers, and what
 /// waits together shares a PUT of its pool.
@@ -100,13 +99,6 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Says what is wrong with flags or environment, and the exit code for that.
-pub(crate) fn wrong(fault: &str) -> ExitCode {
-    log_at("");
-    tracing::error!("{fault}");
-    ExitCode::from(2)
-}
-
 impl Flags {
     /// What was not given comes from the environment, where an empty text counts as nothing.
     fn completed(mut self, environment: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
@@ -130,11 +122,11 @@ impl Flags {
 }
 
 async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
-    let user_agent = format!("{}/{}", sweep::managers::OURS, env!("CARGO_PKG_VERSION"));
+    let user_agent = format!("{}/{}", ip_pools::managers::OURS, env!("CARGO_PKG_VERSION"));
     let from = Local { kubeconfig: flags.kubeconfig.clone(), master: None };
     let client = local(&from, &Options::named(&user_agent))?;
-    let life = Life::new();
-    life.stop_on_signals().context("listen for signals")?;
+    let tasks = TaskGroup::new();
+    tasks.stop_on_signals().context("listen for signals")?;
     let metrics = match flags.metrics_address {
         None => None,
         Some(address) => {
@@ -151,8 +143,8 @@ async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
         identity: format!("{host}_{:08x}", fastrand::u32(..)),
         metrics,
     };
-    Box::pin(run(parts, times, config(&flags), life.clone())).await?;
-    life.end().await;
+    Box::pin(run(parts, times, config(&flags), tasks.clone())).await?;
+    tasks.end().await;
     Ok(())
 }
 
@@ -199,43 +191,6 @@ fn config(flags: &Flags) -> Config {
         service_cidrs: flags.service_cidrs.clone(),
         dummy_endpoint: flags.dummy_endpoint,
     }
-}
-
-/// The Go program takes `-loglevel` as well as `--loglevel`.
-pub(crate) fn two_dashes(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some(text) if text.len() > 2 && text.starts_with('-') && !text.starts_with("--") => {
-            format!("-{text}").into()
-        }
-        _ => arg,
-    }
-}
-
-/// What they have to say we say too, with the object that it is about.
-const QUIET: &str = "kube_runtime=off,kube_client=off";
-
-/// Text of the Go program's levels to a filter; what it does not know means debug. Libraries are not for `debug`.
-fn filter(level: &str) -> String {
-    let level = match level.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => "error",
-        "warn" | "warning" => "warn",
-        "info" => "info",
-        "trace" => "trace",
-        _ => "debug",
-    };
-    match level {
-        "debug" | "trace" => {
-            format!("{level},hyper=info,hyper_util=info,h2=info,tower=info,rustls=info,kube=info,{QUIET}")
-        }
-        _ => format!("{level},{QUIET}"),
-    }
-}
-
-pub(crate) fn log_at(level: &str) {
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter(level))).with_target(false);
-    // in a test somebody else may log already
-    drop(subscriber.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init());
 }
 
 /// A duration as Go writes it: `45s`, `1m30s`, `1.5h`.
@@ -378,20 +333,6 @@ mod tests {
     #[case("soon", None)]
     fn durations_are_gos(#[case] text: &str, #[case] milliseconds: Option<u64>) {
         assert_eq!(duration(text).ok(), milliseconds.map(Duration::from_millis), "{text}");
-    }
-
-    #[rstest]
-    #[case("panic", "error")]
-    #[case("WARN", "warn")]
-    #[case("info", "info")]
-    fn levels_are_logruss(#[case] level: &str, #[case] expected: &str) {
-        assert_eq!(filter(level), format!("{expected},{QUIET}"));
-    }
-
-    #[test]
-    fn an_unknown_level_means_debug() {
-        assert!(filter("loud").starts_with("debug,"));
-        assert!(filter("trace").starts_with("trace,"));
     }
 
     #[cfg(feature = "sandbox")]

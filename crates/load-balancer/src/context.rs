@@ -13,11 +13,12 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use controller_kit::{Cache, Clock, Kept, Life, ObjectKey, Queue, Recorder};
+use controller_kit::{Cache, ObjectKey, Queue, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance};
 use ipnet::IpNet;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::Client;
+use program::{Clock, TaskGroup};
 
 use crate::{host_path::HostPath, pool};
 
@@ -27,7 +28,7 @@ pub struct Context {
     pub client: Client,
     pub clock: Clock,
     pub recorder: Recorder,
-    pub life: Life,
+    pub tasks: TaskGroup,
     pub config: Config,
     pub caches: Caches,
     /// LoadBalancer objects that want a reconcile. Whoever sees something change that concerns one adds its key.
@@ -55,12 +56,12 @@ impl Context {
 /// Watch caches, all namespaces. Without managedFields: where those matter, the object is read afresh.
 #[derive(Clone)]
 pub struct Caches {
-    pub balancers: Cache<Kept<LoadBalancer>>,
-    pub pools: Cache<Kept<IPPool>>,
+    pub balancers: Cache<RawObject<LoadBalancer>>,
+    pub pools: Cache<RawObject<IPPool>>,
     /// Only those with label [`harvester_api::labels::SERVICE_LB`].
-    pub services: Cache<Kept<Service>>,
+    pub services: Cache<RawObject<Service>>,
     /// Only those with label [`harvester_api::labels::SERVICE_LB`].
-    pub slices: Cache<Kept<EndpointSlice>>,
+    pub slices: Cache<RawObject<EndpointSlice>>,
     /// Pruned to labels, deletion, finalizers, networks and interfaces.
     pub vmis: Cache<VirtualMachineInstance>,
     /// Pruned to metadata.

@@ -32,12 +32,13 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use controller_kit::{Kept, Life, ObjectKey, Queue};
+use controller_kit::{ObjectKey, Queue, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer};
 use health_check::{DIALS_AT_ONCE, Dial, Prober};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Client, Resource as _, ResourceExt as _};
+use program::TaskGroup;
 
 pub use backends::BackendId;
 pub use write::Error;
@@ -66,10 +67,16 @@ pub struct HostPath {
 
 impl HostPath {
     /// Starts probing and the watches on the host's own addresses. Verdicts that change put the object's key in `queue`.
-    pub async fn start(life: &Life, client: &Client, dial: Dial, seed: u64, queue: Queue<ObjectKey>) -> Self {
+    pub async fn start(
+        tasks: &TaskGroup,
+        client: &Client,
+        dial: Dial,
+        seed: u64,
+        queue: Queue<ObjectKey>,
+    ) -> Self {
         let prober = Prober::new(DIALS_AT_ONCE, seed);
-        life.spawn(prober.clone().run(dial, move |key| queue.add(key), life.stop.clone()));
-        let host = HostAddresses::watch(life, client).await;
+        tasks.spawn(prober.clone().run(dial, move |key| queue.add(key), tasks.stop.clone()));
+        let host = HostAddresses::watch(tasks, client).await;
         host.ready().await;
         Self { prober, host, may_delete_services: AtomicBool::new(true) }
     }
@@ -97,7 +104,7 @@ impl HostPath {
     pub async fn serve(
         &self,
         cx: &Context,
-        lb: &Kept<LoadBalancer>,
+        lb: &RawObject<LoadBalancer>,
         address: &AllocatedAddress,
     ) -> Result<Served, Error> {
         let owner = Owner::of(&**lb);
@@ -194,7 +201,7 @@ impl HostPath {
     ///
     /// # Errors
     /// Those of requests that may succeed when they are repeated.
-    pub async fn withdraw(&self, cx: &Context, lb: &Kept<LoadBalancer>) -> Result<Withdrawal, Error> {
+    pub async fn withdraw(&self, cx: &Context, lb: &RawObject<LoadBalancer>) -> Result<Withdrawal, Error> {
         let owner = Owner::of(&**lb);
         let key = &owner.key;
         self.forget(key);
@@ -248,8 +255,8 @@ impl HostPath {
 /// What stands in the way of serving: an object of our name that is not ours, or on its way out.
 fn obstacle(
     owner: &Owner,
-    service: Option<&Kept<Service>>,
-    slice: Option<&Kept<EndpointSlice>>,
+    service: Option<&RawObject<Service>>,
+    slice: Option<&RawObject<EndpointSlice>>,
 ) -> Option<Waiting> {
     let found = [
         service.map(|service| ("Service", service.meta())),

@@ -8,7 +8,7 @@ mod plan;
 
 use std::{net::IpAddr, sync::Arc};
 
-use controller_kit::{Cache, EventKind, Kept, Next, ObjectKey, replace};
+use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, replace};
 use harvester_api::{IPPool, annotations, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -42,10 +42,10 @@ pub fn key() -> ObjectKey {
 ///
 /// # Errors
 /// Those that may pass, among them a webhook that does not answer yet.
-pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<Kept<ConfigMap>>) -> Result<Next, Error> {
-    let Some(source) = config_maps.get(&key()) else { return Ok(Next::AwaitChange) };
+pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<RawObject<ConfigMap>>) -> Result<Action, Error> {
+    let Some(source) = config_maps.get(&key()) else { return Ok(Action::AwaitChange) };
     if source.annotations().get(annotations::AFTER_CONVERSION).is_some_and(|done| done == "true") {
-        return Ok(Next::AwaitChange);
+        return Ok(Action::AwaitChange);
     }
     let (in_use, unread) = in_use(&cx).await?;
     let Plan { pools, remember, mut faults } = plan::decide(source.data.as_ref(), &in_use);
@@ -85,14 +85,14 @@ pub async fn reconcile(cx: Arc<Context>, config_maps: Cache<Kept<ConfigMap>>) ->
     }
     if !faults.is_empty() {
         let message = format!("not imported: {}", faults.join("; "));
-        cx.recorder.publish(&source.object_ref(&()), EventKind::Warning, "ImportIncomplete", &message);
+        cx.recorder.publish(&source.object_ref(&()), EventType::Warning, "ImportIncomplete", &message);
     }
     let marked = source.edited(|json| plan::mark(json, &faults));
     if let Some(json) = marked {
         let written = replace::<ConfigMap>(&cx.client, &json).await;
         config_maps.wrote(written.map_err(|source| Error::Request { doing: "mark it as done", source })?);
     }
-    Ok(Next::AwaitChange)
+    Ok(Action::AwaitChange)
 }
 
 /// Addresses given out by kube-vip-cloud-provider, which kept a ConfigMap of that name in every namespace; and what of

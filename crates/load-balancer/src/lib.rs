@@ -27,7 +27,6 @@ pub mod pool;
 mod put_back;
 mod run;
 pub mod sweep;
-pub mod webhook;
 mod wiring;
 
 pub use context::Config;

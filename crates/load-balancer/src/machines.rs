@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use controller_kit::{Change, Next, ObjectKey, replace};
+use controller_kit::{Action, Change, ObjectKey, replace};
 use harvester_api::{LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, finalizers, labels};
 use kube::{Api, Resource, ResourceExt, api::DeleteParams, api::Preconditions};
 use serde::de::DeserializeOwned;
@@ -26,20 +26,20 @@ pub enum Error {
 ///
 /// # Errors
 /// Those that may pass.
-pub async fn reconcile_vm(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+pub async fn reconcile_vm(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
     let vm = cx.caches.vms.get(&key);
     if vm.is_some_and(|vm| has(&*vm, finalizers::LEGACY_VM)) {
         let stripped = strip::<VirtualMachine>(&cx, &key, finalizers::LEGACY_VM).await;
         stripped.map_err(|source| Error::Finalizer { kind: "VirtualMachine", object: key, source })?;
     }
-    Ok(Next::AwaitChange)
+    Ok(Action::AwaitChange)
 }
 
 /// A VMI: its finalizer.
 ///
 /// # Errors
 /// Those that may pass.
-pub async fn reconcile_vmi(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+pub async fn reconcile_vmi(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
     let vmi = cx.caches.vmis.get(&key);
     if vmi.is_some_and(|vmi| has(&*vmi, finalizers::LEGACY_VMI)) {
         let stripped = strip::<VirtualMachineInstance>(&cx, &key, finalizers::LEGACY_VMI).await;
@@ -49,7 +49,7 @@ pub async fn reconcile_vmi(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Err
             source,
         })?;
     }
-    Ok(Next::AwaitChange)
+    Ok(Action::AwaitChange)
 }
 
 /// Whether a VM carries the Go program's finalizer.
@@ -82,7 +82,7 @@ pub fn removed_cluster(change: &Change<VirtualMachine>) -> Option<ObjectKey> {
 ///
 /// # Errors
 /// Those that may pass.
-pub async fn reconcile_removed_cluster(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+pub async fn reconcile_removed_cluster(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
     let (namespace, cluster) = (key.namespace.as_str(), key.name.as_str());
     let all = cx.caches.balancers.list();
     let of_cluster = all.iter().filter(|lb| {
@@ -104,7 +104,7 @@ pub async fn reconcile_removed_cluster(cx: Arc<Context>, key: ObjectKey) -> Resu
             }
         }
     }
-    Ok(Next::AwaitChange)
+    Ok(Action::AwaitChange)
 }
 
 /// Takes off one finalizer of an object read afresh: the caches hold a trimmed one. A PUT, since the role of the
@@ -117,7 +117,7 @@ where
         + Clone
         + std::fmt::Debug,
 {
-    let api = Api::<controller_kit::Kept<K>>::namespaced(cx.client.clone(), &key.namespace);
+    let api = Api::<controller_kit::RawObject<K>>::namespaced(cx.client.clone(), &key.namespace);
     let Some(object) = api.get_opt(&key.name).await? else { return Ok(()) };
     let Some(json) = object.edited(|json| condition::remove_finalizer(json, finalizer)) else {
         return Ok(());

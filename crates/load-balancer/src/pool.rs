@@ -10,7 +10,6 @@
 
 pub mod batch;
 pub mod controller;
-pub mod view;
 pub mod waiting;
 mod writer;
 

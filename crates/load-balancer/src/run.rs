@@ -11,9 +11,8 @@ use std::{
 
 use ::http::{HeaderValue, Request, header::USER_AGENT};
 use controller_kit::{
-    Cache, Clock, Kept, Life, ObjectKey, Recorder,
+    Cache, ObjectKey, RawObject, Recorder,
     election::{self, Election},
-    http::{self, Health},
 };
 use harvester_api::{
     IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, WorkloadType, annotations, labels, names,
@@ -27,6 +26,10 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{Api, Client, client::Body, runtime::watcher};
+use program::{
+    Clock, TaskGroup,
+    http::{self, Health},
+};
 use prometheus_client::registry::Registry;
 use serde_json::Map;
 use tokio::net::TcpListener;
@@ -81,11 +84,11 @@ pub enum Error {
     Metrics { address: SocketAddr, source: std::io::Error },
 }
 
-/// Runs until `life` is told to stop.
+/// Runs until `tasks` is told to stop.
 ///
 /// # Errors
 /// When the Lease was lost: everything has stopped, and the process should end.
-pub async fn run(parts: Parts, times: ElectionTimes, config: Config, life: Life) -> Result<(), Error> {
+pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: TaskGroup) -> Result<(), Error> {
     let Parts { client, clock, dial, seed, identity, metrics } = parts;
     let client = named(client);
     let ElectionTimes { lease, renew_deadline, retry_period } = times;
@@ -99,11 +102,11 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, life: Life)
     };
     let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
     if let Some(listener) = metrics {
-        http::serve(&life, listener, Health::default(), registry.clone());
+        http::serve(&tasks, listener, Health::default(), registry.clone());
     }
-    let inner = life.child();
-    let lead = election::lead(client.clone(), election, clock, &life, |leadership| {
-        let (inner, stop) = (inner.clone(), life.stop.clone());
+    let inner = tasks.child();
+    let lead = election::lead(client.clone(), election, clock, &tasks, |leadership| {
+        let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {
             let client = leadership.client(client);
             if stop
@@ -124,7 +127,7 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, life: Life)
 /// The client under our name, which tells our records from those of other programs (see [`crate::sweep`]).
 fn named(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let name = HeaderValue::from_static(crate::sweep::managers::OURS);
+    let name = HeaderValue::from_static(ip_pools::managers::OURS);
     let service = tower::service_fn(move |mut request: Request<Body>| {
         request.headers_mut().entry(USER_AGENT).or_insert_with(|| name.clone());
         let client = client.clone();
@@ -139,14 +142,14 @@ async fn start(
     dial: Dial,
     seed: u64,
     config: Config,
-    life: &Life,
+    tasks: &TaskGroup,
     registry: &Mutex<Registry>,
 ) {
-    let caches = watch(life, &client);
+    let caches = watch(tasks, &client);
     let import_map =
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
-    let config_maps: Cache<Kept<ConfigMap>> =
-        Cache::start(life, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
+    let config_maps: Cache<RawObject<ConfigMap>> =
+        Cache::start(tasks, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
     tokio::join!(
         caches.pools.ready(),
         caches.balancers.ready(),
@@ -157,21 +160,21 @@ async fn start(
 
     let queues = Queues::default();
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
-    let host_path = HostPath::start(life, &client, dial, seed, queues.balancers.clone()).await;
+    let host_path = HostPath::start(tasks, &client, dial, seed, queues.balancers.clone()).await;
     let cx = Arc::new(Context {
         backends_known: knows_backends(&client).await,
         pools: pool::Writers::new(
             client.clone(),
             clock,
-            life.clone(),
+            tasks.clone(),
             caches.pools.clone(),
             caches.balancers.clone(),
         ),
-        recorder: Recorder::start(life, client.clone(), names::LOAD_BALANCER_LEASE, clock),
+        recorder: Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock),
         queue: queues.balancers.clone(),
         waiting: pool::WaitingRoom::default(),
         machines_listed: AtomicBool::new(false),
-        life: life.clone(),
+        tasks: tasks.clone(),
         client,
         clock,
         config,
@@ -185,8 +188,8 @@ async fn start(
         queues.imports.add(import::key());
     }
     wiring::connect(&cx, &queues, &config_maps);
-    work(&cx, &queues, config_maps, life);
-    announce_machines(&cx, life);
+    work(&cx, &queues, config_maps, tasks);
+    announce_machines(&cx, tasks);
     tracing::info!(
         balancers = cx.caches.balancers.list().len(),
         pools = cx.caches.pools.list().len(),
@@ -196,17 +199,17 @@ async fn start(
 }
 
 /// Watches all namespaces; what nobody reads of VMs is not kept.
-fn watch(life: &Life, client: &Client) -> Caches {
+fn watch(tasks: &TaskGroup, client: &Client) -> Caches {
     let any = watcher::Config::default;
     let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
     let all = || client.clone();
     Caches {
-        balancers: Cache::<Kept<LoadBalancer>>::start(life, Api::all(all()), any()),
-        pools: Cache::<Kept<IPPool>>::start(life, Api::all(all()), any()),
-        services: Cache::<Kept<Service>>::start(life, Api::all(all()), ours()),
-        slices: Cache::<Kept<EndpointSlice>>::start(life, Api::all(all()), ours()),
-        vmis: Cache::start_trimmed(life, Api::all(all()), any(), trim_vmi),
-        vms: Cache::start_trimmed(life, Api::all(all()), any(), trim_vm),
+        balancers: Cache::<RawObject<LoadBalancer>>::start(tasks, Api::all(all()), any()),
+        pools: Cache::<RawObject<IPPool>>::start(tasks, Api::all(all()), any()),
+        services: Cache::<RawObject<Service>>::start(tasks, Api::all(all()), ours()),
+        slices: Cache::<RawObject<EndpointSlice>>::start(tasks, Api::all(all()), ours()),
+        vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
+        vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
     }
 }
 
@@ -255,30 +258,30 @@ async fn knows_backends(client: &Client) -> bool {
     })
 }
 
-fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<Kept<ConfigMap>>, life: &Life) {
+fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<RawObject<ConfigMap>>, tasks: &TaskGroup) {
     let workers = cx.config.workers;
     let on = |cx: &Arc<Context>| cx.clone();
     let (a, b, c, d, e, f, g) = (on(cx), on(cx), on(cx), on(cx), on(cx), on(cx), on(cx));
     let sweep = Arc::new(Sweep::new(queues.foreign.clone()));
-    queues.balancers.run(life, workers, move |key| balancer::reconcile(a.clone(), key));
-    queues.pools.run(life, workers, move |key| pool::controller::reconcile(b.clone(), key));
-    queues.sweeps.run(life, 1, move |key| {
+    queues.balancers.run(tasks, workers, move |key| balancer::reconcile(a.clone(), key));
+    queues.pools.run(tasks, workers, move |key| pool::controller::reconcile(b.clone(), key));
+    queues.sweeps.run(tasks, 1, move |key| {
         let (sweep, cx) = (sweep.clone(), c.clone());
         async move { sweep.reconcile(cx, key).await }
     });
-    queues.vms.run(life, MACHINE_WORKERS, move |key| machines::reconcile_vm(d.clone(), key));
-    queues.vmis.run(life, MACHINE_WORKERS, move |key| machines::reconcile_vmi(e.clone(), key));
-    queues.removed_clusters.run(life, 1, move |key| machines::reconcile_removed_cluster(f.clone(), key));
-    queues.imports.run(life, 1, move |_| import::reconcile(g.clone(), config_maps.clone()));
+    queues.vms.run(tasks, MACHINE_WORKERS, move |key| machines::reconcile_vm(d.clone(), key));
+    queues.vmis.run(tasks, MACHINE_WORKERS, move |key| machines::reconcile_vmi(e.clone(), key));
+    queues.removed_clusters.run(tasks, 1, move |key| machines::reconcile_removed_cluster(f.clone(), key));
+    queues.imports.run(tasks, 1, move |_| import::reconcile(g.clone(), config_maps.clone()));
 }
 
 /// Taking old finalizers off a few thousand machines is no hurry.
 const MACHINE_WORKERS: usize = 2;
 
 /// Objects with a host path begin when the machines are known; while those cannot be listed, they say so.
-fn announce_machines(cx: &Arc<Context>, life: &Life) {
+fn announce_machines(cx: &Arc<Context>, tasks: &TaskGroup) {
     let cx = cx.clone();
-    life.spawn_until_stop(async move {
+    tasks.spawn_until_stop(async move {
         let wake = || {
             let all = cx.caches.balancers.list();
             let of_machines = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);

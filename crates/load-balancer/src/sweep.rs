@@ -7,7 +7,6 @@
 //!
 //! Nothing runs while nothing looks abandoned: pools are looked at when they change.
 
-pub mod managers;
 pub mod suspects;
 
 use std::{
@@ -16,7 +15,7 @@ use std::{
     sync::{Arc, Mutex, atomic::AtomicI64},
 };
 
-use controller_kit::{EventKind, Next, ObjectKey};
+use controller_kit::{Action, EventType, ObjectKey};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Resource, ResourceExt};
@@ -25,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::{
     context::Context,
-    pool::{Failure, Order, view},
+    pool::{Failure, Order},
     put_back,
 };
 use suspects::{Holder, PATIENCE, Suspects};
@@ -65,12 +64,12 @@ impl Sweep {
     ///
     /// # Errors
     /// Those that may pass.
-    pub async fn reconcile(&self, cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+    pub async fn reconcile(&self, cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
         let Some(pool) = cx.caches.pools.get(&key) else {
             self.memory().remove(&key.name);
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         };
-        let record = view::record(&pool);
+        let record = ip_pools::record(&pool);
         let suspicious: Vec<_> = record
             .held()
             .filter(|(address, holder)| {
@@ -88,7 +87,7 @@ impl Sweep {
         }
         let foreign: usize = self.memory().values().map(Suspects::foreign_records).sum();
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
-        Ok(again.map_or(Next::AwaitChange, Next::After))
+        Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
     async fn settle(
@@ -104,10 +103,10 @@ impl Sweep {
         let Some(fresh) = Api::<IPPool>::all(cx.client.clone()).get_opt(pool).await.map_err(failed)? else {
             return Ok(Settled::ForNow);
         };
-        if view::record(&fresh).holder(address) != Some(holder) {
+        if ip_pools::record(&fresh).holder(address) != Some(holder) {
             return Ok(Settled::ForNow);
         }
-        if let Some(manager) = managers::foreign(&fresh, &address.to_string()) {
+        if let Some(manager) = ip_pools::managers::foreign(&fresh, &address.to_string()) {
             tracing::info!(pool, %address, holder, manager, "recorded by another program: held for it");
             self.memory().entry(pool.to_owned()).or_default().foreign(address, holder);
             return Ok(Settled::ForNow);
@@ -124,7 +123,7 @@ impl Sweep {
             Err(failure @ Failure::PutBack { .. }) => {
                 tracing::warn!(pool, %address, holder, retry_in = ?PATIENCE, "abandoned, and not released: {failure}");
                 let message = format!("abandoned address {address} of {holder} is not released: {failure}");
-                cx.recorder.publish(&about, EventKind::Warning, put_back::REASON, &message);
+                cx.recorder.publish(&about, EventType::Warning, put_back::REASON, &message);
                 Ok(Settled::PutBack)
             }
             Err(source) => Err(Error::Release { pool: pool.to_owned(), address, source }),

@@ -14,7 +14,7 @@ use std::{
     sync::{Arc, atomic::AtomicI64},
 };
 
-use controller_kit::{Cache, Change, Kept, ObjectKey, Queue};
+use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
 use harvester_api::{IPPool, LoadBalancer, annotations, finalizers};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Resource, ResourceExt};
@@ -74,7 +74,7 @@ impl Queues {
 }
 
 /// Ties caches to queues, for what is there and for all that comes.
-pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<Kept<ConfigMap>>) {
+pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<RawObject<ConfigMap>>) {
     let (pools, balancers) = (queues.pools.clone(), queues.balancers.clone());
     let (sweeps, usage) = (queues.sweeps.clone(), queues.usage.clone());
     let (waiting_room, all) = (cx.waiting.clone(), cx.caches.pools.clone());
@@ -118,12 +118,12 @@ pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<Ke
     HostPath::subscribe(&cx.caches, &queues.balancers);
 }
 
-fn object(pool: &Option<Arc<Kept<IPPool>>>) -> Option<&IPPool> {
+fn object(pool: &Option<Arc<RawObject<IPPool>>>) -> Option<&IPPool> {
     pool.as_deref().map(|pool| &**pool)
 }
 
 /// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.
-fn needs_refresh(change: &Change<Kept<IPPool>>) -> bool {
+fn needs_refresh(change: &Change<RawObject<IPPool>>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let counted = new.status.as_ref().is_some_and(|status| {
         let held = i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);
@@ -138,7 +138,7 @@ fn needs_refresh(change: &Change<Kept<IPPool>>) -> bool {
 }
 
 /// Whether ranges or scopes of other pools may be right or wrong because of this change.
-fn concerns_others(change: &Change<Kept<IPPool>>) -> bool {
+fn concerns_others(change: &Change<RawObject<IPPool>>) -> bool {
     match (&change.old, &change.new) {
         (Some(old), Some(new)) => old.spec != new.spec,
         _ => true,
@@ -146,7 +146,7 @@ fn concerns_others(change: &Change<Kept<IPPool>>) -> bool {
 }
 
 /// Load balancers that the pool recorded before the change and does not record now.
-fn lost_holders(change: &Change<Kept<IPPool>>) -> BTreeSet<ObjectKey> {
+fn lost_holders(change: &Change<RawObject<IPPool>>) -> BTreeSet<ObjectKey> {
     let Some(before) = change.old.as_ref().and_then(|old| old.status.as_ref()) else {
         return BTreeSet::new();
     };
@@ -159,15 +159,15 @@ fn lost_holders(change: &Change<Kept<IPPool>>) -> BTreeSet<ObjectKey> {
 }
 
 /// The pool that an object's status named before and does not name now.
-fn left_pool(change: &Change<Kept<LoadBalancer>>) -> Option<String> {
-    let of = |lb: &Arc<Kept<LoadBalancer>>| crate::balancer::address::allocated(lb);
+fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
+    let of = |lb: &Arc<RawObject<LoadBalancer>>| crate::balancer::address::allocated(lb);
     let before = change.old.as_ref().and_then(of)?;
     let after = change.new.as_ref().and_then(of);
     (after.as_ref() != Some(&before)).then_some(before.ip_pool)
 }
 
 impl Usage {
-    fn note(&self, change: &Change<Kept<IPPool>>) {
+    fn note(&self, change: &Change<RawObject<IPPool>>) {
         let label = PoolLabel { pool: change.key.name.clone() };
         match &change.new {
             Some(pool) => {
@@ -189,13 +189,16 @@ mod tests {
 
     use super::*;
 
-    fn pool(allocated: &Value, available: i64) -> Arc<Kept<IPPool>> {
+    fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
         let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
             "status": {"total": 9, "available": available, "lastAllocated": "", "allocated": allocated}});
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    fn change(old: Option<Arc<Kept<IPPool>>>, new: Option<Arc<Kept<IPPool>>>) -> Change<Kept<IPPool>> {
+    fn change(
+        old: Option<Arc<RawObject<IPPool>>>,
+        new: Option<Arc<RawObject<IPPool>>>,
+    ) -> Change<RawObject<IPPool>> {
         Change { key: ObjectKey::new("", "edge"), old, new }
     }
 
@@ -213,7 +216,7 @@ mod tests {
     fn our_own_claim_asks_for_no_second_look_and_everything_else_does() {
         let (one, two) =
             (json!({"10.0.0.1": "shop/web"}), json!({"10.0.0.1": "shop/web", "10.0.0.2": "shop/api"}));
-        let refresh = |old: Option<Arc<Kept<IPPool>>>, new| needs_refresh(&change(old, Some(new)));
+        let refresh = |old: Option<Arc<RawObject<IPPool>>>, new| needs_refresh(&change(old, Some(new)));
         assert!(!refresh(Some(pool(&one, 8)), pool(&two, 7)));
         assert!(refresh(Some(pool(&one, 8)), pool(&two, 8)), "somebody wrote wrong numbers");
         assert!(refresh(Some(pool(&two, 7)), pool(&one, 8)), "a record went");
@@ -228,7 +231,7 @@ mod tests {
         let lb = |pool: &str, ip: &str| {
             let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {},
                 "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}});
-            Arc::new(serde_json::from_value::<Kept<LoadBalancer>>(object).unwrap())
+            Arc::new(serde_json::from_value::<RawObject<LoadBalancer>>(object).unwrap())
         };
         let left = |old, new| left_pool(&Change { key: ObjectKey::new("shop", "web"), old, new });
         assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("core", "10.0.1.1"))).as_deref(), Some("edge"));

@@ -102,7 +102,7 @@ pub const ALL: [Flag; 35] = [
     text(SSH_PASSWORD, "", "Password of the user; allows login by password"),
     text(KEY_PAIR_NAME, "", "KeyPair in Harvester, namespace/name, that may log in too"),
     text(SSH_PRIVATE_KEY_PATH, "", "File with the private key to log in with; one is made if empty"),
-    text(NETWORK_TYPE, "", "Kept for old configurations, without effect"),
+    text(NETWORK_TYPE, "", "RawObject for old configurations, without effect"),
     text(NETWORK_NAME, "", "VM network, namespace/name (one NIC; see harvester-network-info)"),
     text(NETWORK_MODEL, "", "Model of the NIC, virtio if empty (one NIC; see harvester-network-info)"),
     text(NETWORK_INFO, "", r#"NICs: {"interfaces":[{"networkName":"ns/name","macAddress":""}]}"#),

@@ -51,7 +51,7 @@ pub struct Machine {
     pub cores: i64,
     /// A Kubernetes quantity.
     pub memory: String,
-    /// Kept for the hypervisor, out of the memory: a quantity.
+    /// RawObject for the hypervisor, out of the memory: a quantity.
     pub reserved_memory: Option<String>,
     pub cpu_model: Option<String>,
     pub cpu_pinning: bool,

@@ -9,10 +9,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controller_kit::{EventKind, Kept, Life, Next, ObjectKey, Queue, Recorder, replace};
+use controller_kit::{Action, EventType, ObjectKey, Queue, RawObject, Recorder, replace};
 use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::{Api, Client, ResourceExt};
+use program::TaskGroup;
 
 use super::{Balancers, object::Identity};
 
@@ -29,10 +30,10 @@ struct Purpose {
 
 impl Balancers {
     /// Tells of objects without Service from now on. `guest` reads Services afresh, `recorder` is for its Events.
-    pub fn report_orphans(self: &Arc<Self>, life: &Life, guest: Client, recorder: Recorder) {
+    pub fn report_orphans(self: &Arc<Self>, tasks: &TaskGroup, guest: Client, recorder: Recorder) {
         let queue: Queue<ObjectKey> = Queue::new();
         let worker = self.clone();
-        queue.run(life, 1, move |key| {
+        queue.run(tasks, 1, move |key| {
             let (balancers, guest, recorder) = (worker.clone(), guest.clone(), recorder.clone());
             async move { balancers.look(&key, guest, &recorder).await }
         });
@@ -69,16 +70,16 @@ impl Balancers {
         }
     }
 
-    async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Next, kube::Error> {
+    async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Action, kube::Error> {
         let Some(object) = self.objects.get(key).filter(|object| self.looks_abandoned(object)) else {
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         };
-        let Some(purpose) = purpose(&object, &self.identity()) else { return Ok(Next::AwaitChange) };
+        let Some(purpose) = purpose(&object, &self.identity()) else { return Ok(Action::AwaitChange) };
         // the cache may be behind
         let services = Api::<Service>::namespaced(guest, &purpose.service.namespace);
         let found = services.get_opt(&purpose.service.name).await?;
         if !self.is_gone(&object, &purpose, found.as_ref()) {
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         }
         let cluster = self.rules.cluster.name();
         let sentence = format!(
@@ -87,20 +88,20 @@ impl Balancers {
         );
         tracing::warn!(object = %key, "{sentence}");
         if told(&object) == Some(sentence.as_str()) {
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         }
-        recorder.publish(&about(&purpose), EventKind::Warning, "LoadBalancerWithoutService", &sentence);
+        recorder.publish(&about(&purpose), EventType::Warning, "LoadBalancerWithoutService", &sentence);
         let marked = object.edited(|json| {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
         });
-        let Some(json) = marked else { return Ok(Next::AwaitChange) };
+        let Some(json) = marked else { return Ok(Action::AwaitChange) };
         match replace::<LoadBalancer>(&self.client, &json).await {
             Ok(written) => drop(self.objects.wrote(written)),
             // somebody writes it: the watch brings us back
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
             Err(error) => return Err(error),
         }
-        Ok(Next::AwaitChange)
+        Ok(Action::AwaitChange)
     }
 }
 
@@ -122,7 +123,7 @@ fn purpose(object: &LoadBalancer, ours: &Identity) -> Option<Purpose> {
     Some(Purpose { service, uid: notes.get(annotations::SERVICE_UID).cloned() })
 }
 
-fn told(object: &Kept<LoadBalancer>) -> Option<&str> {
+fn told(object: &RawObject<LoadBalancer>) -> Option<&str> {
     object.annotations().get(annotations::WITHOUT_SERVICE).map(String::as_str)
 }
 

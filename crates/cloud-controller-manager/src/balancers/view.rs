@@ -7,7 +7,7 @@ mod remarks;
 use std::{collections::BTreeMap, time::Duration};
 
 use cloud_provider::{Balancer, FINALIZER, Notice, Publish, View};
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -46,7 +46,7 @@ pub(super) struct Sight<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Found<'a> {
     Absent,
-    Present(&'a Kept<LoadBalancer>),
+    Present(&'a RawObject<LoadBalancer>),
     Unreadable(&'a str),
 }
 
@@ -164,7 +164,7 @@ pub(super) fn judge<'a>(sight: &Sight<'a>) -> (View, Option<Wanted<'a>>) {
 
 /// The path that is settled: by the object; without one, by the marks that we leave on a Service that has our
 /// finalizer. They tell how to clean up, and on which path an object comes back that somebody deleted in Harvester.
-fn recorded(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<DataPath> {
+fn recorded(service: &Service, present: Option<&RawObject<LoadBalancer>>) -> Option<DataPath> {
     let mark = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
     match present {
         Some(balancer) => Some(DataPath::recorded(&balancer.spec)),

@@ -11,19 +11,19 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
-use controller_kit::{
-    Life,
+use program::{
+    TaskGroup,
     http::{Health, Metrics, router},
 };
 
 use super::options::Serving;
 
-/// Serves until `life` ends.
+/// Serves until `tasks` ends.
 ///
 /// # Errors
 /// A sentence when the port is taken or the certificate cannot be used.
 pub(super) async fn start(
-    life: &Life,
+    tasks: &TaskGroup,
     serving: &Serving,
     health: Health,
     metrics: Metrics,
@@ -38,14 +38,14 @@ pub(super) async fn start(
     listener.set_nonblocking(true).map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
     let service = guarded(router(health, metrics), &serving.open_paths);
     let handle = Handle::new();
-    let (stop, ending) = (life.stop.clone(), handle.clone());
-    life.spawn(async move {
+    let (stop, ending) = (tasks.stop.clone(), handle.clone());
+    tasks.spawn(async move {
         stop.cancelled().await;
         ending.shutdown();
     });
     let server =
         axum_server::from_tcp_rustls(listener, tls).map_err(|error| format!("serve HTTPS: {error}"))?;
-    life.spawn(async move {
+    tasks.spawn(async move {
         let service = service.into_make_service_with_connect_info::<SocketAddr>();
         if let Err(error) = server.handle(handle).serve(service).await {
             tracing::error!("health and metrics are not served any more: {error}");
@@ -115,9 +115,9 @@ mod tests {
             files: None,
             open_paths: vec!["/healthz".into()],
         };
-        let (life, health) = (Life::new(), Health::default());
-        start(&life, &serving, health.clone(), Metrics::default()).await.unwrap();
-        let taken = start(&life, &serving, health.clone(), Metrics::default()).await.unwrap_err();
+        let (tasks, health) = (TaskGroup::new(), Health::default());
+        start(&tasks, &serving, health.clone(), Metrics::default()).await.unwrap();
+        let taken = start(&tasks, &serving, health.clone(), Metrics::default()).await.unwrap_err();
         assert!(taken.contains(&free.to_string()), "{taken}");
 
         let file = format!(
@@ -136,7 +136,7 @@ mod tests {
         health.wrong("harvester", "not listed yet");
         assert!(get("/readyz").await.is_err());
         assert!(get("/metrics").await.unwrap().ends_with("# EOF\n"));
-        life.end().await;
+        tasks.end().await;
         assert!(get("/healthz").await.is_err());
     }
 }

@@ -12,11 +12,12 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, Life, Next, ObjectKey, Queue};
+use controller_kit::{Action, Cache, ObjectKey, Queue};
 use harvester_api::VirtualMachineInstance;
 use http::Request;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
+use program::TaskGroup;
 use serde::Deserialize;
 
 use super::Machines;
@@ -41,7 +42,7 @@ struct GuestOsInfo {
 }
 
 impl HostNames {
-    pub(super) fn start(life: &Life, client: &Client, machines: &Machines, nodes: &Cache<Node>) {
+    pub(super) fn start(tasks: &TaskGroup, client: &Client, machines: &Machines, nodes: &Cache<Node>) {
         let names = Arc::new(Self {
             client: client.clone(),
             machines: machines.clone(),
@@ -51,7 +52,7 @@ impl HostNames {
         });
         let queue: Queue<ObjectKey> = Queue::new();
         let worker = names.clone();
-        queue.run(life, 2, move |key| {
+        queue.run(tasks, 2, move |key| {
             let names = worker.clone();
             async move { names.ask(key).await }
         });
@@ -74,18 +75,18 @@ impl HostNames {
         });
     }
 
-    async fn ask(&self, key: ObjectKey) -> Result<Next, kube::Error> {
+    async fn ask(&self, key: ObjectKey) -> Result<Action, kube::Error> {
         // whom the Nodes are is known only when the lists are complete
         self.nodes.ready().await;
         self.machines.ready().await;
         let Some(instance) = self.machines.0.instances.get(&key).filter(|instance| has_agent(instance))
         else {
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         };
         let uid = instance.uid().unwrap_or_default();
         let answered = self.answered.lock().expect("no panic while remembering").get(&key) == Some(&uid);
         if answered || self.forbidden.load(Ordering::Relaxed) || !self.is_worth_asking(&key.name) {
-            return Ok(Next::AwaitChange);
+            return Ok(Action::AwaitChange);
         }
         let path = format!(
             "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{}/guestosinfo",
@@ -95,7 +96,7 @@ impl HostNames {
         match self.client.request::<GuestOsInfo>(request).await {
             Ok(info) if info.hostname.is_empty() => {
                 tracing::debug!(vm = %key, "the guest agent does not say the host name yet");
-                Ok(Next::After(ASK_AGAIN))
+                Ok(Action::RequeueAfter(ASK_AGAIN))
             }
             Ok(info) => {
                 self.answered.lock().expect("no panic while remembering").insert(key.clone(), uid);
@@ -104,14 +105,14 @@ impl HostNames {
                     tracing::info!(vm = %key, host_name = info.hostname, "learned a host name");
                     self.machines.tell();
                 }
-                Ok(Next::AwaitChange)
+                Ok(Action::AwaitChange)
             }
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 self.forbidden.store(true, Ordering::Relaxed);
                 tracing::warn!("host names of VMs may not be read: nodes must have the names of their VMs");
-                Ok(Next::AwaitChange)
+                Ok(Action::AwaitChange)
             }
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Next::AwaitChange),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Action::AwaitChange),
             Err(error) => Err(error),
         }
     }

@@ -9,11 +9,11 @@ use cloud_controller_manager::{
     run,
 };
 use cloud_provider::Duties;
-use controller_kit::{Clock, Life, http::Health};
 use harvester_api::LoadBalancer;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::{Client, client::Body};
+use program::{Clock, TaskGroup, http::Health};
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 pub(crate) struct Ccm {
     /// What it says of itself.
     pub(crate) health: Health,
-    life: Life,
+    tasks: TaskGroup,
     task: JoinHandle<()>,
 }
 
@@ -62,16 +62,16 @@ impl Ccm {
             node_workers: 1,
         };
         change(&mut settings);
-        let (life, health) = (Life::new(), parts.health.clone());
-        let own = life.clone();
+        let (tasks, health) = (TaskGroup::new(), parts.health.clone());
+        let own = tasks.clone();
         let task = tokio::spawn(async move { run(parts, settings, &own).await.expect("the Lease is kept") });
         cluster.settle().await;
-        Self { health, life, task }
+        Self { health, tasks, task }
     }
 
     /// As SIGTERM does.
     pub(crate) async fn stop(self) {
-        self.life.end().await;
+        self.tasks.end().await;
         self.task.await.expect("the program ends without a panic");
     }
 }

@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder};
+use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{Patch, PatchParams},
 };
+use program::TaskGroup;
 use serde_json::{Value, json};
 
 use super::decide::{Step, decide};
@@ -47,9 +48,9 @@ struct Error {
 }
 
 impl<C: Instances> NodeController<C> {
-    /// Starts the controller; it works until `life` ends.
+    /// Starts the controller; it works until `tasks` ends.
     pub fn start(
-        life: &Life,
+        tasks: &TaskGroup,
         client: Client,
         cloud: &Arc<C>,
         nodes: &Cache<Node>,
@@ -67,7 +68,7 @@ impl<C: Instances> NodeController<C> {
         });
         let metrics = queue.metrics().clone();
         let worker = controller.clone();
-        queue.run(life, workers, move |key| {
+        queue.run(tasks, workers, move |key| {
             let controller = worker.clone();
             async move { controller.reconcile(key).await }
         });
@@ -88,9 +89,9 @@ impl<C: Instances> NodeController<C> {
         metrics
     }
 
-    async fn reconcile(&self, key: ObjectKey) -> Result<Next, Error> {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         for _ in 0..ROUNDS {
-            let Some(node) = self.nodes.get(&key) else { return Ok(Next::AwaitChange) };
+            let Some(node) = self.nodes.get(&key) else { return Ok(Action::AwaitChange) };
             let plan = decide(&node, &self.cloud.instance(&node), self.duties);
             let settled = plan.steps.is_empty();
             for step in plan.steps {
@@ -100,7 +101,7 @@ impl<C: Instances> NodeController<C> {
                         self.nodes.wrote(written);
                     }
                     Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {
-                        return Ok(Next::After(AFTER_CONFLICT));
+                        return Ok(Action::RequeueAfter(AFTER_CONFLICT));
                     }
                     Err(source) => return Err(Error { step: Box::new(step), node: key.to_string(), source }),
                 }
@@ -110,10 +111,10 @@ impl<C: Instances> NodeController<C> {
                 self.crier.tell(&about, &notice);
             }
             if settled {
-                return Ok(Next::AwaitChange);
+                return Ok(Action::AwaitChange);
             }
         }
-        Ok(Next::After(AFTER_CONFLICT))
+        Ok(Action::RequeueAfter(AFTER_CONFLICT))
     }
 
     async fn act(&self, node: &Node, step: &Step) -> kube::Result<Node> {

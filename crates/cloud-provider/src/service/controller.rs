@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, Change, Life, Next, ObjectKey, Queue, QueueMetrics, Recorder, sentence};
+use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder, error_message};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Client, Resource, ResourceExt};
+use program::TaskGroup;
 
 use super::{
     EligibleNodes,
@@ -48,10 +49,10 @@ struct Error {
 }
 
 impl<C: LoadBalancers> ServiceController<C> {
-    /// Starts the controller; it works until `life` ends. `nodes` and `services` are watch caches, `recorder` has
+    /// Starts the controller; it works until `tasks` ends. `nodes` and `services` are watch caches, `recorder` has
     /// the component name that Kubernetes' own service controller uses.
     pub fn start(
-        life: &Life,
+        tasks: &TaskGroup,
         client: Client,
         cloud: &Arc<C>,
         services: &Cache<Service>,
@@ -81,7 +82,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         });
         let metrics = queue.metrics().clone();
         let worker = controller.clone();
-        queue.run(life, workers, move |key| {
+        queue.run(tasks, workers, move |key| {
             let controller = worker.clone();
             async move { controller.reconcile(key).await }
         });
@@ -112,9 +113,9 @@ impl<C: LoadBalancers> ServiceController<C> {
         }
     }
 
-    async fn reconcile(&self, key: ObjectKey) -> Result<Next, Error> {
+    async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         for _ in 0..ROUNDS {
-            let Some(mut service) = self.services.get(&key) else { return Ok(Next::AwaitChange) };
+            let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
             let nodes = self.nodes.get();
             let seen = self.see(&service, &nodes);
             let plan = decide(&seen);
@@ -128,14 +129,14 @@ impl<C: LoadBalancers> ServiceController<C> {
             }
             if plan.steps.is_empty() {
                 let again = plan.again.into_iter().chain(reminder).min();
-                return Ok(again.map_or(Next::AwaitChange, Next::After));
+                return Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter));
             }
             for step in plan.steps {
                 tracing::debug!(service = %key, ?step);
                 match self.act(&service, &nodes, &seen, &step).await {
                     // what the next step goes by is the version that we wrote, and no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
-                    Err(Failure::Outdated) => return Ok(Next::After(AFTER_CONFLICT)),
+                    Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
                     Err(Failure::Refused(why)) => {
                         self.crier.tell(&about, &failed(&step, &why));
                         return Err(Error { step, service: key, why });
@@ -146,7 +147,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                 self.crier.say(&about, &outcome);
             }
         }
-        Ok(Next::After(AFTER_CONFLICT))
+        Ok(Action::RequeueAfter(AFTER_CONFLICT))
     }
 
     fn see(&self, service: &Service, nodes: &[Arc<Node>]) -> Seen {
@@ -223,7 +224,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                 Err(Failure::Outdated)
             }
             Err(kube::Error::Api(status)) if status.is_conflict() => Err(Failure::Outdated),
-            Err(error) => Err(Failure::Refused(sentence(&error))),
+            Err(error) => Err(Failure::Refused(error_message(&error))),
         }
     }
 

@@ -15,12 +15,12 @@ fn map(name: &str) -> ConfigMap {
 
 #[tokio::test(start_paused = true)]
 async fn each_change_is_told_once_whether_it_is_ours_or_not() {
-    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
     maps.create(&PostParams::default(), &map("before")).await.unwrap();
 
     let cache = Cache::<ConfigMap>::start(
-        &life,
+        &tasks,
         Api::namespaced(server.client("admin"), "default"),
         watcher::Config::default(),
     );
@@ -52,10 +52,10 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
 
 #[tokio::test(start_paused = true)]
 async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
-    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
     let trim = |map: &mut ConfigMap| map.data = None;
-    let cache = Cache::start_trimmed(&life, maps.clone(), watcher::Config::default(), trim);
+    let cache = Cache::start_trimmed(&tasks, maps.clone(), watcher::Config::default(), trim);
     cache.ready().await;
     let answer = maps.create(&PostParams::default(), &map("ours")).await.unwrap();
     assert!(answer.data.is_some() && answer.metadata.managed_fields.is_some());
@@ -71,10 +71,10 @@ async fn what_nobody_reads_is_kept_of_no_version_neither_the_watchs_nor_ours() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
-    let (server, life) = (ApiServer::builder().build(), Life::new());
+    let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");
     let cache = Cache::<ConfigMap>::start(
-        &life,
+        &tasks,
         Api::namespaced(server.client("admin"), "default"),
         watcher::Config::default(),
     );

@@ -23,9 +23,13 @@ fn election(identity: &str) -> Election {
     }
 }
 
-fn candidate(client: &Client, identity: &'static str, log: &Log) -> (Life, Arc<Mutex<Option<Leadership>>>) {
-    let (life, client, log) = (Life::new(), client.clone(), log.clone());
-    let (inner, leadership) = (life.clone(), Arc::new(Mutex::new(None)));
+fn candidate(
+    client: &Client,
+    identity: &'static str,
+    log: &Log,
+) -> (TaskGroup, Arc<Mutex<Option<Leadership>>>) {
+    let (tasks, client, log) = (TaskGroup::new(), client.clone(), log.clone());
+    let (inner, leadership) = (tasks.clone(), Arc::new(Mutex::new(None)));
     let keep = leadership.clone();
     tokio::spawn(async move {
         let (stop, into) = (inner.stop.clone(), log.clone());
@@ -38,7 +42,7 @@ fn candidate(client: &Client, identity: &'static str, log: &Log) -> (Life, Arc<M
         let how = outcome.map_or_else(|error| error.to_string(), |()| "ends".into());
         log.lock().unwrap().push(format!("{identity} {how}"));
     });
-    (life, leadership)
+    (tasks, leadership)
 }
 
 fn story(log: &Log) -> Vec<String> {
@@ -86,7 +90,7 @@ async fn a_leader_whose_lease_was_taken_ends_and_writes_nothing_more() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_goes_on_whatever_is_done_to_its_lease_but_to_take_it(#[case] patch: Option<Value>) {
     let (server, log) = (ApiServer::builder().build(), Log::default());
-    let (life, leadership) = candidate(&server.client("admin"), "first", &log);
+    let (tasks, leadership) = candidate(&server.client("admin"), "first", &log);
     sleep(Duration::from_secs(1)).await;
     let leases = Api::<Lease>::namespaced(server.client("admin"), "kube-system");
     match patch {
@@ -96,7 +100,7 @@ async fn a_leader_goes_on_whatever_is_done_to_its_lease_but_to_take_it(#[case] p
     sleep(Duration::from_secs(60)).await;
     assert_eq!(story(&log), ["first leads"]);
     assert!(leadership.lock().unwrap().as_ref().is_some_and(Leadership::is_current));
-    life.stop.cancel();
+    tasks.stop.cancel();
     sleep(Duration::from_secs(1)).await;
     assert_eq!(story(&log), ["first leads", "first ends"]);
     let spec = leases.get("web").await.unwrap().spec.unwrap();

@@ -7,7 +7,7 @@ use ipam::{Mode, Requirement, select};
 use kube::ResourceExt;
 
 use super::host::Waiting;
-use crate::pool::view::Judged;
+use ip_pools::Judged;
 
 /// Who holds an address according to its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::pool::view::judge;
+    use ip_pools::judge;
 
     fn pool(name: &str, third: u8, namespace: &str) -> Judged {
         let json = json!({"metadata": {"name": name}, "spec": {

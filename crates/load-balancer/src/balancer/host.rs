@@ -2,8 +2,8 @@
 //!
 //! `balancer` owns the object and its address; the host path owns what carries the traffic. The host path offers
 //! ```text
-//! HostPath::serve(&self, cx: &Context, lb: &Kept<LoadBalancer>, address: &AllocatedAddress) -> Result<Served, host_path::Error>
-//! HostPath::withdraw(&self, cx: &Context, lb: &Kept<LoadBalancer>)                          -> Result<Withdrawal, host_path::Error>
+//! HostPath::serve(&self, cx: &Context, lb: &RawObject<LoadBalancer>, address: &AllocatedAddress) -> Result<Served, host_path::Error>
+//! HostPath::withdraw(&self, cx: &Context, lb: &RawObject<LoadBalancer>)                          -> Result<Withdrawal, host_path::Error>
 //! HostPath::forget(&self, lb: &ObjectKey)          // the object is gone: probers and memory of it end
 //! ```
 //! Both async ones can be repeated at any time, write nothing that is already so, and never wait: what they wait for

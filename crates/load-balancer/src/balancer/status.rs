@@ -1,7 +1,7 @@
 //! What is written to a LoadBalancer object: finalizer and our fields of its status, in one PUT. Everything else in
 //! the object stays as it was read.
 
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{AllocatedAddress, LoadBalancer, finalizers};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ pub struct Shown<'a> {
 }
 
 /// The object to PUT, if it differs from what was read.
-pub fn write(lb: &Kept<LoadBalancer>, shown: &Shown<'_>, now: &str) -> Option<Value> {
+pub fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) -> Option<Value> {
     lb.edited(|json| {
         condition::add_finalizer(json, finalizers::LOAD_BALANCER);
         let status = condition::status_of(json);
@@ -39,7 +39,7 @@ pub fn write(lb: &Kept<LoadBalancer>, shown: &Shown<'_>, now: &str) -> Option<Va
 }
 
 /// The object without our finalizer, if it has it.
-pub fn write_farewell(lb: &Kept<LoadBalancer>) -> Option<Value> {
+pub fn write_farewell(lb: &RawObject<LoadBalancer>) -> Option<Value> {
     lb.edited(|json| condition::remove_finalizer(json, finalizers::LOAD_BALANCER))
 }
 
@@ -84,7 +84,7 @@ fn set_list(map: &mut Map<String, Value>, key: &str, list: Value) {
 mod tests {
     use super::*;
 
-    fn read(status: &Value) -> Kept<LoadBalancer> {
+    fn read(status: &Value) -> RawObject<LoadBalancer> {
         let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"name": "web", "namespace": "shop", "finalizers": [finalizers::LOAD_BALANCER]},
             "spec": {"workloadType": "cluster", "future": {"field": 1}}, "status": status});
@@ -142,7 +142,7 @@ mod tests {
     fn only_our_finalizer_goes() {
         let lb = read(&json!({}));
         assert_eq!(write_farewell(&lb).unwrap()["metadata"].get("finalizers"), None);
-        let other = serde_json::from_value::<Kept<LoadBalancer>>(json!({"metadata": {"name": "web",
+        let other = serde_json::from_value::<RawObject<LoadBalancer>>(json!({"metadata": {"name": "web",
             "finalizers": ["a/b"]}, "spec": {}}));
         assert_eq!(write_farewell(&other.unwrap()), None);
     }

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use controller_kit::{Cache, Life};
+use controller_kit::Cache;
 use harvester_api::names;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::ListParams;
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use program::TaskGroup;
 
 use crate::insist::insist;
 
@@ -30,12 +31,12 @@ enum Nodes {
 
 impl HostAddresses {
     /// Asks once which source the role admits, and begins to watch.
-    pub(crate) async fn watch(life: &Life, client: &Client) -> Self {
+    pub(crate) async fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let trim = |service: &mut Service| service.spec = None;
         let services = Api::namespaced(client.clone(), names::KUBE_SYSTEM);
         Self {
-            nodes: Nodes::watch(life, client).await,
-            services: Cache::start_trimmed(life, services, watcher::Config::default(), trim),
+            nodes: Nodes::watch(tasks, client).await,
+            services: Cache::start_trimmed(tasks, services, watcher::Config::default(), trim),
         }
     }
 
@@ -61,14 +62,14 @@ impl HostAddresses {
 }
 
 impl Nodes {
-    async fn watch(life: &Life, client: &Client) -> Self {
+    async fn watch(tasks: &TaskGroup, client: &Client) -> Self {
         let (api, one) = (Api::<Node>::all(client.clone()), ListParams::default().limit(1));
         match insist("list Nodes", || api.list(&one)).await {
             Err(refusal) => {
                 let why = &refusal as &dyn std::error::Error;
                 tracing::info!(why, "node addresses come from the EndpointSlice of default/kubernetes");
                 let config = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
-                Self::ApiServers(Cache::start(life, Api::namespaced(client.clone(), "default"), config))
+                Self::ApiServers(Cache::start(tasks, Api::namespaced(client.clone(), "default"), config))
             }
             Ok(_) => {
                 tracing::info!("node addresses come from the Nodes");
@@ -83,7 +84,7 @@ impl Nodes {
                     }
                 };
                 let config = watcher::Config::default();
-                Self::Themselves(Cache::start_trimmed(life, Api::all(client.clone()), config, trim))
+                Self::Themselves(Cache::start_trimmed(tasks, Api::all(client.clone()), config, trim))
             }
         }
     }

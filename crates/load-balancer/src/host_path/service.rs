@@ -1,6 +1,6 @@
 //! The Service that Harvester's kube-vip announces for a load balancer.
 
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{Listener, annotations, labels, names};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ pub(crate) fn announced(service: &Service) -> Option<&str> {
 /// The write that makes the Service ask for `address` (`0.0.0.0`: a lease) and carry the listeners' ports. Both
 /// ways of asking are used: which of them a kube-vip reads first depends on its version.
 pub(crate) fn write(
-    existing: Option<&Kept<Service>>,
+    existing: Option<&RawObject<Service>>,
     owner: &Owner,
     listeners: &[Listener],
     address: &str,
@@ -49,7 +49,7 @@ pub(crate) fn write(
 
 /// The write that makes kube-vip withdraw the address where the Service may not be deleted: it turns into a
 /// ClusterIP Service, without the fields that only Services of other types may have.
-pub(crate) fn write_withdrawn(existing: &Kept<Service>) -> Write {
+pub(crate) fn write_withdrawn(existing: &RawObject<Service>) -> Write {
     let edited = existing.edited(|service| {
         if let Some(annotations) = service.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)
         {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{Listener, labels, names};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Map, Value, json};
@@ -34,7 +34,7 @@ pub(crate) fn verdicts(slice: &EndpointSlice) -> BTreeMap<BackendId, bool> {
 /// The write that makes the slice what it should be: an endpoint for each backend with its readiness, and the dummy
 /// while none is ready.
 pub(crate) fn write(
-    existing: Option<&Kept<EndpointSlice>>,
+    existing: Option<&RawObject<EndpointSlice>>,
     owner: &Owner,
     listeners: &[Listener],
     backends: &[(Backend, bool)],
@@ -61,7 +61,7 @@ pub(crate) fn write(
 }
 
 /// The write that takes all traffic away.
-pub(crate) fn write_empty(existing: &Kept<EndpointSlice>) -> Write {
+pub(crate) fn write_empty(existing: &RawObject<EndpointSlice>) -> Write {
     let edited = existing.edited(|slice| {
         if !existing.endpoints.is_empty() {
             slice["endpoints"] = json!([]);
@@ -70,7 +70,11 @@ pub(crate) fn write_empty(existing: &Kept<EndpointSlice>) -> Write {
     edited.map_or(Write::Nothing, Write::Replace)
 }
 
-fn edit(existing: Option<&Kept<EndpointSlice>>, owner: &Owner, change: impl FnOnce(&mut Value)) -> Write {
+fn edit(
+    existing: Option<&RawObject<EndpointSlice>>,
+    owner: &Owner,
+    change: impl FnOnce(&mut Value),
+) -> Write {
     let own_labels = [
         (labels::SERVICE_LB, "true"),
         (labels::SLICE_SERVICE_NAME, owner.key.name.as_str()),

@@ -13,14 +13,14 @@ fn going_away(mut meta: Value) -> Value {
     meta
 }
 
-fn object<K: serde::de::DeserializeOwned>(api_version: &str, kind: &str, meta: &Value) -> Kept<K> {
+fn object<K: serde::de::DeserializeOwned>(api_version: &str, kind: &str, meta: &Value) -> RawObject<K> {
     let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": meta});
     object["metadata"]["namespace"] = "shop".into();
     object["metadata"]["name"] = "web".into();
     if kind == "EndpointSlice" {
         json_patch::merge(&mut object, &json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
     }
-    Kept::from_json(object).unwrap()
+    RawObject::from_json(object).unwrap()
 }
 
 #[rstest]

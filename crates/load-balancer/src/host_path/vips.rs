@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use controller_kit::{Kept, ObjectKey};
+use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, LoadBalancer};
 use k8s_openapi::api::core::v1::Service;
 
@@ -18,20 +18,20 @@ use super::host::of_service;
 /// Those that a backend in `namespace` may not have. `services` are those with our label.
 pub(crate) fn of(
     namespace: &str,
-    balancers: &[Arc<Kept<LoadBalancer>>],
-    pools: &[Arc<Kept<IPPool>>],
-    services: &[Arc<Kept<Service>>],
+    balancers: &[Arc<RawObject<LoadBalancer>>],
+    pools: &[Arc<RawObject<IPPool>>],
+    services: &[Arc<RawObject<Service>>],
 ) -> BTreeSet<Ipv4Addr> {
     let recorded = balancers.iter().filter_map(|lb| recorded(lb, pools));
     let announced = services.iter().flat_map(|service| of_service(service));
-    let here = |lb: &&Arc<Kept<LoadBalancer>>| lb.metadata.namespace.as_deref() == Some(namespace);
+    let here = |lb: &&Arc<RawObject<LoadBalancer>>| lb.metadata.namespace.as_deref() == Some(namespace);
     let written = balancers.iter().filter(here).filter_map(|lb| lb.status.as_ref()?.address.parse().ok());
     recorded.chain(announced).chain(written).collect()
 }
 
 /// The address that a load balancer holds, by its pool. Records of other programs are no load balancers' addresses: they
 /// may well be those of machines.
-fn recorded(lb: &LoadBalancer, pools: &[Arc<Kept<IPPool>>]) -> Option<Ipv4Addr> {
+fn recorded(lb: &LoadBalancer, pools: &[Arc<RawObject<IPPool>>]) -> Option<Ipv4Addr> {
     let has = lb.status.as_ref()?.allocated_address.as_ref()?;
     let pool = pools.iter().find(|pool| pool.metadata.name.as_ref() == Some(&has.ip_pool))?;
     let holder = pool.status.as_ref()?.allocated.get(&has.ip)?;
@@ -48,11 +48,11 @@ mod tests {
 
     use super::*;
 
-    fn kept<K: serde::de::DeserializeOwned>(object: Value) -> Arc<Kept<K>> {
-        Arc::new(Kept::from_json(object).unwrap())
+    fn kept<K: serde::de::DeserializeOwned>(object: Value) -> Arc<RawObject<K>> {
+        Arc::new(RawObject::from_json(object).unwrap())
     }
 
-    fn lb(workload: &str, status: &Value) -> Vec<Arc<Kept<LoadBalancer>>> {
+    fn lb(workload: &str, status: &Value) -> Vec<Arc<RawObject<LoadBalancer>>> {
         vec![kept(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"namespace": "shop", "name": "web"}, "spec": {"workloadType": workload}, "status": status,
@@ -74,7 +74,7 @@ mod tests {
     #[case::a_tenants_word_of_itself(lb("cluster", &json!({"address": "192.168.7.11"})), "shop", &["192.168.7.11"])]
     #[case::no_address_yet(lb("cluster", &json!({"address": ""})), "shop", &[])]
     fn a_tenants_word_counts_only_among_its_own(
-        #[case] balancers: Vec<Arc<Kept<LoadBalancer>>>,
+        #[case] balancers: Vec<Arc<RawObject<LoadBalancer>>>,
         #[case] namespace: &str,
         #[case] expected: &[&str],
     ) {

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use controller_kit::{Cache, Kept, ObjectKey, replace};
+use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use harvester_api::labels;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
@@ -81,7 +81,7 @@ impl<K> HostKind for K where
 /// Sends `write`; the answer is known to `cache` at once.
 pub(crate) async fn carry_out<K: HostKind>(
     client: &Client,
-    cache: &Cache<Kept<K>>,
+    cache: &Cache<RawObject<K>>,
     key: &ObjectKey,
     write: Write,
 ) -> Result<Written, Error> {
@@ -89,7 +89,7 @@ pub(crate) async fn carry_out<K: HostKind>(
     let (doing, answer) = match write {
         Write::Nothing => return Ok(Written::Done),
         Write::Create(json) => {
-            let object = Kept::<K>::from_json(json).expect("we made it of the fields of its kind");
+            let object = RawObject::<K>::from_json(json).expect("we made it of the fields of its kind");
             ("create", api(client, key).create(&PostParams::default(), &object).await)
         }
         Write::Replace(json) => ("update", replace::<K>(client, &json).await),
@@ -115,9 +115,9 @@ pub(crate) async fn carry_out<K: HostKind>(
 /// that lost the label, are read from the server.
 pub(crate) async fn find<K: HostKind>(
     client: &Client,
-    cache: &Cache<Kept<K>>,
+    cache: &Cache<RawObject<K>>,
     key: &ObjectKey,
-) -> Result<Option<Arc<Kept<K>>>, Error> {
+) -> Result<Option<Arc<RawObject<K>>>, Error> {
     if let Some(object) = cache.get(key) {
         return Ok(Some(object));
     }
@@ -126,7 +126,11 @@ pub(crate) async fn find<K: HostKind>(
 }
 
 /// Reads an object afresh, past the watch.
-async fn refresh<K: HostKind>(client: &Client, cache: &Cache<Kept<K>>, key: &ObjectKey) -> kube::Result<()> {
+async fn refresh<K: HostKind>(
+    client: &Client,
+    cache: &Cache<RawObject<K>>,
+    key: &ObjectKey,
+) -> kube::Result<()> {
     match api::<K>(client, key).get_opt(&key.name).await? {
         Some(object) if is_watched(&object) => remember(cache, object),
         _ => {
@@ -139,7 +143,7 @@ async fn refresh<K: HostKind>(client: &Client, cache: &Cache<Kept<K>>, key: &Obj
 }
 
 /// Only what the watch tells of gets into the cache: of everything else it would never learn the end.
-fn remember<K: HostKind>(cache: &Cache<Kept<K>>, object: Kept<K>) {
+fn remember<K: HostKind>(cache: &Cache<RawObject<K>>, object: RawObject<K>) {
     if is_watched(&object) {
         cache.wrote(object);
     }
@@ -152,7 +156,7 @@ fn is_watched(object: &impl Resource) -> bool {
 /// Deletes a Service, if it still is the one that `cache` knows.
 pub(crate) async fn delete(
     client: &Client,
-    cache: &Cache<Kept<Service>>,
+    cache: &Cache<RawObject<Service>>,
     key: &ObjectKey,
     uid: &str,
 ) -> Result<Deleted, Error> {
@@ -179,7 +183,7 @@ pub(crate) async fn delete(
     }
 }
 
-fn api<K: HostKind>(client: &Client, key: &ObjectKey) -> Api<Kept<K>> {
+fn api<K: HostKind>(client: &Client, key: &ObjectKey) -> Api<RawObject<K>> {
     Api::namespaced(client.clone(), &key.namespace)
 }
 

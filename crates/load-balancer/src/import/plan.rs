@@ -10,7 +10,7 @@ use kube::{ResourceExt, core::Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::pool::view;
+use ip_pools;
 
 /// Name of the pool for everybody.
 const GLOBAL: &str = "global";
@@ -67,8 +67,8 @@ pub(super) fn decide(data: Option<&BTreeMap<String, String>>, in_use: &[InUse]) 
 /// What the pool `there`, which has the name already, does not give of what the ConfigMap says.
 pub(super) fn lacks(wanted: &IPPool, there: &IPPool) -> Option<String> {
     let name = wanted.name_any();
-    let wanted = view::definition(wanted).ok()?;
-    let there = view::definition(there).unwrap_or_else(|_| view::bare(there));
+    let wanted = ip_pools::definition(wanted).ok()?;
+    let there = ip_pools::definition(there).unwrap_or_else(|_| ip_pools::bare(there));
     let gives = |range: &Range| {
         there.ranges.iter().any(|other| other.covers(range.start()) && other.covers(range.end()))
     };

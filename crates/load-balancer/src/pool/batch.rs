@@ -5,14 +5,14 @@
 
 use std::net::IpAddr;
 
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{IPPool, annotations, finalizers};
 use ipam::{Claim, Record, Refusal, Request};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::view::{self, Judged};
 use crate::condition::{self, Ready};
+use ip_pools::Judged;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
 pub const RECORD_LIMIT: usize = 1_200_000;
@@ -88,7 +88,7 @@ impl Refused {
 /// The pool as it was read, and what bears on the decision.
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
-    pub pool: &'a Kept<IPPool>,
+    pub pool: &'a RawObject<IPPool>,
     pub judged: &'a Judged,
     /// Address and holder of every live load balancer whose status names this pool.
     pub known: &'a [(IpAddr, String)],
@@ -107,7 +107,7 @@ pub struct Decision {
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     let Seen { pool, judged, known, now, limit } = seen;
-    let mut book = Book { judged, record: view::record(pool), size: 0, rest: 0, limit };
+    let mut book = Book { judged, record: ip_pools::record(pool), size: 0, rest: 0, limit };
     for (address, holder) in known {
         if judged.blocked.is_none()
             && judged.pool.ranges.offers(*address)
@@ -146,7 +146,7 @@ struct Book<'a> {
 }
 
 impl Book<'_> {
-    fn weigh(&mut self, pool: &Kept<IPPool>) {
+    fn weigh(&mut self, pool: &RawObject<IPPool>) {
         let status = pool.status.as_ref();
         let maps = |of: fn(&harvester_api::IPPoolStatus) -> &std::collections::BTreeMap<String, String>| {
             status.map(of).into_iter().flatten().map(|(key, holder)| written(key, holder)).sum::<usize>()

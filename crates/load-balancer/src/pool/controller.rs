@@ -4,7 +4,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use controller_kit::{EventKind, Next, ObjectKey};
+use controller_kit::{Action, EventType, ObjectKey};
 use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::{Api, Resource, ResourceExt};
 
@@ -24,10 +24,10 @@ pub enum Error {
 ///
 /// # Errors
 /// Those that may pass.
-pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> {
+pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
     let Some(pool) = cx.caches.pools.get(&key) else {
         cx.pools.forget(&key.name);
-        return Ok(Next::AwaitChange);
+        return Ok(Action::AwaitChange);
     };
     let order = match pool.annotations().get(annotations::MANUALLY_RELEASE_IP) {
         None => Order::Refresh,
@@ -37,13 +37,13 @@ pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Next, Error> 
     if let Err(failure @ Failure::PutBack { .. }) = &outcome {
         cx.recorder.publish(
             &pool.object_ref(&()),
-            EventKind::Warning,
+            EventType::Warning,
             put_back::REASON,
             &failure.to_string(),
         );
     }
     outcome?;
-    Ok(Next::AwaitChange)
+    Ok(Action::AwaitChange)
 }
 
 /// Whatever the annotation says, it goes; the address only if its holder is really gone.
@@ -58,7 +58,7 @@ async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error>
     if let Err(why) = &release {
         tracing::warn!(pool = pool.name_any(), why, "not released by hand");
         let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
-        cx.recorder.publish(&pool.object_ref(&()), EventKind::Warning, "ManualReleaseRefused", &message);
+        cx.recorder.publish(&pool.object_ref(&()), EventType::Warning, "ManualReleaseRefused", &message);
     }
     Ok(Order::Manual { annotation: text.to_owned(), release })
 }
@@ -73,7 +73,7 @@ async fn exists(cx: &Context, address: IpAddr, holder: &ObjectKey) -> Result<boo
 /// The record that the annotation names.
 fn named_record(pool: &IPPool, text: &str) -> Result<(IpAddr, ObjectKey), String> {
     let records = |(address, holder): &(IpAddr, ObjectKey)| {
-        super::view::record(pool).holder(*address) == Some(holder.to_string().as_str())
+        ip_pools::record(pool).holder(*address) == Some(holder.to_string().as_str())
     };
     let advice = "write <ip>: <namespace>/<load balancer>";
     parse(text).filter(records).ok_or_else(|| format!("{text:?} is no record of this pool: {advice}"))

@@ -7,18 +7,16 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, Clock, Kept, Life, ObjectKey, replace};
+use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use harvester_api::{IPPool, LoadBalancer};
 use kube::{Api, Client, Resource, ResourceExt};
+use program::{Clock, TaskGroup};
 use tokio::{
     sync::{mpsc, oneshot},
     time::{Instant, sleep_until},
 };
 
-use super::{
-    batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen},
-    view,
-};
+use super::batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen};
 use crate::put_back;
 
 /// Orders that go into one PUT at most.
@@ -57,9 +55,9 @@ pub struct Writers(Arc<Shared>);
 struct Shared {
     client: Client,
     clock: Clock,
-    life: Life,
-    pools: Cache<Kept<IPPool>>,
-    balancers: Cache<Kept<LoadBalancer>>,
+    tasks: TaskGroup,
+    pools: Cache<RawObject<IPPool>>,
+    balancers: Cache<RawObject<LoadBalancer>>,
     desks: Mutex<HashMap<String, mpsc::UnboundedSender<Job>>>,
     limit: usize,
 }
@@ -68,12 +66,12 @@ impl Writers {
     pub fn new(
         client: Client,
         clock: Clock,
-        life: Life,
-        pools: Cache<Kept<IPPool>>,
-        balancers: Cache<Kept<LoadBalancer>>,
+        tasks: TaskGroup,
+        pools: Cache<RawObject<IPPool>>,
+        balancers: Cache<RawObject<LoadBalancer>>,
     ) -> Self {
         let desks = Mutex::default();
-        Self(Arc::new(Shared { client, clock, life, pools, balancers, desks, limit: RECORD_LIMIT }))
+        Self(Arc::new(Shared { client, clock, tasks, pools, balancers, desks, limit: RECORD_LIMIT }))
     }
 
     /// Has an order carried out. The answer comes after the PUT succeeded, or when there was nothing to write.
@@ -101,7 +99,7 @@ impl Writers {
         open.cloned().unwrap_or_else(|| {
             let (desk, jobs) = mpsc::unbounded_channel();
             desks.insert(pool.to_owned(), desk.clone());
-            self.0.life.spawn(work(self.0.clone(), pool.to_owned(), jobs));
+            self.0.tasks.spawn(work(self.0.clone(), pool.to_owned(), jobs));
             desk
         })
     }
@@ -123,7 +121,7 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             sleep_until(rested).await;
             jobs.recv_many(&mut batch, BATCH).await
         };
-        if shared.life.stop.run_until_cancelled(gather).await.unwrap_or(0) == 0 {
+        if shared.tasks.stop.run_until_cancelled(gather).await.unwrap_or(0) == 0 {
             return;
         }
         let began = Instant::now();
@@ -152,7 +150,7 @@ async fn write(
     let Some(mut read) = shared.pools.get(&key) else { return gone() };
     for _ in 0..CONFLICTS {
         let others = shared.pools.list();
-        let judged = view::judge(&read, others.iter().map(|pool| &***pool));
+        let judged = ip_pools::judge(&read, others.iter().map(|pool| &***pool));
         let now = shared.clock.now_text();
         let known = known(shared, name);
         let seen = Seen { pool: &read, judged: &judged, known: &known, now: &now, limit: shared.limit };
@@ -173,7 +171,11 @@ async fn write(
             Err(kube::Error::Api(status)) if status.is_not_found() => return gone(),
             Err(kube::Error::Api(status)) if status.is_conflict() => {
                 tracing::debug!(pool = name, "somebody else wrote the pool: deciding again");
-                match Api::<Kept<IPPool>>::all(shared.client.clone()).get_opt(name).await.map_err(failed)? {
+                match Api::<RawObject<IPPool>>::all(shared.client.clone())
+                    .get_opt(name)
+                    .await
+                    .map_err(failed)?
+                {
                     Some(fresh) => read = shared.pools.wrote(fresh),
                     None => return gone(),
                 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use harvester_api::{IPPool, LoadBalancer, annotations};
-use load_balancer::sweep::managers;
+use ip_pools::managers;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_kit::{Clock, Life};
 use futures::FutureExt;
 use harvester_api::{Condition, IPPool, IPPoolStatus, LoadBalancer, LoadBalancerStatus, condition};
 use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
 use load_balancer::{Config, ElectionTimes, Parts, run};
+use program::{Clock, TaskGroup};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster, User};
 use tokio::task::JoinHandle;
@@ -19,13 +19,13 @@ fn nobody_answers() -> Dial {
 
 /// A controller that runs until it is dropped or stopped.
 pub(crate) struct Controller {
-    life: Life,
+    tasks: TaskGroup,
     run: JoinHandle<()>,
 }
 
 impl Drop for Controller {
     fn drop(&mut self) {
-        self.life.stop.cancel();
+        self.tasks.stop.cancel();
     }
 }
 
@@ -45,7 +45,7 @@ impl Controller {
     }
 
     fn run(cluster: &TestCluster, identity: &str, dial: Dial, client: Client) -> Self {
-        let life = Life::new();
+        let tasks = TaskGroup::new();
         let parts = Parts {
             client,
             clock: Clock::starting_at(cluster.start()),
@@ -60,12 +60,12 @@ impl Controller {
             service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
             dummy_endpoint: [10, 52, 0, 255].into(),
         };
-        let inner = life.clone();
+        let inner = tasks.clone();
         let run = tokio::spawn(async move {
             let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;
             ended.expect("the controller keeps its Lease");
         });
-        Self { life, run }
+        Self { tasks, run }
     }
 
     /// It renews its Lease no more and does not give it back, and what it has begun goes on.
@@ -75,7 +75,7 @@ impl Controller {
 
     /// As after SIGTERM: gives the Lease back.
     pub(crate) async fn stop(mut self) {
-        self.life.stop.cancel();
+        self.tasks.stop.cancel();
         (&mut self.run).await.expect("the controller stops in order");
     }
 }

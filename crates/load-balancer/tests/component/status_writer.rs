@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use controller_kit::Life;
 use harvester_api::LoadBalancer;
+use program::TaskGroup;
 use test_cluster::{TestCluster, User};
 
 use super::stage::{
@@ -16,8 +16,8 @@ const SOMEBODY_ELSE: &str = "system:serviceaccount:elsewhere:harvester-load-bala
 
 test_cluster::component_tests! {
     async fn what_admission_puts_back_is_told_and_no_address_is_lost(cluster: TestCluster) {
-        let life = Life::new();
-        reachable(&cluster, &life, SOMEBODY_ELSE).await;
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
         balancer(&cluster, "web", "").await;
@@ -30,15 +30,15 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert!(cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some());
         assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
-        life.end().await;
+        tasks.end().await;
         unregister(&cluster).await;
     }
 
     // of two releases each undid what the other had left in the history, and so woke it again
     #[simulated_only("the patience of the sweep is half a minute")]
     async fn releases_that_are_put_back_are_tried_again_every_half_minute_and_take_when_they_may(cluster: TestCluster) {
-        let life = Life::new();
-        reachable(&cluster, &life, SOMEBODY_ELSE).await;
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
         balancer(&cluster, "web", "").await;
@@ -58,7 +58,7 @@ test_cluster::component_tests! {
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
         assert_eq!(told(&cluster, "StatusPutBack").await, granted(&cluster, 4), "of the objects, and of each record");
 
-        life.end().await;
+        tasks.end().await;
         unregister(&cluster).await;
         cluster.advance(Duration::from_secs(60)).await;
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);

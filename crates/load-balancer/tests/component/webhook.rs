@@ -3,8 +3,8 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use controller_kit::{Clock, Life};
 use harvester_api::{IPPool, LoadBalancer};
+use ip_pools::managers;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
@@ -13,8 +13,8 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::core::ApiResource;
 use kube::{Api, Client};
-use load_balancer::sweep::managers;
-use load_balancer::webhook::{Address, Config, Policy, prepare, run};
+use load_balancer_webhook::{Address, Config, Policy, prepare, run};
+use program::{Clock, TaskGroup};
 use rstest::rstest;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -32,16 +32,16 @@ fn config(address: Address, status_writer: &str) -> Config {
 }
 
 /// Starts a replica; its port.
-fn start(cluster: &TestCluster, life: &Life) -> u16 {
-    start_for(cluster, life, WRITER)
+fn start(cluster: &TestCluster, tasks: &TaskGroup) -> u16 {
+    start_for(cluster, tasks, WRITER)
 }
 
-fn start_for(cluster: &TestCluster, life: &Life, status_writer: &str) -> u16 {
+fn start_for(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let config = config(Address::Url(format!("https://127.0.0.1:{port}")), status_writer);
-    let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), life.clone());
-    life.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
+    let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), tasks.clone());
+    tasks.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
     port
 }
 
@@ -115,8 +115,8 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
     #[values(Rights::Ours, Rights::Existing)] rights: Rights,
 ) {
     let cluster = TestCluster::simulated(rights).await;
-    let (life, second) = (Life::new(), Life::new());
-    let port = start(&cluster, &life);
+    let (tasks, second) = (TaskGroup::new(), TaskGroup::new());
+    let port = start(&cluster, &tasks);
     let believed = bundle(&cluster, port).await;
     let client = believing(port, &believed);
 
@@ -153,7 +153,7 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
         versions
     };
     let before = versions().await;
-    life.end().await;
+    tasks.end().await;
     let port = start(&cluster, &second);
     assert_eq!(bundle(&cluster, port).await, believed);
     assert_eq!(versions().await, before);
@@ -203,18 +203,18 @@ fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> (u16, String) {
 }
 
 /// A webhook that the API server reaches and asks: without a socket where the server is simulated, on its paused clock.
-pub(crate) async fn reachable(cluster: &TestCluster, life: &Life, status_writer: &str) {
+pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) {
     match cluster.harvester.simulated() {
         Some(server) => {
             let config = config(Address::Service, status_writer);
             let clock = Clock::starting_at(cluster.start());
             let (router, _) =
-                prepare(cluster.harvester.client(User::Webhook), clock, config, life).await.unwrap();
+                prepare(cluster.harvester.client(User::Webhook), clock, config, tasks).await.unwrap();
             server.webhook("harvester-system", NAME, router);
             cluster.settle().await;
         }
         None => {
-            let port = start_for(cluster, life, status_writer);
+            let port = start_for(cluster, tasks, status_writer);
             bundle(cluster, port).await;
         }
     }
@@ -238,8 +238,8 @@ pub(crate) async fn unregister(cluster: &TestCluster) {
 
 test_cluster::component_tests! {
     async fn the_api_server_judges_and_completes_as_we_say(cluster: TestCluster) {
-        let life = Life::new();
-        reachable(&cluster, &life, WRITER).await;
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, WRITER).await;
         let (driver, controller) =
             (cluster.harvester.client(User::Driver), cluster.harvester.client(User::LoadBalancer));
         let post = PostParams::default();
@@ -308,14 +308,14 @@ test_cluster::component_tests! {
             message.contains("can't delete IP pool edge because can't delete pool before releasing"),
             "{message}"
         );
-        life.end().await;
+        tasks.end().await;
         unregister(&cluster).await;
     }
 
     async fn who_made_a_record_is_known_after_a_replace_without_status(cluster: TestCluster) {
         // addresses.md 8: providers of Cluster API hold addresses for machines, which nobody else may release
-        let life = Life::new();
-        reachable(&cluster, &life, WRITER).await;
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, WRITER).await;
         let (driver, controller) =
             (pools(cluster.harvester.client(User::Driver)), pools(cluster.harvester.client(User::LoadBalancer)));
         let by = |manager: &str| PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
@@ -351,14 +351,14 @@ test_cluster::component_tests! {
         removed.data["status"]["allocated"] = json!({});
         let left = driver.replace("edge", &by("capi"), &removed).await.unwrap();
         assert_eq!(left.data["status"]["allocated"], json!({"203.0.113.9": "team-a/web"}));
-        life.end().await;
+        tasks.end().await;
         unregister(&cluster).await;
     }
 
     #[simulated_only("the patience of the sweep is half a minute")]
     async fn a_foreign_record_outlives_a_replace_without_status_and_a_restart(cluster: TestCluster) {
-        let life = Life::new();
-        reachable(&cluster, &life, WRITER).await;
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, WRITER).await;
         let running = stage::controller(&cluster).await;
         stage::pool(&cluster, "edge", 10, 20).await;
         cluster.settle().await;
@@ -373,7 +373,7 @@ test_cluster::component_tests! {
         let _again = stage::Controller::start(&cluster, "two");
         cluster.advance(Duration::from_secs(300)).await;
         assert_eq!(stage::record_of(&cluster, "edge").await.allocated["192.0.2.19"], "machines/node-1");
-        life.end().await;
+        tasks.end().await;
         unregister(&cluster).await;
     }
 }

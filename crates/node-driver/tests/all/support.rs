@@ -7,7 +7,6 @@ use std::{
 };
 
 use cloud_config::expiry::Expiry;
-use controller_kit::{Clock, Life};
 use futures::FutureExt as _;
 use go_rpc::{FromGob as _, Interface, Struct, ToGob as _, Type, Value as Gob};
 use http::Request;
@@ -16,6 +15,7 @@ use kube::{
     api::{ApiResource, DynamicObject, PostParams},
     core::GroupVersionKind,
 };
+use program::{Clock, TaskGroup};
 use serde_json::{Value, json};
 use sim_apiserver::{ApiServer, User};
 use sim_harvester::{
@@ -38,12 +38,12 @@ const START: &str = "2026-11-21T12:00:00Z";
 /// A Harvester in this process.
 pub(crate) struct Harvester {
     pub(crate) server: ApiServer,
-    life: Life,
+    tasks: TaskGroup,
 }
 
 impl Drop for Harvester {
     fn drop(&mut self) {
-        self.life.stop.cancel();
+        self.tasks.stop.cancel();
     }
 }
 
@@ -51,7 +51,7 @@ impl Harvester {
     /// With an image, a network, a key pair; the driver's user may do everything.
     pub(crate) async fn start() -> Self {
         let server = ApiServer::builder().seed(1).namespace(NAMESPACE).build();
-        let this = Self { server, life: Life::new() };
+        let this = Self { server, tasks: TaskGroup::new() };
         sim_harvester::crds::apply(&this.admin()).await.unwrap();
         for object in objects() {
             this.put(object).await;
@@ -91,7 +91,7 @@ impl Harvester {
                 clock: Clock::system(),
                 seed: 3,
             },
-            &self.life,
+            &self.tasks,
         );
         self
     }
@@ -237,7 +237,7 @@ impl Harvester {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
         let server = self.server.clone();
-        self.life.spawn_until_stop(async move { drop(server.serve(listener).await) });
+        self.tasks.spawn_until_stop(async move { drop(server.serve(listener).await) });
         self.server.kubeconfig(USER, address)
     }
 }

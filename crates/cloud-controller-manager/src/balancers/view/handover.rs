@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use controller_kit::Kept;
+use controller_kit::RawObject;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use super::{super::object::Announced, allocated, ingress, mark};
 
 /// The address that was handed over: by us, or by the Go program, whose objects have it in `status.address`.
-pub(super) fn given(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Option<String> {
+pub(super) fn given(service: &Service, present: Option<&RawObject<LoadBalancer>>) -> Option<String> {
     let said = |key: &str| service.annotations().get(key).map(String::as_str).filter(|said| !said.is_empty());
     let asked = said(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let by_go =
@@ -59,7 +59,7 @@ pub(super) fn came_of(lost: &str, service: &Service) -> bool {
 
 /// The Service's address, if it is the one that Harvester gave. With a lease that is any; of another Harvester knows
 /// nothing, and its webhook would put it back.
-pub(super) fn announced(service: &Service, present: Option<&Kept<LoadBalancer>>) -> Announced {
+pub(super) fn announced(service: &Service, present: Option<&RawObject<LoadBalancer>>) -> Announced {
     let given = present.map(|balancer| allocated(balancer)).unwrap_or_default();
     let address = ingress(service).filter(|ip| ip == given || given == DHCP_ADDRESS);
     address.map_or(Announced::Unknown, Announced::Address)

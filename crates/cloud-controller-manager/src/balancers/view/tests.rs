@@ -18,10 +18,10 @@ fn service(annotations: &Value, spec: &Value) -> Service {
     serde_json::from_value(json).unwrap()
 }
 
-fn object(workload: &str, status: &Value) -> Kept<LoadBalancer> {
+fn object(workload: &str, status: &Value) -> RawObject<LoadBalancer> {
     let json = json!({"metadata": {"name": "blue-shop-web-1", "namespace": "team-a"},
         "spec": {"workloadType": workload, "ipam": "pool"}, "status": status});
-    Kept::from_json(json).unwrap()
+    RawObject::from_json(json).unwrap()
 }
 
 fn backends() -> Backends {
@@ -32,7 +32,7 @@ fn backends() -> Backends {
 /// Judges in mode `annotation`; `change` makes the sight another one.
 fn view(
     service: &Service,
-    balancer: Option<&Kept<LoadBalancer>>,
+    balancer: Option<&RawObject<LoadBalancer>>,
     change: impl FnOnce(&mut Sight<'_>),
 ) -> View {
     view_in("blue", service, balancer, change)
@@ -41,7 +41,7 @@ fn view(
 fn view_in(
     cluster: &str,
     service: &Service,
-    balancer: Option<&Kept<LoadBalancer>>,
+    balancer: Option<&RawObject<LoadBalancer>>,
     change: impl FnOnce(&mut Sight<'_>),
 ) -> View {
     judged(cluster, service, balancer, change, |view, _| view)
@@ -50,7 +50,7 @@ fn view_in(
 fn judged<T>(
     cluster: &str,
     service: &Service,
-    balancer: Option<&Kept<LoadBalancer>>,
+    balancer: Option<&RawObject<LoadBalancer>>,
     change: impl FnOnce(&mut Sight<'_>),
     then: impl FnOnce(View, Option<Wanted<'_>>) -> T,
 ) -> T {

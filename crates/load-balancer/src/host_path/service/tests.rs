@@ -20,7 +20,7 @@ fn created(listeners: &[Listener], address: &str) -> Value {
 }
 
 /// As the server stores it: with node ports and defaults.
-fn stored(mut service: Value) -> Kept<Service> {
+fn stored(mut service: Value) -> RawObject<Service> {
     service["metadata"]["uid"] = "service-uid".into();
     service["spec"]["clusterIP"] = "10.53.0.7".into();
     service["spec"]["externalTrafficPolicy"] = "Cluster".into();
@@ -31,10 +31,10 @@ fn stored(mut service: Value) -> Kept<Service> {
             port.as_object_mut().unwrap().remove("name");
         }
     }
-    Kept::from_json(service).unwrap()
+    RawObject::from_json(service).unwrap()
 }
 
-fn replaced(existing: &Kept<Service>, listeners: &[Listener], address: &str) -> Option<Value> {
+fn replaced(existing: &RawObject<Service>, listeners: &[Listener], address: &str) -> Option<Value> {
     match write(Some(existing), &owner(), listeners, address) {
         Write::Nothing => None,
         Write::Replace(service) => Some(service),
@@ -140,7 +140,7 @@ fn a_withdrawn_service_asks_for_nothing_and_is_withdrawn_once() {
     let ports = json!([{"name": "http", "protocol": "TCP", "port": 80, "targetPort": 8080}]);
     assert_eq!(withdrawn["spec"], json!({"type": "ClusterIP", "clusterIP": "10.53.0.7", "ports": ports}));
     assert_eq!(withdrawn["metadata"]["annotations"], json!({}));
-    assert_eq!(write_withdrawn(&Kept::from_json(withdrawn).unwrap()), Write::Nothing);
+    assert_eq!(write_withdrawn(&RawObject::from_json(withdrawn).unwrap()), Write::Nothing);
 }
 
 fn any_listeners() -> impl Strategy<Value = Vec<Listener>> {
@@ -168,6 +168,6 @@ proptest! {
         seen.sort_unstable();
         seen.dedup();
         prop_assert_eq!(seen.len(), node_ports(&written).len(), "no node port twice");
-        prop_assert_eq!(replaced(&Kept::from_json(written).unwrap(), &after, "10.0.0.10"), None);
+        prop_assert_eq!(replaced(&RawObject::from_json(written).unwrap(), &after, "10.0.0.10"), None);
     }
 }

@@ -29,13 +29,13 @@ fn created(backends: &[(Backend, bool)]) -> Value {
 }
 
 /// As the server stores it: with a version and defaults.
-fn stored(mut slice: Value) -> Kept<EndpointSlice> {
+fn stored(mut slice: Value) -> RawObject<EndpointSlice> {
     slice["metadata"]["resourceVersion"] = "7".into();
     slice["metadata"]["uid"] = "slice-uid".into();
-    Kept::from_json(slice).unwrap()
+    RawObject::from_json(slice).unwrap()
 }
 
-fn replaced(existing: &Kept<EndpointSlice>, backends: &[(Backend, bool)]) -> Option<Value> {
+fn replaced(existing: &RawObject<EndpointSlice>, backends: &[(Backend, bool)]) -> Option<Value> {
     match write(Some(existing), &owner(), &listeners(), backends, DUMMY) {
         Write::Nothing => None,
         Write::Replace(slice) => Some(slice),
@@ -172,7 +172,7 @@ proptest! {
         after in any_backends(),
     ) {
         let existing = stored(created(&before));
-        let written = replaced(&existing, &after).map_or(existing, |slice| Kept::from_json(slice).unwrap());
+        let written = replaced(&existing, &after).map_or(existing, |slice| RawObject::from_json(slice).unwrap());
         prop_assert_eq!(replaced(&written, &after), None);
         prop_assert_eq!(verdicts(&written), after.iter().map(|(backend, ready)| (backend.id.clone(), *ready)).collect());
         let ready: BTreeSet<bool> = written.endpoints.iter().filter_map(|e| e.conditions.as_ref()?.ready).collect();

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::*;
 
 /// Usable: .10 to .13 of 10.0.0.0/24.
-fn pool(status: &Value) -> Kept<IPPool> {
+fn pool(status: &Value) -> RawObject<IPPool> {
     let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
         "metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL], "resourceVersion": "7"},
         "spec": {"ranges": [{"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.10", "rangeEnd": "10.0.0.13",
@@ -18,18 +18,18 @@ fn pool(status: &Value) -> Kept<IPPool> {
     serde_json::from_value(object).unwrap()
 }
 
-fn settled(allocated: &Value, history: &Value) -> Kept<IPPool> {
+fn settled(allocated: &Value, history: &Value) -> RawObject<IPPool> {
     let held = allocated.as_object().unwrap().len();
     pool(&json!({"total": 4, "available": 4 - held, "lastAllocated": "", "allocated": allocated,
         "allocatedHistory": history, "conditions": [{"type": "Ready", "status": "True"}]}))
 }
 
-fn batch(pool: &Kept<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
-    let judged = view::judge(pool, []);
+fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
+    let judged = ip_pools::judge(pool, []);
     decide(Seen { pool, judged: &judged, known, now: "now", limit }, orders)
 }
 
-fn decided(pool: &Kept<IPPool>, orders: &[Order]) -> Decision {
+fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
     batch(pool, &[], RECORD_LIMIT, orders)
 }
 
@@ -97,7 +97,7 @@ fn an_answer_carries_mask_and_gateway() {
 #[test]
 fn a_single_address_has_no_gateway() {
     let object = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.0.7/32"}]}});
-    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
     let decision = decided(&pool, &[claim("shop/web")]);
     let Ok(Answer::Given(given)) = &decision.answers[0] else { panic!("no address") };
     assert_eq!((given.mask.as_str(), given.gateway.as_str()), ("255.255.255.255", ""));
@@ -168,7 +168,7 @@ fn a_pool_with_wrong_ranges_says_every_fault_and_gives_nothing() {
 
 #[test]
 fn of_two_pools_that_overlap_only_the_younger_one_is_not_ready() {
-    let make = |name: &str, created: &str| -> Kept<IPPool> {
+    let make = |name: &str, created: &str| -> RawObject<IPPool> {
         let object = json!({"metadata": {"name": name, "creationTimestamp": created},
             "spec": {"ranges": [{"subnet": "10.0.0.0/24"}]}});
         serde_json::from_value(object).unwrap()
@@ -176,7 +176,7 @@ fn of_two_pools_that_overlap_only_the_younger_one_is_not_ready() {
     let (first, second) = (make("b", "2026-01-01T00:00:00Z"), make("a", "2026-01-01T00:00:01Z"));
     let twin = make("c", "2026-01-01T00:00:00Z");
     let all: [&IPPool; 3] = [&first, &second, &twin];
-    let blocked = |pool: &Kept<IPPool>| view::judge(pool, all).blocked.is_some();
+    let blocked = |pool: &RawObject<IPPool>| ip_pools::judge(pool, all).blocked.is_some();
     assert_eq!((blocked(&first), blocked(&second), blocked(&twin)), (false, true, true));
 }
 
@@ -184,7 +184,7 @@ fn of_two_pools_that_overlap_only_the_younger_one_is_not_ready() {
 fn a_pool_that_is_being_deleted_gives_nothing_and_goes_when_nobody_holds_an_address() {
     let mut object = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
     object["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
     let decision = decided(&pool, &[claim("shop/new")]);
     assert!(matches!(&decision.answers[0], Err(Refused::Unusable { .. })));
     assert_eq!(decision.put.as_ref().unwrap()["metadata"]["finalizers"], json!([finalizers::IP_POOL]));
@@ -196,7 +196,7 @@ fn a_pool_that_is_being_deleted_gives_nothing_and_goes_when_nobody_holds_an_addr
 fn the_annotation_of_a_release_by_hand_goes_with_the_release() {
     let mut object = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
     object["metadata"]["annotations"] = json!({annotations::MANUALLY_RELEASE_IP: "10.0.0.10: shop/web", annotations::MANUAL_RELEASE_REFUSED: "x", "mine": "1"});
-    let pool: Kept<IPPool> = serde_json::from_value(object).unwrap();
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
     let order =
         |text: &str| Order::Manual { annotation: text.into(), release: Ok((ip(10), "shop/web".into())) };
     let decision = decided(&pool, &[order("10.0.0.10: shop/web")]);

@@ -1,0 +1,66 @@
+//! Errors as people read them: in a condition, an Event, a line of the log.
+
+use std::{error::Error, sync::Arc};
+
+use kube::core::Status;
+
+/// What went wrong and what caused it, on one line, without repetitions. Of an API server's answer only its own message
+/// is taken: `kube::Error` prints the whole Status around it.
+pub fn error_message(error: &(dyn Error + 'static)) -> String {
+    let (mut text, mut next) = (String::new(), Some(error));
+    while let Some(error) = next {
+        let (words, cause) = match answer(error) {
+            Some(status) => (status.message.clone(), None),
+            None => (error.to_string(), error.source()),
+        };
+        if text.is_empty() {
+            text = words;
+        } else if !text.contains(&words) {
+            text = format!("{text}: {words}");
+        }
+        next = cause;
+    }
+    text
+}
+
+/// The answer of an API server, if it says something.
+fn answer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    let shared = || error.downcast_ref::<Arc<kube::Error>>().map(|shared| &**shared);
+    match error.downcast_ref::<kube::Error>().or_else(shared)? {
+        kube::Error::Api(status) => Some(&**status).filter(|status| !status.message.is_empty()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("write pool lab")]
+    struct Alone(#[source] kube::Error);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("write pool lab")]
+    struct Shared(#[source] Arc<kube::Error>);
+
+    fn refused() -> kube::Error {
+        let status = Status { message: "ippools is forbidden".to_owned(), code: 403, ..Status::default() };
+        kube::Error::Api(Box::new(status))
+    }
+
+    #[test]
+    fn an_answer_is_the_servers_own_message_behind_what_was_tried() {
+        assert_eq!(error_message(&refused()), "ippools is forbidden");
+        assert_eq!(error_message(&Alone(refused())), "write pool lab: ippools is forbidden");
+        assert_eq!(error_message(&Shared(Arc::new(refused()))), "write pool lab: ippools is forbidden");
+    }
+
+    #[test]
+    fn a_cause_that_was_told_is_not_told_again() {
+        let error = kube::Error::Service(Box::new(io::Error::other("connection refused")));
+        assert_eq!(error_message(&error).matches("connection refused").count(), 1);
+    }
+}

@@ -1,0 +1,98 @@
+//! An `IPPool` object as the crate `ipam` sees it, and what speaks against it.
+
+use controller_kit::RawObject;
+use harvester_api::IPPool;
+use ipam::{Pool, PoolFault, RangeFault, RangeSpec, Ranges, Record, Scope, Selector};
+use kube::{Resource, ResourceExt};
+
+/// The record in the pool's status.
+pub fn record(pool: &IPPool) -> Record {
+    let status = pool.status.as_ref();
+    status.map_or_else(Record::default, |status| {
+        Record::read(&status.allocated, &status.allocated_history, &status.last_allocated)
+    })
+}
+
+/// What the pool's spec says.
+///
+/// # Errors
+/// Every fault of its ranges.
+pub fn definition(pool: &IPPool) -> Result<Pool, Vec<RangeFault>> {
+    let text = str::to_owned;
+    let ranges = pool.spec.ranges.iter().map(|range| RangeSpec {
+        subnet: text(&range.subnet),
+        start: text(&range.range_start),
+        end: text(&range.range_end),
+        gateway: text(&range.gateway),
+    });
+    Ok(Pool { ranges: Ranges::parse(&ranges.collect::<Vec<_>>())?, ..bare(pool) })
+}
+
+/// The pool without its ranges: what is left of one whose ranges are wrong.
+pub fn bare(pool: &IPPool) -> Pool {
+    let selector = &pool.spec.selector;
+    let scopes = selector.scope.iter().map(|scope| Scope {
+        project: scope.project.clone(),
+        namespace: scope.namespace.clone(),
+        guest_cluster: scope.guest_cluster.clone(),
+    });
+    Pool {
+        name: pool.name_any(),
+        created: pool.creation_timestamp().map_or(0, |time| time.0.as_second()),
+        ranges: Ranges::default(),
+        selector: Selector {
+            priority: selector.priority,
+            network: selector.network.clone(),
+            scopes: scopes.collect(),
+        },
+    }
+}
+
+/// A pool and what speaks against it.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    pub pool: Pool,
+    /// Every fault, for the Ready condition.
+    pub faults: Vec<String>,
+    /// Why no address may be taken from it; faults of the selector alone do not keep anybody from it.
+    pub blocked: Option<String>,
+}
+
+/// Judges a pool beside the others. Of two that disagree the older one is right (equal age: the name that comes
+/// first), so two that were created at once do not block each other.
+pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) -> Judged {
+    let own = match definition(pool) {
+        Ok(own) => own,
+        Err(faults) => {
+            let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
+            let blocked = Some(faults.join("; "));
+            return Judged { pool: bare(pool), faults, blocked };
+        }
+    };
+    let age = |pool: &Pool| (pool.created, pool.name.clone());
+    let older: Vec<_> = others
+        .into_iter()
+        .map(|other| definition(other).unwrap_or_else(|_| bare(other)))
+        .filter(|other| other.name != own.name && age(other) < age(&own))
+        .collect();
+    let mut faults = own.faults(&older);
+    if let Some(status) = &pool.status {
+        faults.extend(own.excluded(&status.allocated));
+    }
+    let overlaps = faults.iter().filter(|fault| matches!(fault, PoolFault::Overlap { .. }));
+    let mut blocked: Vec<_> = overlaps.map(ToString::to_string).collect();
+    if pool.meta().deletion_timestamp.is_some() {
+        blocked.push("it is being deleted".to_owned());
+    }
+    Judged {
+        pool: own,
+        faults: faults.iter().map(ToString::to_string).collect(),
+        blocked: (!blocked.is_empty()).then(|| blocked.join("; ")),
+    }
+}
+
+/// Judges every pool of a list.
+pub fn judge_all<'a>(pools: impl IntoIterator<Item = &'a RawObject<IPPool>>) -> Vec<Judged> {
+    let pools: Vec<&IPPool> = pools.into_iter().map(|pool| &**pool).collect();
+    pools.iter().map(|pool| judge(pool, pools.iter().copied())).collect()
+}

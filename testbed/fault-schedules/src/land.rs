@@ -1,0 +1,116 @@
+//! What is there before anything happens: hosts, VMs that are nodes of the guest, two pools, and the simulation of what
+//! Harvester and the guest do around their API servers.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use program::{Clock, TaskGroup};
+use serde_json::json;
+use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, Workload, settings};
+use test_cluster::{TestCluster, User};
+
+/// A pool of addresses.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) name: &'static str,
+    /// How many there are.
+    pub(crate) addresses: usize,
+    manifest: &'static str,
+}
+
+/// For everybody whom no other pool serves.
+pub(crate) const LAB: Pool = Pool {
+    name: "lab",
+    addresses: 8,
+    manifest: "
+apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: IPPool
+metadata: {name: lab}
+spec:
+  ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.17}]
+  selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}
+",
+};
+/// For those of this guest cluster who ask for its network.
+pub(crate) const EDGE: Pool = Pool {
+    name: "edge",
+    addresses: 2,
+    manifest: "
+apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: IPPool
+metadata: {name: edge}
+spec:
+  ranges: [{subnet: 198.51.100.0/24, rangeStart: 198.51.100.10, rangeEnd: 198.51.100.11}]
+  selector:
+    network: team-a/edge
+    scope: [{project: '*', namespace: team-a, guestCluster: blue}]
+",
+};
+/// The network that [`EDGE`] is for. It has no definition: a pool may be older than the webhook, and outlive what it names.
+pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
+/// All pools.
+pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];
+/// The VMs, which have the names of their nodes.
+pub(crate) const MACHINES: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
+const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
+/// As the server of a small network gives them; short, so that renewals happen.
+const LEASE_SECONDS: u32 = 120;
+const RELEASES: [Release; 4] = [Release::UpTo06, Release::From07, Release::From09, Release::From12];
+
+/// Furnishes the clusters and waits until all VMs run. The simulation ends with `tasks`.
+pub(crate) async fn furnish(
+    cluster: &TestCluster,
+    random: &mut fastrand::Rng,
+    tasks: &TaskGroup,
+) -> SimHarvester {
+    cluster.guest.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
+    for pool in POOLS {
+        cluster.harvester.apply(pool.manifest).await;
+    }
+    for (index, name) in HOSTS.into_iter().enumerate() {
+        let zone = format!("zone-{index}");
+        let host = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {
+            "topology.kubernetes.io/region": "lab", "topology.kubernetes.io/zone": zone,
+            "kubernetes.io/hostname": name}}});
+        let host: Node = serde_json::from_value(host).expect("this is a Node");
+        cluster.harvester.create(&host).await;
+    }
+    let guest = cluster.guest_cluster();
+    for name in MACHINES {
+        let labels = json!({"guestcluster.harvesterhci.io/name": guest.name, "harvesterhci.io/vmName": name,
+            "harvesterhci.io/creator": "docker-machine-driver-harvester"});
+        let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+            "metadata": {"name": name, "namespace": guest.vm_namespace, "labels": labels},
+            "spec": {"runStrategy": "RerunOnFailure", "template": {"metadata": {"labels": labels}, "spec": {
+                "domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}},
+                "networks": [{"name": "default", "pod": {}}]}}}});
+        cluster.harvester.apply(&vm.to_string()).await;
+    }
+    let range = |last| Ipv4Addr::new(192, 0, 2, last);
+    let simulation = SimHarvester::start(
+        Options {
+            harvester: cluster.harvester.client(User::Driver),
+            guest: cluster.guest.client(User::Driver),
+            cluster: guest.name.clone(),
+            network: "198.18.0.0/24".parse().expect("a network"),
+            workloads: vec![Workload { namespace: "shop".to_owned(), ..Workload::web() }],
+            writes_slices: true,
+            harvester_vip: RELEASES[random.usize(..RELEASES.len())],
+            guest_vip: RELEASES[random.usize(..RELEASES.len())],
+            carrier: Carrier::Memory,
+            lan: Lan::memory(),
+            dhcp: settings::Dhcp {
+                pool: (range(100), range(200)),
+                lease_seconds: LEASE_SECONDS,
+                silent: false,
+            },
+            clock: Clock::starting_at(cluster.start()),
+            seed: random.u64(..),
+        },
+        tasks,
+    );
+    cluster.advance(Duration::from_secs(10)).await;
+    assert_eq!(simulation.machines().len(), MACHINES.len(), "all VMs run");
+    simulation
+}

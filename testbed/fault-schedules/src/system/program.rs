@@ -1,0 +1,162 @@
+//! The programs as library calls, with what their flags would say.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::program::{Clock, TaskGroup};
+use cloud_controller_manager::balancers::Rules;
+use cloud_controller_manager::cluster::GuestCluster;
+use cloud_controller_manager::data_path::{Allowed, Policy};
+use cloud_controller_manager::machines::AddressRules;
+use cloud_controller_manager::{ElectionSettings, Settings};
+use cloud_provider::Duties;
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryFutureExt as _};
+use health_check::{Dial, DialError};
+use kube::Client;
+use load_balancer::ElectionTimes;
+use load_balancer_webhook as webhook;
+use sim_harvester::SimHarvester;
+use test_cluster::{TestCluster, User};
+
+use crate::door::Door;
+use crate::process::Process;
+
+/// Namespace and Service of the webhook.
+const WEBHOOK: (&str, &str) = ("harvester-system", "harvester-load-balancer-webhook");
+const STATUS_WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
+
+/// What runs here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    LoadBalancer,
+    CloudControllerManager,
+    Webhook,
+}
+
+/// Clients with the rights of the programs, and what their flags say.
+#[derive(Clone)]
+pub(crate) struct World {
+    load_balancer: Client,
+    guest: Client,
+    harvester: Client,
+    webhook: Client,
+    /// Where the webhook answers, if there is one.
+    door: Option<Door>,
+    dial: Dial,
+    clock: Clock,
+    cluster: String,
+    vm_namespace: String,
+}
+
+impl World {
+    pub(crate) fn new(cluster: &TestCluster, simulation: &SimHarvester) -> Self {
+        let simulation = simulation.clone();
+        let dial: Dial = Arc::new(move |at| simulation.dial(at).map_err(DialError::from).boxed());
+        let guest = cluster.guest_cluster();
+        Self {
+            load_balancer: cluster.harvester.client(User::LoadBalancer),
+            guest: cluster.guest.client(User::CloudControllerManager),
+            harvester: cluster.harvester.client(User::CloudControllerManager),
+            webhook: cluster.harvester.client(User::Webhook),
+            door: None,
+            dial,
+            clock: Clock::starting_at(cluster.start()),
+            cluster: guest.name.clone(),
+            vm_namespace: guest.vm_namespace.clone(),
+        }
+    }
+
+    /// With the admission webhook.
+    pub(crate) fn with_webhook(self, cluster: &TestCluster) -> Self {
+        let door = Door::default();
+        let (namespace, name) = WEBHOOK;
+        let server = cluster.harvester.simulated().expect("a schedule runs on simulated servers");
+        let at_door = door.clone();
+        server.webhook(namespace, name, tower::service_fn(move |request| at_door.clone().knock(request)));
+        Self { door: Some(door), ..self }
+    }
+
+    pub(super) fn has_webhook(&self) -> bool {
+        self.door.is_some()
+    }
+}
+
+/// The program from its start to its end.
+pub(super) fn start(
+    program: Program,
+    world: &World,
+    process: &Process,
+    identity: String,
+    seed: u64,
+    tasks: &TaskGroup,
+) -> BoxFuture<'static, ()> {
+    let (world, process, tasks) = (world.clone(), process.clone(), tasks.clone());
+    match program {
+        Program::LoadBalancer => load_balancer(world, process, identity, seed, tasks).boxed(),
+        Program::CloudControllerManager => cloud_controller_manager(world, process, identity, tasks).boxed(),
+        Program::Webhook => admission(world, process, tasks).boxed(),
+    }
+}
+
+async fn load_balancer(world: World, process: Process, identity: String, seed: u64, tasks: TaskGroup) {
+    let parts = load_balancer::Parts {
+        client: process.client(world.load_balancer),
+        clock: world.clock,
+        dial: world.dial,
+        seed,
+        identity,
+        metrics: None,
+    };
+    let seconds = Duration::from_secs;
+    let times = ElectionTimes { lease: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) };
+    let config = load_balancer::Config {
+        workers: 8,
+        pod_cidrs: vec![],
+        service_cidrs: vec![],
+        dummy_endpoint: [10, 52, 0, 255].into(),
+    };
+    if let Err(error) = load_balancer::run(parts, times, config, tasks).await {
+        tracing::info!(error = &error as &dyn std::error::Error, "ends");
+    }
+}
+
+async fn cloud_controller_manager(world: World, process: Process, identity: String, tasks: TaskGroup) {
+    let (guest, harvester) = (process.client(world.guest), process.client(world.harvester));
+    let parts = cloud_controller_manager::Parts::new(guest, harvester, world.clock);
+    let settings = Settings {
+        rules: Rules {
+            cluster: GuestCluster::new(&world.cluster),
+            namespace: world.vm_namespace,
+            management_network: None,
+            policy: Policy::Annotation,
+            allowed: Allowed::default(),
+        },
+        addresses: AddressRules::default(),
+        election: Some(ElectionSettings::usual(identity)),
+        services: true,
+        host_names: true,
+        nodes: Duties { initialise: true, follow_topology: true },
+        service_workers: None,
+        node_workers: 1,
+    };
+    if let Err(error) = cloud_controller_manager::run(parts, settings, &tasks).await {
+        tracing::info!(error = &error as &dyn std::error::Error, "ends");
+    }
+}
+
+async fn admission(world: World, process: Process, tasks: TaskGroup) {
+    let Some(door) = world.door else { return };
+    let config = webhook::Config {
+        namespace: WEBHOOK.0.to_owned(),
+        policy: webhook::Policy { status_writer: STATUS_WRITER.to_owned() },
+        address: webhook::Address::Service,
+    };
+    match webhook::prepare(process.client(world.webhook), world.clock, config, &tasks).await {
+        Ok((router, _)) => {
+            door.open(process, router);
+            tasks.stop.cancelled().await;
+        }
+        Err(error) => tracing::info!(error = &error as &dyn std::error::Error, "ends"),
+    }
+}

@@ -1,0 +1,160 @@
+//! `sandbox` on the command line.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal},
+    process::ExitCode,
+};
+
+use clap::{CommandFactory, Parser, error::ErrorKind};
+use program::TaskGroup;
+use tracing_subscriber::EnvFilter;
+
+use crate::{announce::Announcer, faults, given::Given, measure, options::Options, stage::Stage, tour};
+
+/// Wrong options, wrong manifests: the caller's to mend.
+const USAGE: u8 = 2;
+/// The tour stops one machine and looks for the traffic on another.
+const TOUR_NODES: u8 = 2;
+/// What is logged unless RUST_LOG says otherwise. In this process only the simulation uses `controller_kit`: a request
+/// that is refused and tried again is its own affair.
+const LOGGED: &str = "warn,kube_client=off,sim_harvester=error,controller_kit=error";
+
+#[derive(Parser)]
+#[command(
+    name = "sandbox",
+    bin_name = "harvester-cloud-provider sandbox",
+    about = "Two clusters on this machine, and the real controllers between them"
+)]
+struct Cli {
+    #[command(flatten)]
+    options: Options,
+}
+
+/// Runs the sandbox with `args` (the program's name first) and answers its exit code: 0, 1 when it could not start or
+/// its tour failed, 2 when the arguments are wrong.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    let options = match read(args) {
+        Ok(options) => options,
+        Err(error) => {
+            let asked = !error.use_stderr();
+            if error.print().is_err() {
+                return ExitCode::FAILURE;
+            }
+            return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
+        }
+    };
+    let announcer = Announcer;
+    if options.help_faults {
+        announcer.note(&faults::help());
+        return ExitCode::SUCCESS;
+    }
+    let given = match Given::read(&options) {
+        Ok(given) => given,
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            return ExitCode::from(USAGE);
+        }
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(LOGGED));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    log.with_ansi(io::stderr().is_terminal()).init();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("the sandbox cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    match runtime.block_on(run(&options, &given, &announcer)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sandbox: {error:#}");
+            if error.is::<crate::WrongInput>() { ExitCode::from(USAGE) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// The options, if they go together.
+fn read(args: Vec<OsString>) -> Result<Options, clap::Error> {
+    let options = Cli::try_parse_from(args)?.options;
+    if options.check && options.guest_nodes < TOUR_NODES {
+        let what = format!("--check needs --guest-nodes {TOUR_NODES} at least: it stops one of them");
+        return Err(Cli::command().error(ErrorKind::ValueValidation, what));
+    }
+    Ok(options)
+}
+
+async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow::Result<()> {
+    let tasks = TaskGroup::new();
+    tasks.stop_on_signals()?;
+    let mut stage =
+        match tasks.stop.run_until_cancelled(Box::pin(Stage::set(options, given, announcer))).await {
+            Some(stage) => stage?,
+            None => return Ok(()),
+        };
+    let outcome = if options.check {
+        let walk = tour::walk(&mut stage, announcer);
+        tasks.stop.run_until_cancelled(walk).await.unwrap_or_else(|| Err(anyhow::anyhow!("interrupted")))
+    } else if options.measure {
+        tasks.stop.run_until_cancelled(measure::all(&mut stage, announcer)).await.unwrap_or(Ok(()))
+    } else {
+        stage.say_what_to_type(announcer);
+        tokio::select! {
+            () = tasks.stop.cancelled() => Ok(()),
+            ended = stage.watch_parts(announcer) => ended,
+        }
+    };
+    stage.strike().await;
+    outcome
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing("", None)]
+    #[case::a_tour("--check --server real --rights existing --dir d --guest-nodes 2", None)]
+    #[case::clusters_alone("--no-controllers --guest-nodes 1", None)]
+    #[case::a_tour_without_controllers(
+        "--check --no-controllers",
+        Some("the argument '--check' cannot be used with '--no-controllers'")
+    )]
+    #[case::a_tour_without_the_example(
+        "--no-example --check",
+        Some("the argument '--no-example' cannot be used with '--check'")
+    )]
+    #[case::a_tour_of_something_else(
+        "--check --guest-manifest f",
+        Some("the argument '--check' cannot be used with '--guest-manifest <FILE>'")
+    )]
+    #[case::a_tour_on_other_pools(
+        "--check --harvester-manifest f",
+        Some("the argument '--check' cannot be used with '--harvester-manifest <FILE>'")
+    )]
+    #[case::a_tour_of_one_machine(
+        "--check --guest-nodes 1",
+        Some("--check needs --guest-nodes 2 at least: it stops one of them")
+    )]
+    #[case::two_things_at_once(
+        "--measure --check",
+        Some("the argument '--measure' cannot be used with '--check'")
+    )]
+    #[case::nothing_to_measure(
+        "--measure --no-controllers",
+        Some("the argument '--measure' cannot be used with '--no-controllers'")
+    )]
+    fn options_that_do_not_go_together_are_refused_at_once(
+        #[case] line: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let args = ["sandbox"].into_iter().chain(line.split_whitespace());
+        let refusal = read(args.map(OsString::from).collect()).err();
+        let said = refusal.as_ref().map(ToString::to_string).unwrap_or_default();
+        assert_eq!(said.lines().next().and_then(|line| line.strip_prefix("error: ")), expected);
+        assert!(refusal.is_none_or(|refusal| refusal.use_stderr()));
+    }
+}

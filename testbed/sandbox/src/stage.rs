@@ -1,0 +1,388 @@
+//! Everything that runs: the clusters, the simulated Harvester around them, and the real parts between them.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use kube::Client;
+use program::{Clock, TaskGroup};
+use sim_harvester::{Carrier, Lan, LowPorts, Release, SimHarvester, WireMap, Workload, settings};
+use test_cluster::User;
+use tokio::time::Instant;
+
+use crate::{
+    announce::Announcer,
+    clusters::{Clusters, aggregated},
+    endpoints::{ClusterInfo, Endpoints, NodeInfo},
+    example,
+    folder::Folder,
+    given::Given,
+    ground::Ground,
+    manifests::{self, Manifest},
+    measure,
+    options::{Options, Server},
+    parts::{Part, PartInfo},
+    rancher::furniture::HARVESTER,
+    recipes,
+};
+
+mod furniture;
+mod ready;
+
+/// Leases of the simulated DHCP server: short, so that renewals are seen.
+const LEASE_SECONDS: u32 = 4;
+/// Pool of `--measure`: as many addresses as it asks for Services, and more.
+const MEASURED: &str = "127.200.0.0/20";
+
+/// A VM that is a node of the guest cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    pub(crate) vm: String,
+    pub(crate) node: String,
+    pub(crate) address: String,
+}
+
+pub(crate) struct Stage {
+    pub(crate) guest: Client,
+    pub(crate) harvester: Client,
+    pub(crate) ground: Ground,
+    pub(crate) machines: Vec<Machine>,
+    pub(crate) lease_seconds: u32,
+    program: Option<PathBuf>,
+    clusters: Clusters,
+    simulation: SimHarvester,
+    parts: Vec<Part>,
+    tasks: TaskGroup,
+    admin: [PathBuf; 2],
+    shows: Option<SocketAddr>,
+    /// The last to be dropped.
+    dir: Folder,
+}
+
+/// The port on the wire of a port of a Service: another one where low ports may not be bound.
+pub(crate) fn wire_port(port: u16) -> u16 {
+    WireMap::for_this_process().port(port)
+}
+
+impl Stage {
+    /// Starts everything that `options` ask for, in the order in which it needs each other, and says so.
+    ///
+    /// # Errors
+    /// What did not start, and why; with [`crate::WrongInput`] in it when a manifest of the caller is wrong.
+    pub(crate) async fn set(options: &Options, given: &Given, announcer: &Announcer) -> Result<Self> {
+        let started = Instant::now();
+        let mut last = started;
+        let mut progress = |what: &str| {
+            announcer.progress(what, last.elapsed());
+            last = Instant::now();
+        };
+        let dir = Folder::take(options.dir.as_deref())?;
+        announcer.note(&format!("sandbox in {}", dir.display()));
+        if options.server == Server::Real {
+            announcer.note("real API servers do not obey ConfigMap kube-system/sim-faults");
+        }
+        let ground = Ground::take()?;
+        let tasks = TaskGroup::new();
+
+        let clusters = Clusters::start(options, &dir, &tasks).await?;
+        let kind = if options.server == Server::Sim { "simulated" } else { "real" };
+        progress(&format!(
+            "two {kind} API servers: guest {}, Harvester {}",
+            clusters.guest.url(),
+            clusters.harvester.url()
+        ));
+        let (guest, harvester) = (clusters.guest.admin.clone(), clusters.harvester.admin.clone());
+        let admin = [
+            clusters.guest.kubeconfig(User::Driver, "guest.kubeconfig", "default")?,
+            clusters.harvester.kubeconfig(User::Driver, "harvester.kubeconfig", crate::VM_NAMESPACE)?,
+        ];
+
+        furniture::hosts_and_machines(&harvester, options.guest_nodes).await?;
+        let simulation = simulate(options, &clusters, &ground, &tasks).await?;
+        let machines = ready::machines(&guest, &harvester, options.guest_nodes).await?;
+        progress(&format!("{} VMs, each a node of guest cluster {}", machines.len(), crate::GUEST_CLUSTER));
+
+        let mut stage = Self {
+            guest,
+            harvester,
+            ground,
+            machines,
+            lease_seconds: LEASE_SECONDS,
+            dir,
+            program: options.program.clone(),
+            clusters,
+            simulation,
+            parts: Vec::new(),
+            tasks,
+            admin,
+            shows: None,
+        };
+        let [webhook, load_balancer, manager] = recipes::all(&stage.clusters)?;
+        if !options.no_controllers {
+            stage.start_part(webhook)?;
+            ready::webhook(&stage.harvester)
+                .await
+                .and_then(|()| stage.parts_still_run())
+                .map_err(|error| stage.blame(error))?;
+            progress("admission webhook");
+        }
+        stage.apply_to_harvester(options, given).await?;
+        if !options.no_controllers {
+            stage.start_part(load_balancer)?;
+            stage.start_part(manager)?;
+            ready::controllers(&stage.guest, &stage.harvester, &stage.machines)
+                .await
+                .map_err(|error| stage.blame(error))?;
+            progress("load balancer and cloud controller manager");
+        }
+        stage.apply_to_guest(options, given).await?;
+        if options.wants_example() && !options.no_controllers && !options.measure {
+            let address = ready::example(&stage.guest).await.map_err(|error| stage.blame(error))?;
+            progress(&format!("Service default/{} has address {address}", example::SERVICE));
+            let on_wire = SocketAddr::new(address, wire_port(80));
+            let answers = ready::answers(&stage.simulation, address, on_wire).await;
+            if answers.map_err(|error| stage.blame(error))? {
+                stage.shows = Some(on_wire);
+                progress("it answers");
+            }
+        }
+        stage.endpoints().write(&stage.dir)?;
+        announcer.note(&format!("ready after {:.1} s", started.elapsed().as_secs_f64()));
+        Ok(stage)
+    }
+
+    async fn apply_to_harvester(&self, options: &Options, given: &Given) -> Result<()> {
+        if options.measure {
+            manifests::apply(&self.harvester, "pool", &example::pool(MEASURED)).await?;
+        } else if options.wants_example() {
+            manifests::apply(&self.harvester, "example", &example::pools(&self.ground)).await?;
+        }
+        apply_all(&self.harvester, &given.harvester).await
+    }
+
+    async fn apply_to_guest(&self, options: &Options, given: &Given) -> Result<()> {
+        if options.wants_example() && !options.measure {
+            manifests::apply(&self.guest, "example", example::service()).await?;
+        }
+        apply_all(&self.guest, &given.guest).await
+    }
+
+    fn start_part(&mut self, recipe: crate::parts::Recipe) -> Result<()> {
+        self.parts.push(Part::start(&self.dir, self.program.as_deref(), recipe)?);
+        Ok(())
+    }
+
+    /// `error`, or why a part has ended, which is then the reason for it.
+    fn blame(&mut self, error: anyhow::Error) -> anyhow::Error {
+        self.parts_still_run().err().unwrap_or(error)
+    }
+
+    /// # Errors
+    /// The first part that has ended, with its last words.
+    pub(crate) fn parts_still_run(&mut self) -> Result<()> {
+        self.parts.iter_mut().try_for_each(Part::still_runs)
+    }
+
+    /// SIGKILL for the load balancer and the cloud controller manager.
+    ///
+    /// # Errors
+    /// When one cannot be killed.
+    pub(crate) async fn kill_controllers(&mut self) -> Result<()> {
+        for part in self.parts.iter_mut().filter(|part| part.recipe.name != recipes::WEBHOOK) {
+            part.kill().await?;
+        }
+        Ok(())
+    }
+
+    /// Starts again what [`Stage::kill_controllers`] killed.
+    ///
+    /// # Errors
+    /// When one cannot be started.
+    pub(crate) fn start_controllers_again(&mut self) -> Result<()> {
+        self.parts
+            .iter_mut()
+            .filter(|part| part.recipe.name != recipes::WEBHOOK)
+            .try_for_each(Part::start_again)
+    }
+
+    fn endpoints(&self) -> Endpoints {
+        let wire = WireMap::for_this_process();
+        let cluster = |server: String, kubeconfig: &Path| ClusterInfo {
+            server,
+            kubeconfig: kubeconfig.display().to_string(),
+        };
+        let nodes = self.machines.iter().map(|machine| NodeInfo {
+            name: machine.node.clone(),
+            vm: machine.vm.clone(),
+            address: machine.address.clone(),
+            loopback_address: machine
+                .address
+                .parse()
+                .map_or_else(|_| String::new(), |address| wire.address(address).to_string()),
+        });
+        Endpoints {
+            guest: cluster(self.clusters.guest.url(), &self.admin[0]),
+            harvester: cluster(self.clusters.harvester.url(), &self.admin[1]),
+            nodes: nodes.collect(),
+            vip_range: self.ground.vips().to_string(),
+            parts: self.parts.iter().map(Part::info).collect::<Vec<PartInfo>>(),
+        }
+    }
+
+    /// What a newcomer does next.
+    pub(crate) fn say_what_to_type(&self, announcer: &Announcer) {
+        announcer.note("\nTry:");
+        if let Some(address) = self.shows {
+            let port = if address.port() == 80 { String::new() } else { format!(":{}", address.port()) };
+            announcer.note(&format!("  curl http://{}{port}", address.ip()));
+        }
+        let [guest, harvester] = &self.admin;
+        announcer.note(&format!("  kubectl --kubeconfig {} get nodes,services", guest.display()));
+        announcer.note(&format!(
+            "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
+            harvester.display()
+        ));
+        announcer.note("  docs/node-driver.md: rancher-machine makes VMs here");
+        if WireMap::for_this_process().low_ports() == LowPorts::Shifted {
+            announcer.note("Ports below 1024 may not be bound here: they are served at port + 8000.");
+        }
+        announcer.note("Ctrl-C ends the sandbox.");
+    }
+
+    /// Tells of parts that end, until everything ends.
+    pub(crate) async fn watch_parts(&mut self, announcer: &Announcer) -> Result<()> {
+        let mut told = vec![false; self.parts.len()];
+        let mut uncarried = BTreeSet::new();
+        loop {
+            // twice in a row: an address that changes hands cannot be bound for a moment
+            let seen: BTreeSet<_> = self.uncarried();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            for line in seen.intersection(&self.uncarried()) {
+                if uncarried.insert(line.clone()) {
+                    announcer.note(line);
+                }
+            }
+            for (part, told) in self.parts.iter_mut().zip(&mut told) {
+                if let Err(ended) = part.still_runs()
+                    && !std::mem::replace(told, true)
+                {
+                    announcer.note(&format!("{ended}"));
+                }
+            }
+        }
+    }
+
+    /// Addresses that Services have and this machine cannot serve, and why.
+    fn uncarried(&self) -> BTreeSet<String> {
+        self.simulation.cannot_carry().iter().map(ToString::to_string).collect()
+    }
+
+    /// Ends everything, children first.
+    pub(crate) async fn strike(self) {
+        for mut part in self.parts.into_iter().rev() {
+            part.stop().await;
+        }
+        self.tasks.end().await;
+        drop(self.clusters);
+        drop(self.dir);
+    }
+}
+
+/// What `--measure` needs of the stage.
+impl Stage {
+    pub(crate) fn audit_files(&self) -> measure::AuditFiles {
+        measure::AuditFiles {
+            guest: self.clusters.guest.audit.clone(),
+            harvester: self.clusters.harvester.audit.clone(),
+        }
+    }
+
+    /// Which API servers these are.
+    pub(crate) fn server(&self) -> Server {
+        if self.clusters.guest.simulated().is_some() { Server::Sim } else { Server::Real }
+    }
+
+    /// The webhook ends, and its configurations go: nobody is asked on writes any more.
+    pub(crate) async fn end_webhook(&mut self) -> Result<()> {
+        let (webhook, others): (Vec<Part>, _) = std::mem::take(&mut self.parts)
+            .into_iter()
+            .partition(|part: &Part| part.recipe.name == recipes::WEBHOOK);
+        self.parts = others;
+        for mut part in webhook {
+            part.stop().await;
+        }
+        ready::no_webhook(&self.harvester).await
+    }
+
+    /// SIGTERM for the load balancer and the cloud controller manager: they give their Leases back.
+    pub(crate) async fn stop_controllers(&mut self) -> Result<()> {
+        for part in self.parts.iter_mut().filter(|part| part.recipe.name != recipes::WEBHOOK) {
+            part.stop().await;
+        }
+        Ok(())
+    }
+
+    /// Memory of a part, in MiB.
+    pub(crate) fn resident_mib(&self, name: &str) -> Result<f64> {
+        let part = self.parts.iter().find(|part| part.recipe.name == name).context("no such part")?;
+        let file = format!("/proc/{}/status", part.info().pid);
+        let status = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib: f64 =
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).context("no VmRSS")?;
+        Ok(kib / 1024.0)
+    }
+}
+
+async fn simulate(
+    options: &Options,
+    clusters: &Clusters,
+    ground: &Ground,
+    tasks: &TaskGroup,
+) -> Result<SimHarvester> {
+    let leases = ground.leases();
+    let pool = (host(leases.network(), 10), host(leases.network(), 250));
+    let dhcp = settings::Dhcp { pool, lease_seconds: LEASE_SECONDS, silent: false };
+    let lan =
+        Lan::udp(SocketAddr::from((host(leases.network(), 1), 0))).await.context("bind the DHCP server")?;
+    let simulation = SimHarvester::start(
+        sim_harvester::Options {
+            harvester: clusters.harvester.admin.clone(),
+            guest: clusters.guest.admin.clone(),
+            cluster: crate::GUEST_CLUSTER.to_owned(),
+            network: ground.vms(),
+            workloads: vec![Workload::web()],
+            writes_slices: options.server == Server::Sim,
+            harvester_vip: Release::of_harvester(HARVESTER).context("a release of Harvester")?,
+            guest_vip: Release::From12,
+            carrier: Carrier::Sockets(WireMap::for_this_process()),
+            lan,
+            dhcp,
+            clock: Clock::system(),
+            seed: fastrand::u64(..),
+        },
+        tasks,
+    );
+    if let Some(server) = clusters.harvester.simulated() {
+        furniture::serve_subresources(server);
+    } else {
+        aggregated::serve(&clusters.harvester.admin, tasks).await?;
+    }
+    Ok(simulation)
+}
+
+fn host(network: Ipv4Addr, number: u32) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(network) + number)
+}
+
+async fn apply_all(client: &Client, manifests: &[Manifest]) -> Result<()> {
+    for manifest in manifests {
+        manifest.apply(client).await.map_err(|error| crate::WrongInput(format!("{error:#}")))?;
+    }
+    Ok(())
+}

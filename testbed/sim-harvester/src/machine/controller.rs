@@ -1,0 +1,366 @@
+//! Carries out what is decided for machines and migrations: one worker, so that two machines are never given one
+//! address or one place.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::{Arc, Mutex},
+};
+
+use ipnet::Ipv4Net;
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, ResourceQuota, Secret};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+
+use controller_kit::{Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder};
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use program::{Clock, TaskGroup};
+
+use super::{
+    Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration,
+    obstacle::{self, Around, Obstacle},
+};
+use crate::{
+    host::Host,
+    quota::{self, Usage},
+    refused::{Error, unless_gone, unless_there},
+    settings::Unknown,
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Machine(ObjectKey),
+    Migration(ObjectKey),
+    Quota(ObjectKey),
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Machine(key) => write!(out, "VM {key}"),
+            Self::Migration(key) => write!(out, "migration {key}"),
+            Self::Quota(key) => write!(out, "quota {key}"),
+        }
+    }
+}
+
+/// The machines of the Harvester cluster, kept as KubeVirt would.
+#[derive(Clone)]
+pub(crate) struct Machines {
+    harvester: Client,
+    network: Ipv4Net,
+    clock: Clock,
+    pub(crate) vms: Cache<Vm>,
+    pub(crate) instances: Cache<Instance>,
+    migrations: Cache<migration::Migration>,
+    hosts: Cache<Node>,
+    pub(crate) claims: Cache<PersistentVolumeClaim>,
+    secrets: Cache<Secret>,
+    quotas: Cache<ResourceQuota>,
+    events: Recorder,
+    /// What was said last about the annotations of each VM.
+    said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
+}
+
+impl Machines {
+    pub(crate) fn start(
+        tasks: &TaskGroup,
+        harvester: &Client,
+        hosts: &Cache<Node>,
+        network: Ipv4Net,
+        clock: Clock,
+        events: &Recorder,
+    ) -> Self {
+        let machines = Self {
+            harvester: harvester.clone(),
+            network,
+            clock,
+            vms: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            instances: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            migrations: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            hosts: hosts.clone(),
+            claims: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            secrets: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            quotas: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+            events: events.clone(),
+            said: Arc::default(),
+        };
+        let queue = Queue::new();
+        machines.subscribe(&queue);
+        let (worker, ready) = (machines.clone(), machines.clone());
+        let in_life = tasks.clone();
+        tasks.spawn_until_stop(async move {
+            ready.ready().await;
+            queue.run(&in_life, 1, move |item| {
+                let worker = worker.clone();
+                async move { worker.reconcile(item).await.map(|()| Action::AwaitChange) }
+            });
+        });
+        machines
+    }
+
+    /// Waits until everything that exists is known.
+    pub(crate) async fn ready(&self) {
+        self.vms.ready().await;
+        self.instances.ready().await;
+        self.migrations.ready().await;
+        self.hosts.ready().await;
+        self.claims.ready().await;
+        self.secrets.ready().await;
+        self.quotas.ready().await;
+    }
+
+    /// All machines that have an address.
+    pub(crate) fn list(&self) -> Vec<Machine> {
+        let of = |vm: Arc<Vm>| Machine::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
+        self.vms.list().into_iter().filter_map(of).collect()
+    }
+
+    fn subscribe(&self, queue: &Queue<Item>) {
+        let add = queue.clone();
+        self.vms.on_change(move |change| add.add(Item::Machine(change.key.clone())));
+        let (add, migrations, this) = (queue.clone(), self.migrations.clone(), self.clone());
+        self.instances.on_change(move |change| {
+            add.add(Item::Machine(change.key.clone()));
+            this.look_at_quotas(&add, &change.key.namespace);
+            for migration in migrations.list() {
+                add.add(Item::Migration(ObjectKey::of(&*migration)));
+            }
+        });
+        let (add, migrations) = (queue.clone(), self.migrations.clone());
+        self.migrations.on_change(move |change| {
+            add.add(Item::Migration(change.key.clone()));
+            if change.new.is_none() {
+                // whoever waited for it may go on
+                for migration in migrations.list() {
+                    add.add(Item::Migration(ObjectKey::of(&*migration)));
+                }
+            }
+        });
+        let (add, this) = (queue.clone(), self.clone());
+        self.claims.on_change(move |change| {
+            this.look_at_namespace(&add, &change.key.namespace);
+            this.look_at_quotas(&add, &change.key.namespace);
+        });
+        let (add, this) = (queue.clone(), self.clone());
+        self.secrets.on_change(move |change| this.look_at_namespace(&add, &change.key.namespace));
+        let (add, this) = (queue.clone(), self.clone());
+        self.quotas.on_change(move |change| {
+            add.add(Item::Quota(change.key.clone()));
+            this.look_at_namespace(&add, &change.key.namespace);
+        });
+        let (add, vms, migrations) = (queue.clone(), self.vms.clone(), self.migrations.clone());
+        self.hosts.on_change(move |_| {
+            for vm in vms.list() {
+                add.add(Item::Machine(ObjectKey::of(&*vm)));
+            }
+            for migration in migrations.list() {
+                add.add(Item::Migration(ObjectKey::of(&*migration)));
+            }
+        });
+    }
+
+    fn look_at_namespace(&self, queue: &Queue<Item>, namespace: &str) {
+        let vms = self.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
+        vms.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Machine(key)));
+    }
+
+    fn look_at_quotas(&self, queue: &Queue<Item>, namespace: &str) {
+        let quotas = self.quotas.list().into_iter().map(|quota| ObjectKey::of(&*quota));
+        quotas.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Quota(key)));
+    }
+
+    /// What the machines of a namespace that have a host use; all but `apart`.
+    fn used(&self, namespace: &str, apart: Option<&ObjectKey>) -> Usage {
+        let mut used = Usage::new();
+        for instance in self.instances.list() {
+            let key = ObjectKey::of(&*instance);
+            if key.namespace == namespace && Some(&key) != apart && super::instance::is_placed(&instance) {
+                quota::add(&mut used, &quota::of_machine(&instance.json()["spec"]));
+            }
+        }
+        used
+    }
+
+    fn obstacle(&self, key: &ObjectKey, vm: &Vm) -> Option<Obstacle> {
+        let of = |name: &str| ObjectKey::new(&key.namespace, name);
+        let bound = |name: &str| {
+            let claim = self.claims.get(&of(name))?;
+            Some(claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound"))
+        };
+        let quotas: Vec<_> = self
+            .quotas
+            .list()
+            .into_iter()
+            .filter(|quota| ObjectKey::of(&**quota).namespace == key.namespace)
+            .collect();
+        let refusal = if quotas.is_empty() {
+            None
+        } else {
+            let wanted = quota::of_machine(&vm.json()["spec"]["template"]["spec"]);
+            quota::refusal(
+                quotas.iter().map(|quota| &**quota),
+                &self.used(&key.namespace, Some(key)),
+                &wanted,
+            )
+        };
+        obstacle::of(
+            vm,
+            &Around { bound: &bound, has_secret: &|name| self.secrets.get(&of(name)).is_some(), refusal },
+        )
+    }
+
+    async fn count(&self, key: &ObjectKey) -> Result<(), Error> {
+        let Some(quota) = self.quotas.get(key) else { return Ok(()) };
+        let mut used = self.used(&key.namespace, None);
+        let claims = self.claims.list();
+        let claims = claims.iter().filter(|claim| claim.metadata.namespace.as_ref() == Some(&key.namespace));
+        quota::add(&mut used, &quota::of_claims(claims.map(|claim| &**claim)));
+        let Some(patch) = quota::status(&quota, &used) else { return Ok(()) };
+        let api: Api<ResourceQuota> = Api::namespaced(self.harvester.clone(), &key.namespace);
+        let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+        if let Some(quota) = unless_gone(answer).map_err(Error::of("write status of quota", key))? {
+            self.quotas.wrote(quota);
+        }
+        Ok(())
+    }
+
+    async fn reconcile(&self, item: Item) -> Result<(), Error> {
+        let hosts: Vec<_> = self.hosts.list().iter().map(|node| Host::of(node)).collect();
+        let mut machines_on = BTreeMap::new();
+        for instance in self.instances.list() {
+            if let Some(status) = instance.status.as_ref().filter(|status| !status.node_name.is_empty()) {
+                *machines_on.entry(status.node_name.clone()).or_default() += 1;
+            }
+        }
+        match item {
+            Item::Machine(key) => {
+                let (vm, instance) = (self.vms.get(&key), self.instances.get(&key));
+                if let Some(vm) = &vm {
+                    self.complain(&key, vm, instance.as_deref());
+                }
+                let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
+                let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();
+                let obstacle = vm.as_ref().and_then(|vm| self.obstacle(&key, vm));
+                let steps = super::decide(&super::Seen {
+                    vm: vm.as_deref(),
+                    instance: instance.as_deref(),
+                    hosts: &hosts,
+                    machines_on: &machines_on,
+                    taken: &taken,
+                    network: self.network,
+                    obstacle: obstacle.as_ref(),
+                });
+                for step in steps {
+                    self.act(&key, step).await?;
+                }
+                Ok(())
+            }
+            Item::Quota(key) => self.count(&key).await,
+            Item::Migration(key) => {
+                let Some(migration) = self.migrations.get(&key) else { return Ok(()) };
+                let of = ObjectKey::new(&key.namespace, &migration.spec.vmi_name);
+                let instance = self.instances.get(&of);
+                let open =
+                    self.migrations.list().into_iter().filter(|migration| !migration::ended(migration));
+                let open: Vec<_> = open.filter_map(|migration| migration.uid()).collect();
+                let step = migration::decide(&migration::Seen {
+                    migration: &migration,
+                    instance: instance.as_deref(),
+                    hosts: &hosts,
+                    machines_on: &machines_on,
+                    open: &open,
+                    now: &self.clock.now_text(),
+                });
+                match step {
+                    None => Ok(()),
+                    Some(migration::Step::PatchInstance(patch)) => {
+                        self.act(&of, Step::PatchInstance(patch)).await
+                    }
+                    Some(migration::Step::PatchMigrationStatus(patch)) => {
+                        let api = self.api::<VirtualMachineInstanceMigration>(&key);
+                        let answer = api.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+                        let error = Error::of("write status of migration", &key);
+                        if let Some(migration) = unless_gone(answer).map_err(error)? {
+                            self.migrations.wrote(migration);
+                        }
+                        Ok(())
+                    }
+                }
+            }
+        }
+    }
+
+    /// An annotation that says nothing is told on the VM, once.
+    fn complain(&self, key: &ObjectKey, vm: &Vm, instance: Option<&Instance>) {
+        let (_, unknown) = super::instance::behaviour(vm, instance);
+        let before =
+            self.said.lock().expect("no panic while remembering").insert(key.clone(), unknown.clone());
+        for unknown in unknown.iter().filter(|unknown| before.iter().all(|before| !before.contains(unknown)))
+        {
+            let about = vm.object_ref(&());
+            self.events.publish(&about, EventType::Warning, unknown.reason(), &unknown.to_string());
+        }
+    }
+
+    async fn act(&self, key: &ObjectKey, step: Step) -> Result<(), Error> {
+        tracing::debug!(machine = %key, ?step);
+        let error = |what| Error::of(what, key);
+        let (vms, instances) = (self.api::<VirtualMachine>(key), self.api::<VirtualMachineInstance>(key));
+        match step {
+            Step::PatchVm(patch) => {
+                let answer = vms.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(vm) = unless_gone(answer).map_err(error("write VM"))? {
+                    self.vms.wrote(vm);
+                }
+            }
+            Step::PatchVmStatus(patch) => {
+                let answer = vms.patch_status(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(vm) = unless_gone(answer).map_err(error("write status of VM"))? {
+                    self.vms.wrote(vm);
+                }
+            }
+            Step::CreateInstance(json) => {
+                let instance = RawObject::from_json(json).expect("what we made is an instance");
+                let answer = instances.create(&PostParams::default(), &instance).await;
+                if let Some(instance) = unless_there(answer).map_err(error("start VM"))? {
+                    self.instances.wrote(instance);
+                }
+            }
+            Step::PatchInstance(patch) => {
+                let answer = instances.patch(&key.name, &merge(), &Patch::Merge(patch)).await;
+                if let Some(instance) = unless_gone(answer).map_err(error("write instance of VM"))? {
+                    self.instances.wrote(instance);
+                }
+            }
+            Step::Warn { reason, message } => {
+                if let Some(instance) = self.instances.get(key) {
+                    self.events.publish(&instance.object_ref(&()), EventType::Warning, reason, &message);
+                }
+            }
+            Step::DeleteInstance { uid } => {
+                let params = DeleteParams::default();
+                let params =
+                    params.preconditions(kube::api::Preconditions { uid: Some(uid), resource_version: None });
+                match instances.delete(&key.name, &params).await {
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+                    answer => drop(answer.map_err(error("stop VM"))?),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn api<K>(&self, key: &ObjectKey) -> Api<RawObject<K>>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.harvester.clone(), &key.namespace)
+    }
+}
+
+fn merge() -> PatchParams {
+    PatchParams::default()
+}

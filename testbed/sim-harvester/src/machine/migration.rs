@@ -1,0 +1,226 @@
+//! Moving an instance to another host: the life of a `VirtualMachineInstanceMigration`.
+
+use std::collections::BTreeMap;
+
+use kube::{CustomResource, ResourceExt};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use controller_kit::RawObject;
+
+use super::{Instance, instance};
+use crate::{
+    difference,
+    host::{Host, place},
+};
+
+/// A request to move the instance of this name to another host.
+#[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[kube(
+    group = "kubevirt.io",
+    version = "v1",
+    kind = "VirtualMachineInstanceMigration",
+    plural = "virtualmachineinstancemigrations",
+    shortname = "vmim",
+    shortname = "vmims",
+    namespaced,
+    schema = "disabled",
+    status = "MigrationStatus",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MigrationSpec {
+    pub vmi_name: String,
+    /// Labels that the target must have besides those that the instance asks for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub added_node_selector: BTreeMap<String, String>,
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+/// How far a migration has come.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigrationStatus {
+    /// Empty, `Pending`, `Running`, `Succeeded`, `Failed`.
+    pub phase: String,
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
+}
+
+pub(super) type Migration = RawObject<VirtualMachineInstanceMigration>;
+
+/// What the world looked like when we looked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) migration: &'a Migration,
+    pub(super) instance: Option<&'a Instance>,
+    pub(super) hosts: &'a [Host],
+    pub(super) machines_on: &'a BTreeMap<String, usize>,
+    /// UIDs of the migrations that have not ended.
+    pub(super) open: &'a [String],
+    /// Now, as RFC 3339.
+    pub(super) now: &'a str,
+}
+
+/// One write; merge patches.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    PatchInstance(Value),
+    PatchMigrationStatus(Value),
+}
+
+/// Whether nothing will happen to it any more.
+pub(super) fn ended(migration: &Migration) -> bool {
+    let phase = migration.status.as_ref().map_or("", |status| status.phase.as_str());
+    migration.metadata.deletion_timestamp.is_some() || matches!(phase, "Succeeded" | "Failed")
+}
+
+/// The next write, if any. Its event brings us back for the one after it.
+pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
+    let Seen { migration, instance, hosts, machines_on, open, now } = *seen;
+    if ended(migration) {
+        return None;
+    }
+    let enter = |phase: &str| {
+        difference::needed(&migration.json(), json!({"status": {"phase": phase}}))
+            .map(Step::PatchMigrationStatus)
+    };
+    let Some(instance) = instance else { return enter("Failed") };
+    let status = instance.status.clone().unwrap_or_default();
+    if status.phase != "Running" {
+        return enter("Pending");
+    }
+    let uid = migration.uid().unwrap_or_default();
+    let state = status.migration_state.unwrap_or_default();
+    let mover = state.rest.get("migrationUid").and_then(Value::as_str);
+    if mover == Some(uid.as_str()) {
+        let entered = migration.status.as_ref().is_some_and(|status| status.phase == "Running");
+        return match (state.completed, entered) {
+            (true, _) => enter("Succeeded"),
+            (false, true) => complete(instance, state.rest.get("targetNode")?.as_str()?, hosts, now),
+            (false, false) => enter("Running"),
+        };
+    }
+    if !state.completed && mover.is_some_and(|mover| open.iter().any(|uid| uid == mover)) {
+        return enter("Pending");
+    }
+    let mut selector = instance::node_selector(instance);
+    selector.extend(migration.spec.added_node_selector.clone());
+    match place(hosts, machines_on, &selector, Some(&status.node_name)) {
+        None => enter("Pending"),
+        Some(target) => Some(Step::PatchInstance(json!({"status": {"migrationState": {
+            "migrationUid": uid,
+            "sourceNode": status.node_name,
+            "targetNode": target.name,
+            "startTimestamp": now,
+            "endTimestamp": Value::Null,
+            "completed": false,
+        }}}))),
+    }
+}
+
+/// Host, topology and end in one write: nobody sees a machine on one host with the zone of another.
+fn complete(instance: &Instance, target: &str, hosts: &[Host], now: &str) -> Option<Step> {
+    let host = hosts.iter().find(|host| host.name == target).cloned();
+    let host = host.unwrap_or_else(|| Host { name: target.to_owned(), ..Host::default() });
+    Some(Step::PatchInstance(json!({
+        "metadata": {
+            "labels": {"kubevirt.io/nodeName": target},
+            "annotations": instance::topology(instance, &host),
+        },
+        "status": {"nodeName": target, "migrationState": {"completed": true, "endTimestamp": now}},
+    })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::host;
+
+    const NOW: &str = "2026-11-21T12:00:00Z";
+
+    fn instance() -> Instance {
+        let json = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": "guest-1", "namespace": "shop",
+                "labels": {"harvesterhci.io/creator": "docker-machine-driver-harvester"}},
+            "spec": {}, "status": {"phase": "Running", "nodeName": "host-1"}});
+        RawObject::from_json(json).unwrap()
+    }
+
+    fn migration(uid: &str) -> Migration {
+        let json = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
+            "metadata": {"name": uid, "namespace": "shop", "uid": uid}, "spec": {"vmiName": "guest-1"}});
+        RawObject::from_json(json).unwrap()
+    }
+
+    /// Carries out what is decided until nothing is left, and answers the names of the steps.
+    fn run(
+        migration: &mut Migration,
+        instance: &mut Instance,
+        hosts: &[Host],
+        open: &[String],
+    ) -> Vec<String> {
+        let machines_on = &BTreeMap::new();
+        let mut log = Vec::new();
+        loop {
+            let seen = Seen { migration, instance: Some(instance), hosts, machines_on, open, now: NOW };
+            match decide(&seen) {
+                None => return log,
+                Some(Step::PatchInstance(patch)) => {
+                    log.push(format!("completed={}", patch["status"]["migrationState"]["completed"]));
+                    let mut json = instance.json();
+                    json_patch::merge(&mut json, &patch);
+                    *instance = RawObject::from_json(json).unwrap();
+                }
+                Some(Step::PatchMigrationStatus(patch)) => {
+                    log.push(patch["status"]["phase"].as_str().unwrap().to_owned());
+                    let mut json = migration.json();
+                    json_patch::merge(&mut json, &patch);
+                    *migration = RawObject::from_json(json).unwrap();
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_instance_moves_to_another_host_and_its_topology_with_it() {
+        let (mut migration, mut instance) = (migration("m1"), instance());
+        let hosts = [host("host-1", "east"), host("host-2", "west")];
+        let log = run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]);
+        assert_eq!(log, ["completed=false", "Running", "completed=true", "Succeeded"]);
+        let json = instance.json();
+        assert_eq!(json["status"]["nodeName"], "host-2");
+        assert_eq!(json["metadata"]["annotations"]["topology.kubernetes.io/zone"], "west");
+        assert_eq!(json["status"]["migrationState"]["sourceNode"], "host-1");
+    }
+
+    #[test]
+    fn without_another_host_it_waits() {
+        let (mut migration, mut instance) = (migration("m1"), instance());
+        let hosts = [host("host-1", "east")];
+        assert_eq!(run(&mut migration, &mut instance, &hosts, &["m1".to_owned()]), ["Pending"]);
+    }
+
+    #[test]
+    fn a_second_migration_waits_for_the_first_and_one_that_was_deleted_holds_up_nobody() {
+        let hosts = [host("host-1", "east"), host("host-2", "west")];
+        let mut moving = instance().json();
+        moving["status"]["migrationState"] =
+            json!({"migrationUid": "m0", "targetNode": "host-2", "completed": false});
+        let mut instance: Instance = RawObject::from_json(moving).unwrap();
+        let mut second = migration("m1");
+        let both = ["m0".to_owned(), "m1".to_owned()];
+        assert_eq!(run(&mut second, &mut instance, &hosts, &both), ["Pending"]);
+        let log = run(&mut second, &mut instance, &hosts, &both[1..]);
+        assert_eq!(log.last().map(String::as_str), Some("Succeeded"));
+    }
+
+    #[test]
+    fn an_instance_that_is_not_there_fails_the_migration() {
+        let (migration, machines_on) = (migration("m1"), &BTreeMap::new());
+        let seen =
+            Seen { migration: &migration, instance: None, hosts: &[], machines_on, open: &[], now: NOW };
+        assert_eq!(decide(&seen), Some(Step::PatchMigrationStatus(json!({"status": {"phase": "Failed"}}))));
+    }
+}

@@ -1,0 +1,198 @@
+//! Carries out what VMs and claims need.
+
+use std::{fmt, sync::Arc};
+
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
+use serde_json::json;
+
+use controller_kit::{Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder};
+use harvester_api::VirtualMachine;
+use program::TaskGroup;
+
+use super::{ClaimStep, Step, of_claim, of_vm};
+use crate::{
+    machine::{controller::Machines, obstacle},
+    refused::{Error, unless_gone, unless_there},
+};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Item {
+    Vm(ObjectKey),
+    Claim(ObjectKey),
+}
+
+impl fmt::Display for Item {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vm(key) => write!(out, "volumes of VM {key}"),
+            Self::Claim(key) => write!(out, "claim {key}"),
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Storage {
+    harvester: Client,
+    machines: Machines,
+    classes: Cache<StorageClass>,
+    events: Recorder,
+}
+
+/// Keeps volumes until `tasks` ends.
+pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, machines: &Machines, events: &Recorder) {
+    let storage = Storage {
+        harvester: harvester.clone(),
+        machines: machines.clone(),
+        classes: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+        events: events.clone(),
+    };
+    let queue = Queue::new();
+    storage.subscribe(&queue);
+    let in_life = tasks.clone();
+    tasks.spawn_until_stop(async move {
+        storage.machines.ready().await;
+        storage.classes.ready().await;
+        queue.run(&in_life, 1, move |item| {
+            let storage = storage.clone();
+            async move { storage.reconcile(item).await.map(|()| Action::AwaitChange) }
+        });
+    });
+}
+
+impl Storage {
+    fn subscribe(&self, queue: &Queue<Item>) {
+        let add = queue.clone();
+        self.machines.vms.on_change(move |change| add.add(Item::Vm(change.key.clone())));
+        let (add, this) = (queue.clone(), self.clone());
+        self.machines.instances.on_change(move |change| {
+            add.add(Item::Vm(change.key.clone()));
+            if change.new.is_none() {
+                this.add_claims(&add);
+            }
+        });
+        let (add, this) = (queue.clone(), self.clone());
+        self.machines.claims.on_change(move |change| {
+            add.add(Item::Claim(change.key.clone()));
+            if change.new.is_none() {
+                // a VM whose claim somebody deleted gets it anew
+                let vms = this.machines.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
+                vms.filter(|key| key.namespace == change.key.namespace)
+                    .for_each(|key| add.add(Item::Vm(key)));
+            }
+        });
+        let (add, this) = (queue.clone(), self.clone());
+        self.classes.on_change(move |_| this.add_claims(&add));
+    }
+
+    fn add_claims(&self, queue: &Queue<Item>) {
+        for claim in self.machines.claims.list() {
+            queue.add(Item::Claim(ObjectKey::of(&*claim)));
+        }
+    }
+
+    async fn reconcile(&self, item: Item) -> Result<(), Error> {
+        match item {
+            Item::Vm(key) => {
+                let Some(vm) = self.machines.vms.get(&key) else { return Ok(()) };
+                let claims = self.machines.claims.list();
+                let known: Vec<_> = claims
+                    .iter()
+                    .filter(|claim| claim.metadata.namespace.as_ref() == Some(&key.namespace))
+                    .map(|claim| &**claim)
+                    .collect();
+                let runs = self.machines.instances.get(&key).is_some();
+                for step in of_vm(&vm, &known, runs) {
+                    self.act(&key, &vm, step).await?;
+                }
+                Ok(())
+            }
+            Item::Claim(key) => {
+                let Some(claim) = self.machines.claims.get(&key) else { return Ok(()) };
+                let classes = self.classes.list();
+                let classes: Vec<_> = classes.iter().map(|class| &**class).collect();
+                match of_claim(&claim, &classes, self.is_used(&key)) {
+                    Some(step) => self.act_on_claim(&key, &claim, step).await,
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Whether an instance has the claim.
+    fn is_used(&self, key: &ObjectKey) -> bool {
+        let vms = self.machines.vms.list().into_iter();
+        let mut runs = vms.filter(|vm| self.machines.instances.get(&ObjectKey::of(&**vm)).is_some());
+        runs.any(|vm| {
+            vm.namespace().as_ref() == Some(&key.namespace) && obstacle::claims(&vm).contains(&key.name)
+        })
+    }
+
+    async fn act(&self, key: &ObjectKey, vm: &RawObject<VirtualMachine>, step: Step) -> Result<(), Error> {
+        let error = |what| Error::of(what, key);
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.harvester.clone(), &key.namespace);
+        match step {
+            Step::SetFinalizers(finalizers) => {
+                let vms: Api<RawObject<VirtualMachine>> =
+                    Api::namespaced(self.harvester.clone(), &key.namespace);
+                // with the version that was read: finalizers of others are not to be lost
+                let patch =
+                    json!({"metadata": {"finalizers": finalizers, "resourceVersion": vm.resource_version()}});
+                match vms.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+                    // a newer version is on its way to us
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
+                    answer => drop(self.machines.vms.wrote(answer.map_err(error("hold or let go VM"))?)),
+                }
+            }
+            Step::CreateClaim(claim) => {
+                let answer = claims.create(&PostParams::default(), &claim).await;
+                if let Some(claim) = unless_there(answer).map_err(error("make a volume of VM"))? {
+                    self.machines.claims.wrote(claim);
+                }
+            }
+            Step::DeleteClaim(name) => {
+                let answer = claims.delete(&name, &DeleteParams::default()).await;
+                unless_gone(answer).map_err(error("delete a volume of VM"))?;
+            }
+            Step::Warn(message) => {
+                self.events.publish(
+                    &vm.object_ref(&()),
+                    EventType::Warning,
+                    "InvalidVolumeClaimTemplates",
+                    &message,
+                );
+            }
+        }
+        Ok(())
+    }
+
+    async fn act_on_claim(
+        &self,
+        key: &ObjectKey,
+        claim: &Arc<PersistentVolumeClaim>,
+        step: ClaimStep,
+    ) -> Result<(), Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.harvester.clone(), &key.namespace);
+        let params = PatchParams::default();
+        let answer = match step {
+            ClaimStep::Warn(reason, message) => {
+                self.events.publish(&claim.object_ref(&()), EventType::Warning, reason, &message);
+                return Ok(());
+            }
+            ClaimStep::Bind { spec, status } => {
+                match api.patch(&key.name, &params, &Patch::Merge(spec)).await {
+                    Ok(_) => api.patch_status(&key.name, &params, &Patch::Merge(status)).await,
+                    refused => refused,
+                }
+            }
+            ClaimStep::LetGo(patch) => api.patch(&key.name, &params, &Patch::Merge(patch)).await,
+        };
+        if let Some(claim) = unless_gone(answer).map_err(Error::of("write claim", key))? {
+            self.machines.claims.wrote(claim);
+        }
+        Ok(())
+    }
+}

@@ -1,9 +1,6 @@
-//! Health and metrics over HTTP, for whoever asks: the kubelet and Prometheus.
+//! Health and metrics over HTTP, for the kubelet and Prometheus.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
+use std::sync::{Arc, Mutex};
 
 use axum::{
     Router,
@@ -16,30 +13,9 @@ use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::net::TcpListener;
 
 use crate::TaskGroup;
+pub use crate::health::Health;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// What is not in order, by name. Nothing named: healthy.
-#[derive(Clone, Debug, Default)]
-pub struct Health(Arc<Mutex<BTreeMap<&'static str, String>>>);
-
-impl Health {
-    /// `name` does not work, because of `why`.
-    pub fn wrong(&self, name: &'static str, why: impl Into<String>) {
-        self.0.lock().expect("no panic while health is locked").insert(name, why.into());
-    }
-
-    /// `name` works.
-    pub fn right(&self, name: &'static str) {
-        self.0.lock().expect("no panic while health is locked").remove(name);
-    }
-
-    /// One line for each thing that does not work; empty when all is well.
-    pub fn report(&self) -> String {
-        let wrong = self.0.lock().expect("no panic while health is locked");
-        wrong.iter().map(|(name, why)| format!("{name}: {why}\n")).collect()
-    }
-}
 
 /// Metrics to serve.
 pub type Metrics = Arc<Mutex<Registry>>;
@@ -50,12 +26,20 @@ struct Served {
     metrics: Metrics,
 }
 
-/// `/healthz`, `/livez`, `/readyz` (200 `ok`, or 503 and what is wrong) and `/metrics` (OpenMetrics).
+/// `/livez` and `/healthz` (liveness), `/readyz` (liveness and readiness): 200 `ok`, or 503 and a line for each check that
+/// fails. `/metrics`: OpenMetrics.
 pub fn router(health: Health, metrics: Metrics) -> Router {
+    let (live, ready) = (Health::liveness_report, Health::readiness_report);
     Router::new()
-        .route("/healthz", get(healthz))
-        .route("/livez", get(|| async { "ok" }))
-        .route("/readyz", get(healthz))
+        .route(
+            "/healthz",
+            get(move |State(served): State<Served>| async move { answer(live(&served.health)) }),
+        )
+        .route("/livez", get(move |State(served): State<Served>| async move { answer(live(&served.health)) }))
+        .route(
+            "/readyz",
+            get(move |State(served): State<Served>| async move { answer(ready(&served.health)) }),
+        )
         .route("/metrics", get(scrape))
         .with_state(Served { health, metrics })
 }
@@ -74,10 +58,11 @@ pub fn serve(tasks: &TaskGroup, listener: TcpListener, health: Health, metrics: 
     });
 }
 
-async fn healthz(State(served): State<Served>) -> Response {
-    match served.health.report() {
-        fine if fine.is_empty() => "ok".into_response(),
-        report => (StatusCode::SERVICE_UNAVAILABLE, report).into_response(),
+fn answer(report: String) -> Response {
+    if report.is_empty() {
+        "ok".into_response()
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, report).into_response()
     }
 }
 

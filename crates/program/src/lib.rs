@@ -5,7 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+pub mod capabilities;
 mod clock;
+pub mod health;
 pub mod http;
 pub mod logging;
 mod task_group;

@@ -1,0 +1,336 @@
+//! Capabilities: the rights that the API server grants us and the fields that its CRDs have, kept true while the process
+//! runs.
+//!
+//! ```text
+//! SelfSubjectAccessReview ──every 10 min while granted, 30 s while refused──► Capabilities ──on_change──► queues
+//! watch of the named CRDs ─────────────────────────────────────────────────────►   ▲
+//! a caller that got 403 or 401 ────────────────────────────────────────────────────┘
+//! ```
+//! A right that nobody could answer for counts as granted: the request itself will tell. Rights have no watch, so a
+//! grant is noticed within 30 seconds ([`REFUSED_PERIOD`]).
+
+mod answer;
+mod crds;
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use kube::Client;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use self::answer::{Answer, Tracked, ask};
+use crate::TaskGroup;
+
+/// Between two questions about a right that is granted.
+pub const GRANTED_PERIOD: Duration = Duration::from_secs(600);
+/// Between two questions about a right that is refused, or that nobody answered.
+pub const REFUSED_PERIOD: Duration = Duration::from_secs(30);
+/// Questions that are asked at once.
+const AT_ONCE: usize = 8;
+
+/// A right on a resource. Build it with [`Right::new`] and the two methods that narrow it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Right {
+    pub verb: &'static str,
+    /// API group; empty for the core.
+    pub group: &'static str,
+    /// Plural.
+    pub resource: &'static str,
+    /// Empty for the object itself.
+    pub subresource: &'static str,
+    /// `None`: in all namespaces, or on a resource outside of namespaces.
+    pub namespace: Option<String>,
+}
+
+impl Right {
+    /// A right in all namespaces.
+    pub const fn new(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
+        Self { verb, group, resource, subresource: "", namespace: None }
+    }
+
+    /// The same right on a subresource.
+    #[must_use]
+    pub fn on(self, subresource: &'static str) -> Self {
+        Self { subresource, ..self }
+    }
+
+    /// The same right in one namespace.
+    #[must_use]
+    pub fn within(self, namespace: impl Into<String>) -> Self {
+        Self { namespace: Some(namespace.into()), ..self }
+    }
+}
+
+impl fmt::Display for Right {
+    /// `update services/status in namespace shop`, `list virtualmachines.kubevirt.io`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        if !self.group.is_empty() {
+            write!(f, ".{}", self.group)?;
+        }
+        if !self.subresource.is_empty() {
+            write!(f, "/{}", self.subresource)?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A field of a version of a CRD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Field {
+    /// Name of the CRD: `loadbalancers.loadbalancer.harvesterhci.io`.
+    pub crd: &'static str,
+    pub version: &'static str,
+    /// Names of properties from the root: `["status", "backends"]`. `[]` is the version itself.
+    pub path: &'static [&'static str],
+}
+
+/// What a program wants to know of a cluster.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub rights: Vec<Right>,
+    pub fields: Vec<Field>,
+}
+
+/// What the API server and our role allow. One for each cluster and process; clones share it.
+#[derive(Clone)]
+pub struct Capabilities(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    /// Wakes the task that asks, when a question came nearer.
+    sooner: Notify,
+    known: watch::Sender<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    rights: BTreeMap<Right, Tracked>,
+    fields: HashMap<Field, bool>,
+    /// CRDs that were read, or could not be.
+    crds: HashMap<&'static str, bool>,
+    /// Why the API server refuses our credentials.
+    unauthorized: Option<String>,
+}
+
+impl fmt::Debug for Capabilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (refused, fields, lost) = self.state().answers();
+        let mut shown = f.debug_struct("Capabilities");
+        shown.field("refused", &refused).field("fields", &fields).field("lost", &lost).finish()
+    }
+}
+
+impl Capabilities {
+    /// Begins to ask for `wanted`, until `tasks` ends. Rights are asked about by SelfSubjectAccessReviews, CRDs are watched
+    /// (where the role only grants `get` on them, they are read every ten minutes).
+    pub fn start(tasks: &TaskGroup, client: Client, wanted: Wanted) -> Self {
+        let Wanted { rights, fields } = wanted;
+        let now = Instant::now();
+        let state = State {
+            rights: rights.into_iter().map(|right| (right, Tracked::new(now))).collect(),
+            crds: fields.iter().map(|field| (field.crd, false)).collect(),
+            fields: fields.into_iter().map(|field| (field, false)).collect(),
+            unauthorized: None,
+        };
+        let crds: Vec<_> = state.crds.keys().copied().collect();
+        let capabilities = Self::of(state);
+        for crd in crds {
+            tasks.spawn_until_stop(crds::follow(capabilities.clone(), client.clone(), crd));
+        }
+        tasks.spawn_until_stop(capabilities.clone().ask_for_ever(client));
+        capabilities
+    }
+
+    /// Capabilities that nobody asks for: every right is granted until a caller says otherwise, and `fields` are there.
+    /// For tests, and for programs without an API server.
+    pub fn assumed(fields: impl IntoIterator<Item = Field>) -> Self {
+        Self::of(State {
+            fields: fields.into_iter().map(|field| (field, true)).collect(),
+            ..State::default()
+        })
+    }
+
+    fn of(state: State) -> Self {
+        let known = state.is_known();
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            listeners: Mutex::default(),
+            sooner: Notify::new(),
+            known: watch::Sender::new(known),
+        }))
+    }
+
+    /// Waits until every question was answered once. A question that failed counts as answered with yes.
+    pub async fn known(&self) {
+        let mut known = self.0.known.subscribe();
+        // the sender lives as long as `self`
+        drop(known.wait_for(|known| *known).await);
+    }
+
+    /// Whether the right is granted, as far as we know. Rights that nobody refused are.
+    pub fn allows(&self, right: &Right) -> bool {
+        self.state().rights.get(right).is_none_or(|tracked| !tracked.refused)
+    }
+
+    /// A request that needs this right got 403: the right counts as refused, and is asked about again in 30 seconds.
+    pub fn refused(&self, right: &Right) {
+        self.update(|state| {
+            let now = Instant::now();
+            let tracked = state.rights.entry(right.clone()).or_insert_with(|| Tracked::new(now));
+            let lost = !tracked.refused;
+            tracked.saw_refusal(now);
+            if lost {
+                tracing::warn!(%right, "the API server refuses this request; it is tried again when the right is granted");
+            }
+        });
+        self.0.sooner.notify_one();
+    }
+
+    /// A request got 401: all rights are asked about at once, and every 30 seconds until the credentials are taken again.
+    pub fn credentials_refused(&self) {
+        let now = Instant::now();
+        let mut state = self.state();
+        if state.unauthorized.is_none() {
+            state.rights.values_mut().for_each(|tracked| tracked.due = now);
+        }
+        drop(state);
+        self.0.sooner.notify_one();
+    }
+
+    /// Whether the CRD has the field in this version. A field that was not [`Wanted`] is not there.
+    pub fn has_field(&self, crd: &str, version: &str, path: &[&str]) -> bool {
+        let state = self.state();
+        let is_it =
+            |field: &Field| field.crd == crd && field.version == version && field.path.iter().eq(path);
+        state.fields.iter().any(|(field, there)| *there && is_it(field))
+    }
+
+    /// Calls `f` after each change of an answer. `f` must be quick: it runs in the task that asks.
+    pub fn on_change(&self, f: impl Fn() + Send + Sync + 'static) {
+        self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(f));
+    }
+
+    /// A sentence for each right that was lost while running, and one if our credentials are refused.
+    pub fn lost(&self) -> Vec<String> {
+        self.state().lost()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no panic while capabilities are locked")
+    }
+
+    /// Changes the state, and tells listeners if an answer is another one now.
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let changed = {
+            let mut state = self.state();
+            let before = state.answers();
+            change(&mut state);
+            self.0.known.send_replace(state.is_known());
+            before != state.answers()
+        };
+        if changed {
+            let listeners = self.0.listeners.lock().expect("no panic while a listener is added").clone();
+            listeners.iter().for_each(|listener| listener());
+        }
+    }
+
+    async fn ask_for_ever(self, client: Client) {
+        loop {
+            let (now, due, next) = {
+                let (state, now) = (self.state(), Instant::now());
+                let is_due =
+                    |(right, tracked): (&Right, &Tracked)| (tracked.due <= now).then(|| right.clone());
+                let due: Vec<_> = state.rights.iter().filter_map(is_due).collect();
+                (now, due, state.rights.values().map(|tracked| tracked.due).min())
+            };
+            if due.is_empty() {
+                let next = next.unwrap_or(now + GRANTED_PERIOD);
+                tokio::select! {
+                    () = tokio::time::sleep_until(next) => {}
+                    () = self.0.sooner.notified() => {}
+                }
+                continue;
+            }
+            let questions = due.into_iter().map(|right| {
+                let client = client.clone();
+                async move {
+                    let answer = ask(client, &right).await;
+                    (right, answer)
+                }
+            });
+            let answers: Vec<_> = stream::iter(questions).buffer_unordered(AT_ONCE).collect().await;
+            self.update(|state| state.answered(answers, Instant::now()));
+        }
+    }
+}
+
+impl State {
+    fn is_known(&self) -> bool {
+        self.rights.values().all(|tracked| tracked.asked) && self.crds.values().all(|read| *read)
+    }
+
+    /// Everything that callers can see.
+    fn answers(&self) -> (Vec<Right>, Vec<Field>, Vec<String>) {
+        let refused = self.rights.iter().filter(|(_, tracked)| tracked.refused);
+        let mut there: Vec<_> =
+            self.fields.iter().filter_map(|(field, there)| there.then_some(*field)).collect();
+        there.sort();
+        (refused.map(|(right, _)| right.clone()).collect(), there, self.lost())
+    }
+
+    fn lost(&self) -> Vec<String> {
+        let credentials = self.unauthorized.iter().map(|why| {
+            format!("the API server refuses our credentials: {why}; renew them, they are tried every 30 s")
+        });
+        let rights = self.rights.iter().filter(|(_, tracked)| tracked.lost);
+        let rights = rights.map(|(right, _)| {
+            format!("the right to {right} was taken away; grant it again, it is asked for every 30 s")
+        });
+        credentials.chain(rights).collect()
+    }
+
+    fn answered(&mut self, answers: Vec<(Right, Answer)>, now: Instant) {
+        let refusal = answers.iter().find_map(|(_, answer)| match answer {
+            Answer::Unauthorized(why) => Some(why.clone()),
+            _ => None,
+        });
+        let authenticated = answers
+            .iter()
+            .any(|(_, answer)| matches!(answer, Answer::Granted | Answer::Refused | Answer::Unanswerable));
+        if let (Some(why), None) = (&refusal, &self.unauthorized) {
+            tracing::error!(why, "the API server refuses our credentials");
+        }
+        if refusal.is_some() {
+            self.unauthorized = refusal;
+        } else if authenticated && self.unauthorized.take().is_some() {
+            tracing::info!("the API server takes our credentials again");
+        }
+        for (right, answer) in answers {
+            let Some(tracked) = self.rights.get_mut(&right) else { continue };
+            let (refused, was_granted) = (tracked.refused, tracked.asked && !tracked.refused);
+            tracked.answered(&answer, now);
+            match (refused, tracked.refused) {
+                (false, true) if was_granted => tracing::warn!(%right, "this right was taken away"),
+                (false, true) => tracing::info!(%right, "this right is not granted"),
+                (true, false) => tracing::info!(%right, "this right is granted now"),
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

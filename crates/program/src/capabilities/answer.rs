@@ -1,0 +1,157 @@
+//! One right: the question, and what its answers make of it.
+
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::{Api, Client, api::PostParams};
+use tokio::time::Instant;
+
+use super::{GRANTED_PERIOD, REFUSED_PERIOD, Right};
+
+/// What became of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Granted,
+    Refused,
+    /// 401: nobody knows who we are.
+    Unauthorized(String),
+    /// The server does not answer such questions for us (403, 404, …): only requests themselves tell.
+    Unanswerable,
+    /// No answer, or one that another try may change.
+    Failed,
+}
+
+/// What is known of a right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tracked {
+    pub(super) refused: bool,
+    /// Asked once, whatever came of it.
+    pub(super) asked: bool,
+    /// Granted once and refused now.
+    pub(super) lost: bool,
+    /// When to ask next.
+    pub(super) due: Instant,
+}
+
+impl Tracked {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { refused: false, asked: false, lost: false, due: now }
+    }
+
+    pub(super) fn answered(&mut self, answer: &Answer, now: Instant) {
+        let was_granted = self.asked && !self.refused;
+        self.asked = true;
+        match answer {
+            Answer::Granted => {
+                (self.refused, self.lost) = (false, false);
+                self.due = now + GRANTED_PERIOD;
+            }
+            Answer::Refused => {
+                (self.refused, self.lost) = (true, self.lost || was_granted);
+                self.due = now + REFUSED_PERIOD;
+            }
+            // a refusal that a caller saw may be over: the next request is the question
+            Answer::Unanswerable => {
+                (self.refused, self.lost) = (false, false);
+                self.due = now + GRANTED_PERIOD;
+            }
+            Answer::Unauthorized(_) | Answer::Failed => self.due = now + REFUSED_PERIOD,
+        }
+    }
+
+    /// A request that needs the right got 403.
+    pub(super) fn saw_refusal(&mut self, now: Instant) {
+        if self.refused {
+            return;
+        }
+        (self.refused, self.lost, self.asked) = (true, true, true);
+        self.due = now + REFUSED_PERIOD;
+    }
+}
+
+pub(super) async fn ask(client: Client, right: &Right) -> Answer {
+    let api: Api<SelfSubjectAccessReview> = Api::all(client);
+    match api.create(&PostParams::default(), &question(right)).await {
+        Ok(review) => match review.status {
+            Some(status) if status.allowed => Answer::Granted,
+            Some(_) => Answer::Refused,
+            None => Answer::Failed,
+        },
+        Err(kube::Error::Api(status)) => match status.code {
+            401 => Answer::Unauthorized(status.message.clone()),
+            400 | 403..=405 | 422 => Answer::Unanswerable,
+            _ => Answer::Failed,
+        },
+        Err(_) => Answer::Failed,
+    }
+}
+
+fn question(right: &Right) -> SelfSubjectAccessReview {
+    let Right { verb, group, resource, subresource, namespace } = right;
+    let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    let attributes = ResourceAttributes {
+        namespace: namespace.clone(),
+        verb: text(verb),
+        group: text(group),
+        resource: text(resource),
+        subresource: text(subresource),
+        ..ResourceAttributes::default()
+    };
+    let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
+    SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const SOON: u64 = REFUSED_PERIOD.as_secs();
+    const LATE: u64 = GRANTED_PERIOD.as_secs();
+
+    fn unknown() -> Answer {
+        Answer::Unauthorized("Unauthorized".into())
+    }
+
+    // refused, lost, seconds until the next question
+    #[rstest]
+    #[case::granted(&[Answer::Granted], (false, false, LATE))]
+    #[case::refused_from_the_start(&[Answer::Refused], (true, false, SOON))]
+    #[case::no_answer_counts_as_yes(&[Answer::Failed], (false, false, SOON))]
+    #[case::lost(&[Answer::Granted, Answer::Refused], (true, true, SOON))]
+    #[case::still_lost(&[Answer::Granted, Answer::Refused, Answer::Refused], (true, true, SOON))]
+    #[case::back(&[Answer::Granted, Answer::Refused, Answer::Granted], (false, false, LATE))]
+    #[case::a_failure_changes_nothing(&[Answer::Refused, Answer::Failed], (true, false, SOON))]
+    #[case::nor_do_credentials(&[Answer::Refused, unknown()], (true, false, SOON))]
+    #[case::a_server_that_does_not_say(&[Answer::Unanswerable], (false, false, LATE))]
+    fn a_right_is_asked_about_often_while_it_is_refused(
+        #[case] answers: &[Answer],
+        #[case] expected: (bool, bool, u64),
+    ) {
+        let now = Instant::now();
+        let mut tracked = Tracked::new(now);
+        answers.iter().for_each(|answer| tracked.answered(answer, now));
+        assert_eq!((tracked.refused, tracked.lost, (tracked.due - now).as_secs()), expected);
+    }
+
+    #[test]
+    fn where_nobody_answers_a_refused_request_is_tried_again_after_a_period() {
+        let now = Instant::now();
+        let mut tracked = Tracked::new(now);
+        tracked.saw_refusal(now);
+        assert!(tracked.refused && tracked.lost);
+        assert_eq!(tracked.due, now + REFUSED_PERIOD);
+        tracked.answered(&Answer::Unanswerable, now + REFUSED_PERIOD);
+        assert!(!tracked.refused && !tracked.lost);
+    }
+
+    #[test]
+    fn many_refusals_do_not_put_the_question_off() {
+        let now = Instant::now();
+        let mut tracked = Tracked::new(now);
+        tracked.saw_refusal(now);
+        tracked.saw_refusal(now + REFUSED_PERIOD / 2);
+        assert_eq!(tracked.due, now + REFUSED_PERIOD);
+    }
+}

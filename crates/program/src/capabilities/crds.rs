@@ -1,0 +1,107 @@
+//! The CRDs whose fields a program asks for.
+
+use std::pin::pin;
+
+use futures::StreamExt as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::{
+    Api, Client,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+
+use super::{Capabilities, Field, GRANTED_PERIOD, REFUSED_PERIOD};
+
+/// Keeps the fields of one CRD true.
+pub(super) async fn follow(capabilities: Capabilities, client: Client, crd: &'static str) {
+    let api = Api::<CustomResourceDefinition>::all(client);
+    loop {
+        // a role may grant `get` and no watch
+        let read = api.get_opt(crd).await;
+        let pause = match &read {
+            Ok(found) => {
+                capabilities.read(crd, found.as_ref());
+                GRANTED_PERIOD
+            }
+            Err(error) => {
+                let error = error as &dyn std::error::Error;
+                tracing::warn!(error, crd, "may not read this CRD: its optional fields count as absent");
+                capabilities.unread(crd);
+                REFUSED_PERIOD
+            }
+        };
+        if read.is_ok() {
+            watch(&capabilities, &api, crd).await;
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Follows the watch, which ends where it is refused.
+async fn watch(capabilities: &Capabilities, api: &Api<CustomResourceDefinition>, crd: &'static str) {
+    let only = watcher::Config::default().fields(&format!("metadata.name={crd}"));
+    let mut events = pin!(watcher(api.clone(), only).default_backoff());
+    let mut listed = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed = false,
+            Ok(Event::Apply(found) | Event::InitApply(found)) => {
+                listed = true;
+                capabilities.read(crd, Some(&found));
+            }
+            Ok(Event::InitDone) if listed => {}
+            Ok(Event::InitDone | Event::Delete(_)) => capabilities.read(crd, None),
+            Err(error) if is_refused(&error) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    crd,
+                    "the CRD is read every ten minutes"
+                );
+                return;
+            }
+            Err(error) => {
+                tracing::debug!(error = &error as &dyn std::error::Error, crd, "the watch begins again");
+            }
+        }
+    }
+}
+
+fn is_refused(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchError(status) => status.code == 403,
+        _ => false,
+    }
+}
+
+impl Capabilities {
+    fn read(&self, name: &'static str, crd: Option<&CustomResourceDefinition>) {
+        self.update(|state| {
+            state.crds.insert(name, true);
+            for (field, there) in state.fields.iter_mut().filter(|(field, _)| field.crd == name) {
+                *there = crd.is_some_and(|crd| has(crd, field));
+            }
+        });
+    }
+
+    /// The fields stay as they were.
+    fn unread(&self, name: &'static str) {
+        self.update(|state| {
+            state.crds.insert(name, true);
+        });
+    }
+}
+
+fn has(crd: &CustomResourceDefinition, field: &Field) -> bool {
+    let version = crd.spec.versions.iter().find(|version| version.name == field.version);
+    let Some(version) = version else { return false };
+    let root = version.schema.as_ref().and_then(|schema| schema.open_api_v3_schema.as_ref());
+    let mut at = root;
+    for name in field.path {
+        at = at.and_then(|schema| schema.properties.as_ref()?.get(*name));
+    }
+    field.path.is_empty() || at.is_some()
+}

@@ -1,0 +1,151 @@
+//! Liveness and readiness: named checks that the parts of a program pass or fail.
+//!
+//! ```
+//! let health = program::health::Health::default();
+//! let lists = health.readiness("lists");
+//! assert_eq!(health.readiness_report(), "lists: not started\n");
+//! lists.pass();
+//! assert_eq!((health.liveness_report().as_str(), health.readiness_report().as_str()), ("", ""));
+//! ```
+//! A liveness check fails only where a restart of this process helps: the kubelet restarts it for that. Another cluster
+//! that is away is a matter of readiness.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+type Named = BTreeMap<&'static str, Option<String>>;
+
+#[derive(Debug, Default)]
+struct Checks {
+    liveness: Named,
+    readiness: Named,
+}
+
+/// The checks of one process. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Health(Arc<Mutex<Checks>>);
+
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    Liveness,
+    Readiness,
+}
+
+/// One named check, which its owner passes or fails.
+#[derive(Clone, Debug)]
+pub struct Check {
+    health: Health,
+    probe: Probe,
+    name: &'static str,
+}
+
+impl Health {
+    /// A check that must pass while the process lives. A new one passes; a known name is the same check.
+    pub fn liveness(&self, name: &'static str) -> Check {
+        self.check(Probe::Liveness, name, None)
+    }
+
+    /// A check that must pass before the process is ready. A new one fails as "not started"; a known name is the same
+    /// check.
+    pub fn readiness(&self, name: &'static str) -> Check {
+        self.check(Probe::Readiness, name, Some("not started".to_owned()))
+    }
+
+    /// A line for each liveness check that fails.
+    pub fn liveness_report(&self) -> String {
+        report(&self.locked().liveness)
+    }
+
+    /// A line for each check of either sort that fails: a process that should be restarted is not ready.
+    pub fn readiness_report(&self) -> String {
+        let checks = self.locked();
+        report(&checks.liveness) + &report(&checks.readiness)
+    }
+
+    /// [`Health::readiness_report`].
+    pub fn report(&self) -> String {
+        self.readiness_report()
+    }
+
+    /// Fails the readiness check `name`.
+    pub fn wrong(&self, name: &'static str, why: impl Into<String>) {
+        self.readiness(name).fail(why);
+    }
+
+    /// Passes the readiness check `name`.
+    pub fn right(&self, name: &'static str) {
+        self.readiness(name).pass();
+    }
+
+    fn check(&self, probe: Probe, name: &'static str, state: Option<String>) -> Check {
+        self.locked().of(probe).entry(name).or_insert(state);
+        Check { health: self.clone(), probe, name }
+    }
+
+    fn locked(&self) -> std::sync::MutexGuard<'_, Checks> {
+        self.0.lock().expect("no panic while health is locked")
+    }
+}
+
+impl Checks {
+    fn of(&mut self, probe: Probe) -> &mut Named {
+        match probe {
+            Probe::Liveness => &mut self.liveness,
+            Probe::Readiness => &mut self.readiness,
+        }
+    }
+}
+
+impl Check {
+    pub fn pass(&self) {
+        self.set(None);
+    }
+
+    /// `why` is one line for people.
+    pub fn fail(&self, why: impl Into<String>) {
+        self.set(Some(why.into()));
+    }
+
+    /// Takes the check away, for a part that does not run any more.
+    pub fn remove(self) {
+        self.health.locked().of(self.probe).remove(self.name);
+    }
+
+    fn set(&self, state: Option<String>) {
+        self.health.locked().of(self.probe).insert(self.name, state);
+    }
+}
+
+fn report(checks: &Named) -> String {
+    checks.iter().filter_map(|(name, why)| Some(format!("{name}: {}\n", why.as_ref()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_ready_when_every_check_passes_and_alive_whatever_readiness_says() {
+        let health = Health::default();
+        let (alive, harvester) = (health.liveness("lease"), health.readiness("harvester"));
+        assert_eq!(health.liveness_report(), "");
+        assert_eq!(health.readiness_report(), "harvester: not started\n");
+        harvester.fail("connection refused");
+        assert_eq!(health.liveness_report(), "");
+        assert_eq!(health.readiness_report(), "harvester: connection refused\n");
+        health.readiness("harvester").pass();
+        assert_eq!(health.readiness_report(), "");
+        alive.fail("overdue");
+        assert_eq!(health.liveness_report(), "lease: overdue\n");
+        assert_eq!(health.readiness_report(), "lease: overdue\n");
+    }
+
+    #[test]
+    fn a_part_that_ended_is_asked_no_more() {
+        let health = Health::default();
+        health.readiness("webhook").remove();
+        assert_eq!(health.readiness_report(), "");
+    }
+}

@@ -13,7 +13,7 @@ mod serving;
 use std::{ffi::OsString, process::ExitCode, sync::Arc};
 
 use cloud_config::{CloudConfig, Connection, Local};
-use program::{Clock, TaskGroup};
+use program::{Clock, TaskGroup, pod::Identity};
 
 use self::options::Options;
 use crate::{Parts, Settings, balancers::Rules, machines::AddressRules, run, run::ElectionSettings};
@@ -124,20 +124,16 @@ fn settings(options: Options, namespace: String) -> Settings {
             policy: options.policy,
             allowed: options.allowed,
         },
-        election: options.election.map(|times| ElectionSettings { identity: identity(), ..times }),
+        election: options.election.map(|times| ElectionSettings {
+            identity: Identity::of_process(options.pod_token_file.as_deref()),
+            ..times
+        }),
         services: options.services,
         nodes: options.nodes,
         host_names: options.host_names,
         service_workers: options.service_workers,
         node_workers: options.node_workers,
     }
-}
-
-/// `<host name>_<random>`, as client-go's programs have it.
-fn identity() -> String {
-    let host = rustix::system::uname();
-    let host = host.nodename().to_string_lossy().into_owned();
-    format!("{host}_{:032x}", fastrand::u128(..))
 }
 
 #[expect(clippy::print_stdout, reason = "help and version are what was asked for")]

@@ -9,7 +9,7 @@ use std::{
 use cloud_provider::{Duties, NodeController, ServiceController};
 use controller_kit::{
     Cache, RawObject, Recorder,
-    election::{self, Election, Leadership},
+    election::{self, Election, Identity, Leadership},
 };
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -79,8 +79,7 @@ pub struct Settings {
 /// Who we are among candidates, and how long things last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionSettings {
-    /// Unique: `<host name>_<random>`.
-    pub identity: String,
+    pub identity: Identity,
     pub namespace: String,
     pub name: String,
     pub lease: Duration,
@@ -90,7 +89,7 @@ pub struct ElectionSettings {
 
 impl ElectionSettings {
     /// The defaults of Kubernetes' components, on the Lease of all cloud controller managers.
-    pub fn usual(identity: impl Into<String>) -> Self {
+    pub fn usual(identity: impl Into<Identity>) -> Self {
         Self {
             identity: identity.into(),
             namespace: harvester_api::names::KUBE_SYSTEM.to_owned(),
@@ -112,7 +111,8 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         return Ok(());
     };
     let ElectionSettings { identity, namespace, name, lease, renew_deadline, retry_period } = election;
-    let election = Election { namespace, name, identity, lease, renew_deadline, retry_period };
+    let health = parts.health.clone();
+    let election = Election { namespace, name, identity, lease, renew_deadline, retry_period, health };
     let (client, clock) = (parts.guest.clone(), parts.clock);
     Box::pin(election::lead(client, election, clock, tasks, |leadership: Leadership| {
         let parts = Parts {

@@ -2,8 +2,12 @@
 //! Lease: a record is stale when **our** clock has not seen it change for as long as it says that it lasts (wall
 //! clocks of two machines are never compared), and every write is a PUT with the version that was read.
 //!
-//! A Lease of somebody else cannot be watched with the rights that the existing roles grant, so a candidate reads
-//! it once in each retry period.
+//! One rule is ours. A process that was killed in a Pod that stays would wait for its own Lease; a candidate takes that
+//! Lease at once where the kernel proves that the holder is dead ([`program::pod`]).
+//!
+//! A Lease of another candidate cannot be watched with the rights that the existing roles grant, so a candidate reads it
+//! once in each retry period. A try to renew lasts at most half of the renew deadline: one request that hangs costs no
+//! Lease.
 
 mod decide;
 mod fence;
@@ -15,11 +19,23 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 use kube::{Api, Client, api::PostParams};
-use tokio::time::Instant;
+use program::{
+    Clock, TaskGroup,
+    health::{Check, Health},
+};
+use tokio::time::{Instant, error::Elapsed, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use decide::{Seen, Step, decide};
 pub use fence::{Leadership, NotLeading};
-use program::{Clock, TaskGroup};
+pub use program::pod::Identity;
+
+/// A leader whose Lease is overdue by this time hangs: its liveness check fails (as with client-go).
+const OVERDUE: Duration = Duration::from_secs(20);
+/// How long the end of a candidate waits for the answer to a write that is under way.
+const ENDING: Duration = Duration::from_secs(5);
+/// Name of the liveness and of the readiness check.
+const CHECK: &str = "leader-election";
 
 /// Which Lease, who we are, and how long things last.
 #[derive(Clone, Debug)]
@@ -28,14 +44,17 @@ pub struct Election {
     pub namespace: String,
     /// Name of the Lease.
     pub name: String,
-    /// Unique among all candidates, for example `<host name>_<random>`.
-    pub identity: String,
+    /// Unique among all candidates.
+    pub identity: Identity,
     /// How long others must see no change before they take over.
     pub lease: Duration,
     /// A leader that has not renewed for so long starts no write and gives up.
     pub renew_deadline: Duration,
     /// Time between two tries, to get the Lease or to renew it.
     pub retry_period: Duration,
+    /// Liveness fails while a Lease of our own is overdue by 20 s. Readiness passes for a leader, and for a candidate that
+    /// could read the Lease and waits for another one's.
+    pub health: Health,
 }
 
 /// Why [`lead`] ended other than by being told to stop.
@@ -64,17 +83,30 @@ where
     F: FnOnce(Leadership) -> W,
     W: Future<Output = ()>,
 {
+    let leadership = Leadership::new(election.renew_deadline);
+    let (own, lease) = (leadership.clone(), election.lease);
+    election.health.liveness_by(CHECK, move || {
+        let overdue = own.overdue(lease).filter(|overdue| *overdue >= OVERDUE)?;
+        Some(format!("the Lease is overdue by {} s", overdue.as_secs()))
+    });
     let mut candidate = Candidate {
         api: Api::namespaced(client, &election.namespace),
-        leadership: Leadership::new(election.renew_deadline),
+        ready: election.health.readiness(CHECK),
+        leadership,
         election,
         clock,
         seen: Seen::default(),
     };
-    if tasks.stop.run_until_cancelled(candidate.acquire()).await.is_none() {
+    let acquired = candidate.acquire(&tasks.stop).await;
+    if tasks.stop.is_cancelled() {
+        candidate.leadership.end();
+        if acquired != Acquired::No {
+            candidate.release().await;
+        }
         return Ok(());
     }
-    tracing::info!(lease = candidate.election.name, identity = candidate.election.identity, "leading");
+    let (lease, identity) = (&candidate.election.name, candidate.seen.holder());
+    tracing::info!(lease, identity, "leading");
     let work = work(candidate.leadership.clone());
     tokio::pin!(work);
     let outcome = tokio::select! {
@@ -88,21 +120,46 @@ where
     outcome
 }
 
+/// How a candidate's wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Acquired {
+    Yes,
+    No,
+    /// A write was sent and its answer did not come before the end.
+    Perhaps,
+}
+
 struct Candidate {
     api: Api<Lease>,
     election: Election,
     clock: Clock,
     leadership: Leadership,
+    ready: Check,
     seen: Seen,
 }
 
 impl Candidate {
-    async fn acquire(&mut self) {
-        let mut waits_for = None;
+    /// Tries until the Lease is ours or `stop`. A look is dropped at `stop`; a write is waited for, because the Lease may
+    /// be ours when its answer comes.
+    async fn acquire(&mut self, stop: &CancellationToken) -> Acquired {
+        let patience = self.patience();
+        let (mut unsure, mut quick, mut waits_for) = (false, false, None);
         loop {
-            match self.try_once().await {
-                Ok(true) => return,
+            let Some(looked) = stop.run_until_cancelled(timeout(patience, self.look())).await else { break };
+            let looked = in_time(looked, patience);
+            unsure &= looked.is_err();
+            let tried = match looked {
+                Ok(()) => in_time(self.take_before_the_end(stop).await, patience),
+                Err(error) => Err(error),
+            };
+            let was_quick = std::mem::take(&mut quick);
+            match tried {
+                Ok(true) => {
+                    self.ready.pass();
+                    return Acquired::Yes;
+                }
                 Ok(false) => {
+                    self.ready.pass();
                     let holder = Some(self.seen.holder().to_owned());
                     if waits_for != holder {
                         tracing::info!(lease = self.election.name, holder, "waiting for the Lease");
@@ -110,18 +167,54 @@ impl Candidate {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "cannot get the Lease yet");
+                    self.cannot(&error);
+                    unsure |= !matches!(error, kube::Error::Api(_));
+                    // another candidate was quicker: its Lease is looked at before a pause, once
+                    quick =
+                        matches!(&error, kube::Error::Api(refusal) if refusal.is_conflict()) && !was_quick;
                 }
             }
-            tokio::time::sleep(self.election.retry_period).await;
+            let pause = if quick { Duration::ZERO } else { self.election.retry_period };
+            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+                break;
+            }
         }
+        if unsure { Acquired::Perhaps } else { Acquired::No }
+    }
+
+    async fn take_before_the_end(&mut self, stop: &CancellationToken) -> Result<kube::Result<bool>, Elapsed> {
+        let end = async {
+            stop.cancelled().await;
+            sleep(ENDING).await;
+        };
+        let write = timeout(self.patience(), self.take_or_renew());
+        tokio::select! {
+            written = write => written,
+            () = end => timeout(Duration::ZERO, std::future::pending()).await,
+        }
+    }
+
+    /// A try lasts no longer, so that another one fits in before the renew deadline.
+    fn patience(&self) -> Duration {
+        self.election.renew_deadline / 2
+    }
+
+    fn cannot(&self, error: &kube::Error) {
+        self.ready.fail(format!(
+            "cannot get the Lease {}: {}",
+            self.election.name,
+            crate::error_message(error)
+        ));
+        let error = error as &dyn std::error::Error;
+        tracing::warn!(error, lease = self.election.name, "cannot get the Lease yet");
     }
 
     /// Renews until it does not succeed any more, and says why.
     async fn keep(&mut self) -> Error {
         loop {
-            tokio::time::sleep(self.election.retry_period).await;
-            match tokio::time::timeout_at(self.leadership.deadline(), self.try_once()).await {
+            sleep(self.election.retry_period).await;
+            let until = self.leadership.deadline().min(Instant::now() + self.patience());
+            match tokio::time::timeout_at(until, self.try_once()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
                     return Error::Taken {
@@ -133,7 +226,7 @@ impl Candidate {
                 Ok(Err(error)) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "cannot renew the Lease");
                 }
-                Err(_) => {}
+                Err(_) => tracing::warn!(lease = self.election.name, "no answer to the renewal of the Lease"),
             }
             if !self.leadership.is_current() {
                 return Error::Lost {
@@ -145,13 +238,9 @@ impl Candidate {
         }
     }
 
-    /// Says whether the Lease is ours now. A refused write is followed by a look and a second one: whoever deleted the
-    /// Lease, or changed it without taking it, ends no leader (as with client-go).
+    /// Renews, and says whether the Lease is ours still. A refused write is followed by a look and a second one: a user who
+    /// deletes the Lease, or changes it without taking it, ends no leader (as with client-go).
     async fn try_once(&mut self) -> kube::Result<bool> {
-        // a leader knows its own record; only a refusal says that it must look
-        if !self.leadership.is_current() || self.seen.record.is_none() {
-            self.look().await?;
-        }
         match self.take_or_renew().await {
             Err(kube::Error::Api(refusal)) => {
                 tracing::debug!(lease = self.election.name, refusal.message, "looking at the Lease again");
@@ -165,11 +254,22 @@ impl Candidate {
     /// At most one write, by what was seen last.
     async fn take_or_renew(&mut self) -> kube::Result<bool> {
         let started = Instant::now();
-        let lease = match decide(&self.election.identity, &self.seen, self.election.lease, started) {
+        let Election { identity, namespace, name, lease, .. } = &self.election;
+        let holds = identity.hold(namespace, name);
+        let lease = match decide(identity, holds, &self.seen, *lease, started) {
             Step::Wait => return Ok(false),
-            Step::Create => self.write(None, 0).await?,
-            Step::Renew => self.write(self.seen.record.clone(), self.seen.transitions()).await?,
-            Step::TakeOver { transitions } => self.write(self.seen.record.clone(), transitions).await?,
+            Step::Create => self.write(None, 0, holds).await?,
+            Step::Renew => self.write(self.seen.record.clone(), self.seen.transitions(), holds).await?,
+            Step::TakeOver { transitions } => {
+                if identity.is_predecessor(self.seen.holder()) {
+                    tracing::info!(
+                        lease = name,
+                        holder = self.seen.holder(),
+                        "its holder in this Pod is dead"
+                    );
+                }
+                self.write(self.seen.record.clone(), transitions, holds).await?
+            }
         };
         self.seen.observe(Some(lease), Instant::now());
         self.leadership.renewed(started);
@@ -182,14 +282,14 @@ impl Candidate {
         Ok(())
     }
 
-    async fn write(&self, lease: Option<Lease>, transitions: i32) -> kube::Result<Lease> {
+    async fn write(&self, lease: Option<Lease>, transitions: i32, holds: bool) -> kube::Result<Lease> {
         let now = MicroTime(self.clock.now());
         let create = lease.is_none();
         let mut lease = lease.unwrap_or_default();
         let spec = lease.spec.get_or_insert_default();
-        let ours = spec.holder_identity.as_deref() == Some(&*self.election.identity);
+        let ours = self.election.identity.is(spec.holder_identity.as_deref().unwrap_or_default());
         *spec = LeaseSpec {
-            holder_identity: Some(self.election.identity.clone()),
+            holder_identity: Some(self.election.identity.text(holds).to_owned()),
             lease_duration_seconds: Some(whole_seconds(self.election.lease)),
             acquire_time: if ours { spec.acquire_time.take() } else { Some(now.clone()) },
             renew_time: Some(now),
@@ -205,26 +305,56 @@ impl Candidate {
         }
     }
 
-    /// Gives the Lease back as client-go does: no holder, one second.
-    async fn release(&self) {
-        let Some(mut lease) = self.seen.record.clone() else { return };
-        let now = MicroTime(self.clock.now());
-        let spec = lease.spec.get_or_insert_default();
-        spec.holder_identity = Some(String::new());
-        spec.lease_duration_seconds = Some(1);
-        spec.acquire_time = Some(now.clone());
-        spec.renew_time = Some(now);
-        let how = PostParams::default();
-        let write = self.api.replace(&self.election.name, &how, &lease);
-        match tokio::time::timeout(self.election.retry_period, write).await {
-            Ok(Ok(_)) => tracing::info!(lease = self.election.name, "gave the Lease back"),
+    /// Gives the Lease back as client-go does: no holder, one second. A write whose answer was not waited for may have
+    /// changed it meanwhile, so a refusal is followed by a look.
+    async fn release(&mut self) {
+        match timeout(ENDING, self.try_release()).await {
+            Ok(Ok(true)) => tracing::info!(lease = self.election.name, "gave the Lease back"),
+            Ok(Ok(false)) => {}
             Ok(Err(error)) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "could not give the Lease back");
             }
             Err(_) => tracing::warn!("could not give the Lease back in time"),
         }
     }
+
+    async fn try_release(&mut self) -> kube::Result<bool> {
+        for _ in 0..2 {
+            if self.election.identity.is(self.seen.holder()) {
+                match self.write_release().await {
+                    Err(kube::Error::Api(refusal)) if refusal.is_conflict() => {}
+                    outcome => return outcome.map(|()| true),
+                }
+            }
+            self.look().await?;
+        }
+        if self.election.identity.is(self.seen.holder()) {
+            self.write_release().await.map(|()| true)
+        } else {
+            Ok(false)
+        }
+    }
+
+    async fn write_release(&self) -> kube::Result<()> {
+        let mut lease = self.seen.record.clone().unwrap_or_default();
+        let now = MicroTime(self.clock.now());
+        let spec = lease.spec.get_or_insert_default();
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        spec.acquire_time = Some(now.clone());
+        spec.renew_time = Some(now);
+        self.api.replace(&self.election.name, &PostParams::default(), &lease).await.map(drop)
+    }
 }
+
+fn in_time<T>(answer: Result<kube::Result<T>, Elapsed>, patience: Duration) -> kube::Result<T> {
+    answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(Late(patience)))))
+}
+
+/// A request that was given up.
+#[derive(Debug, thiserror::Error)]
+#[error("no answer within {0:?}")]
+struct Late(Duration);
 
 fn whole_seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_secs()).unwrap_or(i32::MAX).max(1)

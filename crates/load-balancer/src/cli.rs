@@ -13,7 +13,7 @@ use cloud_config::{Local, Options, local};
 use ipnet::IpNet;
 use jiff::SignedDuration;
 use program::logging::{log_at, two_dashes, wrong};
-use program::{Clock, TaskGroup};
+use program::{Clock, TaskGroup, health::Health, pod::Identity};
 use tokio::net::TcpListener;
 
 use crate::{Config, ElectionTimes, Parts, run};
@@ -63,6 +63,9 @@ struct Flags {
     /// Kubeconfig; else the environment variable KUBECONFIG, else the pod's service account.
     #[arg(long)]
     kubeconfig: Option<std::path::PathBuf>,
+    /// The token of this process, by which it knows its Pod, where it is not at the usual place.
+    #[arg(long)]
+    pod_token_file: Option<std::path::PathBuf>,
     /// Dial backends of the first network at the same place in the second, e.g. 198.18.0.0/16=127.18.0.0/16.
     #[cfg(feature = "sandbox")]
     #[arg(long, value_parser = dial_map)]
@@ -134,25 +137,18 @@ async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
             Some(listener.with_context(|| format!("serve metrics at {address}"))?)
         }
     };
-    let host = host_name();
     let parts = Parts {
         client,
         clock: Clock::system(),
         dial: dial(&flags),
         seed: fastrand::u64(..),
-        identity: format!("{host}_{:08x}", fastrand::u32(..)),
+        identity: Identity::of_process(flags.pod_token_file.as_deref()),
         metrics,
+        health: Health::default(),
     };
     Box::pin(run(parts, times, config(&flags), tasks.clone())).await?;
     tasks.end().await;
     Ok(())
-}
-
-/// The pod's name; what the Go program uses as its identity.
-fn host_name() -> String {
-    let name = std::env::var("HOSTNAME").ok().filter(|name| !name.is_empty());
-    name.or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())
-        .map_or_else(|| "harvester-load-balancer".to_owned(), |name| name.trim().to_owned())
 }
 
 fn times(flags: &Flags, dev_mode: bool) -> ElectionTimes {

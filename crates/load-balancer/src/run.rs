@@ -12,7 +12,7 @@ use std::{
 use ::http::{HeaderValue, Request, header::USER_AGENT};
 use controller_kit::{
     Cache, ObjectKey, RawObject, Recorder,
-    election::{self, Election},
+    election::{self, Election, Identity},
 };
 use harvester_api::{
     IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, WorkloadType, annotations, labels, names,
@@ -26,10 +26,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{Api, Client, client::Body, runtime::watcher};
-use program::{
-    Clock, TaskGroup,
-    http::{self, Health},
-};
+use program::{Clock, TaskGroup, health::Health, http};
 use prometheus_client::registry::Registry;
 use serde_json::Map;
 use tokio::net::TcpListener;
@@ -55,9 +52,11 @@ pub struct Parts {
     /// For jitter.
     pub seed: u64,
     /// Unique among all candidates for the Lease.
-    pub identity: String,
+    pub identity: Identity,
     /// Where health and metrics are served, if at all.
     pub metrics: Option<TcpListener>,
+    /// Receives our checks.
+    pub health: Health,
 }
 
 /// How long a Lease lasts.
@@ -89,7 +88,7 @@ pub enum Error {
 /// # Errors
 /// When the Lease was lost: everything has stopped, and the process should end.
 pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: TaskGroup) -> Result<(), Error> {
-    let Parts { client, clock, dial, seed, identity, metrics } = parts;
+    let Parts { client, clock, dial, seed, identity, metrics, health } = parts;
     let client = named(client);
     let ElectionTimes { lease, renew_deadline, retry_period } = times;
     let election = Election {
@@ -99,10 +98,11 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
         lease,
         renew_deadline,
         retry_period,
+        health: health.clone(),
     };
     let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
     if let Some(listener) = metrics {
-        http::serve(&tasks, listener, Health::default(), registry.clone());
+        http::serve(&tasks, listener, health, registry.clone());
     }
     let inner = tasks.child();
     let lead = election::lead(client.clone(), election, clock, &tasks, |leadership| {

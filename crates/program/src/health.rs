@@ -12,15 +12,28 @@
 
 use std::{
     collections::BTreeMap,
+    fmt,
     sync::{Arc, Mutex},
 };
 
 type Named = BTreeMap<&'static str, Option<String>>;
+type Asked = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Checks {
     liveness: Named,
     readiness: Named,
+    /// Liveness checks that are computed when somebody asks.
+    asked: BTreeMap<&'static str, Asked>,
+}
+
+impl fmt::Debug for Checks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checks")
+            .field("liveness", &self.liveness)
+            .field("readiness", &self.readiness)
+            .finish()
+    }
 }
 
 /// The checks of one process. Clones share them.
@@ -47,6 +60,12 @@ impl Health {
         self.check(Probe::Liveness, name, None)
     }
 
+    /// A liveness check that is computed for each probe: `why` answers what is wrong. For a task that may hang, and then
+    /// cannot say so.
+    pub fn liveness_by(&self, name: &'static str, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
+        self.locked().asked.insert(name, Arc::new(why));
+    }
+
     /// A check that must pass before the process is ready. A new one fails as "not started"; a known name is the same
     /// check.
     pub fn readiness(&self, name: &'static str) -> Check {
@@ -55,13 +74,16 @@ impl Health {
 
     /// A line for each liveness check that fails.
     pub fn liveness_report(&self) -> String {
-        report(&self.locked().liveness)
+        let (told, asked) = {
+            let checks = self.locked();
+            (report(&checks.liveness), checks.asked.clone())
+        };
+        told + &report(&asked.into_iter().map(|(name, why)| (name, why())).collect())
     }
 
     /// A line for each check of either sort that fails: a process that should be restarted is not ready.
     pub fn readiness_report(&self) -> String {
-        let checks = self.locked();
-        report(&checks.liveness) + &report(&checks.readiness)
+        self.liveness_report() + &report(&self.locked().readiness)
     }
 
     /// [`Health::readiness_report`].
@@ -139,6 +161,18 @@ mod tests {
         assert_eq!(health.readiness_report(), "");
         alive.fail("overdue");
         assert_eq!(health.liveness_report(), "lease: overdue\n");
+        assert_eq!(health.readiness_report(), "lease: overdue\n");
+    }
+
+    #[test]
+    fn a_computed_check_is_computed_for_each_probe() {
+        let (health, probes) = (Health::default(), Arc::new(Mutex::new(0)));
+        let counted = Arc::clone(&probes);
+        health.liveness_by("lease", move || {
+            *counted.lock().unwrap() += 1;
+            (*counted.lock().unwrap() > 1).then(|| "overdue".to_owned())
+        });
+        assert_eq!(health.liveness_report(), "");
         assert_eq!(health.readiness_report(), "lease: overdue\n");
     }
 

@@ -10,6 +10,7 @@ mod clock;
 pub mod health;
 pub mod http;
 pub mod logging;
+pub mod pod;
 mod task_group;
 
 pub use clock::Clock;

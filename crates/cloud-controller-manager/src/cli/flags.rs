@@ -50,6 +50,10 @@ pub(super) const FLAGS: &[Flag] = &[
     value("leader-elect-resource-lock", "leases is the only value"),
     value("leader-elect-resource-name", "default cloud-controller-manager"),
     value("leader-elect-resource-namespace", "default kube-system"),
+    value(
+        "pod-token-file",
+        "the token by which the process knows its Pod, where it is not at the usual place",
+    ),
     value("concurrent-service-syncs", "Services in work at once (default 16)"),
     value("concurrent-node-syncs", "nodes in work at once (default 1)"),
     value("kube-api-qps", "requests per second to each cluster (default 500)"),

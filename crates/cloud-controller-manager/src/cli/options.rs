@@ -33,6 +33,7 @@ pub(super) struct Options {
     pub(super) allowed: Allowed,
     pub(super) management_network: Option<String>,
     pub(super) node_prefixes: Vec<IpNet>,
+    pub(super) pod_token_file: Option<PathBuf>,
     /// Without the identity.
     pub(super) election: Option<ElectionSettings>,
     pub(super) services: bool,
@@ -124,6 +125,7 @@ impl Options {
             cluster: GuestCluster::new(&cluster_flag),
             policy,
             allowed,
+            pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
             election: election(&mut reader),
             services: on(SERVICE),
             nodes: Duties { initialise: on(NODE), follow_topology: !given.has("disable-vmi-controller") },
@@ -223,7 +225,7 @@ fn election(reader: &mut Reader<'_>) -> Option<ElectionSettings> {
         _ => Err(format!("{text:?}: leases is the only value")),
     });
     let settings = ElectionSettings {
-        identity: String::new(),
+        identity: "".into(),
         namespace: reader.text("leader-elect-resource-namespace").unwrap_or(usual.namespace),
         name: reader.text("leader-elect-resource-name").unwrap_or(usual.name),
         lease: reader.read("leader-elect-lease-duration", usual.lease, duration::parse),

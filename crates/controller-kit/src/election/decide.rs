@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use program::pod::Identity;
 use tokio::time::Instant;
 
 /// The record as we know it, and when our own clock saw it change last.
@@ -47,15 +48,17 @@ pub(super) enum Step {
     Wait,
 }
 
-pub(super) fn decide(me: &str, seen: &Seen, lease: Duration, now: Instant) -> Step {
+/// `holds`: we have the socket that every process of our Pod holds for life whose identity names the Pod.
+pub(super) fn decide(me: &Identity, holds: bool, seen: &Seen, lease: Duration, now: Instant) -> Step {
     if seen.record.is_none() {
         return Step::Create;
     }
-    if seen.holder() == me {
+    if me.is(seen.holder()) {
         return Step::Renew;
     }
     let fresh = seen.changed.is_some_and(|at| now < at + seen.lasts(lease));
-    if !seen.holder().is_empty() && fresh {
+    let dead = holds && me.is_predecessor(seen.holder());
+    if !seen.holder().is_empty() && fresh && !dead {
         return Step::Wait;
     }
     Step::TakeOver { transitions: seen.transitions().saturating_add(1) }
@@ -63,6 +66,7 @@ pub(super) fn decide(me: &str, seen: &Seen, lease: Duration, now: Instant) -> St
 
 #[cfg(test)]
 mod tests {
+    use program::pod::Sources;
     use rstest::rstest;
     use serde_json::json;
 
@@ -92,7 +96,8 @@ mod tests {
         let now = Instant::now();
         let mut seen = Seen::default();
         seen.observe(record, now);
-        assert_eq!(decide("me", &seen, Duration::from_secs(15), now + Duration::from_secs(after)), step);
+        let at = now + Duration::from_secs(after);
+        assert_eq!(decide(&"me".into(), false, &seen, Duration::from_secs(15), at), step);
     }
 
     #[test]
@@ -104,6 +109,36 @@ mod tests {
         let mut renewed = held("other", 15);
         renewed.spec.as_mut().unwrap().lease_transitions = Some(4);
         seen.observe(Some(renewed), later);
-        assert_eq!(decide("me", &seen, Duration::from_secs(15), now + Duration::from_secs(16)), Step::Wait);
+        let at = now + Duration::from_secs(16);
+        assert_eq!(decide(&"me".into(), false, &seen, Duration::from_secs(15), at), Step::Wait);
+    }
+
+    fn identity(host_name: &str, uid: &str, random: u64) -> Identity {
+        let sources =
+            Sources { host_name: host_name.into(), downward_uid: Some(uid.into()), ..Sources::default() };
+        Identity::new(&sources, random)
+    }
+
+    const AT_ONCE: Step = Step::TakeOver { transitions: 4 };
+
+    #[rstest]
+    #[case::dead_predecessor(identity("part-0", "a-1", 1).text(true).to_owned(), true, AT_ONCE)]
+    // a second container of the Pod, or a predecessor under SIGSTOP
+    #[case::somebody_holds_the_socket(identity("part-0", "a-1", 1).text(true).to_owned(), false, Step::Wait)]
+    #[case::holder_never_had_the_socket(identity("part-0", "a-1", 1).text(false).to_owned(), true, Step::Wait)]
+    #[case::one_uid_on_two_hosts(identity("part-1", "a-1", 1).text(true).to_owned(), true, Step::Wait)]
+    #[case::another_pod(identity("part-0", "b-2", 1).text(true).to_owned(), true, Step::Wait)]
+    #[case::a_go_program("part-0_7d0f6f0c-7c0b-4b57-9d6c-0c9a8b7a6d5e".to_owned(), true, Step::Wait)]
+    #[case::itself(identity("part-0", "a-1", 2).text(true).to_owned(), true, Step::Renew)]
+    #[case::itself_before_it_had_the_socket(identity("part-0", "a-1", 2).text(false).to_owned(), true, Step::Renew)]
+    fn a_fresh_lease_is_taken_from_a_dead_process_of_this_pod_only(
+        #[case] holder: String,
+        #[case] holds: bool,
+        #[case] step: Step,
+    ) {
+        let (me, now) = (identity("part-0", "a-1", 2), Instant::now());
+        let mut seen = Seen::default();
+        seen.observe(Some(held(&holder, 45)), now);
+        assert_eq!(decide(&me, holds, &seen, Duration::from_secs(45), now), step);
     }
 }

@@ -40,6 +40,13 @@ impl Leadership {
         until.unwrap_or_else(Instant::now)
     }
 
+    /// For how long the last renewal is older than the Lease lasts; `None` while the Lease lasts or where there is none.
+    pub(super) fn overdue(&self, lease: Duration) -> Option<Duration> {
+        let until = (*self.until.lock().expect("no panic while the deadline is locked"))?;
+        let renewed = until.checked_sub(self.renew_deadline)?;
+        Instant::now().checked_duration_since(renewed + lease)
+    }
+
     pub(super) fn renewed(&self, started: Instant) {
         *self.until.lock().expect("no panic while the deadline is locked") =
             Some(started + self.renew_deadline);

@@ -3,16 +3,20 @@
 use std::sync::{Arc, Mutex};
 
 use kube::api::{Patch, PatchParams};
+use program::pod::Sources;
 use rstest::rstest;
 use serde_json::{Value, json};
-use sim_apiserver::ApiServer;
+use sim_apiserver::{
+    ApiServer,
+    faults::{Answer, Rule, When},
+};
 use tokio::time::sleep;
 
 use super::*;
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-fn election(identity: &str) -> Election {
+fn election(identity: impl Into<Identity>) -> Election {
     Election {
         namespace: "kube-system".into(),
         name: "web".into(),
@@ -20,6 +24,7 @@ fn election(identity: &str) -> Election {
         lease: Duration::from_secs(15),
         renew_deadline: Duration::from_secs(10),
         retry_period: Duration::from_secs(2),
+        health: Health::default(),
     }
 }
 
@@ -157,4 +162,250 @@ impl Switch {
         });
         Client::new(service, "default")
     }
+}
+
+fn leases(server: &ApiServer) -> Api<Lease> {
+    Api::namespaced(server.client("admin"), "kube-system")
+}
+
+async fn holder(server: &ApiServer) -> String {
+    let lease = leases(server).get("web").await.unwrap();
+    lease.spec.and_then(|spec| spec.holder_identity).unwrap_or_default()
+}
+
+/// A process: its end drops everything that it had, without a word to the server.
+struct Process {
+    task: tokio::task::JoinHandle<()>,
+    tasks: TaskGroup,
+}
+
+impl Process {
+    fn start(client: Client, identity: Identity, name: &'static str, log: &Log) -> Self {
+        let (tasks, log) = (TaskGroup::new(), log.clone());
+        let own = tasks.clone();
+        let task = tokio::spawn(async move {
+            let stop = own.stop.clone();
+            let work = |_: Leadership| async move {
+                log.lock().unwrap().push(format!("{name} leads"));
+                stop.cancelled().await;
+            };
+            drop(lead(client, election(identity), Clock::system(), &own, work).await);
+        });
+        Self { task, tasks }
+    }
+
+    async fn kill(self) {
+        self.task.abort();
+        drop(self.task.await);
+    }
+}
+
+/// A process of the Pod `part-0` with this UID.
+fn in_pod(uid: &str, random: u64) -> Identity {
+    on_host("part-0", uid, random)
+}
+
+fn on_host(host_name: &str, uid: &str, random: u64) -> Identity {
+    let sources =
+        Sources { host_name: host_name.into(), downward_uid: Some(uid.into()), ..Sources::default() };
+    Identity::new(&sources, random)
+}
+
+/// Of a Pod that no other test knows: sockets belong to the machine.
+fn unique() -> String {
+    format!("{:032x}", fastrand::u128(..))
+}
+
+// fault 16: it waited for its own Lease, without addresses
+#[tokio::test(start_paused = true)]
+async fn a_process_killed_in_a_pod_that_stays_has_a_successor_at_once() {
+    let (server, log, uid) = (ApiServer::builder().build(), Log::default(), unique());
+    let first = Process::start(server.client("admin"), in_pod(&uid, 1), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    first.kill().await;
+    let began = Instant::now();
+    let _second = Process::start(server.client("admin"), in_pod(&uid, 2), "second", &log);
+    while story(&log).len() < 2 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+    assert!(began.elapsed() < Duration::from_secs(1));
+    assert!(holder(&server).await.starts_with(&format!("part-0_{uid}_")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_container_of_the_pod_waits_while_the_first_lives() {
+    let (server, log, uid) = (ApiServer::builder().build(), Log::default(), unique());
+    let first = Process::start(server.client("admin"), in_pod(&uid, 1), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let _second = Process::start(server.client("admin"), in_pod(&uid, 2), "second", &log);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(story(&log), ["first leads"]);
+    first.kill().await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+}
+
+// the socket is the stopped one's; the leader that took its Lease by time never had it
+#[tokio::test(start_paused = true)]
+async fn a_leader_without_the_socket_is_nobodys_dead_predecessor() {
+    let (server, log, uid) = (ApiServer::builder().build(), Log::default(), unique());
+    let stopped = in_pod(&uid, 1);
+    assert!(stopped.hold("kube-system", "web"));
+    let leader = Process::start(server.client("admin"), in_pod(&uid, 2), "leader", &log);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(holder(&server).await, in_pod(&uid, 2).text(false));
+    let third = in_pod(&uid, 3);
+    drop(stopped);
+    assert!(third.hold("kube-system", "web"));
+    let _third = Process::start(server.client("admin"), third, "third", &log);
+    sleep(Duration::from_secs(600)).await;
+    assert_eq!(story(&log), ["leader leads"]);
+    leader.kill().await;
+    sleep(Duration::from_secs(14)).await;
+    assert_eq!(story(&log), ["leader leads"], "and then by the rules of client-go");
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(story(&log), ["leader leads", "third leads"]);
+}
+
+// SIGSTOP: the process has its socket and its Lease, and may go on at any time
+#[tokio::test(start_paused = true)]
+async fn a_stopped_predecessor_keeps_its_lease_until_it_is_stale() {
+    let (server, log, uid) = (ApiServer::builder().build(), Log::default(), unique());
+    let stopped = in_pod(&uid, 1);
+    let first = Process::start(server.client("admin"), stopped.clone(), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    first.kill().await;
+    let _second = Process::start(server.client("admin"), in_pod(&uid, 2), "second", &log);
+    sleep(Duration::from_secs(14)).await;
+    assert_eq!(story(&log), ["first leads"]);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+    drop(stopped);
+}
+
+#[rstest]
+#[case::one_constant_uid_on_two_hosts(|uid: &str| (on_host("part-0", uid, 1), on_host("part-1", uid, 2)))]
+// a legacy token has no claim, and the downward API is not set up: no UID
+#[case::legacy_token(|_: &str| {
+    let sources = Sources { host_name: "part-0".into(), token: Some("e30.e30.c2ln".into()), ..Sources::default() };
+    (Identity::new(&sources, 1), Identity::new(&sources, 2))
+})]
+#[case::no_uid(|_: &str| (Identity::from("part-0_1"), Identity::from("part-0_2")))]
+// the kubelet makes a new sandbox for a static Pod, whose UID stays: the old one may still end
+#[case::static_pod_in_two_sandboxes(|uid: &str| {
+    let sandbox = |place: &str| Sources {
+        host_name: "node-1".into(), downward_uid: Some(uid.into()), place: place.into(), ..Sources::default()
+    };
+    (Identity::new(&sandbox("old"), 1), Identity::new(&sandbox("new"), 2))
+})]
+#[tokio::test(start_paused = true)]
+async fn without_proof_of_death_the_rules_of_client_go_hold(#[case] pair: fn(&str) -> (Identity, Identity)) {
+    let (server, log, (one, other)) = (ApiServer::builder().build(), Log::default(), pair(&unique()));
+    let first = Process::start(server.client("admin"), one, "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    first.kill().await;
+    let _second = Process::start(server.client("admin"), other, "second", &log);
+    sleep(Duration::from_secs(14)).await;
+    assert_eq!(story(&log), ["first leads"]);
+    sleep(Duration::from_secs(4)).await;
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_renewal_of_a_dead_process_that_arrives_after_the_takeover_changes_nothing() {
+    let (server, log, uid) = (ApiServer::builder().build(), Log::default(), unique());
+    let first = Process::start(server.client("admin"), in_pod(&uid, 1), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let mut late = leases(&server).get("web").await.unwrap();
+    first.kill().await;
+    let _second = Process::start(server.client("admin"), in_pod(&uid, 2), "second", &log);
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+    late.spec.as_mut().unwrap().renew_time = Some(MicroTime(Clock::system().now()));
+    let refused = leases(&server).replace("web", &PostParams::default(), &late).await.unwrap_err();
+    assert!(matches!(refused, kube::Error::Api(status) if status.is_conflict()));
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(story(&log), ["first leads", "second leads"]);
+}
+
+// fault 17
+#[rstest]
+#[case::slow(Rule { answer: Answer::Delay(Duration::from_secs(3)), ..writes("create") })]
+#[case::carried_out_and_the_answer_is_slow(Rule { when: When::After, answer: Answer::Delay(Duration::from_secs(3)), ..writes("create") })]
+#[case::carried_out_and_the_answer_is_lost(Rule { when: When::After, ..writes("create") })]
+#[tokio::test(start_paused = true)]
+async fn a_sigterm_during_the_first_write_of_the_lease_keeps_no_lease(#[case] rule: Rule) {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    server.faults().add(rule);
+    bind(&server).await;
+    let process = Process::start(server.client("part"), "first".into(), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    process.tasks.stop.cancel();
+    process.task.await.unwrap();
+    assert_eq!(story(&log), Vec::<String>::new());
+    assert_eq!(holder(&server).await, "");
+}
+
+fn writes(verb: &str) -> Rule {
+    Rule { verb: Some(verb.into()), resource: Some("leases".into()), nth: Some(1), ..Rule::new(Answer::Drop) }
+}
+
+/// The user `part` may do everything.
+async fn bind(server: &ApiServer) {
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "part"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "part"}]});
+    let api: Api<k8s_openapi::api::rbac::v1::ClusterRoleBinding> = Api::all(server.client("admin"));
+    api.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+}
+
+// fault 4
+#[tokio::test(start_paused = true)]
+async fn one_renewal_that_hangs_does_not_cost_the_lease() {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    bind(&server).await;
+    let (_life, leadership) = candidate(&server.client("part"), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let hangs = Answer::Delay(Duration::from_secs(3600));
+    server.faults().add(Rule { answer: hangs, ..writes("update") });
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!((server.faults().hits(), story(&log)), (1, vec!["first leads".to_owned()]));
+    assert!(leadership.lock().unwrap().as_ref().is_some_and(Leadership::is_current));
+}
+
+// fault 10
+#[tokio::test(start_paused = true)]
+async fn a_candidate_is_ready_when_it_has_read_the_lease_of_another() {
+    let server = ApiServer::builder().build();
+    let log = Log::default();
+    let (_first, _) = candidate(&server.client("admin"), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let waiting = election("second");
+    let health = waiting.health.clone();
+    let tasks = TaskGroup::new();
+    let own = tasks.clone();
+    let client = server.client("part");
+    tokio::spawn(async move { lead(client, waiting, Clock::system(), &own, |_| async {}).await });
+    sleep(Duration::from_secs(1)).await;
+    assert!(health.readiness_report().contains("cannot get the Lease web"), "{}", health.readiness_report());
+    assert_eq!(health.liveness_report(), "");
+    bind(&server).await;
+    sleep(Duration::from_secs(3)).await;
+    assert_eq!((health.readiness_report(), story(&log).len()), (String::new(), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_hangs_is_not_alive_once_its_lease_is_overdue_by_twenty_seconds() {
+    let leadership = Leadership::new(Duration::from_secs(10));
+    let overdue = || leadership.overdue(Duration::from_secs(15)).filter(|time| *time >= OVERDUE);
+    assert_eq!(overdue(), None);
+    leadership.renewed(Instant::now());
+    tokio::time::advance(Duration::from_secs(15 + 19)).await;
+    assert_eq!(overdue(), None);
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert_eq!(overdue(), Some(OVERDUE));
+    leadership.end();
+    assert_eq!(overdue(), None, "a Lease that is not ours is not overdue");
 }

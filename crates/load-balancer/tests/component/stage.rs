@@ -8,7 +8,7 @@ use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Event;
 use kube::Client;
 use load_balancer::{Config, ElectionTimes, Parts, run};
-use program::{Clock, TaskGroup};
+use program::{Clock, TaskGroup, health::Health};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster, User};
 use tokio::task::JoinHandle;
@@ -51,8 +51,9 @@ impl Controller {
             clock: Clock::starting_at(cluster.start()),
             dial,
             seed: 1,
-            identity: identity.to_owned(),
+            identity: identity.into(),
             metrics: None,
+            health: Health::default(),
         };
         let config = Config {
             workers: 32,

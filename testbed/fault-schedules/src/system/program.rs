@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::program::{Clock, TaskGroup};
+use ::program::{Clock, TaskGroup, health::Health};
 use cloud_controller_manager::balancers::Rules;
 use cloud_controller_manager::cluster::GuestCluster;
 use cloud_controller_manager::data_path::{Allowed, Policy};
@@ -105,8 +105,9 @@ async fn load_balancer(world: World, process: Process, identity: String, seed: u
         clock: world.clock,
         dial: world.dial,
         seed,
-        identity,
+        identity: identity.into(),
         metrics: None,
+        health: Health::default(),
     };
     let seconds = Duration::from_secs;
     let times = ElectionTimes { lease: seconds(15), renew_deadline: seconds(10), retry_period: seconds(2) };

@@ -7,6 +7,8 @@
 //!                                               network data, as it was given ───┘  else: in a Secret
 //! ```
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
 use crate::{
     config::Secret,
     yaml::{self, Map, Node},
@@ -18,6 +20,10 @@ const HEADER: &str = "#cloud-config";
 const JINJA: &str = "## template: jinja";
 /// Separates the parts where the user's data is no YAML; it stands in no sensible script.
 const BOUNDARY: &str = "==harvester-node-driver==";
+
+/// How cloud-init merges the driver's part into what the user's part brought (`#include`, `#cloud-config-archive`): lists
+/// are appended, and the user's values stay. By default it would replace the user's `runcmd` and `write_files`.
+const MERGE_TYPE: &str = "list(append)+dict(no_replace,recurse_list)+str()";
 
 /// User data that installs the guest agent, in one line: what to say to users whose image has none.
 pub const AGENT_USER_DATA: &str =
@@ -140,145 +146,29 @@ fn part_type(text: &str) -> Option<&'static str> {
     known.into_iter().find(|(start, _)| text.starts_with(start)).map(|(_, kind)| kind)
 }
 
-fn multipart(kind: &str, theirs: &str, ours: &str) -> String {
-    let part = |kind: &str, text: &str| {
-        format!("--{BOUNDARY}\nContent-Type: {kind}; charset=\"utf-8\"\nMIME-Version: 1.0\n\n{text}\n")
+/// Both parts as MIME. Each is base64: Python's email module, with which cloud-init reads them, takes letters beyond ASCII
+/// for another encoding where a part has none.
+fn multipart(kind: &str, user_data: &str, ours: &str) -> String {
+    let part = |kind: &str, merge: &str, text: &str| {
+        let lines = base64_lines(text);
+        format!(
+            "--{BOUNDARY}\nContent-Type: {kind}; charset=\"utf-8\"\nMIME-Version: 1.0\nContent-Transfer-Encoding: \
+             base64\n{merge}\n{lines}"
+        )
     };
     format!(
         "Content-Type: multipart/mixed; boundary=\"{BOUNDARY}\"\nMIME-Version: 1.0\n\n{}{}--{BOUNDARY}--\n",
-        part(kind, theirs),
-        part("text/cloud-config", ours)
+        part(kind, "", user_data),
+        part("text/cloud-config", &format!("Merge-Type: {MERGE_TYPE}\n"), ours)
     )
 }
 
-#[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    const LAST: &str = "#cloud-config
-hostname: demo-1
-write_files:
-- content: H4sIAAAA
-  encoding: gzip+b64
-  path: /usr/local/custom_script/install.sh
-  permissions: '0644'
-runcmd:
-- sh /usr/local/custom_script/install.sh
-";
-
-    fn build(theirs: &str, last: &str) -> Result<CloudInit, String> {
-        let keys = ["ssh-rsa AAAA\n".to_owned()];
-        let ours = Ours { ssh_user: "opensuse", public_keys: &keys, ..Ours::default() };
-        CloudInit::build(&ours, theirs, last, "")
-    }
-
-    fn user_data(theirs: &str, last: &str) -> String {
-        build(theirs, last).unwrap().user_data.0
-    }
-
-    #[test]
-    fn the_install_script_comes_after_what_the_user_runs_and_scalars_keep_their_text() {
-        let theirs = "#cloud-config\nhostname: mine\npackages: [qemu-guest-agent]\nrepo_update: yes\n\
-                      write_files: [{path: /a, permissions: 012, content: 1e3}]\nruncmd:\n- [systemctl, start, x]\n";
-        let expected = "#cloud-config
-ssh_authorized_keys:
-  - \"ssh-rsa AAAA\"
-hostname: mine
-packages:
-  - qemu-guest-agent
-repo_update: yes
-write_files:
-  - path: /a
-    permissions: 012
-    content: 1e3
-  - content: H4sIAAAA
-    encoding: gzip+b64
-    path: /usr/local/custom_script/install.sh
-    permissions: \"0644\"
-runcmd:
-  - - systemctl
-    - start
-    - x
-  - sh /usr/local/custom_script/install.sh
-";
-        assert_eq!(user_data(theirs, LAST), expected);
-    }
-
-    #[test]
-    fn user_data_without_the_header_is_read_too() {
-        assert_eq!(user_data("packages: [a]\n", ""), user_data("#cloud-config\npackages: [a]\n", ""));
-    }
-
-    #[test]
-    fn a_template_stays_one() {
-        let text = user_data("## template: jinja\n#cloud-config\nfqdn: '{{ v1.local_hostname }}'\n", "");
-        assert!(text.starts_with("## template: jinja\n#cloud-config\nssh_authorized_keys:\n"), "{text}");
-        assert!(text.contains("fqdn: \"{{ v1.local_hostname }}\"\n"), "{text}");
-    }
-
-    #[test]
-    fn a_password_opens_login_by_password_and_the_users_own_list_of_keys_is_appended() {
-        let keys = ["ssh-rsa AAAA\n".to_owned()];
-        let ours = Ours { ssh_user: "opensuse", password: "007", public_keys: &keys, docker_group: false };
-        let built = CloudInit::build(&ours, "ssh_authorized_keys: [ssh-ed25519 BBBB]", "", "").unwrap();
-        let expected = "#cloud-config\nuser: \"opensuse\"\npassword: \"007\"\nchpasswd:\n  expire: false\nssh_pwauth: true\n\
-            ssh_authorized_keys:\n  - \"ssh-rsa AAAA\"\n  - ssh-ed25519 BBBB\n";
-        assert_eq!(built.user_data.0, expected);
-    }
-
-    #[test]
-    fn a_hand_made_configuration_may_ask_for_a_docker_user() {
-        let keys = ["ssh-rsa AAAA".to_owned()];
-        let ours = Ours { ssh_user: "core", public_keys: &keys, docker_group: true, ..Ours::default() };
-        let text = CloudInit::build(&ours, "", "", "").unwrap().user_data.0;
-        assert!(text.contains("groups:\n  - \"docker\"\nusers:\n  - name: \"core\"\n"), "{text}");
-        assert!(!text.starts_with("#cloud-config\nssh_authorized_keys"), "{text}");
-    }
-
-    // pitfalls-node-driver.md B16
-    #[test]
-    fn a_script_is_kept_beside_our_part() {
-        let text = user_data("#!/bin/sh\necho 'a: b'\n", LAST);
-        assert!(text.starts_with("Content-Type: multipart/mixed;"), "{text}");
-        assert!(text.contains(
-            "text/x-shellscript; charset=\"utf-8\"\nMIME-Version: 1.0\n\n#!/bin/sh\necho 'a: b'\n"
-        ));
-        assert!(text.contains("text/cloud-config") && text.contains("install.sh"), "{text}");
-    }
-
-    #[rstest]
-    #[case::list("- a\n", "the user data cannot be read as cloud-config: it is no mapping")]
-    #[case::broken("a: [", "the user data cannot be read as cloud-config")]
-    #[case::runcmd_as_text("runcmd: reboot\n", "runcmd must be a list, because rancher-machine appends")]
-    fn what_cannot_be_carried_out_is_refused(#[case] theirs: &str, #[case] part: &str) {
-        let error = build(theirs, LAST).unwrap_err();
-        assert!(error.contains(part), "{error}");
-        assert!(error.lines().count() == 1 && !error.contains('"'), "{error}");
-    }
-
-    #[test]
-    fn what_the_driver_overrides_is_told() {
-        let ours = Ours { ssh_user: "a", password: "b", ..Ours::default() };
-        let built = CloudInit::build(&ours, "chpasswd: [x]", "", "").unwrap();
-        assert_eq!(built.notes, ["user data: chpasswd is not used, the driver sets it to something else"]);
-    }
-
-    #[test]
-    fn the_agents_user_data_is_good_user_data() {
-        assert!(user_data(AGENT_USER_DATA, LAST).contains("- qemu-guest-agent\n"));
-    }
-
-    // pitfalls-node-driver.md B15: each text by its own length
-    #[rstest]
-    #[case::short(10, 10, false)]
-    #[case::long_user_data(3000, 0, true)]
-    #[case::long_network_data(0, 2049, true)]
-    #[case::just_fits(0, 2048, false)]
-    fn long_texts_go_into_a_secret(#[case] user: usize, #[case] network: usize, #[case] expected: bool) {
-        let theirs = format!("a: {}\n", "x".repeat(user));
-        let built = CloudInit::build(&Ours::default(), &theirs, "", &"n".repeat(network)).unwrap();
-        assert_eq!(built.needs_secret(), expected);
-    }
+/// Base64 in lines as RFC 2045 has them.
+fn base64_lines(text: &str) -> String {
+    let encoded = STANDARD.encode(text);
+    let lines = encoded.as_bytes().chunks(76).map(String::from_utf8_lossy);
+    lines.flat_map(|line| [line, "\n".into()]).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -51,6 +51,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let folder = workspace::target().join("node-driver");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+    let mut packaged = vec![];
     for (arch, target) in TARGETS {
         let there = is_installed(target)? || is_own(target) && install(target)?;
         ensure!(
@@ -75,14 +76,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         fs::write(&file, format!("{sum}  {NAME}-{arch}.tar.gz\n"))
             .with_context(|| format!("write {file}"))?;
         println!("ok    {} ({} KiB)", archive.display(), fs::metadata(&archive)?.len() >> 10);
-        if arch == "amd64" {
-            let manifest = folder.join("node-driver.yaml");
-            fs::write(&manifest, node_driver(&options.url, arch, &sum)).context("write the NodeDriver")?;
-            if cfg!(target_arch = "x86_64") && !starts_in_a_chroot(&archive, &folder)? {
-                return Ok(false);
-            }
+        if is_own(target) && !starts_in_a_chroot(&archive, &folder)? {
+            return Ok(false);
         }
+        packaged.push((arch, sum));
     }
+    let manifest = manifest(&options.url, &packaged).context("no architecture was packaged")?;
+    fs::write(folder.join("node-driver.yaml"), manifest).context("write the NodeDriver")?;
     Ok(true)
 }
 
@@ -204,6 +204,11 @@ fn checksum(file: &Path) -> Result<String> {
     Ok(Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
+/// The NodeDriver of the first architecture that was packaged: of amd64, where that can be built here.
+fn manifest(url: &str, packaged: &[(&str, String)]) -> Option<String> {
+    packaged.first().map(|(arch, sum)| node_driver(url, arch, sum))
+}
+
 /// The NodeDriver, with the annotations that Rancher itself sets on it.
 fn node_driver(url: &str, arch: &str, sum: &str) -> String {
     format!(
@@ -299,6 +304,15 @@ mod tests {
         assert!(!is_static(&elf(&[6, 3, 1])));
         assert!(!is_static(&elf(&[1])[..0x42]), "cut off");
         assert!(!is_static(b"#!/bin/sh"));
+    }
+
+    #[test]
+    fn where_only_arm64_was_packaged_the_node_driver_names_it() {
+        let text = manifest("https://example.com/v1", &[("arm64", "abc".to_owned())]).unwrap();
+        assert!(text.contains("-arm64.tar.gz\n") && text.contains("  checksum: abc\n"), "{text}");
+        let both = [("amd64", "abc".to_owned()), ("arm64", "def".to_owned())];
+        assert!(manifest("https://example.com/v1", &both).unwrap().contains("-amd64.tar.gz\n"));
+        assert_eq!(manifest("https://example.com/v1", &[]), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Harvester's API, as far as a machine needs it.
 
+mod answer;
 mod error;
 pub mod follow;
 
@@ -57,7 +58,7 @@ impl Order {
 
 impl Host {
     pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client, namespace: namespace.to_owned() }
+        Self { client: answer::limited(client), namespace: namespace.to_owned() }
     }
 
     pub fn client(&self) -> Client {

@@ -6,6 +6,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::yaml;
+
 /// What a configuration offers, as far as it matters for getting on the network.
 #[derive(Debug, Default)]
 struct Found {
@@ -20,6 +22,7 @@ struct Found {
 /// # Errors
 /// Everything that is wrong with it, one sentence each.
 pub fn check(text: &str) -> Result<(), Vec<String>> {
+    yaml::check_size(text).map_err(|fault| vec![format!("the network data is too long: {fault}")])?;
     let root: Value =
         serde_saphyr::from_str(text).map_err(|_| vec!["the network data is no YAML".to_owned()])?;
     let root = root.get("network").unwrap_or(&root);
@@ -172,6 +175,15 @@ config:
 - {type: physical, name: enp1s0, subnets: [{type: static, address: 192.0.2.9/24, gateway: 192.0.2.1}]}
 - {type: nameserver, address: [192.0.2.53]}
 ";
+
+    #[test]
+    fn aliases_that_write_out_too_much_are_refused_before_they_are() {
+        let mut text = format!("version: 2\nethernets: {{a: &a '{}'}}\nb: [", "x".repeat(1000));
+        text.push_str(&vec!["*a"; 100_000].join(", "));
+        text.push(']');
+        let faults = check(&text).unwrap_err();
+        assert!(faults.len() == 1 && faults[0].contains("more than 1 MiB"), "{faults:?}");
+    }
 
     #[rstest]
     #[case::static_v1(STATIC)]

@@ -53,8 +53,10 @@ pub enum GpuPlace {
 impl GpuPlace {
     /// By Harvester's Setting `server-version`.
     pub fn of(server_version: &str) -> Self {
-        let version = server_version.trim_start_matches('v');
-        if version.starts_with("1.8.") { Self::HostDevices } else { Self::Gpus }
+        let mut numbers =
+            server_version.trim_start_matches('v').split(|letter: char| !letter.is_ascii_digit());
+        let is_1_8 = numbers.next() == Some("1") && numbers.next() == Some("8");
+        if is_1_8 { Self::HostDevices } else { Self::Gpus }
     }
 }
 

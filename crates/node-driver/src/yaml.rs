@@ -15,6 +15,8 @@ pub use merge::{Conflict, merge};
 
 /// Nodes of one document, aliases written out: a document that grows beyond this is an attack or a mistake.
 const MOST_NODES: usize = 100_000;
+/// Bytes of its scalars, aliases written out: no Secret can hold more.
+const MOST_BYTES: usize = 1 << 20;
 const DEEPEST: usize = 64;
 
 /// A node of a document.
@@ -105,6 +107,33 @@ fn same_key(one: &Node, other: &Node) -> bool {
 /// # Errors
 /// One line: where the YAML is broken, or why it is no mapping.
 pub fn parse(text: &str) -> Result<Map, String> {
+    match read(text).map_err(|(Broken(reason) | TooLong(reason))| reason)? {
+        None => Ok(Map::default()),
+        Some(Node::Map(map)) => Ok(map),
+        Some(node) if node.is_null() => Ok(Map::default()),
+        Some(_) => Err("it is no mapping of keys to values".to_owned()),
+    }
+}
+
+/// Whether a document stays within the limits once its aliases are written out. A broken one does.
+///
+/// # Errors
+/// One line: which limit.
+pub fn check_size(text: &str) -> Result<(), String> {
+    match read(text) {
+        Err(TooLong(reason)) => Err(reason),
+        Err(Broken(_)) | Ok(_) => Ok(()),
+    }
+}
+
+/// Why a document is not read.
+enum Error {
+    Broken(String),
+    TooLong(String),
+}
+use Error::{Broken, TooLong};
+
+fn read(text: &str) -> Result<Option<Node>, Error> {
     let mut options = Options::default();
     options.set_emit_comments(false);
     options.flow_nesting_limit = DEEPEST;
@@ -112,21 +141,16 @@ pub fn parse(text: &str) -> Result<Map, String> {
     let mut builder = Builder::default();
     let mut documents = 0;
     for event in Parser::new_from_str_with_options(text, options) {
-        let (event, _) = event.map_err(|error| one_line(&error.to_string()))?;
+        let (event, _) = event.map_err(|error| Broken(one_line(&error.to_string())))?;
         if matches!(event, Event::DocumentStart(..)) {
             documents += 1;
             if documents > 1 {
-                return Err("more than one YAML document".to_owned());
+                return Err(Broken("more than one YAML document".to_owned()));
             }
         }
         builder.take(event)?;
     }
-    match builder.root {
-        None => Ok(Map::default()),
-        Some(Node::Map(map)) => Ok(map),
-        Some(node) if node.is_null() => Ok(Map::default()),
-        Some(_) => Err("it is no mapping of keys to values".to_owned()),
-    }
+    Ok(builder.root)
 }
 
 fn one_line(text: &str) -> String {
@@ -142,27 +166,27 @@ enum Open {
 #[derive(Default)]
 struct Builder {
     open: Vec<Open>,
-    anchors: HashMap<usize, (Node, usize)>,
-    nodes: usize,
+    anchors: HashMap<usize, (Node, Size)>,
+    size: Size,
     root: Option<Node>,
 }
 
 impl Builder {
-    fn take(&mut self, event: Event<'_>) -> Result<(), String> {
+    fn take(&mut self, event: Event<'_>) -> Result<(), Error> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.count(1)?;
+                self.count(Size { nodes: 1, bytes: text.len() })?;
                 let (plain, tag) = (style == ScalarStyle::Plain, tag_text(tag));
                 self.complete(Node::Scalar { text: text.into_owned(), plain, tag }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
                 self.open.push(Open::List { items: vec![], tag: tag_text(tag), anchor });
-                self.count(1)
+                self.count(Size { nodes: 1, bytes: 0 })
             }
             Event::MappingStart(_, anchor, tag) => {
                 let map = Map { entries: vec![], tag: tag_text(tag) };
                 self.open.push(Open::Map { map, key: None, merged: vec![], anchor });
-                self.count(1)
+                self.count(Size { nodes: 1, bytes: 0 })
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(Open::List { items, tag, anchor }) => self.complete(Node::List { items, tag }, anchor),
@@ -170,24 +194,33 @@ impl Builder {
                     let map = with_merged(map, merged)?;
                     self.complete(Node::Map(map), anchor)
                 }
-                None => Err("a collection ends that did not begin".to_owned()),
+                None => Err(Broken("a collection ends that did not begin".to_owned())),
             },
             Event::Alias(anchor) => {
-                let known = self.anchors.get(&anchor).cloned();
-                let (node, nodes) = known.ok_or("an alias stands inside of what it means")?;
-                self.count(nodes)?;
+                let known = self.anchors.get(&anchor).map(|(_, size)| *size);
+                let inside = || Broken("an alias stands inside of what it means".to_owned());
+                // counted before it is written out
+                self.count(known.ok_or_else(inside)?)?;
+                let node = self.anchors[&anchor].0.clone();
                 self.complete(node, 0)
             }
             _ => Ok(()),
         }
     }
 
-    fn count(&mut self, nodes: usize) -> Result<(), String> {
-        self.nodes += nodes;
-        if self.nodes > MOST_NODES { Err(format!("it has more than {MOST_NODES} values")) } else { Ok(()) }
+    fn count(&mut self, more: Size) -> Result<(), Error> {
+        self.size = self.size.plus(more);
+        if self.size.nodes > MOST_NODES {
+            return Err(TooLong(format!("it has more than {MOST_NODES} values")));
+        }
+        if self.size.bytes > MOST_BYTES {
+            let mib = MOST_BYTES >> 20;
+            return Err(TooLong(format!("it has more than {mib} MiB of text, its aliases written out")));
+        }
+        Ok(())
     }
 
-    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), String> {
+    fn complete(&mut self, node: Node, anchor: usize) -> Result<(), Error> {
         if anchor != 0 {
             self.anchors.insert(anchor, (node.clone(), size(&node)));
         }
@@ -196,7 +229,7 @@ impl Builder {
             Some(Open::List { items, .. }) => items.push(node),
             Some(Open::Map { map, key, merged, .. }) => match key.take() {
                 None if matches!(node, Node::Scalar { .. }) => *key = Some(node),
-                None => return Err("a key is a list or a mapping".to_owned()),
+                None => return Err(Broken("a key is a list or a mapping".to_owned())),
                 Some(Node::Scalar { text, plain: true, tag: None }) if text == "<<" => merged.push(node),
                 Some(key) => map.insert(key, node),
             },
@@ -206,7 +239,7 @@ impl Builder {
 }
 
 /// What `<<` brings is there unless the map itself says otherwise; of several, the first wins.
-fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, String> {
+fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, Error> {
     for node in merged {
         let sources = match node {
             Node::List { items, .. } => items,
@@ -214,7 +247,7 @@ fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, String> {
         };
         for source in sources {
             let Node::Map(source) = source else {
-                return Err("<< stands before what is no mapping".to_owned());
+                return Err(Broken("<< stands before what is no mapping".to_owned()));
             };
             for (key, value) in source.entries {
                 if !map.entries.iter().any(|(known, _)| same_key(known, &key)) {
@@ -226,11 +259,28 @@ fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, String> {
     Ok(map)
 }
 
-fn size(node: &Node) -> usize {
+/// How much a node is, aliases written out.
+#[derive(Clone, Copy, Default)]
+struct Size {
+    nodes: usize,
+    bytes: usize,
+}
+
+impl Size {
+    fn plus(self, other: Self) -> Self {
+        Self { nodes: self.nodes + other.nodes, bytes: self.bytes + other.bytes }
+    }
+}
+
+fn size(node: &Node) -> Size {
+    let own = |bytes| Size { nodes: 1, bytes };
     match node {
-        Node::Scalar { .. } => 1,
-        Node::List { items, .. } => 1 + items.iter().map(size).sum::<usize>(),
-        Node::Map(map) => 1 + map.entries.iter().map(|(key, value)| size(key) + size(value)).sum::<usize>(),
+        Node::Scalar { text, .. } => own(text.len()),
+        Node::List { items, .. } => items.iter().map(size).fold(own(0), Size::plus),
+        Node::Map(map) => {
+            let entries = map.entries.iter().map(|(key, value)| size(key).plus(size(value)));
+            entries.fold(own(0), Size::plus)
+        }
     }
 }
 

@@ -202,6 +202,11 @@ fn vgpus_go_where_this_harvester_wants_them() {
         ("v1.7.1", "gpus", "hostDevices"),
         ("v1.8.0", "hostDevices", "gpus"),
         ("1.8.2-rc1", "hostDevices", "gpus"),
+        // builds of a branch have no third number
+        ("v1.8-head", "hostDevices", "gpus"),
+        ("v1.80.1", "gpus", "hostDevices"),
+        ("v11.8.0", "gpus", "hostDevices"),
+        ("master-1.8.2-head", "gpus", "hostDevices"),
         ("v1.9.0-rc6", "gpus", "hostDevices"),
         ("", "gpus", "hostDevices"),
     ] {

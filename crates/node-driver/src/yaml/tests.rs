@@ -94,6 +94,24 @@ fn what_is_lost_is_told() {
     assert_eq!(lost, ["a", "m.n"]);
 }
 
+#[test]
+fn aliases_write_out_no_more_than_a_secret_can_hold() {
+    let billion = |times: usize| {
+        let aliases = vec!["*a"; times].join(", ");
+        format!("a: &a '{}'\nb: [{aliases}]\n", "x".repeat(1000))
+    };
+    assert!(parse(&billion(900)).is_ok());
+    let error = parse(&billion(2000)).unwrap_err();
+    assert!(error.contains("more than 1 MiB"), "{error}");
+    // aliases of aliases: few values, and each the tenfold of the one before
+    let mut nested = format!("l0: &l0 '{}'\n", "x".repeat(100_000));
+    for level in 1..4 {
+        let below = vec![format!("*l{}", level - 1); 10].join(", ");
+        nested.push_str(&format!("l{level}: &l{level} [{below}]\n"));
+    }
+    assert!(parse(&nested).unwrap_err().contains("more than 1 MiB"));
+}
+
 fn node() -> impl Strategy<Value = Node> {
     let text = prop_oneof![any::<String>(), "[ -~\n]{0,40}", "[a-z: #\n\t'\"|>-]{0,30}"];
     let leaf =

@@ -120,7 +120,11 @@ pub const ALL: [Flag; 35] = [
     text(CPU_MODEL, "", "CPU model; Harvester's default if empty"),
     text(HOST_DEVICE_INFO, "", r#"PCI devices: {"hostDevices":[{"name":"hostdevice-1","deviceName":"…"}]}"#),
     text(VM_LABELS, "", r#"More labels for the VM: {"key":"value"}"#),
-    text(CREATE_TIMEOUT, "", "Seconds until a machine must be up, 600 if empty"),
+    text(
+        CREATE_TIMEOUT,
+        "",
+        "Seconds to wait for the VM to run, and again for its address; 600 each if empty",
+    ),
 ];
 
 struct StringFlag {

@@ -21,7 +21,8 @@ use crate::{
 };
 pub use devices::{Disk, Nic, Source};
 
-/// How long a machine may take to come up where nothing else was asked for; what upstream's 120 tries come to.
+/// How long a VM may take to run, and again to have an address, where nothing else was asked for; what upstream's 120
+/// tries come to.
 pub const TIMEOUT: Duration = Duration::from_secs(600);
 /// The longest time that can be asked for.
 const LONGEST: u64 = 24 * 3600;

@@ -67,11 +67,33 @@ pub struct Wait {
     /// `namespace/name` of the VM, as people read it.
     pub name: String,
     pub goal: Goal,
+    /// For each phase.
     pub limit: Duration,
     /// What is known of the VM.
     pub start: Start,
     /// When it begins, by the clock on the wall.
     pub since: Timestamp,
+}
+
+/// How long a wait has lasted. A VM that is to be up goes through two phases: until its instance runs (the image is
+/// copied), and until its guest has an address (the agent starts). Each has the whole limit, as each has with upstream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Elapsed {
+    /// Since the wait began.
+    pub total: Duration,
+    /// When the instance was first seen running.
+    pub ran_after: Option<Duration>,
+}
+
+impl Elapsed {
+    /// When the present phase is over.
+    fn deadline(&self, limit: Duration) -> Duration {
+        self.ran_after.unwrap_or_default() + limit
+    }
+
+    fn phase(&self) -> &'static str {
+        if self.ran_after.is_some() { "for its address" } else { "for it to run" }
+    }
 }
 
 /// What follows from what was seen.
@@ -93,21 +115,25 @@ pub enum Step {
     },
 }
 
-/// Decides; `name` is `namespace/name` of the VM, `elapsed` the time since the wait began.
-pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Duration) -> Step {
-    let over = elapsed >= limit;
+/// The instance that counts for this goal, if it runs.
+fn running<'a>(goal: &Goal, seen: &'a Seen) -> Option<&'a VirtualMachineInstance> {
+    let Goal::Up { not } = goal else { return None };
+    // an instance of an earlier VM of this name may still be on its way out
+    let of_vm = |owner: &OwnerReference| seen.vm().is_some_and(|vm| vm.uid().as_ref() == Some(&owner.uid));
+    let instance = seen.instance()?;
+    let counts = (not.is_none() || instance.uid() != *not) && instance.owner_references().iter().all(of_vm);
+    let runs = instance.status.as_ref().is_some_and(|status| status.phase == "Running");
+    Some(instance).filter(|_| counts && runs)
+}
+
+/// Decides; `name` is `namespace/name` of the VM, `limit` that of each phase.
+pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Duration) -> Step {
+    let deadline = elapsed.deadline(limit);
+    let over = elapsed.total >= deadline;
     let seconds = limit.as_secs();
     match goal {
-        Goal::Up { not } => {
-            // one of an earlier VM of this name may still be on its way out
-            let of_vm =
-                |owner: &OwnerReference| seen.vm().is_some_and(|vm| vm.uid().as_ref() == Some(&owner.uid));
-            let instance = seen.instance().filter(|instance| {
-                (not.is_none() || instance.uid() != *not) && instance.owner_references().iter().all(of_vm)
-            });
-            let running = instance
-                .filter(|instance| instance.status.as_ref().is_some_and(|status| status.phase == "Running"));
-            if let Some(address) = running.and_then(address::of) {
+        Goal::Up { .. } => {
+            if let Some(address) = running(goal, seen).and_then(address::of) {
                 return Step::Done(Some(address));
             }
             let known = seen.vm.known();
@@ -115,7 +141,11 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
             match (known && cause.weight == Weight::Final, over) {
                 (true, _) => return Step::Failed(cause.text),
                 (false, true) => {
-                    return Step::Over(format!("VM {name} is not up after {seconds} s: {}", cause.text));
+                    let phase = elapsed.phase();
+                    return Step::Over(format!(
+                        "VM {name} is not up after {seconds} s of waiting {phase}: {}",
+                        cause.text
+                    ));
                 }
                 (false, false) => {}
             }
@@ -159,9 +189,9 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Duration, limit: Du
             }
         }
     }
-    let late = elapsed >= GRACE;
+    let late = elapsed.total >= GRACE;
     Step::Wait {
-        until: if late { limit } else { GRACE.min(limit) },
+        until: if late { deadline } else { GRACE.min(deadline) },
         investigate: late && matches!(goal, Goal::Up { .. }),
         look: late && !(seen.vm.known() && (seen.instance.known() || !goal.has_instance())),
     }
@@ -182,13 +212,18 @@ pub async fn until(host: &Host, wait: &Wait, say: &Say) -> Result<Option<Ipv4Add
         followed.add(instances, by_name(), *start, |news| Heard::Instance(news.read()));
     }
     let mut seen = Seen { since: Some(*since), ..Seen::default() };
-    let (began, mut investigating, mut looked, mut looked_last) = (Instant::now(), false, false, false);
-    let mut told: Vec<String> = vec![];
+    let (began, mut investigating, mut looked) = (Instant::now(), false, false);
+    // the phase at whose end both were read
+    let mut looked_last = None;
+    let (mut told, mut ran_after) = (Vec::<String>::new(), None);
     loop {
-        match decide(goal, &seen, name, began.elapsed(), *limit) {
+        let total = began.elapsed();
+        ran_after = ran_after.or(running(goal, &seen).map(|_| total));
+        let elapsed = Elapsed { total, ran_after };
+        match decide(goal, &seen, name, elapsed, *limit) {
             Step::Done(address) => return Ok(address),
-            Step::Over(_) if !looked_last => {
-                looked_last = true;
+            Step::Over(_) if looked_last != Some(elapsed.phase()) => {
+                looked_last = Some(elapsed.phase());
                 look(host, machine, goal, &mut seen).await;
             }
             Step::Failed(cause) | Step::Over(cause) => return Err(cause),

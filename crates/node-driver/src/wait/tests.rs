@@ -39,6 +39,10 @@ fn gone() -> Goal {
     Goal::Gone { uid: "vm".into() }
 }
 
+fn since(total: Duration) -> Elapsed {
+    Elapsed { total, ran_after: None }
+}
+
 const WAIT: Step = Step::Wait { until: GRACE, investigate: false, look: false };
 
 fn done(address: &str) -> Step {
@@ -86,13 +90,13 @@ fn what_was_seen_decides(
     #[case] elapsed: Duration,
     #[case] expected: Step,
 ) {
-    assert_eq!(decide(&goal, &seen, "shop/demo-1", elapsed, LIMIT), expected);
+    assert_eq!(decide(&goal, &seen, "shop/demo-1", since(elapsed), LIMIT), expected);
 }
 
 #[rstest]
 #[case::deleted(up(), Seen { vm: Objects::these(vec![]), ..Seen::default() }, SOON, "was deleted in the meantime")]
 #[case::agent(up(), Seen { vm: vm(&json!({})), instance: instance("Running", ""), ..Seen::default() }, LIMIT,
-    "VM shop/demo-1 is not up after 600 s: guest agent missing")]
+    "VM shop/demo-1 is not up after 600 s of waiting for it to run: guest agent missing")]
 #[case::does_not_stop(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, LIMIT, "still runs after 600 s")]
 #[case::held(gone(), Seen { vm: vm(&json!({"finalizers": ["a/b"]})), ..Seen::default() }, LIMIT, "still exists after 600 s: held by a/b")]
 #[case::not_known(gone(), Seen { trouble: Some("no route".into()), ..Seen::default() }, LIMIT, "is unknown after 600 s: no route")]
@@ -102,11 +106,31 @@ fn an_end_without_success_says_why(
     #[case] elapsed: Duration,
     #[case] part: &str,
 ) {
-    let cause = match decide(&goal, &seen, "shop/demo-1", elapsed, LIMIT) {
+    let cause = match decide(&goal, &seen, "shop/demo-1", since(elapsed), LIMIT) {
         Step::Failed(cause) if elapsed < LIMIT => cause,
         Step::Over(cause) if elapsed >= LIMIT => cause,
         step => panic!("{step:?}"),
     };
     assert!(cause.contains(part), "{cause}");
     assert_eq!(cause, host::calm(&cause), "never the words for an absent machine");
+}
+
+#[rstest]
+#[case::runs_in_time(590, Some(590), Step::Wait { until: Duration::from_secs(1190), investigate: true, look: false })]
+#[case::just_before_its_end(1189, Some(590), Step::Wait { until: Duration::from_secs(1190), investigate: true, look: false })]
+fn a_vm_that_runs_has_the_whole_limit_for_its_address(
+    #[case] total: u64,
+    #[case] ran_after: Option<u64>,
+    #[case] expected: Step,
+) {
+    let seen = Seen { vm: vm(&json!({})), instance: instance("Running", ""), ..Seen::default() };
+    let elapsed =
+        Elapsed { total: Duration::from_secs(total), ran_after: ran_after.map(Duration::from_secs) };
+    assert_eq!(decide(&up(), &seen, "shop/demo-1", elapsed, LIMIT), expected);
+    let elapsed = Elapsed { total: Duration::from_secs(1190), ..elapsed };
+    let Step::Over(cause) = decide(&up(), &seen, "shop/demo-1", elapsed, LIMIT) else { panic!("not over") };
+    assert!(
+        cause.starts_with("VM shop/demo-1 is not up after 600 s of waiting for its address: "),
+        "{cause}"
+    );
 }

@@ -231,7 +231,7 @@ async fn a_missing_agent_is_named_when_the_time_is_over_and_not_before() {
             assert!(!harvester.get(&instance_path()).await.is_null());
         })
         .await;
-    assert!(text.contains("is not up after 420 s: guest agent missing"), "{text}");
+    assert!(text.contains("is not up after 420 s of waiting for its address: guest agent missing"), "{text}");
     assert!(
         text.ends_with(
             "{packages: [qemu-guest-agent], runcmd: [[systemctl, enable, --now, qemu-guest-agent.service]]}"
@@ -287,7 +287,12 @@ async fn refused_causes_are_left_out() {
         }
     }
     let (text, _) = fails(&harvester, &[("harvester-create-timeout", json!("60"))], async |_| {}).await;
-    assert!(text.contains("is not up after 60 s: VM shop/demo-pool1-x7k2m-9d4tq does not get on"), "{text}");
+    assert!(
+        text.contains(
+            "is not up after 60 s of waiting for it to run: VM shop/demo-pool1-x7k2m-9d4tq does not get on"
+        ),
+        "{text}"
+    );
 }
 
 /// The same from Harvester's own quota, by the simulation of it.
@@ -346,7 +351,7 @@ async fn a_silent_agent_is_named_when_the_time_is_over() {
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.driver(store.path()).configured(&silent_agent());
     let text = driver.create().await.unwrap_err().to_string();
-    assert!(text.contains("is not up after 30 s: guest agent missing"), "{text}");
+    assert!(text.contains("is not up after 30 s of waiting for its address: guest agent missing"), "{text}");
     assert!(harvester.vm().await.is_null());
 }
 
@@ -444,5 +449,61 @@ async fn a_machine_that_no_watch_tells_of_is_up_all_the_same(
     assert_eq!(driver.config().ip_address, "192.0.2.9");
     assert!(!harvester.vm().await.is_null());
     let seconds = began.elapsed().as_secs();
+    assert!((expected..expected + 5).contains(&seconds), "{seconds}");
+}
+
+/// An instance in this phase, with this address.
+async fn set_instance(harvester: &Harvester, phase: &str, address: &str) {
+    let status = json!({"phase": phase, "interfaces": [{"name": "nic-0", "ipAddress": address}]});
+    if harvester.get(&instance_path()).await.is_null() {
+        harvester
+            .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+                "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"networks": [{"name": "nic-0"}]}}))
+            .await;
+    }
+    harvester.patch(&instance_path(), &json!({"status": status})).await;
+}
+
+/// Ten minutes for the copy of the image, and ten more for the guest and its agent.
+#[tokio::test(start_paused = true)]
+async fn a_slow_image_and_a_slow_agent_have_ten_minutes_each() {
+    let harvester = Harvester::start().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
+    let creating = driver.driver.clone();
+    let creating = tokio::spawn(async move { creating.create().await });
+    while harvester.vm().await.is_null() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    set_instance(&harvester, "Scheduling", "").await;
+    tokio::time::sleep(std::time::Duration::from_secs(590)).await;
+    set_instance(&harvester, "Running", "").await;
+    tokio::time::sleep(std::time::Duration::from_secs(590)).await;
+    set_instance(&harvester, "Running", "192.0.2.9").await;
+    creating.await.unwrap().unwrap();
+    assert_eq!(driver.config().ip_address, "192.0.2.9");
+}
+
+#[rstest]
+#[case::never_runs("Scheduling", "is not up after 600 s of waiting for it to run: ", 600)]
+#[case::runs_without_address(
+    "Running",
+    "is not up after 600 s of waiting for its address: guest agent missing",
+    690
+)]
+#[tokio::test(start_paused = true)]
+async fn the_phase_in_which_the_time_was_over_stands_in_the_message(
+    #[case] phase: &'static str,
+    #[case] part: &str,
+    #[case] expected: u64,
+) {
+    let harvester = Harvester::start().await;
+    let (text, seconds) = fails(&harvester, &[], async |harvester| {
+        set_instance(harvester, "Scheduling", "").await;
+        tokio::time::sleep(std::time::Duration::from_secs(90)).await;
+        set_instance(harvester, phase, "").await;
+    })
+    .await;
+    assert!(text.contains(part), "{text}");
     assert!((expected..expected + 5).contains(&seconds), "{seconds}");
 }

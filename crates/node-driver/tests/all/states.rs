@@ -39,6 +39,36 @@ async fn a_machine_is_stopped_started_restarted_and_killed() {
     assert_eq!(driver.state().await, Ok(State::Stopped));
 }
 
+/// Ten minutes until the new instance runs, and ten more for its address.
+#[tokio::test(start_paused = true)]
+async fn a_restart_has_ten_minutes_for_each_phase() {
+    let harvester = Harvester::start().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
+    let metadata = json!({"name": MACHINE, "namespace": NAMESPACE});
+    harvester
+        .put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": metadata,
+            "spec": {"runStrategy": "RerunOnFailure", "template": {}}}))
+        .await;
+    let instance = |address: &str| {
+        json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata,
+            "spec": {"networks": [{"name": "nic-0"}]},
+            "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": address}]}})
+    };
+    harvester.put(instance("192.0.2.9")).await;
+    let restarting = driver.driver.clone();
+    let restarting = tokio::spawn(async move { restarting.restart().await });
+    tokio::time::sleep(std::time::Duration::from_secs(590)).await;
+    harvester.delete(&instance_path()).await;
+    harvester.put(instance("")).await;
+    tokio::time::sleep(std::time::Duration::from_secs(590)).await;
+    assert!(!restarting.is_finished());
+    let status = instance("192.0.2.10")["status"].clone();
+    harvester.patch(&instance_path(), &json!({"status": status})).await;
+    restarting.await.unwrap().unwrap();
+    assert_eq!(driver.config().ip_address, "192.0.2.10");
+}
+
 /// KubeVirt answers 409 where the VM is there already, and also where another writer was quicker
 /// (`jsonpatch test operation does not apply`) or where the VM's state forbids it.
 fn conflict(order: &str) -> Rule {

@@ -12,6 +12,9 @@ use crate::{
     flags,
 };
 
+/// The server, where no kubeconfig is given.
+const OWN_CLUSTER: &str = "the cluster of KUBECONFIG or of this pod's account";
+
 /// Connects with a content, or with `KUBECONFIG` or a pod's account where that is empty. Inside a tokio runtime.
 pub fn connect() -> Connect {
     std::sync::Arc::new(|content| open(content, &options()))
@@ -24,12 +27,14 @@ fn options() -> Options {
 fn open(content: &str, options: &Options) -> Result<Access, String> {
     if content.trim().is_empty() {
         let client = local(&Local::default(), options).map_err(|error| error.to_string())?;
-        return Ok(Access { client, expiry: std::future::ready(expiry::Expiry::Unknown).boxed() });
+        let expiry = std::future::ready(expiry::Expiry::Unknown).boxed();
+        return Ok(Access { client, server: OWN_CLUSTER.to_owned(), expiry });
     }
     let config = inline(content)?;
     let client = Connection::open(&config, options).map_err(|error| error.to_string())?.client();
     let options = options.clone();
-    Ok(Access { client, expiry: async move { expiry::of(&config, &options).await }.boxed() })
+    let server = config.server();
+    Ok(Access { client, server, expiry: async move { expiry::of(&config, &options).await }.boxed() })
 }
 
 /// Reads a content and refuses whatever is not in it.

@@ -101,6 +101,14 @@ pub struct Config {
     pub create_timeout: String,
 
     pub server_version: String,
+    /// Ours, as the next two: UID of the Setting `server-version`, which tells one Harvester from another.
+    #[serde(rename = "HarvesterUID")]
+    pub harvester_uid: String,
+    /// Address of the API through which the machine was made, for messages.
+    pub harvester_server: String,
+    /// UID of the VM that `Create` brought up.
+    #[serde(rename = "VMUID")]
+    pub vm_uid: String,
     #[serde(rename = "SSHPublicKey")]
     pub ssh_public_key: String,
     pub add_user_to_docker_group: bool,
@@ -158,6 +166,9 @@ impl Config {
             ssh_key_path: self.ssh_key_path.clone(),
             store_path: self.store_path.clone(),
             server_version: self.server_version.clone(),
+            harvester_uid: self.harvester_uid.clone(),
+            harvester_server: self.harvester_server.clone(),
+            vm_uid: self.vm_uid.clone(),
             ssh_public_key: self.ssh_public_key.clone(),
             add_user_to_docker_group: self.add_user_to_docker_group,
             swarm_master: read.switch("swarm-master"),

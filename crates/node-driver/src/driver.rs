@@ -39,6 +39,8 @@ use prepare::Prepared;
 /// Access to a Harvester cluster.
 pub struct Access {
     pub client: Client,
+    /// Address of its API, for messages.
+    pub server: String,
     /// Asks how long the credential lasts; at most one request, and only if this is awaited.
     pub expiry: BoxFuture<'static, Expiry>,
 }
@@ -89,6 +91,7 @@ impl From<crate::host::Error> for Error {
 struct Open {
     content: Secret,
     client: Client,
+    server: String,
     expiry: Option<BoxFuture<'static, Expiry>>,
 }
 
@@ -201,16 +204,18 @@ impl Driver {
             (config.kube_config_content.clone(), place)
         };
         let mut open = self.opened();
-        let client = match &*open {
-            Some(open) if open.content == content => open.client.clone(),
+        let (client, server) = match &*open {
+            Some(open) if open.content == content => (open.client.clone(), open.server.clone()),
             _ => {
-                let Access { client, expiry } =
+                let Access { client, server, expiry } =
                     (self.parts.connect)(&content.0).map_err(|text| Error::calm(&text))?;
-                *open = Some(Open { content, client: client.clone(), expiry: Some(expiry) });
-                client
+                let opened =
+                    Open { content, client: client.clone(), server: server.clone(), expiry: Some(expiry) };
+                *open = Some(opened);
+                (client, server)
             }
         };
-        Ok((Host::new(client, &place.namespace), place))
+        Ok((Host::new(client, &server, &place.namespace), place))
     }
 
     /// Waits for the machine from now on; the answer is the address of one that is up.

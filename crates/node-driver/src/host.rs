@@ -11,10 +11,13 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
-    api::{ApiResource, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, PropagationPolicy},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, ListParams, ObjectMeta, Patch, PatchParams, PostParams,
+        Preconditions, PropagationPolicy,
+    },
     core::{ClusterResourceScope, GroupVersionKind, NamespaceResourceScope},
 };
-use serde::de::DeserializeOwned;
+use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
@@ -26,6 +29,7 @@ pub use error::{Error, calm};
 #[derive(Clone)]
 pub struct Host {
     client: Client,
+    server: String,
     namespace: String,
 }
 
@@ -57,8 +61,15 @@ impl Order {
 }
 
 impl Host {
-    pub fn new(client: Client, namespace: &str) -> Self {
-        Self { client: answer::limited(client), namespace: namespace.to_owned() }
+    /// `server` is the address of the API, for messages.
+    pub fn new(client: Client, server: &str, namespace: &str) -> Self {
+        let (server, namespace) = (server.to_owned(), namespace.to_owned());
+        Self { client: answer::limited(client), server, namespace }
+    }
+
+    /// Address of the API.
+    pub fn server(&self) -> &str {
+        &self.server
     }
 
     pub fn client(&self) -> Client {
@@ -161,23 +172,24 @@ impl Host {
     /// # Errors
     /// As the server says.
     pub async fn delete_vm(&self, name: &str, uid: &str) -> Result<bool, Error> {
-        self.delete(&ApiResource::erase::<VirtualMachine>(&()), "VM", name, Some(uid)).await
+        self.delete(&ApiResource::erase::<VirtualMachine>(&()), "VM", name, uid).await
     }
 
-    /// Deletes the Secret, of this UID where one is given; the answer is that of [`Host::delete_vm`].
+    /// Deletes the Secret of this UID; the answer is that of [`Host::delete_vm`].
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete_secret(&self, name: &str, uid: Option<&str>) -> Result<bool, Error> {
+    pub async fn delete_secret(&self, name: &str, uid: &str) -> Result<bool, Error> {
         self.delete(&ApiResource::erase::<Secret>(&()), "Secret", name, uid).await
     }
 
-    /// Deletes a volume; `Ok(false)` where it is gone already.
+    /// Deletes the claim; the answer is that of [`Host::delete_vm`].
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete_claim(&self, name: &str) -> Result<bool, Error> {
-        self.delete(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name, None).await
+    pub async fn delete_claim(&self, claim: &Claim) -> Result<bool, Error> {
+        let Claim { name, uid, .. } = claim;
+        self.delete(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name, uid).await
     }
 
     async fn delete(
@@ -185,12 +197,11 @@ impl Host {
         kind: &ApiResource,
         what: &'static str,
         name: &str,
-        uid: Option<&str>,
+        uid: &str,
     ) -> Result<bool, Error> {
         let params = DeleteParams {
             propagation_policy: Some(PropagationPolicy::Foreground),
-            preconditions: uid
-                .map(|uid| kube::api::Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
             ..DeleteParams::default()
         };
         let error = match self.of(kind).delete(name, &params).await {
@@ -199,9 +210,9 @@ impl Host {
             Err(error) => self.error("delete", what, name, error),
         };
         // a conflict may be about the UID, or about anything else
-        if error.is_taken() && uid.is_some() {
+        if error.is_taken() {
             let there = self.get(kind, what, name).await?;
-            if there.is_none_or(|there| there.metadata.uid.as_deref() != uid) {
+            if there.is_none_or(|there| there.metadata.uid.as_deref() != Some(uid)) {
                 return Ok(false);
             }
         }
@@ -266,15 +277,18 @@ impl Host {
             .map_err(|error| self.error(subresource, "VM", name, error))
     }
 
-    /// Value of a Setting of Harvester; empty where it has none.
+    /// The Setting of Harvester with its version.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn setting(&self, name: &str) -> Result<String, Error> {
+    pub async fn server_version(&self) -> Result<ServerVersion, Error> {
         let api = Api::all_with(self.client.clone(), &harvester("Setting", "settings"));
-        let found: DynamicObject =
-            api.get(name).await.map_err(|error| Error::new("read", "Setting", name, error))?;
-        Ok(found.data["value"].as_str().unwrap_or_default().to_owned())
+        let found: DynamicObject = api
+            .get(SERVER_VERSION)
+            .await
+            .map_err(|error| Error::new("read", "Setting", SERVER_VERSION, error))?;
+        let value = found.data["value"].as_str().unwrap_or_default().to_owned();
+        Ok(ServerVersion { value, uid: found.uid().unwrap_or_default() })
     }
 
     /// A VM image.
@@ -327,19 +341,29 @@ impl Host {
     /// # Errors
     /// As the server says.
     pub async fn nodes(&self) -> Result<Vec<DynamicObject>, Error> {
-        let listed = self.anywhere::<Node>().list(&kube::api::ListParams::default()).await;
+        let listed = self.anywhere::<Node>().list(&ListParams::default()).await;
         Ok(listed.map_err(|error| Error::new("list", "hosts", "of Harvester", error))?.items)
     }
 
-    /// Names of the claims with this value of a label.
+    /// The claim of this name, or nothing.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn claims_labelled(&self, label: &str, value: &str) -> Result<Vec<String>, Error> {
-        let params = kube::api::ListParams::default().labels(&format!("{label}={value}"));
+    pub async fn claim(&self, name: &str) -> Result<Option<Claim>, Error> {
+        let found = self.get(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name).await?;
+        Ok(found.map(|claim| Claim::of(claim.metadata)))
+    }
+
+    /// The claims of the namespace with these labels; all, where none are given.
+    ///
+    /// # Errors
+    /// As the server says.
+    pub async fn claims(&self, labels: &str) -> Result<Vec<Claim>, Error> {
+        let params = ListParams::default().labels(labels);
         let listed = self.any::<PersistentVolumeClaim>().list_metadata(&params).await;
-        let listed = listed.map_err(|error| Error::new("list", "volumes with label", label, error))?;
-        Ok(listed.items.into_iter().filter_map(|claim| claim.metadata.name).collect())
+        let of = format!("of namespace {} {labels}", self.namespace);
+        let listed = listed.map_err(|error| Error::new("list", "volumes", of.trim_end(), error))?;
+        Ok(listed.items.into_iter().map(|claim| Claim::of(claim.metadata)).collect())
     }
 
     /// Whether the namespace is there; where that may not be asked, it is.
@@ -350,6 +374,47 @@ impl Host {
 
     fn error(&self, verb: &'static str, what: &'static str, name: &str, source: kube::Error) -> Error {
         Error::new(verb, what, format_args!("{}/{name}", self.namespace), source)
+    }
+}
+
+/// Harvester's Setting `server-version`. Harvester makes it once and keeps it, and whoever makes machines may read it: so
+/// its UID tells one Harvester from another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerVersion {
+    pub value: String,
+    pub uid: String,
+}
+
+const SERVER_VERSION: &str = "server-version";
+
+/// The VMs that use a claim, as Harvester writes them.
+const OWNED_BY: &str = "harvesterhci.io/owned-by";
+
+/// A claim, as far as its removal needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    pub name: String,
+    pub uid: String,
+    /// `namespace/name` of the VMs that use it.
+    pub users: Vec<String>,
+    pub is_being_deleted: bool,
+}
+
+impl Claim {
+    fn of(metadata: ObjectMeta) -> Self {
+        #[derive(Deserialize)]
+        struct Users {
+            #[serde(default)]
+            refs: Vec<String>,
+        }
+        let users = metadata.annotations.unwrap_or_default().remove(OWNED_BY).unwrap_or_default();
+        let users: Vec<Users> = serde_json::from_str(&users).unwrap_or_default();
+        Self {
+            name: metadata.name.unwrap_or_default(),
+            uid: metadata.uid.unwrap_or_default(),
+            users: users.into_iter().flat_map(|users| users.refs).collect(),
+            is_being_deleted: metadata.deletion_timestamp.is_some(),
+        }
     }
 }
 

@@ -34,12 +34,24 @@ pub const ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
 
 /// Letters of random name parts, as Kubernetes has them: no vowels, so no words.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
 /// Name of the disk that carries cloud-init's data.
 const CLOUD_INIT_DISK: &str = "cloudinitdisk";
 
 /// Five random letters for a name.
 pub fn suffix(random: &mut fastrand::Rng) -> String {
-    (0..5).map(|_| char::from(ALPHABET[random.usize(..ALPHABET.len())])).collect()
+    (0..SUFFIX_LENGTH).map(|_| char::from(ALPHABET[random.usize(..ALPHABET.len())])).collect()
+}
+
+/// Whether a claim has the name that a disk of this machine's VM gives it.
+pub fn is_claim_name(claim: &str, machine: &str) -> bool {
+    let rest = claim.strip_prefix(machine).and_then(|rest| rest.strip_prefix("-disk-"));
+    rest.and_then(|rest| rest.split_once('-')).is_some_and(|(number, suffix)| {
+        !number.is_empty()
+            && number.bytes().all(|byte| byte.is_ascii_digit())
+            && suffix.len() == SUFFIX_LENGTH
+            && suffix.bytes().all(|byte| ALPHABET.contains(&byte))
+    })
 }
 
 /// Where a vGPU belongs in the VM. Harvester 1.8 wants it among the host devices, the versions before and after among

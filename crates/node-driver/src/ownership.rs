@@ -2,11 +2,14 @@
 
 use harvester_api::{
     VirtualMachine,
-    labels::{CREATOR, NODE_DRIVER},
+    labels::{CREATOR, GUEST_CLUSTER, NODE_DRIVER},
 };
-use kube::ResourceExt as _;
+use kube::{ResourceExt as _, api::DynamicObject};
 
-use crate::objects::{ATTEMPT, INPUTS, InputHash};
+use crate::{
+    labels,
+    objects::{ATTEMPT, INPUTS, InputHash},
+};
 
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,43 @@ pub fn refusal(ownership: &Ownership, name: &str) -> Option<String> {
             "VM {name} exists and was not made by this machine: delete it or choose another name"
         )),
     }
+}
+
+/// What to say of a VM of this machine's name that is not the machine's, so that it must not be removed. `uid` is that of
+/// the VM that `Create` brought up, where it is stored.
+///
+/// Upstream's driver writes the creator, and the guest cluster where it knows it; it stores no UID.
+pub fn removal_refusal(vm: &VirtualMachine, name: &str, cluster: &str, uid: &str) -> Option<String> {
+    let label = |key: &str| vm.labels().get(key).map(String::as_str).unwrap_or_default();
+    let creator = label(CREATOR);
+    if creator != NODE_DRIVER {
+        let by = if creator.is_empty() { "nobody's label".to_owned() } else { format!("creator {creator}") };
+        return Some(format!(
+            "VM {name} was not made by the node driver ({by}): remove it in Harvester, then the machine"
+        ));
+    }
+    let (of, ours) = (label(GUEST_CLUSTER), labels::legal(cluster));
+    if !of.is_empty() && !ours.is_empty() && of != ours {
+        return Some(format!(
+            "VM {name} belongs to guest cluster {of}, this machine to {ours}: remove the VM in Harvester if it is of no use"
+        ));
+    }
+    if !uid.is_empty() && vm.uid().as_deref() != Some(uid) {
+        return Some(format!(
+            "VM {name} is another one than this machine's, whose UID is {uid}: somebody made it anew; remove it in \
+             Harvester if it is of no use"
+        ));
+    }
+    None
+}
+
+/// Whether a Secret belongs to a VM of this name, by whichever driver it was made. Without an owner its label decides.
+pub fn is_secret_of(secret: &DynamicObject, vm: &str) -> bool {
+    let owners = secret.owner_references();
+    if owners.is_empty() {
+        return secret.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
+    }
+    owners.iter().any(|owner| owner.kind == "VirtualMachine" && owner.name == vm)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::{net::Ipv4Addr, path::Path, time::Duration};
 
 use harvester_api::VirtualMachine;
-use kube::{ResourceExt as _, api::DynamicObject};
+use kube::ResourceExt as _;
 
 use super::{Driver, Error, Place, again};
 use crate::{
@@ -53,6 +53,7 @@ impl Driver {
             Some(prepared) => prepared,
             None => self.prepare(&machine).await.map_err(|faults| Error(faults.join("; ")))?,
         };
+        self.store_findings(&prepared);
         let (host, place) = self.host()?;
         let keys = Keys::put(&machine, prepared.key, &config.machine_folder(), prepared.key_pair.as_ref())
             .await
@@ -76,7 +77,7 @@ impl Driver {
         }
         let by = self.circumstances(
             &machine,
-            &prepared.server_version,
+            &prepared.server_version.value,
             prepared.classes,
             InputHash::of(&machine, &prepared.last, &keys.private),
         );
@@ -124,6 +125,7 @@ impl Driver {
         let wanted = objects::virtual_machine(machine, cloud_init, by);
         let Found { vm, made_here } = make_vm(host, place, &wanted, by).await?;
         let uid = vm.uid().unwrap_or_default();
+        self.locked().vm_uid.clone_from(&uid);
         if made_here {
             made.vm = Some((uid.clone(), wait::claim_names(&vm, |_| true)));
         } else {
@@ -131,7 +133,7 @@ impl Driver {
         }
         if cloud_init.needs_secret() {
             let wanted = objects::secret(machine, cloud_init, &uid);
-            made.secret = make_secret(host, &machine.secret_name(), &wanted, &uid).await?;
+            made.secret = make_secret(host, place, &machine.secret_name(), &wanted, &uid).await?;
         }
         let start = if made_here { Start::Watch } else { Start::Read };
         let goal = Goal::Up { not: None };
@@ -152,7 +154,7 @@ impl Driver {
         }
         if let Some(uid) = secret {
             let name = machine.secret_name();
-            let deleted = again(|| host.delete_secret(&name, Some(&uid))).await;
+            let deleted = again(|| host.delete_secret(&name, &uid)).await;
             left.extend(deleted.err().map(|error| format!("Secret {name} is left ({error})")));
         }
         (!left.is_empty()).then(|| left.join("; "))
@@ -226,6 +228,7 @@ async fn make_vm(
 /// way.
 async fn make_secret(
     host: &Host,
+    place: &Place,
     name: &str,
     wanted: &serde_json::Value,
     vm: &str,
@@ -246,18 +249,11 @@ async fn make_secret(
         if there.owner_references().iter().any(|owner| owner.uid == vm) {
             return Ok(None);
         }
-        if !is_ours(&there) {
+        if !ownership::is_secret_of(&there, &place.machine) {
             return Err(format!("{last}: delete it or choose another name for the machine"));
         }
-        let uid = there.uid();
-        again(|| host.delete_secret(name, uid.as_deref())).await.map_err(text)?;
+        let uid = there.uid().unwrap_or_default();
+        again(|| host.delete_secret(name, &uid)).await.map_err(text)?;
     }
     Err(last)
-}
-
-/// Whether a Secret was made by a driver, ours or upstream's.
-pub(super) fn is_ours(secret: &DynamicObject) -> bool {
-    use harvester_api::labels::{CREATOR, NODE_DRIVER};
-    let labelled = secret.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
-    labelled || secret.owner_references().iter().any(|owner| owner.kind == "VirtualMachine")
 }

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::{Driver, Error, Place};
 use crate::{
     cloud_init::{CloudInit, Ours},
-    host::Host,
+    host::{Host, ServerVersion},
     machine::{Machine, Source},
     objects::InputHash,
     ownership,
@@ -28,8 +28,9 @@ const TOO_OLD: &str = "v0.1.0";
 
 /// What `PreCreateCheck` found out, for `Create`.
 pub(super) struct Prepared {
-    /// Setting `server-version`.
-    pub(super) server_version: String,
+    pub(super) server_version: ServerVersion,
+    /// Address of Harvester's API.
+    pub(super) server: String,
     /// Storage class of each image.
     pub(super) classes: BTreeMap<String, String>,
     /// Public key of the KeyPair that may log in too.
@@ -65,15 +66,20 @@ impl Driver {
         let config = self.config();
         let machine = Machine::check(&config).map_err(faults)?;
         let prepared = self.prepare(&machine).await.map_err(faults)?;
-        {
-            let mut config = self.locked();
-            config.server_version.clone_from(&prepared.server_version);
-            if let Some(key) = &prepared.key_pair {
-                config.ssh_public_key.clone_from(key);
-            }
-        }
+        self.store_findings(&prepared);
         *self.prepared.lock().expect("no panic while it is handed over") = Some(prepared);
         Ok(())
+    }
+
+    /// Puts into the configuration what rancher-machine is to store of the findings.
+    pub(super) fn store_findings(&self, prepared: &Prepared) {
+        let mut config = self.locked();
+        config.server_version.clone_from(&prepared.server_version.value);
+        config.harvester_uid.clone_from(&prepared.server_version.uid);
+        config.harvester_server.clone_from(&prepared.server);
+        if let Some(key) = &prepared.key_pair {
+            config.ssh_public_key.clone_from(key);
+        }
     }
 
     pub(super) async fn prepare(&self, machine: &Machine) -> Result<Prepared, Vec<String>> {
@@ -99,9 +105,10 @@ impl Driver {
         let key = (machine.private_key.is_none() && inputs.is_none())
             .then(|| tokio::task::spawn_blocking(make_key));
         // alone and first: if this fails, everything would
-        let server_version = host.setting("server-version").await.map_err(|error| vec![error.to_string()])?;
-        if server_version.starts_with(TOO_OLD) {
-            return Err(vec![format!("Harvester {server_version} is too old for this driver")]);
+        let server_version = host.server_version().await.map_err(|error| vec![error.to_string()])?;
+        if server_version.value.starts_with(TOO_OLD) {
+            let version = &server_version.value;
+            return Err(vec![format!("Harvester {version} is too old for this driver")]);
         }
         let (mut found, mut classes) = (Answer::default(), BTreeMap::new());
         for answer in join_all(self.questions(&host, &place, machine, inputs, expiry)).await {
@@ -118,7 +125,8 @@ impl Driver {
         for note in found.notes {
             self.parts.say.line(&note);
         }
-        Ok(Prepared { server_version, classes, key_pair: found.key_pair, last, key })
+        let server = host.server().to_owned();
+        Ok(Prepared { server_version, server, classes, key_pair: found.key_pair, last, key })
     }
 
     /// Everything that is asked of Harvester, to be asked at once.

@@ -52,7 +52,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_without_end_is_an_error_before_it_fills_the_memory() {
         let sent = Arc::new(AtomicUsize::new(0));
-        let host = Host::new(endless(sent.clone()), "shop");
+        let host = Host::new(endless(sent.clone()), "https://h:6443", "shop");
         let error = host.vm("demo-1").await.unwrap_err().to_string();
         assert!(error.starts_with("read VM shop/demo-1: ") && error.contains("limit"), "{error}");
         assert!(sent.load(Ordering::Relaxed) <= LONGEST + (2 << 20), "{sent:?}");

@@ -5,6 +5,7 @@
 
 mod create;
 mod go;
+mod ownership;
 mod refusals;
 mod remove;
 mod render;

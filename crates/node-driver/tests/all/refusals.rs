@@ -5,13 +5,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, vm_path};
-
-fn refused(verb: &str, resource: &str, code: u16) -> Rule {
-    let mut rule = Rule::new(Answer::Code(code));
-    (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
-    rule
-}
+use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, refused, vm_path};
 
 /// What `PreCreateCheck` says; and then nothing must have been made, here or there.
 async fn pre_flight(harvester: &Harvester, changes: &[(&str, Value)]) -> Result<Vec<String>, String> {

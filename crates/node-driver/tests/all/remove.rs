@@ -2,36 +2,10 @@
 
 use rstest::rstest;
 use serde_json::{Value, json};
-use sim_apiserver::faults::{Answer, Rule};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, TestDriver, vm_path};
-
-fn refused(verb: &str, resource: &str, code: u16) -> Rule {
-    let mut rule = Rule::new(Answer::Code(code));
-    (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
-    rule
-}
-
-fn claim_path(name: &str) -> String {
-    format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/{name}")
-}
-
-async fn put_claim(harvester: &Harvester, name: &str, labels: Value) {
-    harvester
-        .put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}))
-        .await;
-}
-
-/// The claim of the machine's disk.
-async fn own_claim(harvester: &Harvester) -> String {
-    let vm = harvester.vm().await;
-    vm["spec"]["template"]["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"]
-        .as_str()
-        .unwrap()
-        .to_owned()
-}
+use crate::support::{
+    Harvester, MACHINE, NAMESPACE, TestDriver, claim_path, is_going, own_claim, put_claim, refused, vm_path,
+};
 
 /// Plugs a volume in, as the guest's CSI driver does.
 async fn plug(harvester: &Harvester, claim: &str) {
@@ -74,12 +48,6 @@ async fn with_the_whole_cluster_all_volumes_go() {
     harvester.patch(&vm_path(), &mark).await;
     let expected = [own_claim(&harvester).await, "pvc-of-the-guest".to_owned(), "pvc-unplugged".to_owned()];
     assert_eq!(named_claims(&harvester, &driver).await, expected);
-}
-
-/// Whether a claim is gone, or goes as soon as nobody uses it.
-async fn is_going(harvester: &Harvester, claim: &str) -> bool {
-    let claim = harvester.get(&claim_path(claim)).await;
-    claim.is_null() || claim["metadata"]["deletionTimestamp"].is_string()
 }
 
 // pitfalls-node-driver.md B8: Harvester's webhook refuses the annotation, and upstream's removal is stuck

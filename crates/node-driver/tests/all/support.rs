@@ -17,7 +17,10 @@ use kube::{
 };
 use program::{Clock, TaskGroup};
 use serde_json::{Value, json};
-use sim_apiserver::{ApiServer, User};
+use sim_apiserver::{
+    ApiServer, User,
+    faults::{Answer, Rule},
+};
 use sim_harvester::{
     Carrier, Lan, Options as SimOptions, Release, SimHarvester, settings::Dhcp, subresources,
 };
@@ -33,6 +36,8 @@ use node_driver::{
 pub(crate) const USER: &str = "u-rancher";
 pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const MACHINE: &str = "demo-pool1-x7k2m-9d4tq";
+/// Address of the API, as a kubeconfig has it.
+pub(crate) const SERVER: &str = "https://harvester.example:6443";
 const START: &str = "2026-11-21T12:00:00Z";
 
 /// A Harvester in this process.
@@ -50,7 +55,12 @@ impl Drop for Harvester {
 impl Harvester {
     /// With an image, a network, a key pair; the driver's user may do everything.
     pub(crate) async fn start() -> Self {
-        let server = ApiServer::builder().seed(1).namespace(NAMESPACE).build();
+        Self::start_with_seed(1).await
+    }
+
+    /// Another seed makes another Harvester: its objects have other UIDs.
+    pub(crate) async fn start_with_seed(seed: u64) -> Self {
+        let server = ApiServer::builder().seed(seed).namespace(NAMESPACE).build();
         let this = Self { server, tasks: TaskGroup::new() };
         sim_harvester::crds::apply(&this.admin()).await.unwrap();
         for object in objects() {
@@ -212,7 +222,8 @@ impl Harvester {
         let to = said.clone();
         let driver = Driver::new(Parts {
             connect: Arc::new(move |_| {
-                Ok(Access { client: client.clone(), expiry: std::future::ready(expiry).boxed() })
+                let expiry = std::future::ready(expiry).boxed();
+                Ok(Access { client: client.clone(), server: SERVER.to_owned(), expiry })
             }),
             make_key,
             say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),
@@ -228,6 +239,17 @@ impl Harvester {
     /// The driver of a machine that is up.
     pub(crate) async fn up(&self, store: &std::path::Path) -> TestDriver {
         let driver = self.driver(store).configured(&[("harvester-user-data", long_user_data())]);
+        driver.create().await.unwrap();
+        driver
+    }
+
+    /// The driver of a machine that is up in a Harvester whose KubeVirt does nothing by itself.
+    pub(crate) async fn up_without_kubevirt(&self, store: &std::path::Path) -> TestDriver {
+        let driver = self.driver(store).configured(&[("harvester-user-data", long_user_data())]);
+        self.put(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+            "metadata": {"name": MACHINE, "namespace": NAMESPACE}, "spec": {"networks": [{"name": "nic-0"}]},
+            "status": {"phase": "Running", "interfaces": [{"name": "nic-0", "ipAddress": "192.0.2.9"}]}}))
+            .await;
         driver.create().await.unwrap();
         driver
     }
@@ -286,6 +308,45 @@ pub(crate) fn vm_path() -> String {
 
 pub(crate) fn instance_path() -> String {
     format!("/apis/kubevirt.io/v1/namespaces/{NAMESPACE}/virtualmachineinstances/{MACHINE}")
+}
+
+pub(crate) fn refused(verb: &str, resource: &str, code: u16) -> Rule {
+    let mut rule = Rule::new(Answer::Code(code));
+    (rule.verb, rule.resource) = (Some(verb.into()), Some(resource.into()));
+    rule
+}
+
+pub(crate) fn claim_path(name: &str) -> String {
+    format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/{name}")
+}
+
+pub(crate) async fn put_claim(harvester: &Harvester, name: &str, labels: Value) {
+    harvester
+        .put(json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels},
+        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}}))
+        .await;
+}
+
+/// The claim of the machine's disk.
+pub(crate) async fn own_claim(harvester: &Harvester) -> String {
+    let vm = harvester.vm().await;
+    vm["spec"]["template"]["spec"]["volumes"][1]["persistentVolumeClaim"]["claimName"]
+        .as_str()
+        .unwrap()
+        .to_owned()
+}
+
+/// Whether a claim is gone, or goes as soon as nobody uses it.
+pub(crate) async fn is_going(harvester: &Harvester, claim: &str) -> bool {
+    let claim = harvester.get(&claim_path(claim)).await;
+    claim.is_null() || claim["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// All claims in the namespace.
+pub(crate) async fn claims(harvester: &Harvester) -> Vec<Value> {
+    let list = harvester.get(&format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims")).await;
+    list["items"].as_array().cloned().unwrap_or_default()
 }
 
 fn objects() -> Vec<Value> {

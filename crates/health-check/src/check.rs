@@ -1,10 +1,10 @@
-//! What a health check asks for, turned from loose numbers into durations once.
+//! The parameters of a health check, turned from loose numbers into durations once.
 
 use std::time::Duration;
 
 use crate::Thresholds;
 
-/// Longest period or time-out: more is a slip of the keyboard, and would overflow the arithmetic of time.
+/// Longest period or time-out: more is a typing error, and would overflow the arithmetic of time.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How a backend is probed.
@@ -13,7 +13,7 @@ pub struct Check {
     pub thresholds: Thresholds,
     /// From the start of one probe to the start of the next.
     pub period: Duration,
-    /// After this long a dial has failed.
+    /// A dial fails after this time, and after 30 s at the latest.
     pub timeout: Duration,
 }
 
@@ -29,8 +29,8 @@ impl Default for Check {
 }
 
 impl Check {
-    /// From the numbers of a LoadBalancer object. Zero, negative and absent ones become the defaults (objects that
-    /// no admission webhook has seen carry such); durations are cut to one day.
+    /// From the numbers that a user wrote. Zero, negative and absent ones become the defaults; durations are cut to
+    /// one day.
     pub fn from_numbers(
         success_threshold: Option<i64>,
         failure_threshold: Option<i64>,

@@ -9,7 +9,7 @@ pub struct Thresholds {
     pub failure: u32,
 }
 
-/// Counts answers. Knows nothing of the verdict that stands: a restart forgets counters, never verdicts.
+/// Counts answers. It does not hold the verdict: a restart of the process resets counters, never verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counter {
     successes: u32,
@@ -17,7 +17,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Takes one answer; `Some(ready)` whenever a threshold is reached, also when it was reached before.
+    /// Counts one answer; `Some(ready)` whenever a threshold is reached, also when it was reached before.
     pub fn count(&mut self, good: bool, thresholds: Thresholds) -> Option<bool> {
         let (count, other, threshold) = if good {
             (&mut self.successes, &mut self.failures, thresholds.success)

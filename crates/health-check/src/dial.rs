@@ -9,8 +9,8 @@ use futures::future::BoxFuture;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
 
-/// Whether something accepts connections at an address. The time-out is the [`Prober`](crate::Prober)'s: it drops
-/// the future, which must end the attempt. An argument everywhere, so that tests and the sandbox pass their own.
+/// Tries whether something accepts connections at an address. The [`Prober`](crate::Prober) keeps the time-out: it
+/// drops the future, which must end the attempt. An argument everywhere, so that tests and simulators pass their own.
 pub type Dial = Arc<dyn Fn(SocketAddr) -> BoxFuture<'static, Result<(), DialError>> + Send + Sync>;
 
 /// Why a probe failed, in words for people.
@@ -19,19 +19,19 @@ pub enum DialError {
     /// Nothing listens there, or a firewall rejects.
     #[error("connection refused")]
     Refused,
-    /// No answer in time: the machine is down, or a firewall drops.
+    /// No answer in time: the backend is down, or a firewall drops.
     #[error("no answer in time")]
     TimedOut,
     /// No way to the address from here.
     #[error("unreachable: {0}")]
     Unreachable(String),
-    /// Our own side could not even try, for instance for want of file descriptors. Says nothing of the backend.
+    /// This process could not dial, for instance for want of file descriptors. Says nothing of the backend.
     #[error("could not dial: {0}")]
     Local(String),
 }
 
-/// Errors of connect(2) that the other side has no part in: no file descriptor, port or memory is left, or our own
-/// firewall forbids. All others may come from the network, also those that no [`io::ErrorKind`] names.
+/// Errors of connect(2) that the backend cannot cause: no file descriptor, port or memory is left, or a firewall on
+/// this side forbids. All others may come from the network, also those that no [`io::ErrorKind`] names.
 const OF_OUR_SIDE: [Errno; 9] = [
     Errno::MFILE,
     Errno::NFILE,
@@ -56,8 +56,8 @@ impl From<io::Error> for DialError {
     }
 }
 
-/// Dials for real: SYN, SYN-ACK, then RST (zero linger), no data. A guest application sees a connection that is
-/// reset or never accepted, and none of our ports stays in TIME_WAIT.
+/// Opens a TCP connection and resets it (zero linger), without data. The application behind it sees a connection
+/// that is reset or never accepted, and no local port stays in TIME_WAIT.
 pub fn tcp() -> Dial {
     Arc::new(|address| {
         async move {
@@ -79,17 +79,22 @@ mod tests {
 
     #[rstest]
     #[case::no_descriptor(Errno::MFILE, "could not dial")]
-    #[case::no_memory(Errno::NOBUFS, "could not dial")]
+    #[case::no_descriptor_on_the_host(Errno::NFILE, "could not dial")]
+    #[case::no_buffer(Errno::NOBUFS, "could not dial")]
+    #[case::no_memory(Errno::NOMEM, "could not dial")]
     #[case::no_port(Errno::ADDRNOTAVAIL, "could not dial")]
+    #[case::port_in_use(Errno::ADDRINUSE, "could not dial")]
+    #[case::no_ephemeral_port(Errno::AGAIN, "could not dial")]
     #[case::own_firewall(Errno::PERM, "could not dial")]
+    #[case::own_policy(Errno::ACCESS, "could not dial")]
     #[case::rejected(Errno::CONNREFUSED, "connection refused")]
     #[case::dropped(Errno::TIMEDOUT, "no answer in time")]
     #[case::no_route(Errno::HOSTUNREACH, "unreachable")]
     #[case::reset(Errno::CONNRESET, "unreachable")]
-    // what the backend's host can make of a dial by ICMP
+    // errors that the backend's host can cause by ICMP
     #[case::no_such_protocol(Errno::NOPROTOOPT, "unreachable")]
     #[case::host_down(Errno::HOSTDOWN, "unreachable")]
-    fn only_what_the_other_side_has_no_part_in_is_our_own_failure(
+    fn only_errors_that_the_backend_cannot_cause_are_our_own_failure(
         #[case] errno: Errno,
         #[case] expected: &str,
     ) {

@@ -1,8 +1,8 @@
 //! TCP health checks: which backends deserve traffic.
 //!
 //! ```text
-//!           watch(group, targets)                       changed(group)
-//! caller ───────────────────────► Prober ───────────────────────────────► caller asks verdicts(group)
+//!           watch(object, targets)                       changed(object)
+//! caller ───────────────────────► Prober ───────────────────────────────► caller reads verdicts(object)
 //!                                 │    ▲
 //!                    Command::Dial│    │Event::Answered
 //!                                 ▼    │
@@ -10,16 +10,27 @@
 //! ```
 //!
 //! * [`Counter`] counts answers against [`Thresholds`]; between two thresholds the previous verdict stands.
-//! * [`Schedule`] is the time wheel: events and the time go in, commands come out. It has no clock and no socket.
+//! * [`Schedule`] decides: events and the time go in, commands come out. It has no clock and no socket.
 //! * [`Prober`] is the one task that carries the commands out, for all targets of the process.
 //!
-//! What always holds: probes of one backend never overlap; at most a fixed number of dials is under way; a
-//! backend that nobody has vouched for is not ready (fail closed) until it answered often enough; that our own side
-//! cannot dial changes no verdict; nobody who reads verdicts can hold up probing. Groups (load balancers) share
-//! nothing, also when they probe the same address: their thresholds, periods and time-outs are their own, and one
-//! tenant's must not tell on another's.
+//! An *object* (a load balancer, say) has backends; objects belong to *groups* (namespaces, tenants). Invariants:
+//!
+//! * Probes of one backend never overlap, and at most a fixed number of dials is under way.
+//! * No group keeps another from its probes: free slots go round between groups, then between objects, and dials
+//!   over one second of one group hold at most a quarter of the slots.
+//! * A backend is not ready until it has answered often enough (fail closed).
+//! * A failure on our own side, such as a lack of file descriptors, changes no verdict.
+//! * A reader of verdicts cannot hold up probing.
+//! * Objects share no result, also when they probe the same address: each has thresholds, periods and time-outs of
+//!   its own, and one tenant's settings must not leak into another's verdicts.
 //!
 //! Nothing here knows Kubernetes.
+//!
+//! # Example
+//!
+//! ```
+#![doc = include_str!("../examples/verdicts.rs")]
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The one task that probes, for all targets of the process.
+//! The shell of the schedule: one task that dials for all targets of the process.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,61 +16,62 @@ use crate::{Command, Dial, DialError, Event, Key, Schedule, Target, Verdict};
 /// 500 dead backends a second at a time-out of one second.
 pub const DIALS_AT_ONCE: usize = 512;
 
-/// How often the log may say that our own side cannot dial: there are hundreds of dials a second.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// How often the log may say that this process cannot dial: there are hundreds of dials a second.
+const LOGGED_EVERY: Duration = Duration::from_secs(60);
 
 /// A handle to the probing; clones share it. Nothing is probed until [`Prober::run`] is polled.
-pub struct Prober<G, B> {
-    shared: Arc<Shared<G, B>>,
+pub struct Prober<K, B> {
+    shared: Arc<Shared<K, B>>,
 }
 
-impl<G, B> Clone for Prober<G, B> {
+impl<K, B> Clone for Prober<K, B> {
     fn clone(&self) -> Self {
         Self { shared: self.shared.clone() }
     }
 }
 
-struct Shared<G, B> {
-    state: Mutex<State<G, B>>,
+struct Shared<K, B> {
+    state: Mutex<State<K, B>>,
     woken: Notify,
 }
 
-struct State<G, B> {
-    schedule: Schedule<G, B>,
+struct State<K, B> {
+    schedule: Schedule<K, B>,
     /// Commands that `watch` caused and `run` carries out.
-    outbox: Vec<Command<G>>,
+    outbox: Vec<Command<K>>,
 }
 
-impl<G: Key, B: Key> Prober<G, B> {
-    /// `seed` spreads the first probes over their periods.
-    pub fn new(at_once: usize, seed: u64) -> Self {
-        let state = State { schedule: Schedule::new(at_once, seed), outbox: Vec::new() };
+impl<K: Key, B: Key> Prober<K, B> {
+    /// At most `at_once` dials at any time; `seed` spreads the first probes over their periods. `group` names the
+    /// group of an object, a namespace for instance: no group keeps the others from their probes.
+    pub fn new(at_once: usize, seed: u64, group: fn(&K) -> &str) -> Self {
+        let state = State { schedule: Schedule::new(at_once, seed, group), outbox: Vec::new() };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), woken: Notify::new() }) }
     }
 
-    /// These are from now on the backends of `group`. Those that stay as they were keep their counters, those
-    /// whose address or check changed keep their verdict; none ends the group. Never blocks.
-    pub fn watch(&self, group: G, targets: BTreeMap<B, Target>) {
+    /// Makes these the backends of `object`; an empty map ends its probes. Backends that stay as they were keep
+    /// their counters, those whose address or check changed keep their verdict. Never blocks.
+    pub fn watch(&self, object: K, targets: BTreeMap<B, Target>) {
         let mut state = self.state();
-        let commands = state.schedule.on(Event::Watch { group, targets }, Instant::now());
+        let commands = state.schedule.on(Event::Watch { object, targets }, Instant::now());
         state.outbox.extend(commands);
         self.shared.woken.notify_one();
     }
 
-    /// What is known of the backends of `group`; empty for a group that is not watched.
-    pub fn verdicts(&self, group: &G) -> BTreeMap<B, Verdict> {
-        self.state().schedule.verdicts(group)
+    /// The verdicts on the backends of `object`; empty for an object that is not watched.
+    pub fn verdicts(&self, object: &K) -> BTreeMap<B, Verdict> {
+        self.state().schedule.verdicts(object)
     }
 
-    /// Probes until `stop`. `changed` is told the group whenever one of its verdicts changed, after which
-    /// [`Prober::verdicts`] has the new one; it must only take note (put a key in a queue), never wait.
-    pub async fn run(self, dial: Dial, changed: impl Fn(G), stop: CancellationToken) {
-        let (mut dials, mut told) = (FuturesUnordered::new(), None::<Instant>);
+    /// Probes until `stop`. Calls `changed` with the object whenever one of its verdicts changed; by then
+    /// [`Prober::verdicts`] has the new one. `changed` must return at once (put the key in a queue, say).
+    pub async fn run(self, dial: Dial, changed: impl Fn(K), stop: CancellationToken) {
+        let (mut dials, mut logged) = (FuturesUnordered::new(), None::<Instant>);
         loop {
             let (commands, wakes_at) = self.turn();
             for command in commands {
                 match command {
-                    Command::Changed { group } => changed(group),
+                    Command::Changed { object } => changed(object),
                     Command::Dial { probe, address, timeout: limit } => {
                         let attempt = dial(address);
                         dials.push(async move {
@@ -84,9 +85,9 @@ impl<G: Key, B: Key> Prober<G, B> {
                 () = stop.cancelled() => return,
                 () = self.shared.woken.notified() => {}
                 Some((probe, answer)) = dials.next() => {
-                    if let Err(DialError::Local(why)) = &answer && told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
-                        told = Some(Instant::now());
-                        tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until we can");
+                    if let Err(DialError::Local(why)) = &answer && logged.is_none_or(|at| at.elapsed() >= LOGGED_EVERY) {
+                        logged = Some(Instant::now());
+                        tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
                     }
                     let mut state = self.state();
                     let commands = state.schedule.on(Event::Answered { probe, answer }, Instant::now());
@@ -97,14 +98,14 @@ impl<G: Key, B: Key> Prober<G, B> {
         }
     }
 
-    fn turn(&self) -> (Vec<Command<G>>, Option<Instant>) {
+    fn turn(&self) -> (Vec<Command<K>>, Option<Instant>) {
         let mut state = self.state();
         let mut commands = std::mem::take(&mut state.outbox);
         commands.extend(state.schedule.on(Event::Tick, Instant::now()));
         (commands, state.schedule.wakes_at())
     }
 
-    fn state(&self) -> MutexGuard<'_, State<G, B>> {
+    fn state(&self) -> MutexGuard<'_, State<K, B>> {
         self.shared.state.lock().expect("no panic while the schedule is locked")
     }
 }
@@ -127,6 +128,11 @@ mod tests {
     use super::*;
     use crate::{Check, Thresholds};
 
+    /// The part of the name before the slash.
+    fn group<'a>(object: &'a &'static str) -> &'a str {
+        object.split('/').next().unwrap_or_default()
+    }
+
     fn target(port: u16) -> Target {
         let check = Check {
             thresholds: Thresholds { success: 1, failure: 2 },
@@ -140,7 +146,7 @@ mod tests {
         ports.map(|port| (port, target(port))).collect()
     }
 
-    /// Answers at ports below 100, is silent at the others, and counts who is being dialled.
+    /// Answers at ports below 100, is silent at the others, and counts the dials under way.
     fn dial(under_way: &Arc<AtomicUsize>, most: &Arc<AtomicUsize>) -> Dial {
         let (under_way, most) = (under_way.clone(), most.clone());
         Arc::new(move |address| {
@@ -166,13 +172,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn backends_that_answer_become_ready_and_silent_ones_are_named_with_their_error() {
-        let prober = Prober::new(8, 1);
+        let prober = Prober::new(8, 1, group);
         let (changes, mut changed) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
         let counts = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(prober.clone().run(
             dial(&counts, &counts),
-            move |group| changes.send(group).expect("the test listens"),
+            move |object| changes.send(object).expect("the test listens"),
             stop.clone(),
         ));
         prober.watch("web", [(1, target(1)), (100, target(100))].into());
@@ -187,13 +193,13 @@ mod tests {
         assert!(prober.verdicts(&"web").is_empty());
         stop.cancel();
         task.await.unwrap();
-        assert!(changed.recv().await.is_none(), "nothing more was told");
+        assert!(changed.recv().await.is_none(), "nothing more changed");
     }
 
     #[tokio::test(start_paused = true)]
     async fn no_more_dials_are_under_way_than_allowed_and_everybody_gets_a_turn() {
         // pitfalls-load-balancer.md PR-6
-        let prober = Prober::new(8, 1);
+        let prober = Prober::new(8, 1, group);
         let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let task =
             tokio::spawn(prober.clone().run(dial(&under_way, &most), |_| {}, CancellationToken::new()));
@@ -207,9 +213,37 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn removing_a_group_of_dead_backends_waits_for_nobody() {
+    async fn one_groups_silent_targets_do_not_starve_another_groups_probes() {
+        let prober = Prober::new(DIALS_AT_ONCE, 1, group);
+        let (dialled, mut dials) = mpsc::unbounded_channel();
+        let quiet = target(1);
+        let dial: Dial = Arc::new(move |address| {
+            if address.port() == 1 {
+                dialled.send(Instant::now()).expect("the test listens");
+                return async { Ok(()) }.boxed();
+            }
+            std::future::pending().boxed()
+        });
+        let task = tokio::spawn(prober.clone().run(dial, |_| {}, CancellationToken::new()));
+        let day = Check { timeout: Duration::from_secs(24 * 60 * 60), ..quiet.check };
+        let silent = (100..5_100).map(|port| (port, Target { check: day, ..target(port) })).collect();
+        prober.watch("noisy/web", silent);
+        tokio::time::sleep(Duration::from_secs(100)).await;
+        let period = quiet.check.period;
+        prober.watch("quiet/web", [(1, quiet)].into());
+        let mut due = Instant::now() + period;
+        for _ in 0..60 {
+            let at = dials.recv().await.unwrap();
+            assert!(at <= due + period, "{:?} late", at - due);
+            due = at + period;
+        }
+        task.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_of_dead_backends_is_removed_without_waiting() {
         // pitfalls-load-balancer.md PR-1: there, this takes backends x time-out under a lock
-        let prober = Prober::new(512, 1);
+        let prober = Prober::new(DIALS_AT_ONCE, 1, group);
         let counts = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(prober.clone().run(dial(&counts, &counts), |_| {}, CancellationToken::new()));
         prober.watch("web", targets(100..150));

@@ -1,29 +1,36 @@
-//! The time wheel: who is probed when. Pure; the time is an argument, commands come out.
+//! The schedule: which target is probed when. Pure: events and the time go in, commands come out.
 //!
-//! A backend's life:
+//! The life of a target:
 //!
 //! ```text
-//! watched ──► due once within the first period (spread by the seed) ──► dialling ──► answered ──► due a period
-//!             after it was last due, or at once when the answer took longer than that ──► dialling ──► …
+//! watched ──► due within the first period (spread by the seed) ──► waits for a slot ──► dialling ──► answered
+//!                 ▲                                                                                    │
+//!                 └── due a period after it was last due, or at once when the answer took longer ◄─────┘
 //! ```
 //!
 //! So the k-th probe starts at the latest k periods after the beginning, as long as answers come within a period:
 //! a new backend that answers is ready after `success` × period at the latest.
 //!
-//! A target that changes while its dial is under way keeps its slot until the answer came; the answer is then
-//! not counted. That is how probes of one backend never overlap, whatever changes in between.
+//! A target that changes while its dial is under way keeps its slot until the answer comes; the schedule does not
+//! count that answer. That is how probes of one backend never overlap, whatever changes in between.
+
+mod slots;
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::slots::{Length, Slots};
 use crate::{Check, Counter, DialError};
 
-/// What names a group or a backend within it.
+/// Longest dial, whatever the time-out: a silent target holds its slot no longer.
+const LONGEST_DIAL: Duration = Duration::from_secs(30);
+
+/// The name of an object, or of a backend within it.
 pub trait Key: Clone + Ord + Debug + Send + Sync + 'static {}
 impl<T: Clone + Ord + Debug + Send + Sync + 'static> Key for T {}
 
@@ -32,17 +39,17 @@ impl<T: Clone + Ord + Debug + Send + Sync + 'static> Key for T {}
 pub struct Target {
     pub address: SocketAddr,
     pub check: Check,
-    /// The verdict to begin with, where the backend is new here: what the cluster's record says, else `false`.
-    /// One that is already known keeps the verdict it has.
+    /// The first verdict of a backend that is new here: the one that the cluster has recorded, else `false`. A
+    /// backend that is already watched keeps its verdict.
     pub ready: bool,
 }
 
-/// What is known of a backend.
+/// The result of the probes of one backend so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     pub ready: bool,
-    /// The failure that made the verdict "not ready", or the last one that confirmed it in another way; of a backend
-    /// that nobody could judge yet, why we could not dial. None while ready, or not yet tried enough.
+    /// The failure that made the verdict "not ready", or the last failure of another kind that confirmed it. Of a
+    /// backend without verdict: why this process could not dial. None while ready, or not yet tried enough.
     pub error: Option<DialError>,
 }
 
@@ -50,24 +57,24 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProbeId(u64);
 
-/// What happened.
+/// An input of the schedule.
 #[derive(Clone, Debug)]
-pub enum Event<G, B> {
-    /// These are from now on the backends of this group; none ends the group.
-    Watch { group: G, targets: BTreeMap<B, Target> },
-    /// A dial that was commanded came to its end.
+pub enum Event<K, B> {
+    /// These are from now on the backends of this object; an empty map ends its probes.
+    Watch { object: K, targets: BTreeMap<B, Target> },
+    /// A dial that the schedule commanded came to its end.
     Answered { probe: ProbeId, answer: Result<(), DialError> },
     /// Time went by.
     Tick,
 }
 
-/// What to do.
+/// An output of the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command<G> {
-    /// Dial, for at most `timeout`, and say how it ended: exactly one [`Event::Answered`] for each.
+pub enum Command<K> {
+    /// Dial for at most `timeout`, and report the end: exactly one [`Event::Answered`] for each.
     Dial { probe: ProbeId, address: SocketAddr, timeout: Duration },
-    /// A verdict of this group changed, or an error of another kind can be named for one.
-    Changed { group: G },
+    /// A verdict of this object changed, or its failure is now of another kind.
+    Changed { object: K },
 }
 
 #[derive(Debug)]
@@ -75,47 +82,53 @@ struct Worker {
     target: Target,
     counter: Counter,
     verdict: Verdict,
-    /// When it was last due, and where it stands in `due`.
+    /// The time at which it was last due, and its place in `due`.
     due: Instant,
     dialling: bool,
-    /// The target changed since the dial began: its answer does not count.
+    /// The target changed since the dial began: the answer does not count.
     stale: bool,
-    /// No longer watched; stays until the answer of its dial came.
+    /// No longer watched; the worker stays until its dial ends.
     gone: bool,
 }
 
-/// All targets, their counters and verdicts, and the order in which they are due.
+/// A dial under way.
 #[derive(Debug)]
-pub struct Schedule<G, B> {
-    groups: BTreeMap<G, BTreeMap<B, Worker>>,
-    /// Not dialling, and due at that time; ties in the order of arrival.
-    due: BTreeSet<(Instant, G, B)>,
-    /// Due, and waiting for one of the dials to end.
-    waiting: VecDeque<(G, B)>,
-    dials: BTreeMap<ProbeId, (G, B)>,
-    at_once: usize,
+struct Dialling<K, B> {
+    object: K,
+    backend: B,
+    length: Length,
+}
+
+/// All targets with their counters and verdicts, and the order in which they are due.
+#[derive(Debug)]
+pub struct Schedule<K, B> {
+    objects: BTreeMap<K, BTreeMap<B, Worker>>,
+    /// Targets that neither dial nor wait for a slot, by the time at which they are due.
+    due: BTreeSet<(Instant, K, B)>,
+    slots: Slots<K, B>,
+    dials: BTreeMap<ProbeId, Dialling<K, B>>,
     next_probe: u64,
     random: fastrand::Rng,
 }
 
-impl<G: Key, B: Key> Schedule<G, B> {
-    /// At most `at_once` dials are under way at any time; `seed` spreads the first probes.
-    pub fn new(at_once: usize, seed: u64) -> Self {
+impl<K: Key, B: Key> Schedule<K, B> {
+    /// At most `at_once` dials are under way at any time. Objects of one `group` share its part of them; `seed`
+    /// spreads the first probes.
+    pub fn new(at_once: usize, seed: u64, group: fn(&K) -> &str) -> Self {
         Self {
-            groups: BTreeMap::new(),
+            objects: BTreeMap::new(),
             due: BTreeSet::new(),
-            waiting: VecDeque::new(),
+            slots: Slots::new(at_once, group),
             dials: BTreeMap::new(),
-            at_once: at_once.max(1),
             next_probe: 0,
             random: fastrand::Rng::with_seed(seed),
         }
     }
 
-    /// What is known of a group's backends.
-    pub fn verdicts(&self, group: &G) -> BTreeMap<B, Verdict> {
-        self.groups
-            .get(group)
+    /// The verdicts on an object's backends; empty for an object that is not watched.
+    pub fn verdicts(&self, object: &K) -> BTreeMap<B, Verdict> {
+        self.objects
+            .get(object)
             .into_iter()
             .flatten()
             .filter(|(_, worker)| !worker.gone)
@@ -129,10 +142,10 @@ impl<G: Key, B: Key> Schedule<G, B> {
     }
 
     /// Takes one event; afterwards every dial that is due and has a slot is under way.
-    pub fn on(&mut self, event: Event<G, B>, now: Instant) -> Vec<Command<G>> {
+    pub fn on(&mut self, event: Event<K, B>, now: Instant) -> Vec<Command<K>> {
         let mut commands = Vec::new();
         match event {
-            Event::Watch { group, targets } => self.watch(&group, targets, now),
+            Event::Watch { object, targets } => self.watch(&object, targets, now),
             Event::Answered { probe, answer } => commands.extend(self.answered(probe, answer, now)),
             Event::Tick => {}
         }
@@ -140,21 +153,25 @@ impl<G: Key, B: Key> Schedule<G, B> {
         commands
     }
 
-    fn watch(&mut self, group: &G, targets: BTreeMap<B, Target>, now: Instant) {
-        let workers = self.groups.entry(group.clone()).or_default();
+    fn watch(&mut self, object: &K, targets: BTreeMap<B, Target>, now: Instant) {
+        let workers = self.objects.entry(object.clone()).or_default();
         for (backend, worker) in workers.iter_mut().filter(|(backend, _)| !targets.contains_key(backend)) {
             worker.gone = true;
-            self.due.remove(&(worker.due, group.clone(), backend.clone()));
+            self.due.remove(&(worker.due, object.clone(), backend.clone()));
         }
         workers.retain(|_, worker| !worker.gone || worker.dialling);
 
+        let mut unchanged = BTreeSet::new();
         for (backend, target) in targets {
             let first = now + spread(&mut self.random, target.check.period);
             match workers.entry(backend.clone()) {
-                Entry::Occupied(worker) if worker.get().continues(&target) => continue,
+                Entry::Occupied(worker) if worker.get().continues(&target) => {
+                    unchanged.insert(backend);
+                    continue;
+                }
                 Entry::Occupied(mut worker) => {
                     let worker = worker.get_mut();
-                    self.due.remove(&(worker.due, group.clone(), backend.clone()));
+                    self.due.remove(&(worker.due, object.clone(), backend.clone()));
                     worker.restart(target, first);
                 }
                 Entry::Vacant(vacant) => {
@@ -163,21 +180,14 @@ impl<G: Key, B: Key> Schedule<G, B> {
             }
             let worker = &workers[&backend];
             if !worker.dialling {
-                self.due.insert((worker.due, group.clone(), backend));
+                self.due.insert((worker.due, object.clone(), backend));
             }
         }
         if workers.is_empty() {
-            self.groups.remove(group);
+            self.objects.remove(object);
         }
-        // whoever waited for a slot under an old plan waits no longer: the plan above counts
-        let due = &self.due;
-        let groups = &self.groups;
-        self.waiting.retain(|(waiting_group, backend)| {
-            waiting_group != group
-                || groups.get(group).and_then(|workers| workers.get(backend)).is_some_and(|worker| {
-                    !worker.gone && !due.contains(&(worker.due, group.clone(), backend.clone()))
-                })
-        });
+        // a target that waited for a slot and then changed waits no longer: it has a new first probe
+        self.slots.retain(object, |backend| unchanged.contains(backend));
     }
 
     fn answered(
@@ -185,46 +195,46 @@ impl<G: Key, B: Key> Schedule<G, B> {
         probe: ProbeId,
         answer: Result<(), DialError>,
         now: Instant,
-    ) -> Option<Command<G>> {
-        let (group, backend) = self.dials.remove(&probe)?;
-        let workers = self.groups.get_mut(&group)?;
+    ) -> Option<Command<K>> {
+        let Dialling { object, backend, length } = self.dials.remove(&probe)?;
+        self.slots.free(&object, length);
+        let workers = self.objects.get_mut(&object)?;
         let worker = workers.get_mut(&backend)?;
         worker.dialling = false;
         if worker.gone {
             workers.remove(&backend);
             if workers.is_empty() {
-                self.groups.remove(&group);
+                self.objects.remove(&object);
             }
             return None;
         }
         if std::mem::take(&mut worker.stale) {
-            self.due.insert((worker.due, group, backend));
+            self.due.insert((worker.due, object, backend));
             return None;
         }
         worker.due = (worker.due + worker.target.check.period).max(now);
-        let changed = worker.judge(answer);
-        self.due.insert((worker.due, group.clone(), backend));
-        changed.then_some(Command::Changed { group })
+        let changed = worker.count(answer);
+        self.due.insert((worker.due, object.clone(), backend));
+        changed.then_some(Command::Changed { object })
     }
 
-    fn start_due(&mut self, now: Instant, commands: &mut Vec<Command<G>>) {
+    fn start_due(&mut self, now: Instant, commands: &mut Vec<Command<K>>) {
         while self.due.first().is_some_and(|(due, ..)| *due <= now) {
-            let (_, group, backend) = self.due.pop_first().expect("it has a first");
-            self.waiting.push_back((group, backend));
+            let (_, object, backend) = self.due.pop_first().expect("it has a first");
+            let length = Length::of(self.objects[&object][&backend].limit());
+            self.slots.wait(object, backend, length);
         }
-        while self.dials.len() < self.at_once {
-            let Some((group, backend)) = self.waiting.pop_front() else { return };
+        while let Some((object, backend, length)) = self.slots.next() {
             let worker = self
-                .groups
-                .get_mut(&group)
+                .objects
+                .get_mut(&object)
                 .and_then(|workers| workers.get_mut(&backend))
-                .expect("who leaves also leaves the waiting line");
+                .expect("a target that is no longer watched has left the line");
             worker.dialling = true;
             let probe = ProbeId(self.next_probe);
             self.next_probe += 1;
-            let Target { address, check, .. } = worker.target;
-            commands.push(Command::Dial { probe, address, timeout: check.timeout });
-            self.dials.insert(probe, (group, backend));
+            commands.push(Command::Dial { probe, address: worker.target.address, timeout: worker.limit() });
+            self.dials.insert(probe, Dialling { object, backend, length });
         }
     }
 }
@@ -242,13 +252,18 @@ impl Worker {
         }
     }
 
-    /// Whether `target` asks for nothing new. Its `ready` is only a beginning and does not count.
+    /// How long a dial may take.
+    fn limit(&self) -> Duration {
+        self.target.check.timeout.min(LONGEST_DIAL)
+    }
+
+    /// Whether `target` asks for nothing new. Its `ready` is a first verdict only and does not count.
     fn continues(&self, target: &Target) -> bool {
         !self.gone && self.target.address == target.address && self.target.check == target.check
     }
 
-    /// Another check, or another address, for the same backend: counters start afresh, the verdict stands. One
-    /// that had left and comes back is new.
+    /// Gives the same backend another check or address: counters start afresh, the verdict stands. A backend that
+    /// left and comes back is new.
     fn restart(&mut self, target: Target, due: Instant) {
         let verdict =
             if self.gone { Verdict { ready: target.ready, error: None } } else { self.verdict.clone() };
@@ -256,10 +271,11 @@ impl Worker {
         *self = Self { verdict, dialling, stale: dialling, ..Self::new(target, due) };
     }
 
-    /// Counts an answer; whether there is something new to tell.
-    fn judge(&mut self, answer: Result<(), DialError>) -> bool {
+    /// Counts an answer, and says whether the verdict or the kind of its error changed.
+    fn count(&mut self, answer: Result<(), DialError>) -> bool {
         if let Err(error @ DialError::Local(_)) = answer {
-            // a process without file descriptors must not take everybody's traffic away; but who waits should see why
+            // a process without file descriptors must take no backend's traffic away; a backend that waits for its
+            // first verdict shows the reason
             let unexplained = !self.verdict.ready && self.verdict.error.is_none();
             if unexplained {
                 self.verdict.error = Some(error);

@@ -74,7 +74,7 @@ impl HostPath {
         seed: u64,
         queue: Queue<ObjectKey>,
     ) -> Self {
-        let prober = Prober::new(DIALS_AT_ONCE, seed);
+        let prober = Prober::new(DIALS_AT_ONCE, seed, |lb: &ObjectKey| &lb.namespace);
         tasks.spawn(prober.clone().run(dial, move |key| queue.add(key), tasks.stop.clone()));
         let host = HostAddresses::watch(tasks, client).await;
         host.ready().await;

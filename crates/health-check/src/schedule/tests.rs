@@ -18,12 +18,17 @@ fn target(port: u16, check: Check, ready: bool) -> Target {
     Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, ready }
 }
 
-fn watch(group: &'static str, targets: &[(u16, Check, bool)]) -> Event<&'static str, u16> {
+fn watch(object: &'static str, targets: &[(u16, Check, bool)]) -> Event<&'static str, u16> {
     let targets = targets.iter().map(|(port, check, ready)| (*port, target(*port, *check, *ready))).collect();
-    Event::Watch { group, targets }
+    Event::Watch { object, targets }
 }
 
-/// A schedule, the time, and backends that answer as they are told.
+/// The part of an object's name before the slash.
+fn group<'a>(object: &'a &'static str) -> &'a str {
+    object.split('/').next().unwrap_or_default()
+}
+
+/// A schedule, the time, and backends with prepared answers.
 struct World {
     schedule: Schedule<&'static str, u16>,
     start: Instant,
@@ -33,6 +38,8 @@ struct World {
     under_way: Vec<(Instant, ProbeId, u16)>,
     /// How long an answer takes.
     latency: Duration,
+    /// Ports from here on never answer.
+    silent_from: u16,
     dialled: Vec<(Duration, u16)>,
     changes: Vec<(Duration, &'static str)>,
     most: usize,
@@ -42,12 +49,13 @@ impl World {
     fn new(at_once: usize, seed: u64) -> Self {
         let start = Instant::now();
         Self {
-            schedule: Schedule::new(at_once, seed),
+            schedule: Schedule::new(at_once, seed, group),
             start,
             now: start,
             answers: BTreeMap::new(),
             under_way: Vec::new(),
             latency: Duration::ZERO,
+            silent_from: u16::MAX,
             dialled: Vec::new(),
             changes: Vec::new(),
             most: 0,
@@ -57,7 +65,7 @@ impl World {
     fn on(&mut self, event: Event<&'static str, u16>) {
         for command in self.schedule.on(event, self.now) {
             match command {
-                Command::Changed { group } => self.changes.push((self.now - self.start, group)),
+                Command::Changed { object } => self.changes.push((self.now - self.start, object)),
                 Command::Dial { probe, address, timeout } => {
                     let port = address.port();
                     assert!(
@@ -65,7 +73,9 @@ impl World {
                         "{port} is dialled twice"
                     );
                     self.dialled.push((self.now - self.start, port));
-                    self.under_way.push((self.now + self.latency.min(timeout), probe, port));
+                    assert!(timeout <= LONGEST_DIAL);
+                    let latency = if port < self.silent_from { self.latency.min(timeout) } else { timeout };
+                    self.under_way.push((self.now + latency, probe, port));
                     self.most = self.most.max(self.under_way.len());
                 }
             }
@@ -83,7 +93,9 @@ impl World {
             if answer == Some(next) {
                 let index = self.under_way.iter().position(|(at, ..)| *at == next).unwrap();
                 let (_, probe, port) = self.under_way.remove(index);
-                let answer = self.answers.get(&port).cloned().unwrap_or(Ok(()));
+                let silent = port >= self.silent_from;
+                let usual = if silent { Err(DialError::TimedOut) } else { Ok(()) };
+                let answer = self.answers.get(&port).cloned().unwrap_or(usual);
                 self.on(Event::Answered { probe, answer });
             } else {
                 self.on(Event::Tick);
@@ -92,8 +104,8 @@ impl World {
         self.now = end;
     }
 
-    fn ready(&self, group: &'static str) -> Vec<(u16, bool)> {
-        self.schedule.verdicts(&group).into_iter().map(|(port, verdict)| (port, verdict.ready)).collect()
+    fn ready(&self, object: &'static str) -> Vec<(u16, bool)> {
+        self.schedule.verdicts(&object).into_iter().map(|(port, verdict)| (port, verdict.ready)).collect()
     }
 
     fn fail(&mut self, port: u16) {
@@ -159,7 +171,7 @@ async fn the_error_follows_its_newest_kind_and_the_same_again_is_no_news() {
 #[case::between_two_failures(true, "l-ll-", false, 1)]
 #[case::between_a_success_and_another(false, "+ll+", true, 2)]
 #[case::not_ready_before(false, "llll", false, 1)]
-fn that_we_could_not_dial_is_counted_for_and_against_nobody(
+fn a_dial_that_failed_on_our_own_side_counts_for_and_against_no_backend(
     #[case] before: bool,
     #[case] answers: &str,
     #[case] ready: bool,
@@ -206,7 +218,7 @@ fn a_verdict_survives_a_change_of_the_port() {
     // load-balancer.md 10.5
     let mut world = World::new(8, 7);
     let on_port =
-        |port| Event::Watch { group: "web", targets: [(1, target(port, check(1, 1, 1, 1), false))].into() };
+        |port| Event::Watch { object: "web", targets: [(1, target(port, check(1, 1, 1, 1), false))].into() };
     world.on(on_port(80));
     world.pass(SECOND);
     assert_eq!(world.ready("web"), [(1, true)]);
@@ -249,7 +261,20 @@ fn a_backend_that_leaves_and_comes_back_is_new_and_an_old_answer_does_not_count_
 }
 
 #[test]
-fn groups_that_probe_one_address_are_judged_apart() {
+fn a_backend_that_comes_back_during_its_dial_begins_with_the_verdict_it_is_given() {
+    let mut world = World::new(8, 7);
+    let with = |ready| watch("web", &[(1, check(1, 9, 5, 4), ready)]);
+    world.on(with(true));
+    world.latency = SECOND * 4;
+    world.pass(SECOND * 5);
+    assert_eq!(world.under_way.len(), 1);
+    world.on(watch("web", &[]));
+    world.on(with(false));
+    assert_eq!(world.ready("web"), [(1, false)]);
+}
+
+#[test]
+fn objects_that_probe_one_address_have_verdicts_of_their_own() {
     let mut world = World::new(8, 7);
     world.answers.insert(1, Err(DialError::Refused));
     let mut slow = check(1, 9, 1, 1);
@@ -257,8 +282,8 @@ fn groups_that_probe_one_address_are_judged_apart() {
     let strict = target(1, check(1, 1, 1, 1), true);
     world
         .schedule
-        .on(Event::Watch { group: "lenient", targets: [(1, target(1, slow, true))].into() }, world.now);
-    world.schedule.on(Event::Watch { group: "strict", targets: [(1, strict)].into() }, world.now);
+        .on(Event::Watch { object: "lenient", targets: [(1, target(1, slow, true))].into() }, world.now);
+    world.schedule.on(Event::Watch { object: "strict", targets: [(1, strict)].into() }, world.now);
     world.pass(SECOND);
     assert_eq!((world.ready("strict"), world.ready("lenient")), (vec![(1, false)], vec![(1, true)]));
 }
@@ -271,6 +296,86 @@ fn an_answer_that_takes_longer_than_the_period_delays_the_next_probe() {
     world.pass(SECOND * 10);
     let gaps: Vec<Duration> = world.dialled.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     assert_eq!(gaps, [SECOND * 3; 3]);
+}
+
+#[test]
+fn a_dial_lasts_thirty_seconds_at_most_and_the_next_probe_waits_for_it() {
+    // load-balancer.md 10.3
+    let mut world = World::new(8, 7);
+    world.silent_from = 1;
+    world.on(watch("web", &[(1, check(1, 1, 5, 24 * 60 * 60), true)]));
+    world.pass(SECOND * 100);
+    let gaps: Vec<Duration> = world.dialled.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    assert_eq!(gaps, [LONGEST_DIAL; 3]);
+    assert_eq!(world.ready("web"), [(1, false)]);
+}
+
+/// Silent targets in one group, and one target of another group, all due in the same way.
+#[rstest]
+#[case::short_dials_of_one_object(1, 1, 5_000, 1)]
+#[case::long_dials_of_one_object(1, 1, 5_000, 3)]
+#[case::dials_of_a_day_in_one_object(1, 1, 5_000, 24 * 60 * 60)]
+#[case::dials_of_a_day_in_many_objects(1, 100, 50, 24 * 60 * 60)]
+#[case::dials_of_a_day_in_five_groups(5, 1, 1_000, 24 * 60 * 60)]
+fn five_thousand_silent_targets_delay_another_groups_probe_by_a_period_at_most(
+    #[case] groups: usize,
+    #[case] objects: usize,
+    #[case] targets: u16,
+    #[case] timeout: u64,
+    #[values(1, 5)] period: u64,
+) {
+    let mut world = World::new(512, 7);
+    world.silent_from = 100;
+    let mut port = 100;
+    for group in 0..groups {
+        for object in 0..objects {
+            let all: Vec<_> =
+                (0..targets).map(|target| (port + target, check(1, 1, 1, timeout), true)).collect();
+            port += targets;
+            let name: &'static str = format!("noisy-{group}/{object}").leak();
+            world.on(watch(name, &all));
+        }
+    }
+    world.pass(SECOND * 40);
+    world.on(watch("quiet/web", &[(1, check(1, 3, period, 3), false)]));
+    world.pass(SECOND * 60);
+    let period = SECOND * u32::try_from(period).unwrap();
+    let probes: Vec<Duration> =
+        world.dialled.iter().filter(|(_, port)| *port == 1).map(|(at, _)| *at).collect();
+    let latest = probes.windows(2).map(|pair| pair[1] - pair[0] - period).max().unwrap();
+    assert!(latest <= period.max(SECOND), "a probe came {latest:?} late");
+    assert!(probes[0] <= SECOND * 40 + period * 2);
+    assert_eq!(world.ready("quiet/web"), [(1, true)]);
+    assert!(world.most <= 512);
+}
+
+#[test]
+fn every_silent_target_of_a_group_at_its_limit_gets_its_turn() {
+    let mut world = World::new(8, 7);
+    world.silent_from = 1;
+    let of = |first: u16| (first..first + 10).map(|port| (port, check(1, 1, 1, 2), true)).collect::<Vec<_>>();
+    world.on(watch("noisy/one", &of(1)));
+    world.on(watch("noisy/two", &of(11)));
+    world.pass(SECOND * 30);
+    let verdicts = [world.ready("noisy/one"), world.ready("noisy/two")].concat();
+    assert!(verdicts.iter().all(|(_, ready)| !ready), "{verdicts:?}");
+    assert_eq!(world.most, 2, "a quarter of the slots");
+}
+
+#[test]
+fn a_target_that_changes_while_it_waits_for_a_slot_is_dialled_once_and_by_its_new_check() {
+    let mut world = World::new(1, 7);
+    world.latency = SECOND * 10;
+    world.on(watch("web", &[(1, check(1, 1, 1, 10), false), (2, check(1, 1, 1, 10), false)]));
+    world.pass(SECOND);
+    let (_, first) = world.dialled[0];
+    let waits = 3 - first;
+    let changed = |port: u16| (port, check(1, 1, if port == waits { 100 } else { 1 }, 10), false);
+    world.on(watch("web", &[changed(1), changed(2)]));
+    world.pass(SECOND * 20);
+    assert!(world.dialled.iter().all(|(_, port)| *port == first), "{:?}", world.dialled);
+    world.pass(SECOND * 200);
+    assert_eq!(world.ready("web"), [(1, true), (2, true)]);
 }
 
 #[test]
@@ -290,33 +395,38 @@ fn first_probes_are_spread_over_the_period() {
 }
 
 proptest! {
-    /// Whatever is watched, changed and removed, and however slow answers are: never two probes of one backend at
-    /// once (asserted in `World::on`), never more dials than allowed, and in the end everybody is judged truly.
+    /// For any order of watches, changes and removals, and however slow answers are: never two probes of one backend
+    /// at once (asserted in `World::on`), never more dials than allowed, and in the end every verdict is true.
     #[test]
     fn any_history_ends_in_true_verdicts(
         seed: u64,
         at_once in 1..4_usize,
         latency in 0..3_u64,
-        history in proptest::collection::vec((proptest::collection::btree_map(0..6_u16, (1..3_u32, 1..3_u32, 1..4_u64), 0..6), 0..6_u64), 0..12),
-        dead in proptest::collection::btree_set(0..6_u16, 0..6),
+        history in proptest::collection::vec((0..4_usize, proptest::collection::btree_map(0..6_u16, (1..3_u32, 1..3_u32, 1..4_u64, 1..4_u64), 0..6), 0..6_u64), 0..12),
+        dead in proptest::collection::btree_set(0..24_u16, 0..12),
     ) {
+        const OBJECTS: [&str; 4] = ["shop/web", "shop/api", "bank/web", "mail/smtp"];
         let mut world = World::new(at_once, seed);
         world.latency = SECOND * u32::try_from(latency).unwrap() / 2;
         for port in &dead {
             world.fail(*port);
         }
-        let mut last = Vec::new();
-        for (targets, pause) in history {
-            last = targets.into_iter().map(|(port, (success, failure, period))| (port, check(success, failure, period, 2), port % 2 == 0)).collect();
-            world.on(watch("web", &last));
+        let mut last: [Vec<(u16, Check, bool)>; 4] = Default::default();
+        for (object, targets, pause) in history {
+            // every object has ports of its own
+            let first = u16::try_from(object).unwrap() * 6;
+            last[object] = targets.into_iter().map(|(port, (success, failure, period, timeout))| (first + port, check(success, failure, period, timeout), port % 2 == 0)).collect();
+            world.on(watch(OBJECTS[object], &last[object]));
             world.pass(SECOND * u32::try_from(pause).unwrap());
         }
-        world.pass(SECOND * 60);
+        world.pass(SECOND * 120);
         prop_assert!(world.most <= at_once);
-        let truth: Vec<(u16, bool)> = last.iter().map(|(port, ..)| (*port, !dead.contains(port))).collect();
-        prop_assert_eq!(world.ready("web"), truth);
-        for (port, verdict) in world.schedule.verdicts(&"web") {
-            prop_assert_eq!(verdict.error.is_some(), dead.contains(&port));
+        for (object, last) in OBJECTS.into_iter().zip(last) {
+            let truth: Vec<(u16, bool)> = last.iter().map(|(port, ..)| (*port, !dead.contains(port))).collect();
+            prop_assert_eq!(world.ready(object), truth);
+            for (port, verdict) in world.schedule.verdicts(&object) {
+                prop_assert_eq!(verdict.error.is_some(), dead.contains(&port));
+            }
         }
     }
 }

@@ -28,5 +28,5 @@ pub use error_message::error_message;
 pub use event::{Kind as EventType, Recorder};
 pub use explanation::Explanation;
 pub use object_key::ObjectKey;
-pub use queue::{Action, Queue, QueueMetrics};
+pub use queue::{Action, Queue, QueueMetrics, pending_within};
 pub use raw_object::{RawObject, replace};

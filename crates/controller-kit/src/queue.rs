@@ -2,13 +2,14 @@
 //! of its own when its work failed.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
     fmt::{Debug, Display},
     future::Future,
     hash::Hash,
     panic::AssertUnwindSafe,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -150,9 +151,16 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         E: std::error::Error + 'static,
     {
         let work = Arc::new(work);
+        let worked: Arc<dyn Pending> = Arc::new(self.clone());
+        WORKED.with_borrow_mut(|all| {
+            all.retain(|queue| queue.strong_count() > 0);
+            all.push(Arc::downgrade(&worked));
+        });
         for _ in 0..workers.max(1) {
             let (queue, work, stop) = (self.clone(), work.clone(), tasks.stop.clone());
+            let worked = worked.clone();
             tasks.spawn(async move {
+                let _worked = worked;
                 while let Some(item) = stop.run_until_cancelled(queue.take()).await {
                     let outcome = AssertUnwindSafe(work(item.clone())).catch_unwind().await;
                     queue.finish(item, outcome);
@@ -266,6 +274,32 @@ impl<T: Clone + Eq + Hash> State<T> {
     }
 }
 
+/// A queue of any items.
+trait Pending: Send + Sync {
+    fn pending_until(&self, then: Instant) -> bool;
+}
+
+impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Pending for Queue<T> {
+    fn pending_until(&self, then: Instant) -> bool {
+        let state = self.state();
+        !state.ready.is_empty()
+            || !state.running.is_empty()
+            || state.timers.first_key_value().is_some_and(|((due, _), _)| *due <= then)
+    }
+}
+
+thread_local! {
+    /// The queues whose workers this thread started; each goes with its last worker.
+    static WORKED: RefCell<Vec<Weak<dyn Pending>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether a queue whose workers this thread started works on an item, or will within `time`. A test that runs a
+/// program in its own thread knows by this that the program rests.
+pub fn pending_within(time: Duration) -> bool {
+    let then = Instant::now() + time;
+    WORKED.with_borrow(|all| all.iter().filter_map(Weak::upgrade).any(|queue| queue.pending_until(then)))
+}
+
 fn backoff(failures: u32) -> Duration {
     BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(BACKOFF_MAX)
 }
@@ -350,6 +384,25 @@ mod tests {
         queue.add(1);
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert_eq!(*seen.lock().unwrap(), [1, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_is_pending_until_it_is_done_and_shortly_before_it_is_due() {
+        let (queue, tasks) = (Queue::<u32>::new(), TaskGroup::new());
+        queue.run(&tasks, 2, move |_| async move {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            Ok::<_, Infallible>(Action::RequeueAfter(Duration::from_secs(60)))
+        });
+        assert!(!pending_within(Duration::from_secs(1)));
+        queue.add(1);
+        assert!(pending_within(Duration::ZERO));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(pending_within(Duration::ZERO));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(!pending_within(Duration::from_secs(50)));
+        assert!(pending_within(Duration::from_secs(60)));
+        tasks.end().await;
+        assert!(!pending_within(Duration::from_secs(60)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,9 +1,12 @@
 //! One of the two clusters, as a test uses it: clients as its users, objects as the test itself, and what was asked.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Debug};
 use std::sync::{Mutex, PoisonError};
 
-use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use futures::future::join_all;
+use http::header::ACCEPT;
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, TypeMeta};
 use kube::discovery::ApiResource;
 use kube::{Api, Client, Resource};
 use serde::Serialize;
@@ -14,6 +17,7 @@ use sim_apiserver::ApiServer;
 use crate::manifests;
 use crate::real;
 use crate::request::{Class, Request};
+use crate::traffic::{self, Item, Items, Owner, Traffic};
 use crate::user::{GuestCluster, Side, User};
 
 /// A Kubernetes cluster of a test: the guest's or Harvester's, simulated or real.
@@ -28,7 +32,12 @@ pub struct Cluster {
     backend: Backend,
     heard: Mutex<Heard>,
     driver: Client,
+    /// Of the clients that the test hands out, on the real servers.
+    traffic: Traffic,
 }
+
+/// Kinds whose objects our parts give owners, beside those that they watch.
+const COLLECTED: [&str; 2] = ["/api/v1/services", "/apis/discovery.k8s.io/v1/endpointslices"];
 
 /// What was asked by everybody but the test.
 #[derive(Default)]
@@ -62,7 +71,7 @@ impl Cluster {
                 server.client(&account.name).expect("a server that runs has clients")
             }
         };
-        Self { side, guest, backend, heard: Mutex::default(), driver }
+        Self { side, guest, backend, heard: Mutex::default(), driver, traffic: Traffic::default() }
     }
 
     /// Which of the two it is.
@@ -81,7 +90,7 @@ impl Cluster {
         match &self.backend {
             Backend::Simulated { server, .. } => server.client(account),
             Backend::Real { server, .. } => {
-                server.client(&account.name).expect("a server that runs has clients")
+                self.traffic.observe(server.client(&account.name).expect("a server that runs has clients"))
             }
         }
     }
@@ -233,6 +242,66 @@ impl Cluster {
 
     pub(crate) fn driver(&self) -> &Client {
         &self.driver
+    }
+
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Whether every watch of the clients that the test handed out has delivered what is there now, and no object waits
+    /// for kube-controller-manager to collect it.
+    pub(crate) async fn is_seen_as_it_is(&self) -> bool {
+        let watched = self.traffic.watched();
+        let lists = join_all(watched.iter().map(|question| self.versions(question.list()))).await;
+        let collected = join_all(COLLECTED.iter().map(|path| self.versions((*path).to_owned()))).await;
+        let mut all: Vec<Item> = Vec::new();
+        for (question, items) in watched.iter().zip(lists) {
+            // a server that does not answer is not at rest
+            let Some(items) = items else { return false };
+            if !self.traffic.have_seen(question, &traffic::view(&items)) {
+                return false;
+            }
+            all.extend(items);
+        }
+        all.extend(collected.into_iter().flatten().flatten());
+        !self.garbage_among(&all).await
+    }
+
+    async fn versions(&self, path: String) -> Option<Vec<Item>> {
+        let list = http::Request::get(path)
+            .header(ACCEPT, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=1");
+        let answer = self.driver.request::<Items>(list.body(vec![]).expect("a watched path is a URI")).await;
+        answer.ok().map(|list| list.items)
+    }
+
+    /// Whether an object waits for its dependents, or its owner is gone.
+    async fn garbage_among(&self, items: &[Item]) -> bool {
+        let ours = |finalizer: &String| finalizer == "foregroundDeletion" || finalizer == "orphan";
+        if items.iter().any(|item| item.metadata.finalizers.iter().any(ours)) {
+            return true;
+        }
+        let known: BTreeSet<&str> = items.iter().map(|item| item.metadata.uid.as_str()).collect();
+        let owners: BTreeSet<(&Owner, Option<&str>)> = items
+            .iter()
+            .flat_map(|item| {
+                item.metadata.owner_references.iter().map(|one| (one, item.metadata.namespace.as_deref()))
+            })
+            .filter(|(owner, _)| !known.contains(owner.uid.as_str()))
+            .collect();
+        let there = join_all(owners.iter().map(|(owner, namespace)| self.is_there(owner, *namespace))).await;
+        there.contains(&false)
+    }
+
+    async fn is_there(&self, owner: &Owner, namespace: Option<&str>) -> bool {
+        let types = TypeMeta { api_version: owner.api_version.clone(), kind: owner.kind.clone() };
+        let (resource, namespaced) = manifests::resource(self.side, &types);
+        let found =
+            self.dynamic(&resource, namespace.filter(|_| namespaced)).get_metadata_opt(&owner.name).await;
+        match found {
+            Ok(found) => found.is_some_and(|object| object.metadata.uid.as_deref() == Some(&owner.uid)),
+            // what cannot be asked for cannot be waited for
+            Err(_) => true,
+        }
     }
 
     fn listen(&self) {

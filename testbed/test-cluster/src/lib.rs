@@ -6,7 +6,7 @@
 //!                       └ harvester ── load balancers, pools, …  real: etcd, kube-apiserver, kube-controller-manager
 //! ```
 //! A component test is written once, takes a [`TestCluster`] and does not mention time; [`component_tests!`] makes of
-//! it a test on each kind of server and with each set of rights:
+//! it a test on each kind of server:
 //!
 //! ```
 //! test_cluster::component_tests! {
@@ -33,12 +33,13 @@ pub mod real;
 mod request;
 mod run;
 mod test_cluster;
+mod traffic;
 mod user;
 
 pub use cluster::Cluster;
 pub use inventory::objects;
 pub use manifests::Rights;
 pub use request::{Class, Request};
-pub use run::{on_real, on_simulated, only_on_simulated};
+pub use run::{Roles, on_real, on_simulated, only_on_simulated};
 pub use test_cluster::TestCluster;
 pub use user::{GuestCluster, Side, User};

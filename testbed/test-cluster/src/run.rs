@@ -20,14 +20,33 @@ const SIMULATED_TEST_WITHIN: Duration = Duration::from_secs(400 * 24 * 3600);
 /// Names the file that gets a line for each test that runs on the simulated servers only: `reason<TAB>test`.
 const NOTES: &str = "TEST_CLUSTER_NOTES";
 
+/// The roles of a test, and whether it is run with each set of them on each kind of server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Roles {
+    /// With these; it does not ask for them.
+    Any(Rights),
+    /// With these now, and with the others as well.
+    Each(Rights),
+}
+
+impl Roles {
+    pub(crate) fn rights(self) -> Rights {
+        match self {
+            Self::Any(rights) | Self::Each(rights) => rights,
+        }
+    }
+}
+
 /// Runs a test on two fresh simulated servers, on a paused clock, in one thread.
 ///
 /// # Panics
 /// When the test does.
-pub fn on_simulated<Test: Future<Output = ()>>(rights: Rights, test: impl FnOnce(TestCluster) -> Test) {
+pub fn on_simulated<Test: Future<Output = ()>>(roles: Roles, test: impl FnOnce(TestCluster) -> Test) {
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime for the test").block_on(async {
-        let run = async { Box::pin(test(Box::pin(TestCluster::simulated(rights)).await)).await };
+        let run = async {
+            Box::pin(test(Box::pin(TestCluster::simulated(roles.rights())).await.with(roles))).await
+        };
         let done = timeout(SIMULATED_TEST_WITHIN, run).await;
         done.expect("the test waits for something that nothing will bring");
     });
@@ -37,11 +56,11 @@ pub fn on_simulated<Test: Future<Output = ()>>(rights: Rights, test: impl FnOnce
 ///
 /// # Panics
 /// When the test does, and where this machine has no such servers.
-pub fn on_real<Test: Future<Output = ()>>(rights: Rights, test: impl FnOnce(TestCluster) -> Test) {
+pub fn on_real<Test: Future<Output = ()>>(roles: Roles, test: impl FnOnce(TestCluster) -> Test) {
     let runtime = Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime for the test").block_on(async {
         // waiting for the servers is not the test's time
-        let cluster = Box::pin(TestCluster::real(rights)).await;
+        let cluster = Box::pin(TestCluster::real(roles.rights())).await.with(roles);
         timeout(REAL_TEST_WITHIN, Box::pin(test(cluster))).await.expect("the test hangs");
     });
 }
@@ -61,29 +80,35 @@ pub fn only_on_simulated<Test: Future<Output = ()>>(
         // one write: other tests write there at the same time
         file.write_all(format!("{reason}\t{name}\n").as_bytes()).expect("the notes can be written");
     }
-    on_simulated(rights, test);
+    on_simulated(Roles::Each(rights), test);
 }
 
-/// Makes tests of async functions that take a [`TestCluster`]: of a function `f` the four tests `simulated::ours::f`,
-/// `simulated::existing::f`, `real::ours::f` and `real::existing::f`; and with `#[simulated_only("why")]` in front of it
-/// `simulated_only::ours::f` and `simulated_only::existing::f`. Once in a module.
+/// Makes tests of async functions that take a [`TestCluster`]: of a function `f` the three tests `simulated::ours::f`,
+/// `simulated::existing::f` and `real::ours::f`. Once in a module. Attributes in front of `f`:
+///
+/// * `#[each_role]`: it asks for [`TestCluster::rights`], so `real::existing::f` is a test too. The simulated servers,
+///   which cost nothing, run every test with both sets; that both kinds of server obey roles alike has a test of its own.
+/// * `#[simulated_only("why")]`: `simulated_only::ours::f` and `simulated_only::existing::f`, and no other.
 #[macro_export]
 macro_rules! component_tests {
-    (@ [$($both:ident)*] [$($only:ident $why:literal,)*]) => {
+    (@ [$($once:ident)*] [$($each:ident)*] [$($only:ident $why:literal,)*]) => {
         mod simulated {
             mod ours {
-                $(#[test] fn $both() { $crate::on_simulated($crate::Rights::Ours, super::super::$both); })*
+                $(#[test] fn $once() { $crate::on_simulated($crate::Roles::Any($crate::Rights::Ours), super::super::$once); })*
+                $(#[test] fn $each() { $crate::on_simulated($crate::Roles::Each($crate::Rights::Ours), super::super::$each); })*
             }
             mod existing {
-                $(#[test] fn $both() { $crate::on_simulated($crate::Rights::Existing, super::super::$both); })*
+                $(#[test] fn $once() { $crate::on_simulated($crate::Roles::Any($crate::Rights::Existing), super::super::$once); })*
+                $(#[test] fn $each() { $crate::on_simulated($crate::Roles::Each($crate::Rights::Existing), super::super::$each); })*
             }
         }
         mod real {
             mod ours {
-                $(#[test] fn $both() { $crate::on_real($crate::Rights::Ours, super::super::$both); })*
+                $(#[test] fn $once() { $crate::on_real($crate::Roles::Any($crate::Rights::Ours), super::super::$once); })*
+                $(#[test] fn $each() { $crate::on_real($crate::Roles::Each($crate::Rights::Ours), super::super::$each); })*
             }
             mod existing {
-                $(#[test] fn $both() { $crate::on_real($crate::Rights::Existing, super::super::$both); })*
+                $(#[test] fn $each() { $crate::on_real($crate::Roles::Each($crate::Rights::Existing), super::super::$each); })*
             }
         }
         mod simulated_only {
@@ -101,7 +126,7 @@ macro_rules! component_tests {
             }
         }
     };
-    (@ [$($both:ident)*] [$($only:tt)*]
+    (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
         $(#[doc = $doc:literal])*
         #[simulated_only($why:literal)]
         async fn $name:ident($cluster:ident : $type:ty) $body:block
@@ -110,9 +135,20 @@ macro_rules! component_tests {
         $(#[doc = $doc])*
         #[cfg(test)]
         async fn $name($cluster: $type) $body
-        $crate::component_tests! { @ [$($both)*] [$($only)* $name $why,] $($rest)* }
+        $crate::component_tests! { @ [$($once)*] [$($each)*] [$($only)* $name $why,] $($rest)* }
     };
-    (@ [$($both:ident)*] [$($only:tt)*]
+    (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
+        $(#[doc = $doc:literal])*
+        #[each_role]
+        async fn $name:ident($cluster:ident : $type:ty) $body:block
+        $($rest:tt)*
+    ) => {
+        $(#[doc = $doc])*
+        #[cfg(test)]
+        async fn $name($cluster: $type) $body
+        $crate::component_tests! { @ [$($once)*] [$($each)* $name] [$($only)*] $($rest)* }
+    };
+    (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
         $(#[doc = $doc:literal])*
         async fn $name:ident($cluster:ident : $type:ty) $body:block
         $($rest:tt)*
@@ -120,9 +156,9 @@ macro_rules! component_tests {
         $(#[doc = $doc])*
         #[cfg(test)]
         async fn $name($cluster: $type) $body
-        $crate::component_tests! { @ [$($both)* $name] [$($only)*] $($rest)* }
+        $crate::component_tests! { @ [$($once)* $name] [$($each)*] [$($only)*] $($rest)* }
     };
     ($($tests:tt)*) => {
-        $crate::component_tests! { @ [] [] $($tests)* }
+        $crate::component_tests! { @ [] [] [] $($tests)* }
     };
 }

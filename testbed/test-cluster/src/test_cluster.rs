@@ -1,6 +1,7 @@
 //! The two clusters of a test.
 
 mod prepare;
+mod rest;
 mod shared;
 
 use std::collections::BTreeSet;
@@ -11,16 +12,17 @@ use sim_apiserver::ApiServer;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, sleep};
 
+use self::rest::{Look, Rest, SILENCE};
 use self::shared::Shared;
 use crate::cluster::{Backend, Cluster};
 use crate::inventory;
 use crate::manifests::{self, Rights};
 use crate::real;
+use crate::run::Roles;
 use crate::user::{GuestCluster, Side};
 
-/// Nothing has happened for so many looks: it will stay so.
-const QUIET_LOOKS: u32 = 10;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const BETWEEN_REAL_LOOKS: Duration = Duration::from_millis(10);
 /// Whoever has not come to rest by then never will.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 
@@ -34,8 +36,12 @@ pub struct TestCluster {
     /// The cluster that runs the VMs.
     pub harvester: Cluster,
     rights: Rights,
+    /// Whether the test is run with the other roles too.
+    may_ask: bool,
     guest_cluster: GuestCluster,
     start: Timestamp,
+    /// How far things had moved at the last rest.
+    rested_at: std::sync::Mutex<Option<u64>>,
     /// The real servers are there once: the next test waits until this one is over.
     _turn: Option<MutexGuard<'static, Option<Result<Shared, String>>>>,
 }
@@ -60,7 +66,16 @@ impl TestCluster {
             prepare::kinds(cluster).await;
             prepare::roles(cluster, rights, &guest_cluster).await;
         }
-        Self { guest, harvester, rights, guest_cluster, start, _turn: None }
+        Self {
+            guest,
+            harvester,
+            rights,
+            may_ask: true,
+            guest_cluster,
+            start,
+            rested_at: std::sync::Mutex::default(),
+            _turn: None,
+        }
     }
 
     /// Two real servers, those that this process has already, wiped.
@@ -88,12 +103,30 @@ impl TestCluster {
         shared.give(rights, &guest, &harvester, &guest_cluster).await;
         guest.forget_requests();
         harvester.forget_requests();
-        Self { guest, harvester, rights, guest_cluster, start: Timestamp::now(), _turn: Some(turn) }
+        Self {
+            guest,
+            harvester,
+            rights,
+            may_ask: true,
+            guest_cluster,
+            start: Timestamp::now(),
+            rested_at: std::sync::Mutex::default(),
+            _turn: Some(turn),
+        }
+    }
+
+    pub(crate) fn with(mut self, roles: Roles) -> Self {
+        self.may_ask = matches!(roles, Roles::Each(_));
+        self
     }
 
     /// Which roles the parts have.
+    ///
+    /// # Panics
+    /// In a component test without `#[each_role]`: it would be run on the real servers with one set of roles only.
     #[must_use]
     pub fn rights(&self) -> Rights {
+        assert!(self.may_ask, "a component test that asks for roles is #[each_role]");
         self.rights
     }
 
@@ -118,23 +151,32 @@ impl TestCluster {
         }
     }
 
-    /// Waits until nobody asks anything of either cluster any more, leader election apart.
+    /// Waits until nothing goes on in either cluster any more, leader election apart.
     ///
     /// # Panics
     /// When that does not come to pass within two minutes; the message has the last requests.
     pub async fn settle(&self) {
+        let mut rest = Rest::new(self.movements(), *self.rested_at.lock().expect("no panic while noting"));
         let until = Instant::now() + SETTLED_WITHIN;
-        let (mut seen, mut quiet) = (self.activity(), 0);
-        while quiet < QUIET_LOOKS {
+        let between = if self.is_simulated() { BETWEEN_LOOKS } else { BETWEEN_REAL_LOOKS };
+        loop {
             let before = Instant::now();
-            sleep(BETWEEN_LOOKS).await;
-            let now = self.activity();
+            sleep(between).await;
             // a machine that was too busy to wake us in time was too busy for the parts as well
-            let late = before.elapsed() > 2 * BETWEEN_LOOKS;
-            quiet = if now != seen || late { 0 } else { quiet + 1 };
-            seen = now;
+            let late = before.elapsed() > between + BETWEEN_LOOKS;
+            match rest.look(self.movements(), if late { Duration::ZERO } else { between }, self.is_idle()) {
+                Look::Moving => {}
+                Look::Quiet => break,
+                Look::Idle => {
+                    let seen = self.guest.is_seen_as_it_is().await && self.harvester.is_seen_as_it_is().await;
+                    if seen && rest.is_same(self.movements()) && self.is_idle() {
+                        break;
+                    }
+                }
+            }
             assert!(Instant::now() < until, "no rest; the last requests: {:#?}", self.last_requests());
         }
+        *self.rested_at.lock().expect("no panic while noting") = Some(self.movements());
     }
 
     /// Lets time pass, timer by timer. Only where time is simulated.
@@ -142,10 +184,7 @@ impl TestCluster {
     /// # Panics
     /// On the real servers, whose clock nobody can move: such a test is for the simulated ones only.
     pub async fn advance(&self, time: Duration) {
-        assert!(
-            self.guest.simulated().is_some(),
-            "a test that advances the clock is #[simulated_only(\"why\")]"
-        );
+        assert!(self.is_simulated(), "a test that advances the clock is #[simulated_only(\"why\")]");
         sleep(time).await;
     }
 
@@ -158,8 +197,21 @@ impl TestCluster {
         objects.unwrap_or_else(|error| panic!("list the objects of the {} cluster: {error}", side.name()))
     }
 
-    fn activity(&self) -> usize {
-        self.guest.activity() + self.harvester.activity()
+    fn is_simulated(&self) -> bool {
+        self.guest.simulated().is_some()
+    }
+
+    /// Grows with all that happens in the clusters and between them and the parts.
+    fn movements(&self) -> u64 {
+        let of = |cluster: &Cluster| cluster.activity() as u64 + cluster.traffic().movements();
+        of(&self.guest) + of(&self.harvester)
+    }
+
+    /// Whether the parts have nothing to do. On the simulated servers only silence tells: it costs no time there.
+    fn is_idle(&self) -> bool {
+        !self.is_simulated()
+            && self.guest.traffic().in_flight() + self.harvester.traffic().in_flight() == 0
+            && !controller_kit::pending_within(SILENCE)
     }
 
     fn last_requests(&self) -> Vec<crate::Request> {

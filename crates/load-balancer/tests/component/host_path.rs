@@ -15,6 +15,7 @@ const CHECK: &str =
     "{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}";
 
 test_cluster::component_tests! {
+    #[each_role]
     async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;
@@ -135,6 +136,7 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.14+"]).await;
     }
 
+    #[each_role]
     async fn what_lost_our_label_gets_it_back(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
         let bare = || json!({"metadata": {"labels": {labels::SERVICE_LB: null}}});

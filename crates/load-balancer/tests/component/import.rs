@@ -56,6 +56,7 @@ test_cluster::component_tests! {
         assert!(cluster.harvester.get::<IPPool>("late").await.is_none());
     }
 
+    #[each_role]
     async fn a_pool_that_has_the_name_already_and_other_ranges_is_told(cluster: TestCluster) {
         cluster.harvester.apply(
             "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: default},

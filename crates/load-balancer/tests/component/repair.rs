@@ -42,6 +42,7 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    #[each_role]
     async fn an_address_that_the_pool_gives_to_another_is_lost_and_replaced(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
@@ -55,6 +56,7 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "AddressLost").await, granted(&cluster, 1));
     }
 
+    #[each_role]
     async fn an_object_that_went_while_nobody_looked_gives_its_address_back_to_those_who_ask_by_hand(cluster: TestCluster) {
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

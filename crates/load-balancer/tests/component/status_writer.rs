@@ -15,6 +15,7 @@ use super::webhook::{reachable, unregister};
 const SOMEBODY_ELSE: &str = "system:serviceaccount:elsewhere:harvester-load-balancer";
 
 test_cluster::component_tests! {
+    #[each_role]
     async fn what_admission_puts_back_is_told_and_no_address_is_lost(cluster: TestCluster) {
         let tasks = TaskGroup::new();
         reachable(&cluster, &tasks, SOMEBODY_ELSE).await;

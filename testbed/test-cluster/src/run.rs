@@ -37,11 +37,21 @@ impl Roles {
     }
 }
 
+impl From<Rights> for Roles {
+    fn from(rights: Rights) -> Self {
+        Self::Each(rights)
+    }
+}
+
 /// Runs a test on two fresh simulated servers, on a paused clock, in one thread.
 ///
 /// # Panics
 /// When the test does.
-pub fn on_simulated<Test: Future<Output = ()>>(roles: Roles, test: impl FnOnce(TestCluster) -> Test) {
+pub fn on_simulated<Test: Future<Output = ()>>(
+    roles: impl Into<Roles>,
+    test: impl FnOnce(TestCluster) -> Test,
+) {
+    let roles = roles.into();
     let runtime = Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime for the test").block_on(async {
         let run = async {

@@ -8,24 +8,19 @@ use std::{
 };
 
 use http::{HeaderValue, Request, header::USER_AGENT};
-use kube::{
-    Client, Config,
-    client::{Body, ClientBuilder},
-};
+use kube::{Client, Config, client::Body};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    CloudConfig, RequestLimit,
+    CloudConfig, RequestLimit, connector,
     error::{Error, one_line},
     limit::Budget,
-    silence,
+    retry_after, silence,
 };
 
 /// How often the file is looked at.
 pub const RELOAD_PERIOD: Duration = Duration::from_secs(10);
-/// A server that does not accept a connection in this time is given up.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a program presents itself, and what it may ask for.
 #[derive(Clone, Debug)]
@@ -149,9 +144,7 @@ pub(crate) fn raw_client(mut config: Config, options: &Options) -> Result<Client
         |error: &dyn std::error::Error| Error::Client { server: server.clone(), reason: one_line(error) };
     let agent = HeaderValue::from_str(&options.user_agent).map_err(|error| fault(&error))?;
     config.headers.push((USER_AGENT, agent));
-    config.default_retry = false;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    Ok(ClientBuilder::try_from(config).map_err(|error| fault(&error))?.build())
+    connector::client(&config).map_err(|error| fault(&*error))
 }
 
 /// The client that callers hold: within the budget, with a time limit, through whatever is current.
@@ -166,7 +159,8 @@ pub(crate) fn front(current: Arc<RwLock<Client>>, limit: RequestLimit, namespace
                 tokio::time::sleep(wait).await;
             }
             let client = current.read().expect("no panic while swapping").clone();
-            match tokio::time::timeout(silence, client.send(request)).await {
+            let answer = async { retry_after::told(client.send(request).await?).await };
+            match tokio::time::timeout(silence, answer).await {
                 Ok(answer) => Ok(answer?.map(|body| silence::broken_by(silence, body))),
                 Err(_) => Err(tower::BoxError::from(format!("no answer within {} s", silence.as_secs()))),
             }

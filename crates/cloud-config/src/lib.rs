@@ -13,6 +13,9 @@
 //!   entries that Go ignores.
 //! * Hidden repetition is off: kube would send a POST or PUT again up to 15 times behind the caller's back, also
 //!   after the caller lost its lease. The controllers' queues and watches repeat, and they know when to stop.
+//! * A busy server's `Retry-After` reaches the caller, as `details.retryAfterSeconds` of the `Status`.
+//! * Every connection notices a peer that died without a word within 45 s, by TCP keep-alive and `TCP_USER_TIMEOUT`. Behind
+//!   a proxy that holds for the proxy; a dead server behind a living proxy is noticed by silence, as follows.
 //! * No request waits for ever: neither the beginning of an answer nor the next part of it may be 30 s away, or with a
 //!   watch the time that it was asked to last. All share a request budget ([`RequestLimit`]).
 //!
@@ -22,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod connection;
+mod connector;
 mod error;
 pub mod expiry;
 mod file;
@@ -29,6 +33,7 @@ mod limit;
 mod local;
 pub mod permissions;
 pub mod proxy;
+mod retry_after;
 mod silence;
 
 pub use connection::{Connection, Options, RELOAD_PERIOD};

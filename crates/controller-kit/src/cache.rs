@@ -11,6 +11,7 @@ mod unread;
 use std::{
     fmt::Debug,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use futures::{StreamExt, TryStreamExt};
@@ -23,7 +24,7 @@ use tokio::{
 
 use program::TaskGroup;
 
-use crate::{ObjectKey, error_message};
+use crate::{ObjectKey, error_message, retry_after};
 use known::Known;
 use patience::Patience;
 use unread::Unread;
@@ -238,6 +239,14 @@ fn reason(error: &watcher::Error) -> String {
     }
 }
 
+/// The wait that a busy server asked for.
+fn asked_wait(error: &watcher::Error) -> Option<Duration> {
+    match error {
+        watcher::Error::WatchError(status) => retry_after::of_status(status),
+        other => retry_after(other),
+    }
+}
+
 /// Something from the watch, or why nothing comes from it.
 type Heard = Result<watcher::Event<Unread>, String>;
 
@@ -257,6 +266,7 @@ async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(Hear
             Err(error) => {
                 let why = reason(&error);
                 let (retry_in, is_news) = patience.broke(&why, Instant::now());
+                let retry_in = retry_in.max(asked_wait(&error).unwrap_or_default());
                 if is_news {
                     tracing::warn!(kind, ?retry_in, "watch broke; trying again: {why}");
                 } else {

@@ -25,9 +25,14 @@ pub fn error_message(error: &(dyn Error + 'static)) -> String {
 
 /// The answer of an API server, if it says something.
 fn answer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
+    status(error).filter(|status| !status.message.is_empty())
+}
+
+/// The `Status` that this error carries itself.
+pub(crate) fn status<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Status> {
     let shared = || error.downcast_ref::<Arc<kube::Error>>().map(|shared| &**shared);
     match error.downcast_ref::<kube::Error>().or_else(shared)? {
-        kube::Error::Api(status) => Some(&**status).filter(|status| !status.message.is_empty()),
+        kube::Error::Api(status) => Some(&**status),
         _ => None,
     }
 }

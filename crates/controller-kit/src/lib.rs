@@ -22,6 +22,7 @@ mod explanation;
 mod object_key;
 mod queue;
 mod raw_object;
+mod retry_after;
 
 pub use cache::{Cache, Change, Watched};
 pub use error_message::error_message;
@@ -30,3 +31,4 @@ pub use explanation::Explanation;
 pub use object_key::ObjectKey;
 pub use queue::{Action, Queue, QueueMetrics, pending_within};
 pub use raw_object::{RawObject, replace};
+pub use retry_after::retry_after;

@@ -21,7 +21,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use program::TaskGroup;
 
-use crate::error_message;
+use crate::{error_message, retry_after};
 
 /// First delay after a failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -143,7 +143,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
     }
 
     /// Works with `workers` at once until `tasks` ends; what runs then is finished. A failed item comes back after
-    /// 5 ms, 10 ms, … 30 s; a panic counts as a failure of that item and of nothing else.
+    /// 5 ms, 10 ms, … 30 s, or when a busy server wants to be asked again (`Retry-After`), if that is later; a panic counts as a failure of that item and of nothing else.
     pub fn run<F, W, E>(&self, tasks: &TaskGroup, workers: usize, work: F)
     where
         F: Fn(T) -> W + Send + Sync + 'static,
@@ -211,7 +211,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
                 }
             }
             Ok(Err(error)) => {
-                let delay = self.failed(&item);
+                let delay = self.failed(&item).max(retry_after(&error).unwrap_or_default());
                 tracing::warn!(%item, retry_in = ?delay, "{}", error_message(&error));
                 Some(delay)
             }
@@ -308,6 +308,9 @@ fn backoff(failures: u32) -> Duration {
 mod tests {
     use std::{convert::Infallible, io};
 
+    use kube::core::Status;
+    use serde_json::json;
+
     use super::*;
 
     fn log() -> (Arc<Mutex<Vec<u32>>>, impl Fn(u32) + Clone) {
@@ -350,6 +353,25 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(5 + 10 + 20 + 1)).await;
         assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 1, 1]);
         assert_eq!(backoff(40), BACKOFF_MAX);
+    }
+
+    // fault 17
+    #[tokio::test(start_paused = true)]
+    async fn an_item_refused_by_a_busy_server_waits_as_long_as_the_server_asks() {
+        let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());
+        queue.run(&tasks, 1, move |item| {
+            note(item);
+            async {
+                let details = serde_json::from_value(json!({"retryAfterSeconds": 7})).unwrap();
+                let status = Status::failure("busy", "TooManyRequests").with_code(429).with_details(details);
+                Err::<Action, _>(kube::Error::Api(Box::new(status)))
+            }
+        });
+        queue.add(1);
+        tokio::time::sleep(Duration::from_millis(6_999)).await;
+        assert_eq!(*seen.lock().unwrap(), [1]);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        assert_eq!(*seen.lock().unwrap(), [1, 1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,167 @@
+//! Connections to API servers that notice a dead peer, and the client on top of them.
+//!
+//! A server that loses its power sends no reset. Two options of the kernel find that out, on every connection:
+//! * `TCP_USER_TIMEOUT` on a connection with data that nobody acknowledges: a request was sent;
+//! * TCP keep-alive on a silent one: a watch without events.
+//!
+//! With both a dead peer is noticed within 45 s: the connection breaks, and watches and queues try again. Behind a proxy
+//! the options hold for the connection to the proxy. A proxy that lives hides a dead server: then a request fails after
+//! 30 s, and a watch ends ten seconds after the time that it was asked to last ([`crate::silence`], five minutes in all).
+//!
+//! kube's own client builder takes no connector, so its stack is repeated here: base URI, credentials, headers, TLS by its
+//! `ConfigExt`, and no layer that sends a request twice.
+
+use std::{io, time::Duration};
+
+use http::{HeaderValue, Uri};
+use hyper::rt::{Read, Write};
+use hyper_util::{
+    client::legacy::{
+        Client as HyperClient,
+        connect::{Connection, HttpConnector, proxy::Tunnel},
+    },
+    rt::TokioExecutor,
+};
+use kube::{
+    Client, Config,
+    client::{Body, ConfigExt as _},
+};
+use tower::{BoxError, Service, ServiceBuilder};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+
+/// A silent connection is probed after this time …
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(15);
+/// … and then so often, until it is given up.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 3;
+/// Data and probes that nobody acknowledges for so long break the connection.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A server that does not accept a connection in this time, TLS included, is given up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A client that sends each request once.
+///
+/// # Errors
+/// Where certificates, credentials or the proxy of `config` are of no use.
+pub(crate) fn client(config: &Config) -> Result<Client, BoxError> {
+    match config.proxy_url.as_ref() {
+        None => stack(config, tcp()),
+        Some(proxy) if proxy.scheme_str() == Some("https") => {
+            let tls = config.rustls_https_connector_with_connector(tcp())?;
+            stack(config, authorized(proxy, Tunnel::new(proxy.clone(), tls)))
+        }
+        Some(proxy) => stack(config, authorized(proxy, Tunnel::new(proxy.clone(), tcp()))),
+    }
+}
+
+/// The connector under all others: it sets the options before it connects.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_keepalive(Some(KEEPALIVE_IDLE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
+    tcp.set_tcp_user_timeout(Some(USER_TIMEOUT));
+    tcp.set_nodelay(true);
+    tcp
+}
+
+/// User and password of the proxy's address.
+fn authorized<C>(proxy: &Uri, tunnel: Tunnel<C>) -> Tunnel<C> {
+    let user_info = proxy.authority().and_then(|authority| authority.as_str().rsplit_once('@'));
+    let Some((user_info, _)) = user_info else { return tunnel };
+    let text = format!("Basic {}", STANDARD.encode(percent_decoded(user_info)));
+    match HeaderValue::from_str(&text) {
+        Ok(mut value) => {
+            value.set_sensitive(true);
+            tunnel.with_auth(value)
+        }
+        Err(_) => tunnel,
+    }
+}
+
+fn percent_decoded(text: &str) -> Vec<u8> {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let Some((first, after)) = rest.split_first() {
+        let digit = |byte: &u8| char::from(*byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+        match (first, after) {
+            (b'%', [high, low, after @ ..]) if digit(high).is_some() && digit(low).is_some() => {
+                bytes.push(digit(high).unwrap_or_default() * 16 + digit(low).unwrap_or_default());
+                rest = after;
+            }
+            _ => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+fn stack<C>(config: &Config, connector: C) -> Result<Client, BoxError>
+where
+    C: Service<Uri> + Clone + Send + Sync + 'static,
+    C::Response: Connection + Read + Write + Send + Unpin + 'static,
+    C::Future: Send + 'static,
+    C::Error: Into<BoxError> + Send + 'static,
+{
+    let tls = config.rustls_https_connector_with_connector(connector)?;
+    let in_time = tower::service_fn(move |server: Uri| {
+        let mut tls = tls.clone();
+        Box::pin(async move {
+            let connect = async {
+                std::future::poll_fn(|cx| tls.poll_ready(cx)).await?;
+                tls.call(server).await
+            };
+            let late = || {
+                let text = format!("no connection within {} s", CONNECT_TIMEOUT.as_secs());
+                BoxError::from(io::Error::new(io::ErrorKind::TimedOut, text))
+            };
+            tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap_or_else(|_| Err(late()))
+        })
+    });
+    let hyper: HyperClient<_, Body> = HyperClient::builder(TokioExecutor::new()).build(in_time);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(hyper);
+    Ok(Client::new(service, config.default_namespace.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use tokio::net::TcpListener;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    // fault 4: a server that died without a reset was noticed by watches after 300 s
+    #[tokio::test]
+    async fn every_connection_notices_a_dead_peer_within_forty_five_seconds() {
+        let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let uri: Uri = format!("http://{}", server.local_addr().unwrap()).parse().unwrap();
+        let stream = tcp().oneshot(uri).await.unwrap().into_inner();
+        let noticed = Duration::from_secs(45);
+        assert!(rustix::net::sockopt::socket_keepalive(&stream).unwrap());
+        let idle = rustix::net::sockopt::tcp_keepidle(&stream).unwrap();
+        let interval = rustix::net::sockopt::tcp_keepintvl(&stream).unwrap();
+        let probes = rustix::net::sockopt::tcp_keepcnt(&stream).unwrap();
+        assert!(idle + interval * probes <= noticed, "{idle:?} {interval:?} {probes}");
+        let unacknowledged = u64::from(rustix::net::sockopt::tcp_user_timeout(&stream).unwrap());
+        assert!(unacknowledged > 0 && Duration::from_millis(unacknowledged) <= noticed);
+        // the kernel counts probes by this timer where it is set, and looks at it with each probe
+        assert!(Duration::from_millis(unacknowledged) + interval <= noticed);
+    }
+
+    #[rstest]
+    #[case("user:pass", b"user:pass")]
+    #[case("user:pa%40ss%3Aword", b"user:pa@ss:word")]
+    #[case("user:pass%+A%", b"user:pass%+A%")]
+    fn a_proxys_password_is_decoded(#[case] text: &str, #[case] expected: &[u8]) {
+        assert_eq!(percent_decoded(text), expected);
+    }
+}

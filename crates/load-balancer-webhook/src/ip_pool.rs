@@ -1,36 +1,44 @@
 //! Rules and labels for IPPools. The rules about ranges and scopes are the crate `ipam`'s.
+//!
+//! A rule judges what a write adds or changes. The controller writes a pool with every address that it gives and takes
+//! back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
-use harvester_api::{IPPool, labels};
+use std::net::IpAddr;
+
+use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
+use ipam::{PoolFault, Range, RangeSpec};
+use json_patch::PatchOperation;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::patch::{set_entries, set_root};
-use super::{Policy, owners, status};
-use crate::review::{Fault, Operation, Request};
+use crate::patch::{set, set_entries, set_status};
+use crate::review::{Change, Fault, Faults, Write, quoted};
+use crate::{Policy, owners, status};
 
-/// What the rules and labels follow from, beside the request.
+/// The surroundings of a pool.
 #[derive(Clone, Debug, Default)]
-pub struct World {
-    /// All pools. The one of the request may be among them.
+pub struct Seen {
+    /// All pools. The one that is written may be among them.
     pub pools: Vec<IPPool>,
     /// The NetworkAttachmentDefinition that the pool's selector names; nothing when it is not there.
-    pub network: Option<Value>,
+    pub network: Option<DynamicObject>,
 }
 
-/// What a fault's message begins with.
-pub fn prefix(request: &Request) -> String {
-    let verb = match request.operation {
-        Operation::Create => "create",
-        Operation::Delete => "delete",
-        Operation::Update | Operation::Other => "update",
+/// The beginning of a refusal's message.
+pub fn prefix(write: &Write) -> String {
+    let verb = match write.change {
+        Change::Create(_) => "create",
+        Change::Update { .. } => "update",
+        Change::Delete(_) => "delete",
     };
-    format!("can't {verb} IP pool {} because ", request.name)
+    format!("can't {verb} IP pool {} because ", write.name)
 }
 
-/// Whether the rules need [`World::pools`]: they run only where the spec is new.
-pub fn needs_pools(request: &Request) -> bool {
-    matches!(request.operation, Operation::Create | Operation::Update)
-        && !request.deleting()
-        && request.object["spec"] != request.old["spec"]
+/// Whether the rules need [`Seen::pools`]: they run only where the spec changes.
+pub fn needs_pools(write: &Write) -> bool {
+    write.judged().is_some_and(|pool| pool.data["spec"] != write.old_data()["spec"])
 }
 
 fn network(pool: &Value) -> &str {
@@ -39,20 +47,19 @@ fn network(pool: &Value) -> &str {
 
 /// Whether the pool had the same network before. Then nothing about the network stands in the way: a pool is written
 /// with every address that it gives and takes back, and must not cease to be when somebody deletes a definition.
-fn keeps_network(request: &Request) -> bool {
-    !request.old.is_null() && network(&request.object) == network(&request.old)
+fn keeps_network(write: &Write, pool: &DynamicObject) -> bool {
+    write.old().is_some_and(|old| network(&old.data) == network(&pool.data))
 }
 
-/// The NetworkAttachmentDefinition that the label needs, as namespace and name: none without network, and none while
-/// the network stays as it was and the label is there.
+/// Namespace and name of the NetworkAttachmentDefinition that the label needs. Nothing without network, and nothing
+/// while the network stays as it was and the label is there.
 ///
 /// # Errors
 /// The selector's network is new, and not `namespace/name`.
-pub fn needs_network(request: &Request) -> Result<Option<(&str, &str)>, Fault> {
-    let judged = matches!(request.operation, Operation::Create | Operation::Update) && !request.deleting();
-    let labelled = !request.object["metadata"]["labels"][labels::VID].is_null();
-    let (network, keeps) = (network(&request.object), keeps_network(request));
-    if !judged || (keeps && labelled) || network.is_empty() {
+pub fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault> {
+    let Some(pool) = write.judged() else { return Ok(None) };
+    let (network, keeps) = (network(&pool.data), keeps_network(write, pool));
+    if (keeps && pool.labels().contains_key(labels::VID)) || network.is_empty() {
         return Ok(None);
     }
     match network.split_once('/') {
@@ -61,105 +68,182 @@ pub fn needs_network(request: &Request) -> Result<Option<(&str, &str)>, Fault> {
         }
         _ if keeps => Ok(None),
         _ => Err(Fault::invalid(format!(
-            "selector.network {network:?} is not namespace/name of a NetworkAttachmentDefinition"
+            "selector.network {} is not namespace/name of a NetworkAttachmentDefinition",
+            quoted(network)
         ))),
     }
 }
 
-/// Every rule that the pool breaks.
-pub fn validate(request: &Request, world: &World, policy: &Policy) -> Vec<Fault> {
-    if request.operation == Operation::Delete {
-        let allocated = request.old["status"]["allocated"].as_object().map_or(0, serde_json::Map::len);
-        let text =
-            format!("can't delete pool before releasing all the allocated IP: {allocated} of them are held");
-        return if allocated > 0 { vec![Fault::forbidden(text)] } else { Vec::new() };
+/// Every rule that the write breaks.
+pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
+    let mut faults = Faults::default();
+    if matches!(write.change, Change::Delete(_)) {
+        let allocated = write.old_data()["status"]["allocated"].as_object().map_or(0, serde_json::Map::len);
+        if allocated > 0 {
+            let fault = format!(
+                "can't delete pool before releasing all the allocated IP: {allocated} of them are held"
+            );
+            faults.add(|| Fault::forbidden(fault));
+        }
+        return faults;
     }
-    if request.operation == Operation::Other || request.deleting() {
-        return Vec::new();
-    }
-    let pool: IPPool = match serde_json::from_value(request.object.clone()) {
+    let Some(object) = write.judged() else { return faults };
+    let pool = match read(object) {
         Ok(pool) => pool,
-        Err(error) => return vec![Fault::invalid(format!("it cannot be read: {error}"))],
+        Err(error) => return Fault::invalid(format!("it cannot be read: {error}")).into(),
     };
-    let mut faults = Vec::new();
-    let spec_is_new = needs_pools(request);
+    // a pool that cannot be read had no rule that it kept
+    let old = write.old().and_then(|old| read(old).ok());
+    let spec_changes = needs_pools(write);
     match ip_pools::definition(&pool) {
         Ok(own) => {
-            if spec_is_new {
-                let others = world
-                    .pools
-                    .iter()
-                    .map(|other| ip_pools::definition(other).unwrap_or_else(|_| ip_pools::bare(other)));
-                let others: Vec<_> = others.collect();
-                faults.extend(own.faults(&others).iter().map(|fault| Fault::invalid(fault.to_string())));
+            if spec_changes {
+                let others: Vec<_> = seen.pools.iter().map(definition_or_bare).collect();
+                for fault in beside(&own, &pool, old.as_ref(), &others) {
+                    faults.add(|| Fault::invalid(fault.to_string()));
+                }
             }
-            let allocated_is_new =
-                request.object["status"]["allocated"] != request.old["status"]["allocated"];
-            if request.operation == Operation::Update && (spec_is_new || allocated_is_new) {
-                let allocated = pool.status.iter().flat_map(|status| &status.allocated);
-                faults.extend(own.excluded(allocated).iter().map(|fault| Fault::invalid(fault.to_string())));
+            let records_change = records(&object.data) != records(write.old_data());
+            if write.old().is_some() && (spec_changes || records_change) {
+                for fault in excluded(&own, &pool, old.as_ref()) {
+                    faults.add(|| Fault::invalid(fault.to_string()));
+                }
             }
         }
-        Err(range_faults) if spec_is_new => {
-            faults.extend(range_faults.iter().map(|fault| Fault::invalid(fault.to_string())));
+        Err(range_faults) if spec_changes => {
+            let former = old.as_ref().and_then(|old| ip_pools::definition(old).err());
+            for fault in added(range_faults, former.unwrap_or_default()) {
+                faults.add(|| Fault::invalid(fault.to_string()));
+            }
         }
         Err(_) => {}
     }
-    if request.user != policy.status_writer {
-        let standing = status::of_pool(&request.object, &request.old);
-        if request.object["status"]["allocated"] != standing["allocated"] {
-            faults.push(Fault::forbidden(format!(
-                "status.allocated is written by {} only: others may add a record on a free address and remove their own",
-                policy.status_writer
-            )));
+    if write.user != policy.status_writer {
+        let admitted = json!({"status": status::of_pool(object, write.old())});
+        if records(&object.data) != records(&admitted) {
+            faults.add(|| {
+                Fault::forbidden(format!(
+                    "status.allocated is written by {} only: others may add a record on a free address and remove their own",
+                    policy.status_writer
+                ))
+            });
         }
     }
     faults
 }
 
-/// The operations that label the pool, and put a status back that is not the writer's to change, with the owners of
-/// its records.
+fn read(object: &DynamicObject) -> serde_json::Result<IPPool> {
+    let metadata = object.metadata.clone();
+    let spec = IPPoolSpec::deserialize(&object.data["spec"])?;
+    let status = Option::<IPPoolStatus>::deserialize(&object.data["status"])?;
+    Ok(IPPool { metadata, spec, status })
+}
+
+/// The records of a pool; nothing where there is none.
+fn records(pool: &Value) -> Option<&serde_json::Map<String, Value>> {
+    pool["status"]["allocated"].as_object().filter(|records| !records.is_empty())
+}
+
+fn definition_or_bare(pool: &IPPool) -> ipam::Pool {
+    ip_pools::definition(pool).unwrap_or_else(|_| ip_pools::bare(pool))
+}
+
+/// The faults beside other pools that this write brings about: overlaps of the ranges that it adds, and faults of the
+/// selector that were not there before.
+fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam::Pool]) -> Vec<PoolFault> {
+    let is_overlap = |fault: &PoolFault| matches!(fault, PoolFault::Overlap { .. });
+    let mut spec = pool.spec.clone();
+    spec.ranges.retain(|range| old.is_none_or(|old| !old.spec.ranges.contains(range)));
+    let with_added_ranges = IPPool { metadata: pool.metadata.clone(), spec, status: None };
+    let overlaps =
+        ip_pools::definition(&with_added_ranges).map(|pool| pool.faults(others)).unwrap_or_default();
+    let former = old.map(|old| definition_or_bare(old).faults(others)).unwrap_or_default();
+    let others = added(own.faults(others), former);
+    overlaps
+        .into_iter()
+        .filter(is_overlap)
+        .chain(others.into_iter().filter(|fault| !is_overlap(fault)))
+        .collect()
+}
+
+/// The faults that were not there before.
+fn added<F: PartialEq>(mut faults: Vec<F>, mut former: Vec<F>) -> Vec<F> {
+    faults.retain(|fault| match former.iter().position(|former| former == fault) {
+        Some(index) => {
+            former.swap_remove(index);
+            false
+        }
+        None => true,
+    });
+    faults
+}
+
+/// The records outside of the ranges that this write brings about: a record that it adds, or one that a range covered
+/// before.
+fn excluded(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>) -> Vec<PoolFault> {
+    let records = pool.status.iter().flat_map(|status| &status.allocated);
+    let Some(old) = old else { return own.excluded(records) };
+    let covered: Vec<Range> = old.spec.ranges.iter().filter_map(range).collect();
+    let stood = |address: &str| {
+        let stands = old.status.as_ref().is_some_and(|status| status.allocated.contains_key(address));
+        let was_covered = address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| covered.iter().any(|range| range.covers(address.to_canonical())));
+        stands && !was_covered
+    };
+    own.excluded(records.filter(|(address, _)| !stood(address)))
+}
+
+/// A range by itself, if it is valid.
+fn range(range: &PoolRange) -> Option<Range> {
+    let PoolRange { subnet, range_start, range_end, gateway } = range;
+    let [subnet, start, end, gateway] = [subnet, range_start, range_end, gateway].map(Clone::clone);
+    Range::parse(&RangeSpec { subnet, start, end, gateway }).ok()
+}
+
+/// The operations that label the pool, and restore a status that this user may not change, with the owners of its
+/// records.
 ///
 /// # Errors
 /// The network is new, and its definition is wrong or not there.
-pub fn mutate(request: &Request, world: &World, policy: &Policy) -> Result<Vec<Value>, Fault> {
-    let judged = matches!(request.operation, Operation::Create | Operation::Update);
-    if !judged || request.deleting() {
-        return Ok(Vec::new());
-    }
-    let object = &request.object;
-    let global = serde_json::from_value::<IPPool>(object.clone()).is_ok_and(|pool| pool.spec.is_global());
-    let mut entries = vec![(labels::GLOBAL_IP_POOL, global.to_string())];
-    match (needs_network(request)?, &world.network) {
+pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
+    let Some(object) = write.judged() else { return Ok(Vec::new()) };
+    let spec = IPPoolSpec::deserialize(&object.data["spec"]);
+    let mut entries = vec![(labels::GLOBAL_IP_POOL, spec.is_ok_and(|spec| spec.is_global()).to_string())];
+    match (needs_network(write)?, &seen.network) {
         (Some(_), Some(definition)) => entries.push((labels::VID, vlan_id(definition))),
-        (Some((namespace, name)), None) if !keeps_network(request) => {
+        (Some((namespace, name)), None) if !keeps_network(write, object) => {
             return Err(Fault::invalid(format!(
                 "there is no NetworkAttachmentDefinition {namespace}/{name}: create it, or correct selector.network"
             )));
         }
-        (None, _) if network(object).is_empty() => entries.push((labels::VID, "0".to_owned())),
+        (None, _) if network(&object.data).is_empty() => entries.push((labels::VID, "0".to_owned())),
         _ => {}
     }
-    let mut operations = set_entries(object, "labels", &entries);
-    if request.user != policy.status_writer {
-        let standing = status::of_pool(object, &request.old);
-        operations.extend(set_root(object, "status", &standing));
-        let had = &request.old["status"]["allocated"];
-        let stand = standing["allocated"].as_object().into_iter().flatten();
+    let mut operations = set_entries(object.metadata.labels.as_ref(), "labels", entries);
+    if write.user != policy.status_writer {
+        let admitted = status::of_pool(object, write.old());
+        let had = &write.old_data()["status"]["allocated"];
+        let stand = admitted["allocated"].as_object().into_iter().flatten();
         let stand = stand.filter(|(address, holder)| had.get(*address) == Some(*holder));
-        if let Some(owners) = owners::kept(object, &request.old, stand.map(|(address, _)| address)) {
-            operations.push(json!({"op": "add", "path": "/metadata/managedFields", "value": owners}));
+        let (now, before) =
+            (object.managed_fields(), write.old().map_or(&[][..], |old| old.managed_fields()));
+        let owners = owners::restored(now, before, stand.map(|(address, _)| address.as_str()));
+        operations.extend(set_status(&object.data["status"], admitted));
+        if let Some(owners) = owners {
+            let owners = serde_json::to_value(owners).expect("managedFields have text keys only");
+            operations.push(set(&["metadata", "managedFields"], owners));
         }
     }
     Ok(operations)
 }
 
 /// The VLAN of a NetworkAttachmentDefinition: its label, else `vlan` of its configuration, else 0.
-fn vlan_id(definition: &Value) -> String {
-    if let Some(label) = definition["metadata"]["labels"][labels::VLAN_ID].as_str() {
-        return label.to_owned();
+fn vlan_id(definition: &DynamicObject) -> String {
+    if let Some(label) = definition.labels().get(labels::VLAN_ID) {
+        return label.clone();
     }
-    let config = definition["spec"]["config"].as_str().unwrap_or_default();
+    let config = definition.data["spec"]["config"].as_str().unwrap_or_default();
     let config: Value = serde_json::from_str(config).unwrap_or_default();
     config["vlan"].as_i64().unwrap_or(0).to_string()
 }

@@ -1,32 +1,32 @@
-//! The admission webhook: judges and completes LoadBalancer objects and IPPools before they are stored.
+//! The admission webhook: checks and completes LoadBalancer objects and IPPools before they are stored.
 //!
 //! ```text
-//! API server ──AdmissionReview──► server ──Request──► judge ──► load_balancer, ip_pool: validate, mutate (pure)
-//!                                   ▲                   │
-//!                     certificates  │                   └─ sees: Namespaces, VMs, VMIs (watched), pools, networks
+//! API server ──AdmissionReview──► server ──► limits ──Write──► reviewer ──► load_balancer, ip_pool: validate, mutate (pure)
+//!                                   ▲                             │
+//!                     certificates  │                             └─ sees: Namespaces, VMs, VMIs (watched), pools, networks
 //! secrets ◄──► keep ────────────────┘
 //!               └──► both webhook configurations (caBundle)
 //! ```
 //! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
-//! where they are not as they should be. Judging has no side effects, so a dry run is judged like any other request.
+//! where they are not as they should be. A review has no side effects, so a dry run is reviewed like any other write.
 
 mod certificate;
 pub mod cli;
 mod configuration;
 pub mod ip_pool;
-mod judge;
 mod keep;
+mod limits;
 pub mod load_balancer;
 mod owners;
 mod patch;
 pub mod review;
+mod reviewer;
 mod secret;
 mod server;
 mod status;
 
 use std::io;
 use std::net::TcpListener;
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -78,11 +78,11 @@ pub async fn prepare(
     tasks: &TaskGroup,
 ) -> Result<(Router, RustlsConfig), Error> {
     let Config { namespace, policy, address } = config;
-    let judge = Arc::new(judge::Judge::start(tasks, client.clone(), policy).await);
+    let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
     let keeper = keep::Keeper::start(tasks, client, clock, namespace, address).await;
     let tls = keeper.first().await?;
     tasks.spawn_until_stop(keeper.keep(tls.clone()));
-    Ok((server::router(judge), tls))
+    Ok((server::router(reviewer), tls))
 }
 
 /// Serves on `listener` until the life ends.

@@ -1,121 +1,148 @@
 //! Rules and defaults for LoadBalancer objects.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use harvester_api::{
-    HealthCheck, Ipam, Listener, LoadBalancer, VirtualMachine, VirtualMachineInstance, WorkloadType,
-    annotations, labels, names,
+    HealthCheck, Ipam, Listener, LoadBalancerSpec, LoadBalancerStatus, VirtualMachine,
+    VirtualMachineInstance, WorkloadType, annotations, labels, names,
 };
+use json_patch::PatchOperation;
 use kube::ResourceExt as _;
+use kube::api::DynamicObject;
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::Policy;
-use super::patch::{set_entries, set_root};
-use super::status;
-use crate::review::{Fault, Operation, Request};
+use crate::patch::{set, set_entries, set_status};
+use crate::review::{Change, Fault, Faults, Write, quoted};
+use crate::{Policy, status};
 
-/// What the rules and defaults follow from, beside the request: the object's namespace.
+/// At most so many backend ports are listed in a message.
+const PORTS_LISTED: usize = 20;
+
+/// The surroundings of a guest cluster's load balancer: its namespace. Empty for load balancers of VMs.
 #[derive(Clone, Debug, Default)]
-pub struct World {
+pub struct Seen {
     /// Annotations of the Namespace; nothing when there is no such Namespace.
     pub namespace: Option<BTreeMap<String, String>>,
     pub vms: Vec<Arc<VirtualMachine>>,
     pub vmis: Vec<Arc<VirtualMachineInstance>>,
 }
 
-/// What a fault's message begins with.
-pub fn prefix(request: &Request) -> String {
-    let verb = if request.operation == Operation::Create { "create" } else { "update" };
-    format!("{verb} loadbalancer {}/{} failed: ", request.namespace, request.name)
+/// The beginning of a refusal's message.
+pub fn prefix(write: &Write) -> String {
+    let verb = if matches!(write.change, Change::Create(_)) { "create" } else { "update" };
+    format!("{verb} loadbalancer {}/{} failed: ", write.namespace, write.name)
 }
 
-/// Every rule that the object breaks. The rules about the spec do not run when an update leaves it alone: an object
-/// from before a rule can still get its status and lose its finalizer.
-pub fn validate(request: &Request, world: &World, policy: &Policy) -> Vec<Fault> {
-    let judged = matches!(request.operation, Operation::Create | Operation::Update);
-    if !judged || request.deleting() {
-        return Vec::new();
-    }
-    let lb: LoadBalancer = match serde_json::from_value(request.object.clone()) {
-        Ok(lb) => lb,
-        Err(error) => return vec![Fault::invalid(format!("it cannot be read: {error}"))],
+/// Every rule that the write breaks. A rule looks at the fields that the write changes: an object from before a rule
+/// can still get its status and lose its finalizer.
+pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
+    let mut faults = Faults::default();
+    let Some(object) = write.judged() else { return faults };
+    let (spec, old_spec) = (&object.data["spec"], &write.old_data()["spec"]);
+    let spec = match LoadBalancerSpec::deserialize(spec) {
+        Ok(spec) => spec,
+        Err(error) => return Fault::invalid(format!("it cannot be read: spec: {error}")).into(),
     };
-    let mut faults = Vec::new();
-    if request.object["spec"] != request.old["spec"] {
-        if lb.spec.workload() == WorkloadType::Vm {
-            faults.extend(listeners(&lb.spec.listeners));
-            faults.extend(health_check(lb.spec.health_check.as_ref(), &lb.spec.listeners));
+    if let Err(error) = Option::<LoadBalancerStatus>::deserialize(&object.data["status"]) {
+        return Fault::invalid(format!("it cannot be read: status: {error}")).into();
+    }
+    let changed = |field: &str| object.data["spec"][field] != old_spec[field];
+    let is_new = write.old().is_none();
+    if spec.workload() == WorkloadType::Vm
+        && (is_new || changed("listeners") || changed("healthCheck") || changed("workloadType"))
+    {
+        listeners(&spec.listeners, &mut faults);
+        health_check(spec.health_check.as_ref(), &spec.listeners, &mut faults);
+    }
+    if is_new || changed("backendServerSelector") {
+        selector(&spec.backend_server_selector, &mut faults);
+    }
+    if !is_new {
+        immutable(&spec, old_spec, &mut faults);
+    } else if spec.workload() == WorkloadType::Cluster {
+        guest_cluster(object, &seen.vms, &mut faults);
+    }
+    if write.user != policy.status_writer {
+        let admitted = status::of_load_balancer(&object.data, write.old_data());
+        let written = &object.data["status"];
+        for field in
+            ["allocatedAddress", "address"].into_iter().filter(|field| written[field] != admitted[field])
+        {
+            faults.add(|| {
+                Fault::forbidden(format!(
+                    "status.{field} is written by {} only: leave it as it is",
+                    policy.status_writer
+                ))
+            });
         }
-        faults.extend(selector(&lb.spec.backend_server_selector));
-    }
-    match request.operation {
-        Operation::Update => faults.extend(immutable(&lb, &request.old)),
-        _ if lb.spec.workload() == WorkloadType::Cluster => faults.extend(guest_cluster(&lb, &world.vms)),
-        _ => {}
-    }
-    if request.user != policy.status_writer {
-        let standing = status::of_load_balancer(&request.object, &request.old);
-        let written = &request.object["status"];
-        let fields: &[&str] = &["allocatedAddress", "address"];
-        faults.extend(fields.iter().filter(|field| written[**field] != standing[**field]).map(|field| {
-            Fault::forbidden(format!(
-                "status.{field} is written by {} only: leave it as it is",
-                policy.status_writer
-            ))
-        }));
     }
     faults
 }
 
-fn listeners(listeners: &[Listener]) -> Vec<Fault> {
-    let mut faults = Vec::new();
+fn listeners(listeners: &[Listener], faults: &mut Faults) {
     if listeners.is_empty() {
-        faults.push(Fault::invalid("the load balancer needs at least one listener"));
+        faults.add(|| Fault::invalid("the load balancer needs at least one listener"));
     }
-    for (index, listener) in listeners.iter().enumerate() {
-        let Listener { name, port, protocol, backend_port } = listener;
-        for (field, number) in [("port", port), ("backendPort", backend_port)] {
-            if *number > 65_535 {
-                faults.push(Fault::invalid(format!(
-                    "listener {name:?} has {field} {number}, must be <= 65535"
-                )));
+    let mut names = HashSet::new();
+    let (mut ports, mut backend_ports) = (HashMap::new(), HashMap::new());
+    for Listener { name, port, protocol, backend_port } in listeners {
+        for (field, number) in [("port", *port), ("backendPort", *backend_port)] {
+            if number > 65_535 {
+                faults.add(|| {
+                    Fault::invalid(format!(
+                        "listener {} has {field} {number}, must be <= 65535",
+                        quoted(name)
+                    ))
+                });
             }
-            if *number < 1 {
-                faults.push(Fault::invalid(format!("listener {name:?} has {field} {number}, must be >= 1")));
+            if number < 1 {
+                faults.add(|| {
+                    Fault::invalid(format!("listener {} has {field} {number}, must be >= 1", quoted(name)))
+                });
             }
         }
-        for earlier in &listeners[..index] {
-            if earlier.name == *name {
-                faults.push(Fault::invalid(format!("listeners have duplicate name {name:?}")));
-            }
-            let both = [("port", earlier.port, port), ("backend port", earlier.backend_port, backend_port)];
-            for (what, earlier_number, number) in both {
-                if earlier.protocol == *protocol && earlier_number == *number {
-                    let text = format!(
-                        "listener {name:?} has duplicate {what} {protocol}:{number} with listener {:?}",
-                        earlier.name
-                    );
-                    faults.push(Fault::invalid(text));
-                }
+        if !names.insert(name) {
+            faults.add(|| Fault::invalid(format!("listeners have duplicate name {}", quoted(name))));
+        }
+        for (field, taken, number) in
+            [("port", &mut ports, *port), ("backend port", &mut backend_ports, *backend_port)]
+        {
+            let first = taken.entry((protocol, number)).or_insert(name);
+            // the entry is this listener's own where no earlier one has the port
+            if !std::ptr::eq(*first, name) {
+                let protocol = quoted(protocol);
+                let protocol = protocol.trim_matches('"');
+                faults.add(|| {
+                    Fault::invalid(format!(
+                        "listener {} has duplicate {field} {protocol}:{number} with listener {}",
+                        quoted(name),
+                        quoted(first)
+                    ))
+                });
             }
         }
     }
-    faults
 }
 
-fn health_check(check: Option<&HealthCheck>, listeners: &[Listener]) -> Vec<Fault> {
-    let Some(check) = check else { return Vec::new() };
+fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mut Faults) {
+    let Some(check) = check else { return };
     let HealthCheck { port, success_threshold, failure_threshold, period_seconds, timeout_seconds } = check;
-    let Some(port) = port.filter(|port| *port != 0) else { return Vec::new() };
-    let mut faults = Vec::new();
+    let Some(port) = port.filter(|port| *port != 0) else { return };
     let mut behind = listeners.iter().filter(|listener| i64::from(listener.backend_port) == port).peekable();
     if behind.peek().is_none() {
-        let ports: Vec<String> = listeners.iter().map(|listener| listener.backend_port.to_string()).collect();
-        let ports = ports.join(", ");
-        faults.push(format!("port {port} is not in the listener backend port list [{ports}]"));
+        faults.add(|| {
+            let listed =
+                listeners.iter().take(PORTS_LISTED).map(|listener| listener.backend_port.to_string());
+            let more = if listeners.len() > PORTS_LISTED { ", …" } else { "" };
+            let listed = listed.collect::<Vec<_>>().join(", ");
+            Fault::invalid(format!(
+                "healthyCheck: port {port} is not in the listener backend port list [{listed}{more}]"
+            ))
+        });
     } else if !behind.any(|listener| listener.protocol == "TCP") {
-        faults.push(format!("port {port} can only be a TCP backend port"));
+        faults.add(|| Fault::invalid(format!("healthyCheck: port {port} can only be a TCP backend port")));
     }
     let parameters = [
         ("SuccessThreshold", success_threshold),
@@ -123,28 +150,38 @@ fn health_check(check: Option<&HealthCheck>, listeners: &[Listener]) -> Vec<Faul
         ("PeriodSeconds", period_seconds),
         ("TimeoutSeconds", timeout_seconds),
     ];
-    let bad = parameters.into_iter().filter(|(_, value)| value.unwrap_or(0) <= 0);
-    faults.extend(bad.map(|(name, value)| format!("{name} should be > 0, it is {}", value.unwrap_or(0))));
-    faults.into_iter().map(|fault| Fault::invalid(format!("healthyCheck: {fault}"))).collect()
+    for (name, value) in parameters {
+        let value = value.unwrap_or(0);
+        if value <= 0 {
+            faults.add(|| Fault::invalid(format!("healthyCheck: {name} should be > 0, it is {value}")));
+        }
+    }
 }
 
-fn selector(selector: &BTreeMap<String, Vec<String>>) -> Vec<Fault> {
-    let mut faults = Vec::new();
+fn selector(selector: &BTreeMap<String, Vec<String>>, faults: &mut Faults) {
     for (key, values) in selector {
         if values.is_empty() {
-            faults.push(format!(
-                "backendServerSelector {key:?} has no values: give at least one, or leave the key out"
-            ));
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "backendServerSelector {} has no values: give at least one, or leave the key out",
+                    quoted(key)
+                ))
+            });
         }
         if !is_label_key(key) {
-            faults.push(format!("backendServerSelector {key:?} is not a label key"));
+            faults
+                .add(|| Fault::invalid(format!("backendServerSelector {} is not a label key", quoted(key))));
         }
-        let bad = values.iter().filter(|value| !value.is_empty() && !is_label_name(value));
-        faults.extend(
-            bad.map(|value| format!("backendServerSelector {key:?}: {value:?} is not a label value")),
-        );
+        for value in values.iter().filter(|value| !value.is_empty() && !is_label_name(value)) {
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "backendServerSelector {}: {} is not a label value",
+                    quoted(key),
+                    quoted(value)
+                ))
+            });
+        }
     }
-    faults.into_iter().map(Fault::invalid).collect()
 }
 
 /// `[prefix/]name`; the prefix a DNS name of at most 253 characters.
@@ -171,91 +208,85 @@ fn is_label_name(name: &str) -> bool {
 }
 
 /// `ipam` and `workloadType` stay in their class; absent means pool and vm.
-fn immutable(lb: &LoadBalancer, old: &Value) -> Vec<Fault> {
-    let Ok(old) = serde_json::from_value::<LoadBalancer>(old.clone()) else { return Vec::new() };
-    let mut faults = Vec::new();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let change = |field: &str, from: Value, to: Value| {
-        Fault::invalid(format!("can't change the {field} from {} to {}", text(&from), text(&to)))
+fn immutable(new: &LoadBalancerSpec, old: &Value, faults: &mut Faults) {
+    let Ok(old) = LoadBalancerSpec::deserialize(old) else { return };
+    let text = |value: Value| value.as_str().unwrap_or_default().to_owned();
+    let mut change = |field: &str, from: Value, to: Value| {
+        let fault =
+            || Fault::invalid(format!("can't change the {field} from {} to {}", text(from), text(to)));
+        faults.add(fault);
     };
-    if (old.spec.ipam() == Ipam::Dhcp) != (lb.spec.ipam() == Ipam::Dhcp) {
-        faults.push(change("IPAM", json!(old.spec.ipam()), json!(lb.spec.ipam())));
+    if (old.ipam() == Ipam::Dhcp) != (new.ipam() == Ipam::Dhcp) {
+        change("IPAM", json!(old.ipam()), json!(new.ipam()));
     }
-    if (old.spec.workload() == WorkloadType::Cluster) != (lb.spec.workload() == WorkloadType::Cluster) {
-        faults.push(change("WorkloadType", json!(old.spec.workload()), json!(lb.spec.workload())));
+    if (old.workload() == WorkloadType::Cluster) != (new.workload() == WorkloadType::Cluster) {
+        change("WorkloadType", json!(old.workload()), json!(new.workload()));
     }
-    faults
 }
 
 /// No new load balancer for a guest cluster that is being removed.
-fn guest_cluster(lb: &LoadBalancer, vms: &[Arc<VirtualMachine>]) -> Option<Fault> {
-    let cluster = lb.labels().get(labels::CLUSTER)?;
+fn guest_cluster(object: &DynamicObject, vms: &[Arc<VirtualMachine>], faults: &mut Faults) {
+    let cluster = object.labels().get(labels::CLUSTER).map(String::as_str).unwrap_or_default();
     if cluster.is_empty() || cluster == names::DEFAULT_CLUSTER_NAME {
-        return None;
+        return;
     }
     let has = |map: &BTreeMap<String, String>, key: &str, value: &str| {
         map.get(key).is_some_and(|found| found == value)
     };
-    let machine = vms.iter().find(|vm| {
+    let going = vms.iter().find(|vm| {
         has(vm.labels(), labels::CREATOR, labels::NODE_DRIVER)
             && has(vm.labels(), labels::GUEST_CLUSTER, cluster)
             && has(vm.annotations(), annotations::REMOVE_ALL_PVCS, "true")
-    })?;
-    let name = format!("{}/{}", machine.namespace().unwrap_or_default(), machine.name_any());
-    let text =
-        format!("guest cluster check: the VM {name} shows that the guest cluster {cluster} is being removed");
-    Some(Fault::forbidden(text))
+    });
+    if let Some(vm) = going {
+        let name = format!("{}/{}", vm.namespace().unwrap_or_default(), vm.name_any());
+        faults.add(|| {
+            Fault::forbidden(format!(
+                "guest cluster check: the VM {name} shows that the guest cluster {cluster} is being removed"
+            ))
+        });
+    }
 }
 
-/// The operations that complete the object and put a status back that is not the writer's to change.
+/// The operations that complete the object, and restore a status that this user may not change.
 ///
 /// # Errors
-/// What stands in the way of completing it.
-pub fn mutate(request: &Request, world: &World, policy: &Policy) -> Result<Vec<Value>, Fault> {
-    let judged = matches!(request.operation, Operation::Create | Operation::Update);
-    if !judged || request.deleting() {
-        return Ok(Vec::new());
-    }
-    let object = &request.object;
-    let mut entries = vec![(annotations::LB_NAMESPACE, request.namespace.clone())];
-    if object["spec"]["workloadType"] == "cluster" {
-        let Some(namespace) = &world.namespace else {
-            return Err(Fault::invalid(format!("there is no namespace {}", request.namespace)));
+/// The reason why the object cannot be completed.
+pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
+    let Some(object) = write.judged() else { return Ok(Vec::new()) };
+    let mut entries = vec![(annotations::LB_NAMESPACE, write.namespace.clone())];
+    if object.data["spec"]["workloadType"] == "cluster" {
+        let Some(namespace) = &seen.namespace else {
+            return Err(Fault::invalid(format!("there is no namespace {}", write.namespace)));
         };
         let project =
             namespace.get(annotations::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default();
         entries.push((annotations::LB_PROJECT, project));
-        entries.push((annotations::LB_NETWORK, network(object, &world.vmis)));
+        entries.push((annotations::LB_NETWORK, network(object.annotations(), &seen.vmis)));
     }
-    let mut operations = set_entries(object, "annotations", &entries);
-    operations.extend(health_check_defaults(&object["spec"]["healthCheck"]));
-    if request.user != policy.status_writer {
-        let standing = status::of_load_balancer(object, &request.old);
-        operations.extend(set_root(object, "status", &standing));
+    let mut operations = set_entries(object.metadata.annotations.as_ref(), "annotations", entries);
+    operations.extend(health_check_defaults(&object.data["spec"]["healthCheck"]));
+    if write.user != policy.status_writer {
+        let admitted = status::of_load_balancer(&object.data, write.old_data());
+        operations.extend(set_status(&object.data["status"], admitted));
     }
     Ok(operations)
 }
 
-/// Harvester's defaults, for who asked for a health check and left values out.
-fn health_check_defaults(check: &Value) -> Vec<Value> {
-    if check["port"].as_i64().unwrap_or(0) == 0 {
-        return Vec::new();
-    }
+/// Harvester's defaults for a health check that leaves values out.
+fn health_check_defaults(check: &Value) -> impl Iterator<Item = PatchOperation> {
     let defaults =
         [("successThreshold", 2), ("failureThreshold", 2), ("periodSeconds", 1), ("timeoutSeconds", 1)];
-    let missing = defaults.into_iter().filter(|(field, _)| check[*field].as_i64().unwrap_or(0) == 0);
-    missing
-        .map(|(field, default)| json!({"op": "add", "path": format!("/spec/healthCheck/{field}"), "value": default}))
-        .collect()
+    let is_zero = |field: &str| check[field].as_i64().unwrap_or(0) == 0;
+    let on = !is_zero("port");
+    let missing = defaults.into_iter().filter(move |(field, _)| on && is_zero(field));
+    missing.map(|(field, default)| set(&["spec", "healthCheck", field], default))
 }
 
 /// The network of the guest's nodes: as written, else the management network, else the first network of the VMs
-/// that carry the cluster's label, else of machines of the node driver whose name begins with the cluster's.
-fn network(object: &Value, vmis: &[Arc<VirtualMachineInstance>]) -> String {
-    let annotation = |key: &str| {
-        let value = object["metadata"]["annotations"][key].as_str().unwrap_or_default();
-        Some(value.to_owned()).filter(|value| !value.is_empty())
-    };
+/// that carry the cluster's label, else of VMs of the node driver whose name begins with the cluster's.
+fn network(annotations: &BTreeMap<String, String>, vmis: &[Arc<VirtualMachineInstance>]) -> String {
+    let annotation = |key: &str| annotations.get(key).filter(|value| !value.is_empty()).cloned();
     let first_network = |selects: &dyn Fn(&VirtualMachineInstance) -> bool| {
         let mut chosen: Vec<_> = vmis.iter().filter(|vmi| selects(vmi)).collect();
         chosen.sort_by_key(|vmi| vmi.name_any());
@@ -279,7 +310,7 @@ fn network(object: &Value, vmis: &[Arc<VirtualMachineInstance>]) -> String {
         .unwrap_or_default()
 }
 
-/// Pools compare networks as text, so a bare name gets the namespace that it stands for.
+/// Pools compare networks as text, so a bare name gets the namespace of its VM.
 fn qualified(network: &str, namespace: &str) -> String {
     if network.contains('/') || network.is_empty() {
         network.to_owned()

@@ -1,72 +1,80 @@
-//! Who made the records of a pool, in its `managedFields`.
+//! The owners of a pool's records, in its `managedFields`.
 //!
-//! The API server writes down who changed what before it asks mutating webhooks. A PUT without a record takes it from
-//! its owner, and one with another holder makes its sender the owner; the record that the mutator then puts back
-//! would be nobody's, or the wrong one's. Records of others would pass for abandoned ones of ours, and be given away.
-//! So the owners of a record that stands stay those that it had.
+//! The API server notes who changed which field before it asks mutating webhooks. A PUT without a record takes the
+//! record from its owner, and a PUT with another holder makes its sender the owner; the record that the mutator then
+//! restores would have no owner, or the wrong one. The load balancer would take records of other programs for
+//! abandoned ones of its own, and give the addresses away. So the mutator restores the owners too.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use serde_json::{Map, Value, json};
 
-/// The field of `managedFields` under which all records lie.
+/// The field of `managedFields` that holds all records.
 const RECORDS: [&str; 2] = ["f:status", "f:allocated"];
 
-/// The `managedFields` of `object` in which these addresses have the owners that they had in `old`. None: they have.
-pub(super) fn kept<'a>(
-    object: &Value,
-    old: &Value,
-    addresses: impl IntoIterator<Item = &'a String>,
-) -> Option<Value> {
-    let before = entries(old);
-    let mut now = entries(object);
+/// Returns the `managedFields` of `now` with the owners that these addresses had in `before`, or nothing if they have
+/// them.
+pub(crate) fn restored<'a>(
+    now: &[ManagedFieldsEntry],
+    before: &[ManagedFieldsEntry],
+    addresses: impl IntoIterator<Item = &'a str>,
+) -> Option<Vec<ManagedFieldsEntry>> {
+    let mut now = now.to_vec();
+    // which entry of each list is the same manager's in the other: there are few managers and many addresses
+    let place = |entries: &[ManagedFieldsEntry], of: &ManagedFieldsEntry| {
+        entries.iter().position(|entry| is_same_manager(entry, of))
+    };
+    let before_of_now: Vec<_> = now.iter().map(|entry| place(before, entry)).collect();
+    let mut now_of_before: Vec<_> = before.iter().map(|entry| place(&now, entry)).collect();
     let mut changed = false;
     for address in addresses {
         let key = format!("f:{address}");
-        for entry in now.iter_mut().filter(|entry| owns(entry, &key)) {
-            if !before.iter().any(|had| owns(had, &key) && same(had, entry)) {
+        // entries beyond the zip were made below, and own only what their managers owned
+        for (entry, had) in now.iter_mut().zip(&before_of_now) {
+            if owns(entry, &key) && !had.is_some_and(|had| owns(&before[had], &key)) {
                 take(entry, &key);
                 changed = true;
             }
         }
-        for had in before.iter().filter(|had| owns(had, &key)) {
-            let at = now.iter().position(|entry| same(had, entry)).unwrap_or_else(|| {
-                now.push(bare(had));
+        for (had, place) in before.iter().zip(&mut now_of_before) {
+            if !owns(had, &key) {
+                continue;
+            }
+            let place = *place.get_or_insert_with(|| {
+                now.push(ManagedFieldsEntry { fields_v1: Some(FieldsV1(json!({}))), ..had.clone() });
                 now.len() - 1
             });
-            if !owns(&now[at], &key) {
-                give(&mut now[at], &key);
+            if !owns(&now[place], &key) {
+                give(&mut now[place], &key);
                 changed = true;
             }
         }
     }
-    now.retain(|entry| entry["fieldsV1"].as_object().is_none_or(|fields| !fields.is_empty()));
-    changed.then_some(Value::Array(now))
+    let is_empty = |entry: &ManagedFieldsEntry| fields(entry).as_object().is_some_and(Map::is_empty);
+    now.retain(|entry| !is_empty(entry));
+    changed.then_some(now)
 }
 
-fn entries(object: &Value) -> Vec<Value> {
-    object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default()
+/// Whether both are entries of one manager, by the fields that tell entries apart for the API server.
+fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
+    fn name(entry: &ManagedFieldsEntry) -> [&Option<String>; 4] {
+        [&entry.manager, &entry.operation, &entry.api_version, &entry.subresource]
+    }
+    name(one) == name(other)
 }
 
-/// Whether both are entries of one manager: what the API server tells them apart by.
-fn same(one: &Value, other: &Value) -> bool {
-    ["manager", "operation", "apiVersion", "subresource"].iter().all(|field| one[*field] == other[*field])
+fn fields(entry: &ManagedFieldsEntry) -> &Value {
+    entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0)
 }
 
-fn owns(entry: &Value, key: &str) -> bool {
+fn owns(entry: &ManagedFieldsEntry, key: &str) -> bool {
     let [status, allocated] = RECORDS;
-    !entry["fieldsV1"][status][allocated][key].is_null()
+    !fields(entry)[status][allocated][key].is_null()
 }
 
-/// The entry of a manager who owns nothing yet.
-fn bare(entry: &Value) -> Value {
-    let mut entry = entry.clone();
-    entry["fieldsV1"] = json!({});
-    entry
-}
-
-fn give(entry: &mut Value, key: &str) {
-    let mut fields = &mut entry["fieldsV1"];
+fn give(entry: &mut ManagedFieldsEntry, key: &str) {
+    let mut fields = &mut entry.fields_v1.get_or_insert_with(|| FieldsV1(json!({}))).0;
     for name in RECORDS {
-        // what has no fields within is owned as a whole, which is said with a dot where there are some
+        // an empty set of fields owns the whole; once it has fields, a dot stands for the whole
         if fields[name].as_object().is_some_and(Map::is_empty) {
             fields[name] = json!({".": {}});
         }
@@ -75,11 +83,13 @@ fn give(entry: &mut Value, key: &str) {
     fields[key] = json!({});
 }
 
-fn take(entry: &mut Value, key: &str) {
-    remove(&mut entry["fieldsV1"], &[RECORDS[0], RECORDS[1], key]);
+fn take(entry: &mut ManagedFieldsEntry, key: &str) {
+    if let Some(fields) = &mut entry.fields_v1 {
+        remove(&mut fields.0, &[RECORDS[0], RECORDS[1], key]);
+    }
 }
 
-/// Removes a field, and what held nothing else: an empty set would mean the whole.
+/// Removes a field, and every field around it that is empty then: an empty set would own the whole.
 fn remove(fields: &mut Value, path: &[&str]) {
     let ([name, rest @ ..], Some(fields)) = (path, fields.as_object_mut()) else { return };
     if let (false, Some(inner)) = (rest.is_empty(), fields.get_mut(*name)) {
@@ -97,20 +107,20 @@ mod tests {
     use super::*;
 
     /// `capi=1,2` owns two records, `kubectl=spec` another field.
-    fn pool(managers: &str) -> Value {
+    fn entries(managers: &str) -> Vec<ManagedFieldsEntry> {
         let entry = |manager: &str| {
             let (manager, owned) = manager.split_once('=').unwrap();
-            let mut entry =
-                json!({"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsV1": {}});
+            let json = json!({"manager": manager, "operation": "Update", "apiVersion": "v1", "fieldsV1": {}});
+            let mut entry: ManagedFieldsEntry = serde_json::from_value(json).unwrap();
             for owned in owned.split(',') {
                 match owned {
-                    "spec" => entry["fieldsV1"]["f:spec"] = json!({"f:ranges": {}}),
+                    "spec" => entry.fields_v1.as_mut().unwrap().0["f:spec"] = json!({"f:ranges": {}}),
                     address => give(&mut entry, &format!("f:{address}")),
                 }
             }
             entry
         };
-        json!({"metadata": {"managedFields": managers.split_whitespace().map(entry).collect::<Vec<_>>()}})
+        managers.split_whitespace().map(entry).collect()
     }
 
     #[rstest]
@@ -127,16 +137,17 @@ mod tests {
         #[case] now: &str,
         #[case] expected: Option<&str>,
     ) {
-        let kept = kept(&pool(now), &pool(before), &["1".to_owned(), "2".to_owned()]);
-        assert_eq!(kept, expected.map(|managers| pool(managers)["metadata"]["managedFields"].clone()));
+        let restored = restored(&entries(now), &entries(before), ["1", "2"]);
+        assert_eq!(restored, expected.map(entries));
     }
 
     #[test]
-    fn who_owns_the_whole_still_does() {
-        let mut entry = json!({"fieldsV1": {"f:status": {"f:allocated": {}}}});
+    fn an_owner_of_the_whole_stays_it() {
+        let fields = Some(FieldsV1(json!({"f:status": {"f:allocated": {}}})));
+        let mut entry = ManagedFieldsEntry { fields_v1: fields, ..ManagedFieldsEntry::default() };
         give(&mut entry, "f:1");
-        assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:allocated": {".": {}, "f:1": {}}}}));
+        assert_eq!(super::fields(&entry), &json!({"f:status": {"f:allocated": {".": {}, "f:1": {}}}}));
         take(&mut entry, "f:1");
-        assert_eq!(entry["fieldsV1"], json!({"f:status": {"f:allocated": {".": {}}}}));
+        assert_eq!(super::fields(&entry), &json!({"f:status": {"f:allocated": {".": {}}}}));
     }
 }

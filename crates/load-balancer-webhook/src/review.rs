@@ -1,218 +1,362 @@
-//! AdmissionReviews, read and answered. Nothing that a client can send makes this panic.
+//! Admission reviews: read into a [`Write`] that the rules decide on, and answered.
 
-use serde_json::{Value, json};
+use kube::api::DynamicObject;
+use kube::core::Status;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, META_KIND, Operation};
+use kube::core::response::StatusSummary;
+use serde_json::Value;
 
-/// What is being done to the object.
+/// The API group of both kinds.
+pub const GROUP: &str = "loadbalancer.harvesterhci.io";
+
+/// At most so many faults are named in an answer.
+const NAMED: usize = 20;
+/// At most so many characters of a text that a user wrote are repeated in an answer.
+const REPEATED: usize = 64;
+
+/// The kind of the object that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    Create,
-    Update,
-    Delete,
-    /// CONNECT, and whatever the future brings: not ours to judge.
-    Other,
-}
-
-/// Which of our kinds it is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Subject {
+pub enum Kind {
     LoadBalancer,
     IPPool,
-    /// Not ours: a configuration that was written by hand sends us too much.
-    Other,
 }
 
-/// A request to judge.
+/// A write that the API server is about to store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Request {
-    pub uid: String,
-    pub operation: Operation,
-    pub subject: Subject,
-    /// Who asks, as the API server knows them.
+pub struct Write {
+    pub kind: Kind,
+    /// The user who writes, as the API server knows them.
     pub user: String,
     pub namespace: String,
+    /// Empty for an object with `generateName`, unless the API server has named it already.
     pub name: String,
-    /// As it would be stored; null for [`Operation::Delete`].
-    pub object: Value,
-    /// As it is; null for [`Operation::Create`].
-    pub old: Value,
+    pub change: Change,
 }
 
-impl Request {
-    /// The request of a review.
+/// An object before and after the write.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Change {
+    Create(Box<DynamicObject>),
+    Update { old: Box<DynamicObject>, new: Box<DynamicObject> },
+    Delete(Box<DynamicObject>),
+}
+
+impl Write {
+    /// The write of a request; nothing where no rule is about it: a configuration written by hand may send any
+    /// request here.
     ///
     /// # Errors
-    /// A sentence about what is missing.
-    pub fn of_review(review: &Value) -> Result<Self, String> {
-        if review["kind"] != "AdmissionReview" {
-            return Err(format!("expected an AdmissionReview, got kind {}", review["kind"]));
-        }
-        let request = &review["request"];
-        let text =
-            |pointer: &str| request.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        if text("/uid").is_empty() {
-            return Err("the AdmissionReview has no request with a uid".to_owned());
-        }
-        let ours = text("/kind/group") == "loadbalancer.harvesterhci.io" && text("/subResource").is_empty();
-        let subject = match text("/kind/kind").as_str() {
-            "LoadBalancer" if ours => Subject::LoadBalancer,
-            "IPPool" if ours => Subject::IPPool,
-            _ => Subject::Other,
-        };
-        let operation = match text("/operation").as_str() {
-            "CREATE" => Operation::Create,
-            "UPDATE" => Operation::Update,
-            "DELETE" => Operation::Delete,
-            _ => Operation::Other,
-        };
-        let named =
-            |object: &Value| object.pointer("/metadata/name").and_then(Value::as_str).map(ToOwned::to_owned);
-        let (object, old) = (request["object"].clone(), request["oldObject"].clone());
-        // with generateName there is no name yet
-        let name = Some(text("/name")).filter(|name| !name.is_empty());
-        let name = name.or_else(|| named(&object)).or_else(|| named(&old)).unwrap_or_default();
-        Ok(Self {
-            uid: text("/uid"),
-            operation,
-            subject,
-            user: text("/userInfo/username"),
-            namespace: text("/namespace"),
+    /// A sentence that names the missing object.
+    pub fn of(request: AdmissionRequest<DynamicObject>) -> Result<Option<Self>, String> {
+        let AdmissionRequest {
+            kind,
+            sub_resource,
             name,
+            namespace,
+            operation,
+            user_info,
             object,
-            old,
-        })
+            old_object,
+            ..
+        } = request;
+        if kind.group != GROUP || sub_resource.is_some_and(|name| !name.is_empty()) {
+            return Ok(None);
+        }
+        let kind = match kind.kind.as_str() {
+            "LoadBalancer" => Kind::LoadBalancer,
+            "IPPool" => Kind::IPPool,
+            _ => return Ok(None),
+        };
+        let there = |object: Option<DynamicObject>, field: &str| {
+            object.map(Box::new).ok_or_else(|| format!("the request has no {field}"))
+        };
+        let change = match operation {
+            Operation::Create => Change::Create(there(object, "object")?),
+            Operation::Update => {
+                Change::Update { old: there(old_object, "oldObject")?, new: there(object, "object")? }
+            }
+            Operation::Delete => Change::Delete(there(old_object, "oldObject")?),
+            Operation::Connect => return Ok(None),
+        };
+        let (Change::Create(object) | Change::Update { new: object, .. } | Change::Delete(object)) = &change;
+        // the request names no object that has a `generateName`
+        let name = Some(name).filter(|name| !name.is_empty()).or_else(|| object.metadata.name.clone());
+        let (user, namespace) = (user_info.username.unwrap_or_default(), namespace.unwrap_or_default());
+        Ok(Some(Self { kind, user, namespace, name: name.unwrap_or_default(), change }))
     }
 
-    /// Whether the object is on its way out: then nothing about it is judged or changed any more.
-    pub fn deleting(&self) -> bool {
-        !self.object["metadata"]["deletionTimestamp"].is_null()
+    /// The object as it would be stored; nothing for a delete, and nothing once the object is being deleted: no rule
+    /// looks at it any more.
+    pub fn judged(&self) -> Option<&DynamicObject> {
+        let (Change::Create(object) | Change::Update { new: object, .. }) = &self.change else { return None };
+        object.metadata.deletion_timestamp.is_none().then_some(&**object)
+    }
+
+    /// The object as it stands, if there is one.
+    pub fn old(&self) -> Option<&DynamicObject> {
+        match &self.change {
+            Change::Create(_) => None,
+            Change::Update { old, .. } | Change::Delete(old) => Some(old),
+        }
+    }
+
+    /// Everything of [`Write::old`] but its metadata; null where there is none.
+    pub fn old_data(&self) -> &Value {
+        self.old().map_or(&Value::Null, |old| &old.data)
     }
 }
 
-/// One thing that speaks against a request.
+/// A reason to refuse a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    pub text: String,
-    pub kind: FaultKind,
+    pub reason: Reason,
+    pub message: String,
 }
 
-/// Whether other values would help.
+/// Whether other values would help. The greater one decides the answer's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FaultKind {
+pub enum Reason {
     /// The object is wrong in itself: 422.
     Invalid,
-    /// This may not be done now, or not by this user: 403.
+    /// This user may not write this, or nobody may now: 403.
     Forbidden,
 }
 
 impl Fault {
-    pub fn invalid(text: impl Into<String>) -> Self {
-        Self { text: text.into(), kind: FaultKind::Invalid }
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self { reason: Reason::Invalid, message: message.into() }
     }
 
-    pub fn forbidden(text: impl Into<String>) -> Self {
-        Self { text: text.into(), kind: FaultKind::Forbidden }
+    pub fn forbidden(message: impl Into<String>) -> Self {
+        Self { reason: Reason::Forbidden, message: message.into() }
     }
 }
 
-/// What we say.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Answer {
-    Allow,
-    /// Allowed, with these operations of a JSON patch.
-    Patch(Vec<Value>),
-    /// Denied, with a code and a message.
-    Deny(u16, String),
+/// The faults of a write, of which the first 20 are kept and the others counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    named: Vec<Fault>,
+    more: usize,
 }
 
-impl Answer {
-    /// Denies for `faults`, all in one message behind `prefix`; allows when there are none.
-    pub fn to_faults(prefix: &str, faults: &[Fault]) -> Self {
-        let Some(kind) = faults.iter().map(|fault| fault.kind).max() else { return Self::Allow };
-        let code = match kind {
-            FaultKind::Invalid => 422,
-            FaultKind::Forbidden => 403,
-        };
-        let texts: Vec<&str> = faults.iter().map(|fault| fault.text.as_str()).collect();
-        Self::Deny(code, format!("{prefix}{}", texts.join("; ")))
-    }
-
-    /// The review to send back: of the version that came, with the request's uid.
-    pub fn into_review(self, review: &Value) -> Value {
-        let version = review["apiVersion"].as_str().unwrap_or("admission.k8s.io/v1");
-        let uid = review["request"]["uid"].as_str().unwrap_or_default();
-        let mut response = json!({"uid": uid, "allowed": !matches!(self, Self::Deny(..))});
-        match self {
-            Self::Allow => {}
-            Self::Patch(operations) if operations.is_empty() => {}
-            Self::Patch(operations) => {
-                let patch = Value::from(operations).to_string();
-                response["patchType"] = "JSONPatch".into();
-                response["patch"] = base64(patch.as_bytes());
-            }
-            Self::Deny(code, message) => {
-                let reason = match code {
-                    400 => "BadRequest",
-                    403 => "Forbidden",
-                    _ => "Invalid",
-                };
-                response["status"] = json!({
-                    "apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Failure",
-                    "code": code, "reason": reason, "message": message,
-                });
-            }
+impl Faults {
+    /// Adds a fault. Makes its message only where that is kept: a hostile object can have thousands of faults.
+    pub fn add(&mut self, fault: impl FnOnce() -> Fault) {
+        if self.named.len() < NAMED {
+            self.named.push(fault());
+        } else {
+            self.more += 1;
         }
-        json!({"apiVersion": version, "kind": "AdmissionReview", "response": response})
+    }
+
+    /// The faults that are named in the answer.
+    pub fn named(&self) -> &[Fault] {
+        &self.named
+    }
+
+    /// All of them in one message after `prefix`, with the code; nothing where there is none.
+    pub fn denial(&self, prefix: &str) -> Option<(Reason, String)> {
+        let reason = self.named.iter().map(|fault| fault.reason).max()?;
+        let messages: Vec<&str> = self.named.iter().map(|fault| fault.message.as_str()).collect();
+        let more = if self.more > 0 { format!("; and {} more", self.more) } else { String::new() };
+        Some((reason, format!("{prefix}{}{more}", messages.join("; "))))
     }
 }
 
-fn base64(bytes: &[u8]) -> Value {
-    // ByteString is the type of such fields, and knows how they are written
-    serde_json::to_value(k8s_openapi::ByteString(bytes.to_vec())).expect("bytes always become text")
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self { named: vec![fault], more: 0 }
+    }
+}
+
+/// A text that a user wrote, in quotation marks and cut to a length that fits a message.
+pub fn quoted(text: &str) -> String {
+    match text.char_indices().nth(REPEATED) {
+        None => format!("{text:?}"),
+        Some((end, _)) => format!("{:?}…", &text[..end]),
+    }
+}
+
+/// The request of a review.
+///
+/// # Errors
+/// A sentence that says why the body is no review.
+pub fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
+    let review: AdmissionReview<DynamicObject> =
+        serde_json::from_slice(body).map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
+    if review.types.kind != META_KIND {
+        return Err(format!("expected an AdmissionReview, got kind {}", quoted(&review.types.kind)));
+    }
+    let request: AdmissionRequest<DynamicObject> =
+        review.try_into().map_err(|_| "the AdmissionReview has no request".to_owned())?;
+    if request.uid.is_empty() {
+        return Err("the AdmissionReview has a request without uid".to_owned());
+    }
+    Ok(request)
+}
+
+/// Denies the request of `response`.
+pub fn deny(mut response: AdmissionResponse, reason: Reason, message: String) -> AdmissionResponse {
+    let (code, reason) = match reason {
+        Reason::Invalid => (422, "Invalid"),
+        Reason::Forbidden => (403, "Forbidden"),
+    };
+    response.allowed = false;
+    response.result = Status {
+        status: Some(StatusSummary::Failure),
+        code,
+        reason: reason.to_owned(),
+        message,
+        ..Status::default()
+    };
+    response
+}
+
+/// The review to send back. kube-rs writes the patch as a list of numbers; the API server takes that as well, but the
+/// documented form is base64, in a third of the bytes.
+pub fn to_json(mut response: AdmissionResponse) -> Value {
+    let patch = response.patch.take();
+    let mut review = serde_json::to_value(response.into_review()).expect("a review has text keys only");
+    if let Some(patch) = patch {
+        let patch = k8s_openapi::ByteString(patch);
+        review["response"]["patch"] = serde_json::to_value(patch).expect("bytes always become text");
+    }
+    review
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
+    fn review(change: &Value) -> Vec<u8> {
+        let mut review = json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {
+            "uid": "u1", "operation": "UPDATE", "userInfo": {"username": "alice"}, "name": "edge",
+            "kind": {"group": GROUP, "version": "v1beta1", "kind": "IPPool"},
+            "resource": {"group": GROUP, "version": "v1beta1", "resource": "ippools"},
+            "object": {"metadata": {"name": "new"}, "spec": {}}, "oldObject": {"metadata": {"name": "old"}}}});
+        json_patch::merge(&mut review, change);
+        review.to_string().into_bytes()
+    }
+
     #[rstest]
-    #[case(json!(null))]
-    #[case(json!([1, 2]))]
-    #[case(json!({"kind": "Pod"}))]
-    #[case(json!({"kind": "AdmissionReview"}))]
-    #[case(json!({"kind": "AdmissionReview", "request": {"uid": 7}}))]
-    #[case(json!({"kind": "AdmissionReview", "request": "text"}))]
-    fn what_is_no_review_is_answered_with_a_sentence(#[case] review: Value) {
-        let why = Request::of_review(&review).unwrap_err();
-        let answer = Answer::Deny(400, why).into_review(&review);
-        assert_eq!(answer["response"]["allowed"], false);
-        assert_eq!(answer["kind"], "AdmissionReview");
+    #[case::no_json("[")]
+    #[case::null("null")]
+    #[case::list("[1, 2]")]
+    #[case::another_kind("{\"kind\": \"Pod\", \"apiVersion\": \"v1\"}")]
+    #[case::no_request("{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\"}")]
+    #[case::wrong_request(
+        "{\"kind\": \"AdmissionReview\", \"apiVersion\": \"admission.k8s.io/v1\", \"request\": 7}"
+    )]
+    fn a_body_that_is_no_review_is_named(#[case] body: &str) {
+        assert!(read(body.as_bytes()).is_err());
+    }
+
+    #[rstest]
+    #[case::number(json!({"request": {"uid": 7}}))]
+    #[case::empty(json!({"request": {"uid": ""}}))]
+    #[case::metadata(json!({"request": {"object": {"metadata": 7}}}))]
+    #[case::managed_fields(json!({"request": {"object": {"metadata": {"managedFields": {}}}}}))]
+    #[case::another_kind(json!({"kind": "Pod"}))]
+    fn a_review_that_is_malformed_is_named(#[case] change: Value) {
+        assert!(read(&review(&change)).is_err());
     }
 
     #[test]
     fn a_review_is_answered_in_its_own_version_under_its_own_uid() {
-        let review = json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": "AdmissionReview", "request": {
-            "uid": "u1", "operation": "UPDATE", "kind": {"group": "loadbalancer.harvesterhci.io", "kind": "IPPool"},
-            "userInfo": {"username": "alice"}, "name": "edge", "object": {"metadata": {}}, "oldObject": null}});
-        let request = Request::of_review(&review).unwrap();
-        assert_eq!(
-            (request.operation, request.subject, request.user.as_str()),
-            (Operation::Update, Subject::IPPool, "alice")
-        );
-        let answer = Answer::Patch(vec![json!({"op": "remove", "path": "/status"})]).into_review(&review);
+        let request = read(&review(&json!({}))).unwrap();
+        let patch = serde_json::from_value(json!([{"op": "remove", "path": "/status"}])).unwrap();
+        let answer = to_json(AdmissionResponse::from(&request).with_patch(patch).unwrap());
         assert_eq!(answer["apiVersion"], "admission.k8s.io/v1beta1");
-        assert_eq!(answer["response"]["uid"], "u1");
+        assert_eq!(answer["kind"], "AdmissionReview");
+        assert_eq!(
+            (&answer["response"]["uid"], &answer["response"]["allowed"]),
+            (&json!("u1"), &json!(true))
+        );
         assert_eq!(answer["response"]["patch"], "W3sib3AiOiJyZW1vdmUiLCJwYXRoIjoiL3N0YXR1cyJ9XQ==");
+        assert_eq!(answer["response"]["patchType"], "JSONPatch");
+
+        let denied = deny(AdmissionResponse::from(&request), Reason::Forbidden, "no".to_owned());
+        let expected = json!({"status": "Failure", "code": 403, "reason": "Forbidden", "message": "no"});
+        assert_eq!(to_json(denied)["response"], json!({"uid": "u1", "allowed": false, "status": expected}));
+    }
+
+    #[rstest]
+    #[case::update(json!({}), Some("update new"))]
+    #[case::create(json!({"operation": "CREATE", "name": "", "oldObject": null}), Some("create new"))]
+    #[case::generated(json!({"operation": "CREATE", "name": "", "object": {"metadata": {"name": null}}}), Some("create "))]
+    #[case::delete(json!({"operation": "DELETE", "name": "", "object": null}), Some("delete old"))]
+    #[case::connect(json!({"operation": "CONNECT"}), None)]
+    #[case::subresource(json!({"subResource": "status"}), None)]
+    #[case::no_subresource(json!({"subResource": ""}), Some("update new"))]
+    #[case::another_kind(json!({"kind": {"kind": "Pod"}}), None)]
+    #[case::another_group(json!({"kind": {"group": "example.com"}}), None)]
+    fn a_write_is_read_from_a_request(#[case] change: Value, #[case] expected: Option<&str>) {
+        let change = json!({"request": change});
+        let mut merged = change;
+        if merged["request"]["name"].is_null() {
+            merged["request"]["name"] = "".into();
+        }
+        let write = Write::of(read(&review(&merged)).unwrap()).unwrap();
+        let text = write.map(|write| {
+            let verb = match write.change {
+                Change::Create(_) => "create",
+                Change::Update { .. } => "update",
+                Change::Delete(_) => "delete",
+            };
+            format!("{verb} {}", write.name)
+        });
+        assert_eq!(text.as_deref(), expected);
+    }
+
+    #[rstest]
+    #[case::update(json!({"operation": "UPDATE", "oldObject": null}), "oldObject")]
+    #[case::create(json!({"operation": "CREATE", "object": null}), "object")]
+    #[case::delete(json!({"operation": "DELETE", "oldObject": null}), "oldObject")]
+    fn a_request_without_its_object_is_named(#[case] change: Value, #[case] expected: &str) {
+        let request = read(&review(&json!({"request": change}))).unwrap();
+        assert_eq!(Write::of(request), Err(format!("the request has no {expected}")));
+    }
+
+    #[test]
+    fn an_object_that_is_being_deleted_is_not_judged() {
+        let going =
+            json!({"request": {"object": {"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}}}});
+        let write = Write::of(read(&review(&going)).unwrap()).unwrap().unwrap();
+        assert!(write.judged().is_none() && write.old().is_some());
     }
 
     #[rstest]
     #[case(&[], None)]
-    #[case(&[Fault::invalid("a"), Fault::invalid("b")], Some((422, "create web failed: a; b")))]
-    #[case(&[Fault::forbidden("a"), Fault::invalid("b")], Some((403, "create web failed: a; b")))]
-    fn all_faults_come_in_one_message(#[case] faults: &[Fault], #[case] expected: Option<(u16, &str)>) {
+    #[case(&[Fault::invalid("a"), Fault::invalid("b")], Some((Reason::Invalid, "create web failed: a; b")))]
+    #[case(&[Fault::forbidden("a"), Fault::invalid("b")], Some((Reason::Forbidden, "create web failed: a; b")))]
+    fn all_faults_come_in_one_message(#[case] given: &[Fault], #[case] expected: Option<(Reason, &str)>) {
         // pitfalls-load-balancer.md WH-7: there, a denial looks like a broken server
-        let expected = expected.map_or(Answer::Allow, |(code, text)| Answer::Deny(code, text.to_owned()));
-        assert_eq!(Answer::to_faults("create web failed: ", faults), expected);
+        let mut faults = Faults::default();
+        given.iter().for_each(|fault| faults.add(|| fault.clone()));
+        let expected = expected.map(|(reason, message)| (reason, message.to_owned()));
+        assert_eq!(faults.denial("create web failed: "), expected);
+    }
+
+    #[test]
+    fn twenty_faults_are_named_and_the_others_counted() {
+        let mut faults = Faults::default();
+        for number in 0..4_000 {
+            faults.add(|| Fault::invalid(format!("<{number}>")));
+        }
+        let (_, message) = faults.denial("").unwrap();
+        assert_eq!(message.matches('<').count(), 20);
+        assert!(message.ends_with("<19>; and 3980 more"), "{message}");
+    }
+
+    #[rstest]
+    #[case::short("web", "\"web\"")]
+    #[case::control("a\nb\u{202e}", "\"a\\nb\\u{202e}\"")]
+    #[case::at_the_limit(&"é".repeat(64), &format!("\"{}\"", "é".repeat(64)))]
+    #[case::cut(&"é".repeat(65), &format!("\"{}\"…", "é".repeat(64)))]
+    fn a_users_text_is_quoted_and_cut(#[case] text: &str, #[case] expected: &str) {
+        assert_eq!(quoted(text), expected);
     }
 }

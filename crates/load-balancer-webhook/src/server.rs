@@ -10,13 +10,18 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use futures::FutureExt as _;
-use serde_json::Value;
+use kube::api::DynamicObject;
+use kube::core::admission::{AdmissionRequest, AdmissionResponse};
+use tokio::sync::Semaphore;
 
-use super::judge::Judge;
-use crate::review::{Answer, Request};
+use crate::limits::Outline;
+use crate::review::{self, Write};
+use crate::reviewer::{Reviewer, Unseen};
 
 /// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
 const LARGEST_REVIEW: usize = 8 << 20;
+/// So many reviews are read and decided at once; the others wait. A review in memory is many times its body.
+const REVIEWS_AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy)]
 enum Role {
@@ -24,55 +29,99 @@ enum Role {
     Mutator,
 }
 
+struct Server {
+    reviewer: Reviewer,
+    at_once: Semaphore,
+}
+
 /// The routes of the webhook.
-pub(super) fn router(judge: Arc<Judge>) -> Router {
+pub(crate) fn router(reviewer: Reviewer) -> Router {
+    let server = Arc::new(Server { reviewer, at_once: Semaphore::new(REVIEWS_AT_ONCE) });
     let route = |role: Role| {
-        post(
-            move |State(judge): State<Arc<Judge>>, body: Bytes| async move { answer(&judge, role, &body).await },
-        )
+        post(move |State(server): State<Arc<Server>>, body: Bytes| async move {
+            // taken when the body is complete: a slow sender must not hold up the others
+            let _turn = server.at_once.acquire().await.expect("nothing closes this semaphore");
+            answer(&server.reviewer, role, body).await
+        })
     };
     Router::new()
         .route("/v1/webhook/validation", route(Role::Validator))
         .route("/v1/webhook/mutation", route(Role::Mutator))
         .layer(DefaultBodyLimit::max(LARGEST_REVIEW))
-        .with_state(judge)
+        .with_state(server)
 }
 
-async fn answer(judge: &Judge, role: Role, body: &[u8]) -> Response {
-    let review: Value = match serde_json::from_slice(body) {
-        Ok(review) => review,
-        Err(error) => return (StatusCode::BAD_REQUEST, format!("not JSON: {error}")).into_response(),
+async fn answer(reviewer: &Reviewer, role: Role, body: Bytes) -> Response {
+    let outline = match Outline::read(&body) {
+        Ok(outline) => outline,
+        Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
     };
-    let request = match Request::of_review(&review) {
+    if let Some(refusal) = outline.refusal(reviewer.policy()) {
+        return send(refusal, outline.user());
+    }
+    let request = match review::read(&body) {
         Ok(request) => request,
-        Err(why) => {
-            tracing::warn!(%why, "refused a review that is none");
-            return (StatusCode::BAD_REQUEST, Json(Answer::Deny(400, why).into_review(&review)))
-                .into_response();
-        }
+        Err(why) => return no_review(&why),
     };
-    let judging = async {
-        match role {
-            Role::Validator => judge.validate(&request).await,
-            Role::Mutator => judge.mutate(&request).await,
-        }
-    };
+    drop(body);
+    let response = AdmissionResponse::from(&request);
+    let user = request.user_info.username.clone().unwrap_or_default();
     // a bug in a rule must not take the connection, and with it other reviews, down
-    match AssertUnwindSafe(judging).catch_unwind().await {
-        Ok(Ok(answer)) => {
-            if let Answer::Deny(code, message) = &answer {
-                tracing::info!(user = request.user, code, message, "denied");
-            }
-            Json(answer.into_review(&review)).into_response()
+    match AssertUnwindSafe(decide(reviewer, role, request, response)).catch_unwind().await {
+        Ok(Ok(response)) => send(response, &user),
+        // the configuration's failurePolicy decides the write: the validator's denies, the mutator's admits
+        Ok(Err(Failure::Unseen(error))) => {
+            tracing::warn!(%error, "could not decide");
+            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot decide now: {error}")).into_response()
         }
-        // the configuration's failurePolicy says what that means: the validator's denies, the mutator's lets pass
-        Ok(Err(error)) => {
-            tracing::warn!(%error, "could not judge");
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot judge now: {error}")).into_response()
-        }
+        Ok(Err(Failure::NoReview(why))) => no_review(&why),
         Err(_) => {
-            tracing::error!(object = %request.object, "a rule panicked");
+            tracing::error!(user, "a rule panicked");
             (StatusCode::INTERNAL_SERVER_ERROR, "a rule of the webhook has a bug").into_response()
         }
     }
+}
+
+enum Failure {
+    Unseen(Unseen),
+    NoReview(String),
+}
+
+async fn decide(
+    reviewer: &Reviewer,
+    role: Role,
+    request: AdmissionRequest<DynamicObject>,
+    response: AdmissionResponse,
+) -> Result<AdmissionResponse, Failure> {
+    let Some(write) = Write::of(request).map_err(Failure::NoReview)? else { return Ok(response) };
+    match role {
+        Role::Validator => {
+            let denial = reviewer.validate(&write).await.map_err(Failure::Unseen)?;
+            Ok(match denial {
+                Some((reason, message)) => review::deny(response, reason, message),
+                None => response,
+            })
+        }
+        Role::Mutator => match reviewer.mutate(&write).await.map_err(Failure::Unseen)? {
+            Ok(operations) if operations.is_empty() => Ok(response),
+            Ok(operations) => {
+                Ok(response.with_patch(json_patch::Patch(operations)).expect("a patch always becomes JSON"))
+            }
+            Err((reason, message)) => Ok(review::deny(response, reason, message)),
+        },
+    }
+}
+
+fn send(response: AdmissionResponse, user: &str) -> Response {
+    if !response.allowed {
+        tracing::info!(user, code = response.result.code, message = response.result.message, "denied");
+    }
+    Json(review::to_json(response)).into_response()
+}
+
+fn no_review(why: &str) -> Response {
+    tracing::warn!(%why, "refused a request that is no review");
+    let mut response = AdmissionResponse::invalid(why);
+    response.result.code = 400;
+    (StatusCode::BAD_REQUEST, Json(review::to_json(response))).into_response()
 }

@@ -1,22 +1,25 @@
-//! Who may write which part of a status.
+//! Which part of a status each user may write.
 //!
-//! Neither kind has a status subresource: whoever may update an object can write its status, and a PUT without one
-//! erases it. So a tenant could take any address, and a `kubectl replace` would lose the record of a pool. The
-//! status that stands is computed here; the mutator puts it back without a word, and the validator refuses only
-//! where somebody got past the mutator.
+//! Neither kind has a status subresource: every user who may update an object can write its status, and a PUT without
+//! one erases it. So a tenant could take any address, and a `kubectl replace` would lose the record of a pool. These
+//! functions compute the status that is admitted; the mutator restores it without an error, and the validator refuses
+//! only where the mutator was bypassed.
 
 use std::collections::BTreeSet;
 
 use harvester_api::names;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::ResourceExt as _;
+use kube::api::DynamicObject;
 use serde_json::{Map, Value, json};
 
 /// The user agent of the load balancer, the Go program's and ours: the manager of its records in `managedFields`.
 const MANAGER: &str = "harvester-load-balancer";
 
-/// The status that a LoadBalancer object gets when somebody else than its controller writes `object` over `old`
-/// (null: creates it). All of it is the controller's, but for `address` of cluster objects, which their cloud
-/// controller manager writes: the allocated one, or with DHCP any.
-pub(super) fn of_load_balancer(object: &Value, old: &Value) -> Value {
+/// The status that a LoadBalancer object gets when another user than its controller writes `object` over `old` (null:
+/// creates it). The controller owns all of it but for `address` of cluster objects, which their cloud controller
+/// manager writes: the allocated address, or with DHCP any.
+pub(crate) fn of_load_balancer(object: &Value, old: &Value) -> Value {
     let mut status = old["status"].clone();
     let asked = &object["status"]["address"];
     let allocated = &status["allocatedAddress"]["ip"];
@@ -34,24 +37,26 @@ pub(super) fn of_load_balancer(object: &Value, old: &Value) -> Value {
     status
 }
 
-/// The status that a pool gets likewise. Others may add a record on a free address, remove what others added, and
-/// edit the history; what counts the records follows from them.
-pub(super) fn of_pool(object: &Value, old: &Value) -> Value {
-    let asked = &object["status"];
-    if old.is_null() || asked.is_null() {
-        return old["status"].clone();
+/// The status that a pool gets likewise. Other users may add a record on a free address, remove records that another
+/// program than the load balancer added, and edit the history; the counts follow from the records.
+pub(crate) fn of_pool(object: &DynamicObject, old: Option<&DynamicObject>) -> Value {
+    let asked = &object.data["status"];
+    let Some(old) = old else { return Value::Null };
+    let old_status = &old.data["status"];
+    if asked.is_null() {
+        return old_status.clone();
     }
-    let mut status = match &old["status"] {
+    let mut status = match old_status {
         Value::Null => json!({"total": 0, "available": 0, "lastAllocated": ""}),
         status => status.clone(),
     };
     let had = entries(&status["allocated"]);
     let wanted = entries(&asked["allocated"]);
-    let foreign = foreign_records(&old["metadata"]["managedFields"]);
+    let foreign = foreign_records(old.managed_fields());
 
     let mut allocated: Map<String, Value> = had
         .iter()
-        .filter(|(address, _)| wanted.contains_key(*address) || !foreign.contains(*address))
+        .filter(|(address, _)| wanted.contains_key(*address) || !foreign.contains(address.as_str()))
         .map(|(address, holder)| (address.clone(), holder.clone()))
         .collect();
     for (address, holder) in &wanted {
@@ -70,7 +75,7 @@ pub(super) fn of_pool(object: &Value, old: &Value) -> Value {
     history.retain(|address, _| !allocated.contains_key(address));
     set_or_remove(&mut status, "allocated", allocated);
     set_or_remove(&mut status, "allocatedHistory", history);
-    if old["status"].is_null() && status == json!({"total": 0, "available": 0, "lastAllocated": ""}) {
+    if old_status.is_null() && status == json!({"total": 0, "available": 0, "lastAllocated": ""}) {
         return Value::Null;
     }
     status
@@ -91,16 +96,18 @@ fn set_or_remove(status: &mut Value, key: &str, map: Map<String, Value>) {
 
 /// The records that somebody else than the load balancer made, by the pool's `managedFields`: providers of Cluster
 /// API hold addresses for machines that way.
-pub(super) fn foreign_records(managed_fields: &Value) -> BTreeSet<String> {
-    let keys = |manager: &Value| -> Vec<String> {
-        let fields = &manager["fieldsV1"]["f:status"]["f:allocated"];
-        let names = fields.as_object().into_iter().flat_map(Map::keys);
-        names.filter_map(|name| name.strip_prefix("f:")).map(ToOwned::to_owned).collect()
-    };
-    let managers = managed_fields.as_array().map(Vec::as_slice).unwrap_or_default();
-    let (ours, theirs): (Vec<_>, Vec<_>) = managers.iter().partition(|manager| manager["manager"] == MANAGER);
-    let ours: BTreeSet<String> = ours.into_iter().flat_map(keys).collect();
-    theirs.into_iter().flat_map(keys).filter(|key| !ours.contains(key)).collect()
+fn foreign_records(managed_fields: &[ManagedFieldsEntry]) -> BTreeSet<&str> {
+    let (ours, others): (Vec<_>, Vec<_>) =
+        managed_fields.iter().partition(|entry| entry.manager.as_deref() == Some(MANAGER));
+    let ours: BTreeSet<&str> = ours.into_iter().flat_map(records).collect();
+    others.into_iter().flat_map(records).filter(|key| !ours.contains(key)).collect()
+}
+
+/// The addresses whose records an entry of `managedFields` owns.
+fn records(entry: &ManagedFieldsEntry) -> impl Iterator<Item = &str> {
+    let fields = entry.fields_v1.as_ref().map_or(&Value::Null, |fields| &fields.0);
+    let names = fields["f:status"]["f:allocated"].as_object().into_iter().flat_map(Map::keys);
+    names.filter_map(|name| name.strip_prefix("f:"))
 }
 
 #[cfg(test)]
@@ -142,7 +149,7 @@ mod tests {
         assert_eq!(of_load_balancer(&object, &old), expected);
     }
 
-    fn pool(status: Value) -> Value {
+    fn pool(status: Value) -> DynamicObject {
         let managed = json!([
             {"manager": "harvester-load-balancer", "fieldsV1": {"f:status": {"f:allocated": {"f:10.0.0.2": {}}}}},
             {"manager": "capi", "fieldsV1": {"f:status": {"f:allocated": {"f:10.0.0.3": {}}}}},
@@ -151,7 +158,7 @@ mod tests {
         if !status.is_null() {
             pool["status"] = status;
         }
-        pool
+        serde_json::from_value(pool).unwrap()
     }
 
     fn record(available: i64, last: &str, allocated: &Value, history: &Value) -> Value {
@@ -190,16 +197,20 @@ mod tests {
         #[case] asked: Value,
         #[case] expected: Value,
     ) {
-        assert_eq!(of_pool(&pool(asked), &pool(standing())), expected);
+        assert_eq!(of_pool(&pool(asked), Some(&pool(standing()))), expected);
     }
 
     #[rstest]
-    #[case::given_at_creation(pool(standing()), json!(null), json!(null))]
-    #[case::none_before_none_after(pool(json!(null)), pool(json!(null)), json!(null))]
+    #[case::given_at_creation(pool(standing()), None, json!(null))]
+    #[case::none_before_none_after(pool(json!(null)), Some(pool(json!(null))), json!(null))]
     #[case::first_history(
-        pool(record(0, "", &json!(null), &json!({"10.0.0.8": "shop/api"}))), pool(json!(null)),
+        pool(record(0, "", &json!(null), &json!({"10.0.0.8": "shop/api"}))), Some(pool(json!(null))),
         json!({"total": 0, "available": 0, "lastAllocated": "", "allocatedHistory": {"10.0.0.8": "shop/api"}}))]
-    fn a_pool_begins_without_record(#[case] object: Value, #[case] old: Value, #[case] expected: Value) {
-        assert_eq!(of_pool(&object, &old), expected);
+    fn a_pool_begins_without_record(
+        #[case] object: DynamicObject,
+        #[case] old: Option<DynamicObject>,
+        #[case] expected: Value,
+    ) {
+        assert_eq!(of_pool(&object, old.as_ref()), expected);
     }
 }

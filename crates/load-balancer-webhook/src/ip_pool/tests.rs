@@ -1,9 +1,9 @@
 use rstest::rstest;
 use serde_json::json;
 
-use super::super::patch::patched;
 use super::*;
-use crate::review::{FaultKind, Subject};
+use crate::patch::patched;
+use crate::review::{Kind, Reason};
 
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
@@ -11,17 +11,34 @@ fn policy() -> Policy {
     Policy { status_writer: WRITER.to_owned() }
 }
 
-fn request(user: &str, operation: Operation, object: Value, old: Value) -> Request {
-    let text = |value: &str| value.to_owned();
-    Request {
-        uid: text("u1"),
-        operation,
-        subject: Subject::IPPool,
-        user: text(user),
-        namespace: String::new(),
-        name: text("edge"),
-        object,
-        old,
+fn object(json: Value) -> Box<DynamicObject> {
+    Box::new(serde_json::from_value(json).unwrap())
+}
+
+fn create(user: &str, pool: Value) -> Write {
+    write(user, Change::Create(object(pool)))
+}
+
+fn update(user: &str, new: Value, old: Value) -> Write {
+    write(user, Change::Update { old: object(old), new: object(new) })
+}
+
+fn write(user: &str, change: Change) -> Write {
+    let text = ToOwned::to_owned;
+    Write { kind: Kind::IPPool, user: text(user), namespace: String::new(), name: text("edge"), change }
+}
+
+/// The object after the mutator.
+fn completed(write: &Write, seen: &Seen) -> Value {
+    let operations = mutate(write, seen, &policy()).unwrap();
+    patched(&serde_json::to_value(write.judged().unwrap()).unwrap(), &operations)
+}
+
+/// Every expected text occurs in a fault of its own, and there are no others.
+fn assert_faults(faults: &Faults, expected: &[&str]) {
+    assert_eq!(faults.named().len(), expected.len(), "{faults:?}");
+    for (fault, expected) in faults.named().iter().zip(expected) {
+        assert!(fault.message.contains(expected), "{:?} does not say {expected:?}", fault.message);
     }
 }
 
@@ -44,14 +61,6 @@ fn pool(name: &str, priority: i64, ranges: &[(&str, &str)], scopes: &[(&str, &st
 const GLOBAL: &[(&str, &str, &str)] = &[("*", "*", "*")];
 const OWN: &[(&str, &str)] = &[("10", "20")];
 const OTHER: &[(&str, &str)] = &[("30", "40")];
-
-/// Creates `new` beside `existing`; the faults' texts.
-fn faults(existing: &[Value], new: Value) -> Vec<String> {
-    let pools = existing.iter().map(|pool| serde_json::from_value(pool.clone()).unwrap()).collect();
-    let world = World { pools, network: None };
-    let faults = validate(&request("alice", Operation::Create, new, Value::Null), &world, &policy());
-    faults.into_iter().map(|fault| fault.text).collect()
-}
 
 #[rstest]
 #[case::second_global(&[pool("old", 0, OTHER, GLOBAL)], pool("edge", 0, OWN, GLOBAL), Some("there is already a global IP pool: old"))]
@@ -78,76 +87,166 @@ fn a_new_pool_is_judged_beside_the_others(
     #[case] expected: Option<&str>,
 ) {
     // load-balancer.md 19.4
-    let faults = faults(existing, new);
-    assert_eq!(faults.len(), expected.iter().len(), "{faults:?}");
-    assert!(faults.iter().zip(expected).all(|(fault, expected)| fault.contains(expected)), "{faults:?}");
+    let pools = existing.iter().map(|pool| serde_json::from_value(pool.clone()).unwrap()).collect();
+    let seen = Seen { pools, network: None };
+    let expected: Vec<_> = expected.into_iter().collect();
+    assert_faults(&validate(&create("alice", new), &seen, &policy()), &expected);
 }
 
 fn with_status(mut pool: Value, allocated: &[&str]) -> Value {
     let records: Value =
         allocated.iter().map(|ip| (format!("192.168.100.{ip}"), json!("shop/web"))).collect();
-    pool["status"] =
-        json!({"total": 10, "available": 10 - allocated.len(), "lastAllocated": "", "allocated": records});
+    pool["status"] = json!({"total": 10, "available": i64::try_from(allocated.len()).map_or(0, |held| 10 - held), "lastAllocated": "", "allocated": records});
     pool
 }
 
+const WIDE: &[(&str, &str)] = &[("10", "40")];
+
 #[rstest]
-#[case::covered(&["11", "12"], OWN, None)]
-#[case::excluded(&["30"], OWN, Some("allocated IP 192.168.100.30 is excluded"))]
-fn a_pool_keeps_what_it_gave(
+#[case::covered(WIDE, &["11", "12"], OWN, &["11", "12"], &[])]
+#[case::newly_excluded(WIDE, &["30"], OWN, &["30"], &["allocated IP 192.168.100.30 is excluded: shop/web holds it"])]
+#[case::every_holder_is_named(WIDE, &["30", "31"], OWN, &["30", "31"], &["100.30 is excluded: shop/web", "100.31 is excluded: shop/web"])]
+#[case::outside_before(OWN, &["30", "11"], OWN, &["30", "11"], &[])]
+#[case::outside_before_and_released_another(OWN, &["30", "11"], OWN, &["30"], &[])]
+#[case::outside_before_and_claimed_another(OWN, &["30"], OWN, &["30", "12"], &[])]
+#[case::outside_before_and_other_ranges(OWN, &["30"], &[("10", "15")], &["30"], &[])]
+#[case::outside_before_and_another_newly_excluded(OWN, &["30", "18"], &[("10", "15")], &["30", "18"], &["allocated IP 192.168.100.18 is excluded"])]
+#[case::record_added_outside(OWN, &["11"], OWN, &["11", "30"], &["allocated IP 192.168.100.30 is excluded"])]
+#[case::a_range_split(WIDE, &["11", "30"], &[("10", "20"), ("25", "40")], &["11", "30"], &[])]
+fn a_write_is_refused_only_for_addresses_that_it_excludes(
+    #[case] before: &[(&str, &str)],
+    #[case] held_before: &[&str],
+    #[case] now: &[(&str, &str)],
     #[case] held: &[&str],
-    #[case] ranges: &[(&str, &str)],
-    #[case] expected: Option<&str>,
+    #[case] expected: &[&str],
 ) {
-    let old = with_status(pool("edge", 0, &[("10", "40")], &[]), held);
+    let old = with_status(pool("edge", 0, before, &[]), held_before);
+    let new = with_status(pool("edge", 0, now, &[]), held);
+    let faults = validate(&update(WRITER, new, old), &Seen::default(), &policy());
+    assert_faults(&faults, expected);
+}
+
+/// The history, a label, a description: each is written while a record lies outside of the ranges.
+#[rstest]
+#[case::history(json!({"status": {"allocatedHistory": {"192.168.100.12": "shop/api"}}}))]
+#[case::label(json!({"metadata": {"labels": {"team": "a"}}}))]
+#[case::description(json!({"spec": {"description": "edge VLAN"}}))]
+#[case::scope(json!({"spec": {"selector": {"scope": [{"namespace": "shop", "project": "*", "guestCluster": "*"}]}}}))]
+fn a_record_outside_of_the_ranges_refuses_no_other_write(#[case] change: Value) {
+    let old = with_status(pool("edge", 0, OWN, &[]), &["30"]);
     let mut new = old.clone();
-    new["spec"] = pool("edge", 0, ranges, &[])["spec"].clone();
-    let faults = validate(&request("alice", Operation::Update, new, old), &World::default(), &policy());
-    assert_eq!(faults.len(), expected.iter().len(), "{faults:?}");
-    assert!(faults.iter().zip(expected).all(|(fault, expected)| fault.text.contains(expected)), "{faults:?}");
+    json_patch::merge(&mut new, &change);
+    for user in ["alice", WRITER] {
+        let faults = validate(&update(user, new.clone(), old.clone()), &Seen::default(), &policy());
+        assert_faults(&faults, &[]);
+    }
+}
+
+#[rstest]
+#[case::a_range_of_nonsense(&[("10", "20"), ("9", "nonsense")], &["30"], &[])]
+#[case::which_is_repaired(&[("10", "20")], &["30"], &[])]
+#[case::which_is_repaired_by_exclusion(&[("12", "20")], &["11"], &["allocated IP 192.168.100.11 is excluded"])]
+#[case::and_another(&[("10", "20"), ("9", "nonsense"), ("8", "nonsense")], &[], &["rangeEnd \"192.168.100.nonsense\" is not an IP address"])]
+fn a_fault_of_the_ranges_that_stood_before_refuses_no_other_write(
+    #[case] ranges: &[(&str, &str)],
+    #[case] held: &[&str],
+    #[case] expected: &[&str],
+) {
+    let broken: &[(&str, &str)] = &[("10", "20"), ("9", "nonsense")];
+    let old = with_status(pool("edge", 0, broken, &[]), held);
+    let mut new = with_status(pool("edge", 0, ranges, &[]), held);
+    new["spec"]["description"] = "edge VLAN".into();
+    assert_faults(&validate(&update("alice", new, old), &Seen::default(), &policy()), expected);
+}
+
+#[test]
+fn two_pools_that_overlap_already_can_be_changed_but_not_made_to_overlap_more() {
+    let others = [pool("old", 7, &[("15", "16"), ("60", "70")], &[]), pool("older", 8, &[("80", "90")], &[])];
+    let pools = others.into_iter().map(|pool| serde_json::from_value(pool).unwrap()).collect();
+    let seen = Seen { pools, network: None };
+    let old = pool("edge", 9, OWN, &[]);
+    let mut described = old.clone();
+    described["spec"]["description"] = "edge VLAN".into();
+    assert_faults(&validate(&update("alice", described, old.clone()), &seen, &policy()), &[]);
+    let check = |ranges: &[(&str, &str)], expected: &[&str]| {
+        let new = update("alice", pool("edge", 9, ranges, &[]), old.clone());
+        assert_faults(&validate(&new, &seen, &policy()), expected);
+    };
+    check(&[("10", "20"), ("50", "55")], &[]);
+    check(
+        &[("10", "20"), ("65", "66")],
+        &["192.168.100.65-192.168.100.66 with 192.168.100.60-192.168.100.70 of pool old"],
+    );
+    check(
+        &[("10", "20"), ("85", "86")],
+        &["192.168.100.85-192.168.100.86 with 192.168.100.80-192.168.100.90 of pool older"],
+    );
+    check(&[("10", "21")], &["192.168.100.10-192.168.100.21 with 192.168.100.15-192.168.100.16 of pool old"]);
+}
+
+#[rstest]
+#[case::one(vec![1, 2], vec![], vec![1, 2])]
+#[case::all_before(vec![1, 2], vec![2, 1], vec![])]
+#[case::twice_and_once_before(vec![1, 1], vec![1], vec![1])]
+fn faults_that_stood_before_are_taken_off_one_by_one(
+    #[case] faults: Vec<i32>,
+    #[case] former: Vec<i32>,
+    #[case] expected: Vec<i32>,
+) {
+    assert_eq!(added(faults, former), expected);
+}
+
+#[test]
+fn of_a_hundred_excluded_addresses_twenty_are_named() {
+    let held: Vec<String> = (100..200).map(|ip| ip.to_string()).collect();
+    let held: Vec<&str> = held.iter().map(String::as_str).collect();
+    let old = with_status(pool("edge", 0, &[("10", "250")], &[]), &held);
+    let new = with_status(pool("edge", 0, OWN, &[]), &held);
+    let faults = validate(&update("alice", new, old), &Seen::default(), &policy());
+    assert_eq!(faults.named().len(), 20);
+    assert!(faults.denial("").unwrap().1.ends_with("; and 80 more"));
 }
 
 #[test]
 fn an_update_is_not_judged_against_the_pool_itself_and_a_status_write_asks_for_no_other_pool() {
     // pitfalls-load-balancer.md WH-8: there, every address that is given re-validates all pools
     let old = with_status(pool("edge", 0, OWN, &[("ns1", "*", "*")]), &["11"]);
-    let world = World { pools: vec![serde_json::from_value(old.clone()).unwrap()], network: None };
+    let seen = Seen { pools: vec![serde_json::from_value(old.clone()).unwrap()], network: None };
     let mut new = old.clone();
     new["spec"]["description"] = "edge VLAN".into();
-    let update = request("alice", Operation::Update, new, old.clone());
-    assert!(needs_pools(&update));
-    assert_eq!(validate(&update, &world, &policy()), []);
+    let described = update("alice", new, old.clone());
+    assert!(needs_pools(&described));
+    assert_faults(&validate(&described, &seen, &policy()), &[]);
 
     let given = with_status(pool("edge", 0, OWN, &[("ns1", "*", "*")]), &["11", "12"]);
-    let write = request(WRITER, Operation::Update, given, old);
+    let write = update(WRITER, given, old);
     assert!(!needs_pools(&write));
-    assert_eq!(validate(&write, &World::default(), &policy()), []);
+    assert_faults(&validate(&write, &Seen::default(), &policy()), &[]);
 }
 
 #[rstest]
 #[case::held(&["11"], Some("can't delete pool before releasing all the allocated IP"))]
 #[case::free(&[], None)]
-fn a_pool_goes_when_nobody_holds_an_address(#[case] held: &[&str], #[case] expected: Option<&str>) {
+fn a_pool_is_deleted_only_while_none_of_its_addresses_is_held(
+    #[case] held: &[&str],
+    #[case] expected: Option<&str>,
+) {
     let old = with_status(pool("edge", 0, OWN, &[]), held);
-    let faults =
-        validate(&request("alice", Operation::Delete, Value::Null, old), &World::default(), &policy());
-    assert_eq!(faults.len(), expected.iter().len());
-    let good =
-        |(fault, text): (&Fault, &str)| fault.text.contains(text) && fault.kind == FaultKind::Forbidden;
-    assert!(faults.iter().zip(expected).all(good));
+    let faults = validate(&write("alice", Change::Delete(object(old))), &Seen::default(), &policy());
+    let expected: Vec<_> = expected.into_iter().collect();
+    assert_faults(&faults, &expected);
+    assert!(faults.named().iter().all(|fault| fault.reason == Reason::Forbidden));
 }
 
 #[test]
-fn a_record_of_somebody_else_is_not_overwritten_even_past_the_mutator() {
+fn a_record_of_another_holder_is_not_overwritten_even_when_the_mutator_was_bypassed() {
     let old = with_status(pool("edge", 0, OWN, &[]), &["11"]);
     let mut new = old.clone();
     new["status"]["allocated"]["192.168.100.11"] = "evil/lb".into();
-    let forged = request("alice", Operation::Update, new, old);
-    let faults = validate(&forged, &World::default(), &policy());
-    assert_eq!(faults.len(), 1);
-    assert!(faults[0].text.starts_with("status.allocated is written by system:serviceaccount"), "{faults:?}");
-    let after = patched(&forged.object, &mutate(&forged, &World::default(), &policy()).unwrap());
-    assert_eq!(after["status"], forged.old["status"]);
+    let forged = update("alice", new, old.clone());
+    let faults = validate(&forged, &Seen::default(), &policy());
+    assert_faults(&faults, &["status.allocated is written by system:serviceaccount"]);
+    assert_eq!(completed(&forged, &Seen::default())["status"], old["status"]);
 }
 
 fn with_network(network: &str) -> Value {
@@ -169,14 +268,18 @@ fn a_pool_is_labelled_with_its_vlan_and_whether_it_is_global(
     #[case] expected: Result<&str, &str>,
 ) {
     let object = with_network(network);
-    let world = World { network: definition, ..World::default() };
-    let answer = mutate(&request("alice", Operation::Create, object.clone(), Value::Null), &world, &policy());
+    let network = definition.map(|mut definition| {
+        definition["metadata"]["name"] = "vlan10".into();
+        serde_json::from_value(definition).unwrap()
+    });
+    let seen = Seen { network, ..Seen::default() };
+    let answer = mutate(&create("alice", object.clone()), &seen, &policy());
     match (answer, expected) {
         (Ok(operations), Ok(vid)) => {
             let labels = json!({"loadbalancer.harvesterhci.io/vid": vid, "loadbalancer.harvesterhci.io/global-ip-pool": "true"});
             assert_eq!(patched(&object, &operations)["metadata"]["labels"], labels);
         }
-        (Err(fault), Err(text)) => assert!(fault.text.contains(text), "{}", fault.text),
+        (Err(fault), Err(text)) => assert!(fault.message.contains(text), "{}", fault.message),
         (answer, expected) => panic!("{answer:?}, expected {expected:?}"),
     }
 }
@@ -189,22 +292,21 @@ fn a_pool_without_label_whose_network_is_not_there_still_gives_addresses(#[case]
     let old = with_network(network);
     let mut new = old.clone();
     new["status"] = json!({"allocated": {"192.168.100.10": "team-a/web"}});
-    let write = request(WRITER, Operation::Update, new.clone(), old.clone());
-    let operations = mutate(&write, &World::default(), &policy()).unwrap();
-    let written = patched(&new, &operations);
+    let write = update(WRITER, new.clone(), old.clone());
+    let written = completed(&write, &Seen::default());
     assert_eq!(written["status"], new["status"]);
     assert_eq!(written["metadata"]["labels"].get(labels::VID), None);
     let mut other = new;
     other["spec"]["selector"]["network"] = "team-a/vlan11".into();
-    let write = request(WRITER, Operation::Update, other, old);
-    assert!(mutate(&write, &World::default(), &policy()).is_err(), "a new network must be there");
+    let write = update(WRITER, other, old);
+    assert!(mutate(&write, &Seen::default(), &policy()).is_err(), "a new network must be there");
 }
 
 #[test]
 fn a_status_write_looks_no_network_up() {
     let mut old = with_network("team-a/vlan10");
     old["metadata"]["labels"] = json!({labels::VID: "10", labels::GLOBAL_IP_POOL: "true"});
-    let write = request(WRITER, Operation::Update, with_status(old.clone(), &["11"]), old);
+    let write = update(WRITER, with_status(old.clone(), &["11"]), old);
     assert_eq!(needs_network(&write), Ok(None));
-    assert_eq!(mutate(&write, &World::default(), &policy()), Ok(vec![]));
+    assert_eq!(mutate(&write, &Seen::default(), &policy()), Ok(vec![]));
 }

@@ -1,8 +1,8 @@
 use rstest::rstest;
 
-use super::super::patch::patched;
 use super::*;
-use crate::review::{FaultKind, Subject};
+use crate::patch::patched;
+use crate::review::{Kind, Reason};
 
 const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
@@ -10,17 +10,25 @@ fn policy() -> Policy {
     Policy { status_writer: WRITER.to_owned() }
 }
 
-fn request(user: &str, object: Value, old: Value) -> Request {
-    Request {
-        uid: "u1".to_owned(),
-        operation: if old.is_null() { Operation::Create } else { Operation::Update },
-        subject: Subject::LoadBalancer,
-        user: user.to_owned(),
-        namespace: "team-a".to_owned(),
-        name: "web".to_owned(),
-        object,
-        old,
-    }
+fn object(json: Value) -> Box<DynamicObject> {
+    Box::new(serde_json::from_value(json).unwrap())
+}
+
+/// `user` writes `new` over `old`; null creates it.
+fn write(user: &str, new: Value, old: Value) -> Write {
+    let change = if old.is_null() {
+        Change::Create(object(new))
+    } else {
+        Change::Update { old: object(old), new: object(new) }
+    };
+    let text = ToOwned::to_owned;
+    Write { kind: Kind::LoadBalancer, user: text(user), namespace: text("team-a"), name: text("web"), change }
+}
+
+/// The object after the mutator.
+fn completed(write: &Write, seen: &Seen) -> Value {
+    let operations = mutate(write, seen, &policy()).unwrap();
+    patched(&serde_json::to_value(write.judged().unwrap()).unwrap(), &operations)
 }
 
 /// A load balancer as the UI makes it, with `change` merged into its spec.
@@ -46,15 +54,11 @@ fn cluster(labels: &Value, annotations: &Value) -> Value {
     })
 }
 
-fn texts(faults: &[Fault]) -> Vec<&str> {
-    faults.iter().map(|fault| fault.text.as_str()).collect()
-}
-
 /// Every expected text occurs in a fault of its own, and there are no others.
-fn assert_faults(faults: &[Fault], expected: &[&str]) {
-    assert_eq!(faults.len(), expected.len(), "{:?}", texts(faults));
-    for (fault, expected) in faults.iter().zip(expected) {
-        assert!(fault.text.contains(expected), "{:?} does not say {expected:?}", fault.text);
+fn assert_faults(faults: &Faults, expected: &[&str]) {
+    assert_eq!(faults.named().len(), expected.len(), "{faults:?}");
+    for (fault, expected) in faults.named().iter().zip(expected) {
+        assert!(fault.message.contains(expected), "{:?} does not say {expected:?}", fault.message);
     }
 }
 
@@ -97,21 +101,21 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
 #[case::several_at_once(
     json!({"listeners": [listener("a", 80, "TCP", 8080), listener("a", 80, "TCP", 8081)], "backendServerSelector": {"tier": []}}),
     &["duplicate name", "duplicate port", "has no values"])]
-fn the_spec_of_a_vm_object_is_judged_by_every_rule(#[case] change: Value, #[case] expected: &[&str]) {
+fn every_rule_applies_to_the_spec_of_a_vm_object(#[case] change: Value, #[case] expected: &[&str]) {
     let mut object = vm(&change);
     // a merge would leave the sample's key beside the new one
     if change["backendServerSelector"].is_object() {
         object["spec"]["backendServerSelector"] = change["backendServerSelector"].clone();
     }
-    let faults = validate(&request("alice", object, Value::Null), &World::default(), &policy());
+    let faults = validate(&write("alice", object, Value::Null), &Seen::default(), &policy());
     assert_faults(&faults, expected);
-    assert!(faults.iter().all(|fault| fault.kind == FaultKind::Invalid));
+    assert!(faults.named().iter().all(|fault| fault.reason == Reason::Invalid));
 }
 
 #[test]
 fn a_cluster_object_needs_no_listener() {
     let object = cluster(&json!({}), &json!({}));
-    assert_faults(&validate(&request("ccm", object, Value::Null), &World::default(), &policy()), &[]);
+    assert_faults(&validate(&write("ccm", object, Value::Null), &Seen::default(), &policy()), &[]);
 }
 
 #[rstest]
@@ -125,7 +129,7 @@ fn ipam_and_workload_type_stay_in_their_class(
     #[case] old: Value,
     #[case] expected: &[&str],
 ) {
-    assert_faults(&validate(&request("alice", new, old), &World::default(), &policy()), expected);
+    assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), expected);
 }
 
 #[test]
@@ -134,19 +138,83 @@ fn an_object_from_before_a_rule_can_still_be_labelled_and_get_its_status() {
     let mut new = old.clone();
     new["metadata"]["labels"] = json!({"team": "a"});
     new["status"] = json!({"backendServers": ["192.168.7.11"]});
-    assert_faults(&validate(&request(WRITER, new, old), &World::default(), &policy()), &[]);
+    assert_faults(&validate(&write(WRITER, new, old), &Seen::default(), &policy()), &[]);
+}
+
+#[rstest]
+#[case::another_field(json!({"ipPool": "edge"}), &[])]
+#[case::the_selector(json!({"backendServerSelector": {"a b": ["x"]}}), &["is not a label key"])]
+#[case::the_health_check(json!({"healthCheck": {"port": 81}}), &["duplicate name", "healthyCheck: port 81", "Success", "Failure", "Period", "Timeout"])]
+#[case::the_listeners(
+    json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "TCP", 81), listener("b", 0, "UDP", 1)]}),
+    &["duplicate name", "port 0, must be >= 1"])]
+fn an_update_is_judged_by_the_fields_that_it_changes(#[case] change: Value, #[case] expected: &[&str]) {
+    let old = vm(&json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "UDP", 82)]}));
+    let mut new = old.clone();
+    json_patch::merge(&mut new["spec"], &change);
+    assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), expected);
+}
+
+/// One refusal of bounded length, whatever the object holds.
+#[rstest]
+#[case::equal_listeners(json!({"listeners": vec![listener("a", 80, "TCP", 80); 4_000]}), 3 * 3_999)]
+#[case::listeners_out_of_range(
+    json!({"listeners": (0..4_000).map(|n| listener(&n.to_string(), -n - 1, "TCP", 70_000 + n)).collect::<Vec<_>>()}), 2 * 4_000)]
+#[case::long_names(json!({"listeners": vec![listener(&"x".repeat(100_000), 80, &"T".repeat(100_000), 80); 10]}), 3 * 9)]
+#[case::unicode(json!({"listeners": vec![listener(&"\u{202e}\u{0}é🦀".repeat(1_000), 80, "TCP", 80); 10]}), 3 * 9)]
+#[case::selector_keys(json!({"backendServerSelector": (0..4_000).map(|n| (format!("{} {n}", "k".repeat(500)), json!([]))).collect::<serde_json::Map<_, _>>()}), 2 * 4_000)]
+#[case::selector_values(json!({"backendServerSelector": {"tier": vec!["-".repeat(1_000); 4_000]}}), 4_000)]
+#[case::health_port(
+    json!({"listeners": (0..4_000).map(|n| listener(&n.to_string(), n + 1, "TCP", n + 1)).collect::<Vec<_>>(),
+        "healthCheck": {"port": 60_000, "successThreshold": 1, "failureThreshold": 1, "periodSeconds": 1, "timeoutSeconds": 1}}), 1)]
+fn a_hostile_object_gets_an_answer_of_bounded_length(#[case] change: Value, #[case] count: usize) {
+    let old = vm(&json!({"listeners": [listener("a", 1, "UDP", 1)]}));
+    let faults = validate(&write("alice", vm(&change), old), &Seen::default(), &policy());
+    assert_eq!(faults.named().len(), count.min(20));
+    let (_, message) = faults.denial("").unwrap();
+    let more = if count > 20 { format!("; and {} more", count - 20) } else { String::new() };
+    assert!(message.ends_with(&more), "{message}");
+    assert!(message.len() < 20_000, "{} bytes", message.len());
 }
 
 #[test]
-fn an_object_on_its_way_out_is_left_alone() {
-    let mut new = vm(&json!({"listeners": []}));
-    new["metadata"]["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
-    let request = request("alice", new, vm(&json!({})));
-    assert_faults(&validate(&request, &World::default(), &policy()), &[]);
-    assert_eq!(mutate(&request, &World::default(), &policy()), Ok(vec![]));
+fn an_object_with_more_listeners_than_allowed_can_still_be_changed() {
+    let many: Vec<Value> = (0..4_000).map(|n| listener(&n.to_string(), n + 1, "TCP", n + 1)).collect();
+    let old = vm(&json!({"listeners": many.clone()}));
+    let new = vm(&json!({"listeners": many[1..], "ipPool": "edge"}));
+    assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), &[]);
 }
 
-fn machine(cluster: &str, removing: bool) -> Arc<VirtualMachine> {
+#[rstest]
+#[case::text(json!({"listeners": "many"}))]
+#[case::numbers(json!({"listeners": [1, 2]}))]
+#[case::selector(json!({"backendServerSelector": [1]}))]
+#[case::ipam(json!({"ipam": "magic"}))]
+fn an_object_that_cannot_be_read_is_refused(#[case] change: Value) {
+    let created = write("alice", vm(&change), Value::Null);
+    assert_faults(&validate(&created, &Seen::default(), &policy()), &["it cannot be read: spec: "]);
+    assert!(mutate(&created, &Seen::default(), &policy()).is_ok());
+}
+
+#[test]
+fn a_huge_annotation_is_repeated_in_no_patch() {
+    let mut object = vm(&json!({}));
+    object["metadata"]["annotations"] = json!({"note": "x".repeat(250_000)});
+    let created = write("alice", object, Value::Null);
+    let operations = mutate(&created, &Seen::default(), &policy()).unwrap();
+    assert!(serde_json::to_vec(&operations).unwrap().len() < 1_000);
+}
+
+#[test]
+fn an_object_that_is_being_deleted_is_left_alone() {
+    let mut new = vm(&json!({"listeners": []}));
+    new["metadata"]["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
+    let write = write("alice", new, vm(&json!({})));
+    assert_faults(&validate(&write, &Seen::default(), &policy()), &[]);
+    assert_eq!(mutate(&write, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+fn node_vm(cluster: &str, removing: bool) -> Arc<VirtualMachine> {
     let annotations =
         if removing { json!({"harvesterhci.io/removeAllPersistentVolumeClaims": "true"}) } else { json!({}) };
     let labels = json!({"harvesterhci.io/creator": "docker-machine-driver-harvester", "guestcluster.harvesterhci.io/name": cluster});
@@ -156,48 +224,48 @@ fn machine(cluster: &str, removing: bool) -> Arc<VirtualMachine> {
 }
 
 #[rstest]
-#[case::being_removed("gc1", vec![machine("gc1", false), machine("gc1", true)], &["guest cluster check: the VM team-a/gc1-pool1-x shows"])]
-#[case::alive("gc1", vec![machine("gc1", false)], &[])]
-#[case::another_is_removed("gc1", vec![machine("gc2", true)], &[])]
-#[case::no_machines("gc1", vec![], &[])]
-#[case::default_name("kubernetes", vec![machine("kubernetes", true)], &[])]
-#[case::empty_name("", vec![machine("", true)], &[])]
+#[case::being_removed("gc1", vec![node_vm("gc1", false), node_vm("gc1", true)], &["guest cluster check: the VM team-a/gc1-pool1-x shows"])]
+#[case::alive("gc1", vec![node_vm("gc1", false)], &[])]
+#[case::another_is_removed("gc1", vec![node_vm("gc2", true)], &[])]
+#[case::no_vms("gc1", vec![], &[])]
+#[case::default_name("kubernetes", vec![node_vm("kubernetes", true)], &[])]
+#[case::empty_name("", vec![node_vm("", true)], &[])]
 fn no_new_object_for_a_guest_cluster_that_is_being_removed(
     #[case] name: &str,
     #[case] vms: Vec<Arc<VirtualMachine>>,
     #[case] expected: &[&str],
 ) {
     let object = cluster(&json!({"cloudprovider.harvesterhci.io/cluster": name}), &json!({}));
-    let world = World { vms, ..World::default() };
-    let faults = validate(&request("ccm", object.clone(), Value::Null), &world, &policy());
+    let seen = Seen { vms, ..Seen::default() };
+    let faults = validate(&write("ccm", object.clone(), Value::Null), &seen, &policy());
     assert_faults(&faults, expected);
-    assert!(faults.iter().all(|fault| fault.kind == FaultKind::Forbidden));
-    let update = request("ccm", object.clone(), object);
-    assert_faults(&validate(&update, &world, &policy()), &[]);
+    assert!(faults.named().iter().all(|fault| fault.reason == Reason::Forbidden));
+    let update = write("ccm", object.clone(), object);
+    assert_faults(&validate(&update, &seen, &policy()), &[]);
 }
 
 #[test]
-fn who_got_past_the_mutator_with_a_forged_status_is_refused() {
+fn a_forged_status_that_bypassed_the_mutator_is_refused() {
     let old = vm(&json!({}));
     let mut new = old.clone();
     new["status"] = json!({"allocatedAddress": {"ip": "10.0.0.1"}, "address": "10.0.0.1"});
-    let forged = request("alice", new.clone(), old.clone());
-    let faults = validate(&forged, &World::default(), &policy());
+    let forged = write("alice", new.clone(), old.clone());
+    let faults = validate(&forged, &Seen::default(), &policy());
     assert_faults(
         &faults,
         &["status.allocatedAddress is written by system:serviceaccount", "status.address"],
     );
-    assert_faults(&validate(&request(WRITER, new, old), &World::default(), &policy()), &[]);
+    assert_faults(&validate(&write(WRITER, new, old.clone()), &Seen::default(), &policy()), &[]);
 
-    let after = patched(&forged.object, &mutate(&forged, &World::default(), &policy()).unwrap());
+    let after = completed(&forged, &Seen::default());
     assert!(after["status"].is_null());
-    assert_faults(&validate(&request("alice", after, forged.old), &World::default(), &policy()), &[]);
+    assert_faults(&validate(&write("alice", after, old), &Seen::default(), &policy()), &[]);
 }
 
-fn world(project: Option<&str>, vmis: Vec<Arc<VirtualMachineInstance>>) -> World {
+fn seen(project: Option<&str>, vmis: Vec<Arc<VirtualMachineInstance>>) -> Seen {
     let annotations =
         project.map(|id| (annotations::PROJECT_ID.to_owned(), id.to_owned())).into_iter().collect();
-    World { namespace: Some(annotations), vmis, vms: vec![] }
+    Seen { namespace: Some(annotations), vmis, vms: vec![] }
 }
 
 #[rstest]
@@ -208,18 +276,18 @@ fn world(project: Option<&str>, vmis: Vec<Arc<VirtualMachineInstance>>) -> World
     vm(&json!({"healthCheck": {"port": 8080, "successThreshold": 1, "failureThreshold": 3, "periodSeconds": 5, "timeoutSeconds": 3}})),
     json!({"successThreshold": 1, "failureThreshold": 3, "periodSeconds": 5, "timeoutSeconds": 3}))]
 fn a_vm_object_gets_its_namespace_and_the_missing_health_values(#[case] object: Value, #[case] check: Value) {
-    let operations =
-        mutate(&request("alice", object.clone(), Value::Null), &World::default(), &policy()).unwrap();
-    assert!(operations.iter().all(|operation| operation["op"] == "add"));
-    let after = patched(&object, &operations);
+    let created = write("alice", object.clone(), Value::Null);
+    let operations = mutate(&created, &Seen::default(), &policy()).unwrap();
+    assert!(operations.iter().all(|operation| matches!(operation, PatchOperation::Add(_))));
+    let after = completed(&created, &Seen::default());
     assert_eq!(after["metadata"]["annotations"], json!({"loadbalancer.harvesterhci.io/namespace": "team-a"}));
     let mut expected = check;
     if let Some(port) = object["spec"]["healthCheck"].get("port") {
         expected["port"] = port.clone();
     }
     assert_eq!(after["spec"]["healthCheck"], expected);
-    let again = request("alice", after, object);
-    assert_eq!(mutate(&again, &World::default(), &policy()), Ok(vec![]));
+    let again = write("alice", after, object);
+    assert_eq!(mutate(&again, &Seen::default(), &policy()), Ok(vec![]));
 }
 
 fn node(name: &str, labels: &Value, networks: &Value) -> Arc<VirtualMachineInstance> {
@@ -239,10 +307,7 @@ fn multus(network: &str) -> Value {
 #[case::by_name(json!({annotations::LB_CLUSTER: "gc2"}), "team-a/vlan20")]
 #[case::unknown_cluster(json!({annotations::LB_CLUSTER: "gc3"}), "")]
 #[case::no_cluster(json!({}), "")]
-fn the_network_of_a_cluster_object_is_the_first_that_somebody_knows(
-    #[case] given: Value,
-    #[case] expected: &str,
-) {
+fn the_network_of_a_cluster_object_is_the_first_one_known(#[case] given: Value, #[case] expected: &str) {
     let creator = json!({"harvesterhci.io/creator": "docker-machine-driver-harvester"});
     let vmis = vec![
         node(
@@ -254,24 +319,22 @@ fn the_network_of_a_cluster_object_is_the_first_that_somebody_knows(
         node("gc2-pool1-x", &creator, &multus("vlan20")),
         node("gc3-by-hand", &json!({}), &multus("team-a/vlan30")),
     ];
-    let object = cluster(&json!({}), &given);
-    let request = request("ccm", object.clone(), Value::Null);
-    let operations = mutate(&request, &world(Some("c-q4xz6:p-6vvfz"), vmis), &policy()).unwrap();
-    let annotations = &patched(&object, &operations)["metadata"]["annotations"];
+    let write = write("ccm", cluster(&json!({}), &given), Value::Null);
+    let annotations = &completed(&write, &seen(Some("c-q4xz6:p-6vvfz"), vmis))["metadata"]["annotations"];
     assert_eq!(annotations[annotations::LB_NETWORK], expected);
     assert_eq!(annotations[annotations::LB_PROJECT], "c-q4xz6/p-6vvfz");
     assert_eq!(annotations[annotations::LB_NAMESPACE], "team-a");
 }
 
 #[rstest]
-#[case::no_project(world(None, vec![]), Ok(""))]
-#[case::no_namespace(World::default(), Err("there is no namespace team-a"))]
+#[case::no_project(seen(None, vec![]), Ok(""))]
+#[case::no_namespace(Seen::default(), Err("there is no namespace team-a"))]
 fn the_project_of_a_cluster_object_is_its_namespaces(
-    #[case] world: World,
+    #[case] seen: Seen,
     #[case] expected: Result<&str, &str>,
 ) {
     let object = cluster(&json!({}), &json!({annotations::LB_PROJECT: "c-evil/p-evil"}));
-    let answer = mutate(&request("ccm", object.clone(), Value::Null), &world, &policy());
+    let answer = mutate(&write("ccm", object.clone(), Value::Null), &seen, &policy());
     let project = answer.map(|operations| {
         patched(&object, &operations)["metadata"]["annotations"][annotations::LB_PROJECT]
             .as_str()
@@ -279,7 +342,7 @@ fn the_project_of_a_cluster_object_is_its_namespaces(
             .to_owned()
     });
     assert_eq!(
-        project.map_err(|fault| fault.text),
+        project.map_err(|fault| fault.message),
         expected.map(ToOwned::to_owned).map_err(ToOwned::to_owned)
     );
 }

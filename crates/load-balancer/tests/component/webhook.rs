@@ -89,8 +89,10 @@ async fn answer(client: &Client, path: &str, body: Vec<u8>) -> Value {
 
 fn review(operation: &str, object: &Value) -> Vec<u8> {
     let kind = json!({"group": "loadbalancer.harvesterhci.io", "version": "v1beta1", "kind": "LoadBalancer"});
+    let resource =
+        json!({"group": "loadbalancer.harvesterhci.io", "version": "v1beta1", "resource": "loadbalancers"});
     json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
-        "uid": "u1", "operation": operation, "kind": kind, "namespace": "team-a", "name": "web",
+        "uid": "u1", "operation": operation, "kind": kind, "resource": resource, "namespace": "team-a", "name": "web",
         "userInfo": {"username": "alice"}, "object": object, "oldObject": null, "dryRun": true}})
     .to_string()
     .into_bytes()

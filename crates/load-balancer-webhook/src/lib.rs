@@ -13,6 +13,7 @@
 mod certificate;
 pub mod cli;
 mod configuration;
+pub mod fixtures;
 pub mod ip_pool;
 mod keep;
 mod limits;

@@ -125,3 +125,93 @@ fn no_review(why: &str) -> Response {
     response.result.code = 400;
     (StatusCode::BAD_REQUEST, Json(review::to_json(response))).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::body::Body;
+    use axum::http::Request;
+    use kube::Client;
+    use program::TaskGroup;
+    use serde_json::json;
+    use tokio::sync::Semaphore;
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::Policy;
+    use crate::review::GROUP;
+
+    /// An API server without objects that answers a list of pools only with a permit, and counts those lists.
+    fn client(asked: Arc<AtomicUsize>, permits: Arc<Semaphore>) -> Client {
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            let (asked, permits) = (asked.clone(), permits.clone());
+            async move {
+                let uri = request.uri().to_string();
+                if uri.contains("watch=") {
+                    std::future::pending::<()>().await;
+                }
+                if uri.contains("/ippools") {
+                    asked.fetch_add(1, Ordering::SeqCst);
+                    permits.acquire().await.expect("nothing closes it").forget();
+                }
+                let list = json!({"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": "1"}, "items": []});
+                Ok::<_, std::convert::Infallible>(Response::new(Body::from(list.to_string())))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// A review of a new pool, for which the rules list the other pools.
+    fn review() -> Request<Body> {
+        let name = |key: &str, value: &str| json!({"group": GROUP, "version": "v1beta1", key: value});
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u1", "operation": "CREATE", "name": "edge", "userInfo": {"username": "alice"},
+            "kind": name("kind", "IPPool"), "resource": name("resource", "ippools"),
+            "object": {"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "192.0.2.0/24"}]}}}});
+        let request = Request::post("/v1/webhook/validation").body(Body::from(review.to_string()));
+        request.expect("a request")
+    }
+
+    /// Lets every task go as far as it can.
+    async fn rest() {
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn sixteen_reviews_are_decided_at_once_and_the_others_wait() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let policy = Policy { status_writer: "writer".to_owned() };
+        let tasks = TaskGroup::new();
+        let reviewer = Reviewer::start(&tasks, client(asked.clone(), permits.clone()), policy).await;
+        let router = router(reviewer);
+        let reviews: Vec<_> = (0..40).map(|_| tokio::spawn(router.clone().oneshot(review()))).collect();
+        for begun in [16, 17, 26, 40] {
+            permits.add_permits(begun - 16 - (asked.load(Ordering::SeqCst).saturating_sub(16)));
+            rest().await;
+            assert_eq!(asked.load(Ordering::SeqCst), begun);
+        }
+        permits.add_permits(16);
+        for review in reviews {
+            assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_review_that_is_given_up_lets_the_next_one_in() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let policy = Policy { status_writer: "writer".to_owned() };
+        let tasks = TaskGroup::new();
+        let reviewer = Reviewer::start(&tasks, client(asked.clone(), permits), policy).await;
+        let router = router(reviewer);
+        let given_up: Vec<_> = (0..16).map(|_| tokio::spawn(router.clone().oneshot(review()))).collect();
+        rest().await;
+        given_up.iter().for_each(tokio::task::JoinHandle::abort);
+        let next = tokio::spawn(router.oneshot(review()));
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 17);
+        next.abort();
+    }
+}

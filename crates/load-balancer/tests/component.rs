@@ -1,4 +1,4 @@
-//! The load balancer against API servers: the controller, the host path, and the admission webhook.
+//! The load balancer against API servers: the controller and the host path.
 
 #![expect(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
 
@@ -11,6 +11,4 @@ mod component {
     mod machines;
     mod repair;
     mod stage;
-    mod status_writer;
-    mod webhook;
 }

@@ -1,4 +1,5 @@
-//! A controller whose user the webhook does not take for the writer of addresses: it says so, loses nothing, and rests.
+//! A controller whose user the webhook does not know as the writer of addresses: it reports that, loses no address, and
+//! comes to rest.
 
 use std::time::Duration;
 
@@ -6,27 +7,27 @@ use harvester_api::LoadBalancer;
 use program::TaskGroup;
 use test_cluster::{TestCluster, User};
 
-use super::stage::{
-    Controller, address_of, balancer, controller, granted, in_step, pool, record_of, told, vanish,
+use super::fixtures::{
+    Controller, address_of, assert_records_match, controller, create_load_balancer, create_pool,
+    delete_unseen, events, granted, reachable, record_of, unregister,
 };
-use super::webhook::{reachable, unregister};
 
-/// Another user than the one that the controller of these stories has.
+/// Another user than the controller of these tests.
 const SOMEBODY_ELSE: &str = "system:serviceaccount:elsewhere:harvester-load-balancer";
 
 test_cluster::component_tests! {
     #[each_role]
-    async fn what_admission_puts_back_is_told_and_no_address_is_lost(cluster: TestCluster) {
+    async fn a_status_that_admission_restores_is_reported_and_no_address_is_lost(cluster: TestCluster) {
         let tasks = TaskGroup::new();
         reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let _running = controller(&cluster).await;
-        pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        create_pool(&cluster, "edge", 10, 20).await;
+        create_load_balancer(&cluster, "web").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "");
-        assert_eq!(told(&cluster, "StatusPutBack").await, granted(&cluster, 1));
+        assert_eq!(events(&cluster, "StatusPutBack").await, granted(&cluster, 1));
 
-        // what it claimed it cannot give back: the object stays, and names the address
+        // the controller cannot release its claim: the object stays, and names the address
         cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
         cluster.settle().await;
         assert!(cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some());
@@ -35,19 +36,19 @@ test_cluster::component_tests! {
         unregister(&cluster).await;
     }
 
-    // of two releases each undid what the other had left in the history, and so woke it again
-    #[simulated_only("the patience of the sweep is half a minute")]
-    async fn releases_that_are_put_back_are_tried_again_every_half_minute_and_take_when_they_may(cluster: TestCluster) {
+    // each of two releases undid the history entry of the other, and so woke it again
+    #[simulated_only("the record garbage collector waits half a minute")]
+    async fn releases_that_admission_undoes_are_tried_again_every_half_minute_and_succeed_when_admitted(cluster: TestCluster) {
         let tasks = TaskGroup::new();
         reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let running = controller(&cluster).await;
-        pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
-        balancer(&cluster, "api", "").await;
+        create_pool(&cluster, "edge", 10, 20).await;
+        create_load_balancer(&cluster, "web").await;
+        create_load_balancer(&cluster, "api").await;
         cluster.settle().await;
         running.stop().await;
-        vanish(&cluster, "team-a/web").await;
-        vanish(&cluster, "team-a/api").await;
+        delete_unseen(&cluster, "team-a/web").await;
+        delete_unseen(&cluster, "team-a/api").await;
         let _again = Controller::start(&cluster, "two");
         cluster.advance(Duration::from_secs(60)).await;
 
@@ -57,12 +58,12 @@ test_cluster::component_tests! {
         let writes = work.iter().filter(|request| request.is_write()).count();
         assert!((18..=22).contains(&writes), "{writes} writes in five minutes");
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
-        assert_eq!(told(&cluster, "StatusPutBack").await, granted(&cluster, 4), "of the objects, and of each record");
+        assert_eq!(events(&cluster, "StatusPutBack").await, granted(&cluster, 4), "for the objects, and for each record");
 
         tasks.end().await;
         unregister(&cluster).await;
         cluster.advance(Duration::from_secs(60)).await;
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
-        in_step(&cluster).await;
+        assert_records_match(&cluster).await;
     }
 }

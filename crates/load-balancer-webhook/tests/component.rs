@@ -1,0 +1,11 @@
+//! The admission webhook against API servers: over TLS, behind both API servers, and beside the controller.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod component {
+    mod admission;
+    mod fixtures;
+    mod hostile;
+    mod reviews;
+    mod status_writer;
+}

@@ -1,0 +1,268 @@
+//! A webhook, a controller and objects for component tests.
+
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use harvester_api::{IPPool, IPPoolStatus, LoadBalancer};
+use health_check::DialError;
+use k8s_openapi::api::admissionregistration::v1::{
+    MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
+};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{DynamicObject, PostParams};
+use kube::core::ApiResource;
+use kube::{Api, Client};
+use load_balancer::ElectionTimes;
+use load_balancer_webhook::{Address, Config, Policy, prepare, run};
+use program::{Clock, TaskGroup};
+use serde_json::{Value, json};
+use test_cluster::{Rights, TestCluster, User};
+use tokio::task::JoinHandle;
+
+/// The user of the controller in these tests.
+pub(crate) const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
+/// Name of both webhook configurations, and of the webhook's Service.
+pub(crate) const NAME: &str = "harvester-load-balancer-webhook";
+
+pub(crate) fn config(address: Address, status_writer: &str) -> Config {
+    let policy = Policy { status_writer: status_writer.to_owned() };
+    Config { namespace: "harvester-system".to_owned(), policy, address }
+}
+
+/// Starts a replica on a port of its own and returns the port.
+pub(crate) fn start(cluster: &TestCluster, tasks: &TaskGroup) -> u16 {
+    start_for(cluster, tasks, WRITER)
+}
+
+pub(crate) fn start_for(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let config = config(Address::Url(format!("https://127.0.0.1:{port}")), status_writer);
+    let (client, clock, inner) = (cluster.harvester.client(User::Webhook), Clock::system(), tasks.clone());
+    tasks.spawn(async move { run(client, clock, config, listener, &inner).await.unwrap() });
+    port
+}
+
+/// Waits until both configurations name the webhook on this port, and returns their CA bundle.
+pub(crate) async fn bundle(cluster: &TestCluster, port: u16) -> Vec<u8> {
+    for _ in 0..200 {
+        let validating = cluster.harvester.get::<ValidatingWebhookConfiguration>(NAME).await;
+        let mutating = cluster.harvester.get::<MutatingWebhookConfiguration>(NAME).await;
+        if let (Some(validating), Some(mutating)) = (validating, mutating) {
+            let (one, other) = (validating.webhooks.unwrap().remove(0), mutating.webhooks.unwrap().remove(0));
+            let url = one.client_config.url.unwrap();
+            if url.starts_with(&format!("https://127.0.0.1:{port}/")) {
+                assert_eq!(one.client_config.ca_bundle, other.client_config.ca_bundle);
+                return one.client_config.ca_bundle.unwrap().0;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the configurations do not name the webhook");
+}
+
+pub(crate) fn web(listeners: &Value) -> Value {
+    json!({
+        "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+        "metadata": {"name": "web", "namespace": "team-a"},
+        "spec": {"workloadType": "vm", "ipam": "dhcp", "healthCheck": {"port": 8080}, "listeners": listeners,
+            "backendServerSelector": {"harvesterhci.io/vmName": ["web-1", "web-2"]}},
+    })
+}
+
+pub(crate) fn http() -> Value {
+    json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}])
+}
+
+pub(crate) fn load_balancers(client: Client) -> Api<DynamicObject> {
+    Api::namespaced_with(client, "team-a", &ApiResource::erase::<LoadBalancer>(&()))
+}
+
+pub(crate) fn pools(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &ApiResource::erase::<IPPool>(&()))
+}
+
+pub(crate) fn object(json: Value) -> DynamicObject {
+    serde_json::from_value(json).unwrap()
+}
+
+pub(crate) fn global_pool(name: &str, subnet: &str) -> DynamicObject {
+    let scope = json!([{"namespace": "*", "project": "*", "guestCluster": "*"}]);
+    object(
+        json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool", "metadata": {"name": name},
+        "spec": {"ranges": [{"subnet": subnet}], "selector": {"scope": scope}}}),
+    )
+}
+
+pub(crate) fn refusal<T: std::fmt::Debug>(answer: kube::Result<T>) -> (u16, String) {
+    match answer.unwrap_err() {
+        kube::Error::Api(status) => (status.code, status.message.clone()),
+        other => panic!("{other}"),
+    }
+}
+
+/// Starts a webhook and waits until the API server calls it: without a socket where the server is simulated, on its
+/// paused clock.
+pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_writer: &str) {
+    match cluster.harvester.simulated() {
+        Some(server) => {
+            let config = config(Address::Service, status_writer);
+            let clock = Clock::starting_at(cluster.start());
+            let (router, _) =
+                prepare(cluster.harvester.client(User::Webhook), clock, config, tasks).await.unwrap();
+            server.webhook("harvester-system", NAME, router);
+            cluster.settle().await;
+        }
+        None => {
+            let port = start_for(cluster, tasks, status_writer);
+            bundle(cluster, port).await;
+        }
+    }
+    // the API server calls the webhook only once it has read the configuration
+    let driver = load_balancers(cluster.harvester.client(User::Driver));
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    for _ in 0..100 {
+        if driver.create(&dry_run, &object(web(&json!([])))).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("the API server does not call the webhook");
+}
+
+/// The API server calls the webhook no more.
+pub(crate) async fn unregister(cluster: &TestCluster) {
+    cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
+    cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
+}
+
+/// A controller that runs until it is dropped or stopped.
+pub(crate) struct Controller {
+    tasks: TaskGroup,
+    run: JoinHandle<()>,
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        self.tasks.stop.cancel();
+    }
+}
+
+impl Controller {
+    /// Where no backend answers a health check.
+    pub(crate) fn start(cluster: &TestCluster, identity: &str) -> Self {
+        let tasks = TaskGroup::new();
+        let parts = load_balancer::Parts {
+            client: cluster.harvester.client(User::LoadBalancer),
+            clock: Clock::starting_at(cluster.start()),
+            dial: Arc::new(|_| async { Err(DialError::Refused) }.boxed()),
+            seed: 1,
+            identity: identity.to_owned(),
+            metrics: None,
+        };
+        let config = load_balancer::Config {
+            workers: 32,
+            pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
+            service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
+            dummy_endpoint: [10, 52, 0, 255].into(),
+        };
+        let inner = tasks.clone();
+        let run = tokio::spawn(async move {
+            let ended = Box::pin(load_balancer::run(parts, ElectionTimes::default(), config, inner)).await;
+            ended.expect("the controller keeps its Lease");
+        });
+        Self { tasks, run }
+    }
+
+    /// As after SIGTERM: the controller gives its Lease back.
+    pub(crate) async fn stop(mut self) {
+        self.tasks.stop.cancel();
+        (&mut self.run).await.expect("the controller stops in order");
+    }
+}
+
+/// A controller that has come to rest.
+pub(crate) async fn controller(cluster: &TestCluster) -> Controller {
+    let controller = Controller::start(cluster, "one");
+    cluster.settle().await;
+    controller
+}
+
+/// How many Events with this reason were written. The existing role of the load balancer grants none.
+pub(crate) async fn events(cluster: &TestCluster, reason: &str) -> usize {
+    let events = cluster.harvester.list::<Event>().await;
+    events.iter().filter(|event| event.reason.as_deref() == Some(reason)).count()
+}
+
+/// So many Events where the role grants them, else none.
+pub(crate) fn granted(cluster: &TestCluster, count: usize) -> usize {
+    if cluster.rights() == Rights::Ours { count } else { 0 }
+}
+
+/// Creates a pool of namespace team-a in 192.0.2.0/24, from `.first` to `.last`.
+pub(crate) async fn create_pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
+           spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{last}}}],
+                  selector: {{scope: [{{project: '*', namespace: team-a, guestCluster: '*'}}]}}}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// Creates the object that a guest cluster's cloud controller manager makes.
+pub(crate) async fn create_load_balancer(cluster: &TestCluster, name: &str) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+           metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
+           spec: {{workloadType: cluster}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// The address of a load balancer in team-a, or the empty text.
+pub(crate) async fn address_of(cluster: &TestCluster, name: &str) -> String {
+    let lb = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await.unwrap();
+    lb.status.unwrap_or_default().allocated_address.unwrap_or_default().ip
+}
+
+pub(crate) async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
+    cluster.harvester.get::<IPPool>(pool).await.unwrap().status.unwrap_or_default()
+}
+
+/// Asserts that every address of a load balancer is recorded for it, that nothing else is recorded, and that the
+/// counts fit.
+pub(crate) async fn assert_records_match(cluster: &TestCluster) {
+    let mut recorded = BTreeMap::new();
+    for pool in cluster.harvester.list::<IPPool>().await {
+        let status = pool.status.unwrap_or_default();
+        let held = i64::try_from(status.allocated.len()).unwrap();
+        assert_eq!(status.total - status.available, held, "counts of pool {:?}", pool.metadata.name);
+        for (address, holder) in status.allocated {
+            assert_eq!(recorded.insert(address.clone(), holder), None, "{address} is in two pools");
+        }
+    }
+    let load_balancers = cluster.harvester.list::<LoadBalancer>().await;
+    let shown: BTreeMap<_, _> = load_balancers
+        .iter()
+        .filter_map(|lb| {
+            let address = lb
+                .status
+                .as_ref()?
+                .allocated_address
+                .clone()
+                .filter(|address| !address.ip_pool.is_empty())?;
+            let text = |field: &Option<String>| field.clone().unwrap_or_default();
+            Some((address.ip, format!("{}/{}", text(&lb.metadata.namespace), text(&lb.metadata.name))))
+        })
+        .collect();
+    assert_eq!(shown, recorded, "left: load balancers, right: pools");
+}
+
+/// Deletes an object while no controller runs: its address stays recorded.
+pub(crate) async fn delete_unseen(cluster: &TestCluster, key: &str) {
+    cluster.harvester.patch::<LoadBalancer>(key, json!({"metadata": {"finalizers": null}})).await;
+    cluster.harvester.delete::<LoadBalancer>(key).await;
+}

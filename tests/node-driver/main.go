@@ -120,8 +120,7 @@ func create(arguments []string) {
 	h.save()
 	fmt.Fprintln(os.Stderr, "Creating machine...")
 	if err := p.call("Create", nil, nil); err != nil {
-		p.text("DriverName") // whether the driver is still there or not
-		time.Sleep(2 * time.Second)
+		p.text("DriverName") // whether the driver is still there or not; the real one waits 2 s more
 		fail(1, "Error creating machine: Error in driver during machine creation: %v", err)
 	}
 	h.Driver = p.configuration()

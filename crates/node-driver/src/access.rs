@@ -33,7 +33,7 @@ fn open(content: &str, options: &Options) -> Result<Access, String> {
     let config = inline(content)?;
     let client = Connection::open(&config, options).map_err(|error| error.to_string())?.client();
     let options = options.clone();
-    let server = config.server();
+    let server = config.server().trim_end_matches('/').to_owned();
     Ok(Access { client, server, expiry: async move { expiry::of(&config, &options).await }.boxed() })
 }
 

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule, When};
 
 use crate::{
+    beside,
     support::{Harvester, MACHINE, NAMESPACE, instance_path},
     wire,
 };
@@ -57,6 +58,12 @@ impl RancherMachine {
             (0..1000_u32).map(|line| format!("# {:x}\n", line.wrapping_mul(2_654_435_761))).collect();
         fs::write(folder.path().join("install.sh"), script).unwrap();
         Some(Self { program, folder, kubeconfig: harvester.serve().await })
+    }
+
+    /// Address of Harvester's API.
+    fn server(&self) -> &str {
+        let server = self.kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: "));
+        server.expect("a kubeconfig names its server")
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -114,12 +121,18 @@ fn good(out: &str) -> Told {
     Told { code: Some(0), out: out.to_owned(), err: String::new() }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_method_is_called_with_its_real_types() {
+#[test]
+fn every_method_is_called_with_its_real_types() {
+    beside::outcome_of("go: probe");
+}
+
+pub(crate) async fn probe() {
     let harvester = Harvester::start().await.with_machines().await;
     let Some(rancher) = RancherMachine::new(&harvester).await else { return };
     let told = rancher.run(&["probe", MACHINE]).await;
-    assert_eq!((told.code, told.err.as_str()), (Some(0), ""));
+    // the second Remove finds nothing, and says where
+    let absent = format!("({MACHINE}) no VM {NAMESPACE}/{MACHINE} at {}", rancher.server());
+    assert_eq!((told.code, told.err), (Some(0), absent));
     assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
 }
 
@@ -183,7 +196,12 @@ async fn every_command_does_what_its_user_expects() {
     }
     let status = rancher.run(&["status", MACHINE]).await;
     assert_eq!((status.code, status.out.as_str()), (Some(4), "Not Found"));
-    assert_eq!(rancher.run(&["rm", "-y", MACHINE]).await, good(&removed));
+    let told = rancher.run(&["rm", "-y", MACHINE]).await;
+    assert_eq!((told.code, told.out.as_str()), (Some(0), removed.as_str()));
+    let absent = format!("({MACHINE}) no VM {NAMESPACE}/{MACHINE} at {}", rancher.server());
+    let volume = format!("({MACHINE}) deleting volume {MACHINE}-disk-0-");
+    let lines: Vec<&str> = told.err.lines().collect();
+    assert!(lines.len() == 2 && lines[0] == absent && lines[1].starts_with(&volume), "{lines:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,8 +296,12 @@ async fn after_a_killed_driver_the_machine_is_removed_and_made_anew(
 }
 
 /// Nobody reads what the driver says, and then nobody is there at all: it goes on, and ends by itself.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_whose_rancher_machine_is_killed_ends_and_undoes_nothing() {
+#[test]
+fn a_driver_whose_rancher_machine_is_killed_ends_and_undoes_nothing() {
+    beside::outcome_of("go: rancher-machine killed");
+}
+
+pub(crate) async fn rancher_machine_is_killed() {
     let harvester = Harvester::start().await;
     let Some(rancher) = RancherMachine::new(&harvester).await else { return };
     let mut making = rancher.create(&[]).spawn().unwrap();

@@ -13,7 +13,10 @@ use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule, When};
 use tokio::net::TcpStream;
 
-use crate::support::{Harvester, MACHINE, as_gob, long_user_data, options};
+use crate::{
+    beside,
+    support::{Harvester, MACHINE, as_gob, long_user_data, options},
+};
 
 /// A plugin process; it ends with the test.
 pub(crate) struct Plugin {
@@ -193,8 +196,12 @@ async fn connections_share_one_driver_and_their_end_changes_nothing() {
     assert_eq!(plugin.ended().await.0, Some(0));
 }
 
-#[tokio::test]
-async fn a_client_that_is_gone_ends_the_process_with_1_and_undoes_nothing() {
+#[test]
+fn a_client_that_is_gone_ends_the_process_with_1_and_undoes_nothing() {
+    beside::outcome_of("wire: client gone");
+}
+
+pub(crate) async fn a_client_goes_away() {
     let harvester = Harvester::start().await;
     let kubeconfig = harvester.serve().await;
     let store = tempfile::tempdir().unwrap();

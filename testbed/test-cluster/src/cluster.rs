@@ -269,9 +269,9 @@ impl Cluster {
 
     async fn versions(&self, path: String) -> Option<Vec<Item>> {
         let list = http::Request::get(path)
-            .header(ACCEPT, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=1");
+            .header(ACCEPT, "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
         let answer = self.driver.request::<Items>(list.body(vec![]).expect("a watched path is a URI")).await;
-        answer.ok().map(|list| list.items)
+        answer.ok().map(|list| list.items.unwrap_or_default())
     }
 
     /// Whether an object waits for its dependents, or its owner is gone.

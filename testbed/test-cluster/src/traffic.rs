@@ -85,7 +85,8 @@ pub(crate) struct Owner {
 
 #[derive(Deserialize)]
 pub(crate) struct Items {
-    pub(crate) items: Vec<Item>,
+    /// `null` for an empty list of metadata.
+    pub(crate) items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -278,7 +279,7 @@ impl Call {
         if !self.goes_on {
             known.clear();
         }
-        known.extend(view(&items));
+        known.extend(view(&items.unwrap_or_default()));
     }
 }
 

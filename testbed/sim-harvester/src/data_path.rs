@@ -101,8 +101,34 @@ pub(crate) struct PodAt {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Side {
     pub(crate) services: BTreeMap<ObjectKey, Balanced>,
-    /// What kube-vip announces for each Service, and the node that does.
-    pub(crate) announced: BTreeMap<ObjectKey, (BTreeSet<IpAddr>, String)>,
+    /// The addresses that kube-vip announces.
+    pub(crate) announced: Vec<Vip>,
+}
+
+/// The addresses that kube-vip announces for one Service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vip {
+    /// The Service, which may be deleted.
+    pub service: ObjectKey,
+    /// Tells it from another Service of its name.
+    pub service_uid: String,
+    pub addresses: BTreeSet<IpAddr>,
+    /// The node that answers for the addresses.
+    pub node: String,
+    /// kube-vip passes over the Service now: the addresses are stale, and nothing but an event that kube-vip looks at
+    /// takes them away.
+    pub passed_over: bool,
+    /// kube-vip has passed over the Service since it announced the addresses. It does not write them to the Service a
+    /// second time.
+    pub was_passed_over: bool,
+}
+
+impl Side {
+    /// Whether kube-proxy forwards what arrives at the address: not for a Service that is gone, or of another type.
+    fn serves(&self, vip: &Vip) -> bool {
+        let service = self.services.get(&vip.service);
+        service.is_some_and(|service| service.is_load_balancer && service.uid == vip.service_uid)
+    }
 }
 
 /// Both clusters as the data path sees them, with what is looked up for every connection.
@@ -114,8 +140,8 @@ pub(crate) struct World {
     pods: HashMap<IpAddr, PodAt>,
     guest: Side,
     harvester: Side,
-    /// The Services that each address is announced for, several where they share it.
-    vips: HashMap<IpAddr, Vec<(Cluster, ObjectKey)>>,
+    /// The Services that each address is announced for, several where they share it, and the node that answers.
+    vips: HashMap<IpAddr, Vec<(Cluster, ObjectKey, String)>>,
     /// The Service of the guest that has each node port.
     node_ports: HashMap<(Protocol, u16), ObjectKey>,
 }
@@ -152,9 +178,12 @@ impl World {
     pub(crate) fn new(machines: Vec<Machine>, pods: Vec<PodAt>, guest: Side, harvester: Side) -> Self {
         let mut vips: HashMap<IpAddr, Vec<_>> = HashMap::new();
         for (cluster, side) in [(Cluster::Harvester, &harvester), (Cluster::Guest, &guest)] {
-            for (key, (addresses, _)) in &side.announced {
-                for address in addresses {
-                    vips.entry(*address).or_default().push((cluster, key.clone()));
+            for vip in &side.announced {
+                for address in &vip.addresses {
+                    let services: &mut Vec<_> = vips.entry(*address).or_default();
+                    if side.serves(vip) {
+                        services.push((cluster, vip.service.clone(), vip.node.clone()));
+                    }
                 }
             }
         }
@@ -219,7 +248,7 @@ impl World {
     pub(crate) fn places(&self) -> BTreeMap<Destination, Place> {
         let mut places = BTreeMap::new();
         for (address, services) in &self.vips {
-            for (cluster, key) in services {
+            for (cluster, key, _) in services {
                 let ports = self.side(*cluster).services.get(key).into_iter().flat_map(Balanced::ports);
                 for (protocol, port) in ports {
                     let to = Destination { at: SocketAddr::new(*address, port), protocol };
@@ -256,11 +285,10 @@ impl World {
         }
     }
 
-    fn at_vip(&self, services: &[(Cluster, ObjectKey)], to: Destination) -> Hop {
+    fn at_vip(&self, services: &[(Cluster, ObjectKey, String)], to: Destination) -> Hop {
         let Destination { at, protocol } = to;
-        let found = services.iter().find_map(|(cluster, key)| {
-            let side = self.side(*cluster);
-            let (service, (_, node)) = (side.services.get(key)?, side.announced.get(key)?);
+        let found = services.iter().find_map(|(cluster, key, node)| {
+            let service = self.side(*cluster).services.get(key)?;
             Some((key, service, service.port(protocol, at.port())?, node))
         });
         let Some((key, service, port, node)) = found else {

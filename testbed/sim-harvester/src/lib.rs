@@ -5,7 +5,7 @@
 //!   VM ──► instance, migration (machine)            Node, Pods, slices (guest, endpoint_slices)
 //!   VM ──► volumes (storage) ──┘ ◄── quota
 //!   images, key pairs (catalogue)
-//!   Service of type LoadBalancer ──► kube-vip (announcer) ◄── Service of type LoadBalancer
+//!   Service of type LoadBalancer ──► kube-vip (kube_vip)   ◄── Service of type LoadBalancer
 //!                                        │   ▲
 //!                                        ▼   └── DHCP
 //!              VIP ──► kube-proxy ──► machine ──► pod (data_path)
@@ -14,7 +14,6 @@
 //! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
 //! path and kube-vip read nothing but objects: whether a controller of ours lives makes no difference to traffic.
 
-pub mod announcer;
 mod catalogue;
 pub mod crds;
 pub mod data_path;
@@ -23,6 +22,7 @@ mod difference;
 mod endpoint_slices;
 pub mod guest;
 pub mod host;
+pub mod kube_vip;
 pub mod machine;
 mod quota;
 mod refused;
@@ -33,10 +33,10 @@ pub mod subresources;
 mod taints;
 pub mod wire;
 
-pub use announcer::Release;
-pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused};
+pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused, Vip};
 pub use dhcp::Lan;
 pub use guest::Workload;
+pub use kube_vip::Release;
 pub use machine::Machine;
 pub use settings::Backend;
 pub use simulation::{Carrier, Options, SimHarvester};

@@ -21,15 +21,15 @@ use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
 use program::{Clock, TaskGroup};
 
 use crate::{
-    announcer::{Release, controller::Announcer},
     catalogue,
     data_path::{
         BackendName, Balanced, CannotCarry, Carried, Cluster, Destination, Hop, Picture, PodAt, Protocol,
-        Refused, Side, World, listeners::Listeners,
+        Refused, Side, Vip, World, listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
     guest::{Workload, controller::Kubelets, heartbeat, pod_address, workloads as deployed},
+    kube_vip::{Release, controller::KubeVip},
     machine::{Machine, controller::Machines},
     settings::{self, Backend},
     storage, taints,
@@ -80,8 +80,8 @@ pub struct SimHarvester {
     harvester: Client,
     machines: Machines,
     kubelets: Kubelets,
-    harvester_vip: Announcer,
-    guest_vip: Announcer,
+    harvester_vip: KubeVip,
+    guest_vip: KubeVip,
     listeners: Listeners,
     picture: Picture,
 }
@@ -116,10 +116,10 @@ impl SimHarvester {
         taints::start(tasks, &guest, &kubelets.nodes, clock);
         let picture = Picture::default();
         let releases = (harvester_vip, guest_vip);
-        let harvester_vip = Announcer::start(tasks, &harvester, releases.0, &hosts, &lan, seed, &picture);
+        let harvester_vip = KubeVip::start(tasks, &harvester, releases.0, &hosts, &lan, seed, &picture);
         let nodes = &kubelets.nodes;
         let guest_vip =
-            Announcer::start(tasks, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &picture);
+            KubeVip::start(tasks, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &picture);
         if writes_slices {
             endpoint_slices::controller::start(
                 tasks,
@@ -167,6 +167,13 @@ impl SimHarvester {
     /// What cannot be served on this machine, and why.
     pub fn cannot_carry(&self) -> Vec<CannotCarry> {
         self.listeners.cannot_carry()
+    }
+
+    /// The addresses that kube-vip of each cluster announces, stale ones included.
+    pub fn announced(&self) -> Vec<(Cluster, Vip)> {
+        let of =
+            |cluster, kube_vip: &KubeVip| kube_vip.announced().into_iter().map(move |vip| (cluster, vip));
+        of(Cluster::Harvester, &self.harvester_vip).chain(of(Cluster::Guest, &self.guest_vip)).collect()
     }
 
     /// All machines that have an address.
@@ -234,11 +241,11 @@ impl SimHarvester {
         self.machines.instances.on_change(move |_| it.changed());
         let it = picture();
         self.kubelets.pods.on_change(move |_| it.changed());
-        for announcer in [&self.harvester_vip, &self.guest_vip] {
+        for kube_vip in [&self.harvester_vip, &self.guest_vip] {
             let it = picture();
-            announcer.services.on_change(move |_| it.changed());
+            kube_vip.services.on_change(move |_| it.changed());
             let it = picture();
-            announcer.slices.on_change(move |_| it.changed());
+            kube_vip.slices.on_change(move |_| it.changed());
         }
     }
 
@@ -266,20 +273,20 @@ impl SimHarvester {
     }
 }
 
-fn side(announcer: &Announcer) -> Side {
-    let slices = announcer.slices.list();
+fn side(kube_vip: &KubeVip) -> Side {
+    let slices = kube_vip.slices.list();
     let mut of: BTreeMap<ObjectKey, Vec<_>> = BTreeMap::new();
     for slice in &slices {
         if let (Some(namespace), Some(name)) = (slice.namespace(), slice.labels().get(SLICE_SERVICE_NAME)) {
             of.entry(ObjectKey::new(namespace, name)).or_default().push(&**slice);
         }
     }
-    let services = announcer.services.list().into_iter().map(|service| {
+    let services = kube_vip.services.list().into_iter().map(|service| {
         let key = ObjectKey::of(&*service);
         let slices = of.remove(&key).unwrap_or_default();
         (key, Balanced::of(&service, slices))
     });
-    Side { services: services.collect(), announced: announcer.announced() }
+    Side { services: services.collect(), announced: kube_vip.announced() }
 }
 
 /// Machines live in the lower half of a network, pods in the upper.

@@ -12,6 +12,9 @@ use super::{Destination, Protocol};
 /// A Service with everything that it may send to.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Balanced {
+    pub(crate) uid: String,
+    /// kube-proxy serves the addresses of `status.loadBalancer` for this type only.
+    pub(crate) is_load_balancer: bool,
     ports: Vec<Port>,
     /// `externalTrafficPolicy: Local`.
     pub(crate) local_only: bool,
@@ -50,6 +53,8 @@ impl Balanced {
         let policy = spec.and_then(|spec| spec.external_traffic_policy.as_deref());
         let ports = spec.into_iter().flat_map(|spec| spec.ports.iter().flatten());
         Self {
+            uid: service.metadata.uid.clone().unwrap_or_default(),
+            is_load_balancer: spec.is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer")),
             ports: ports.filter_map(Port::of).collect(),
             local_only: policy == Some("Local"),
             targets: slices.into_iter().flat_map(targets).collect(),

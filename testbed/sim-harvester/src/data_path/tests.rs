@@ -31,9 +31,10 @@ fn pod(node: &str, last: u8) -> PodAt {
 }
 
 fn balanced(policy: &str, node_port: u16, slice_port: u16, endpoints: &[(&str, &str, bool)]) -> Balanced {
-    let service: Service = serde_json::from_value(json!({"spec": {"externalTrafficPolicy": policy,
+    let service: Service =
+        serde_json::from_value(json!({"spec": {"type": "LoadBalancer", "externalTrafficPolicy": policy,
         "ports": [{"name": "http", "port": 80, "nodePort": node_port}]}}))
-    .unwrap();
+        .unwrap();
     let endpoints: Vec<Value> = endpoints
         .iter()
         .map(|(address, node, ready)| {
@@ -48,9 +49,17 @@ fn balanced(policy: &str, node_port: u16, slice_port: u16, endpoints: &[(&str, &
 
 fn announced(service: Balanced, node: &str) -> Side {
     let key = ObjectKey::new("default", "web");
-    Side {
-        services: BTreeMap::from([(key.clone(), service)]),
-        announced: BTreeMap::from([(key, (BTreeSet::from([VIP.parse().unwrap()]), node.to_owned()))]),
+    Side { services: BTreeMap::from([(key.clone(), service)]), announced: vec![vip(key, node)] }
+}
+
+fn vip(service: ObjectKey, node: &str) -> Vip {
+    Vip {
+        service,
+        service_uid: String::new(),
+        addresses: BTreeSet::from([VIP.parse().unwrap()]),
+        node: node.to_owned(),
+        passed_over: false,
+        was_passed_over: false,
     }
 }
 
@@ -164,11 +173,12 @@ fn another_port_or_an_address_that_nobody_announces_is_refused() {
 fn two_services_share_an_address_by_port() {
     let mut parts = guest("Cluster", [true, true], Backend::Ok);
     let key = ObjectKey::new("default", "api");
-    let service: Service =
-        serde_json::from_value(json!({"spec": {"ports": [{"name": "http", "port": 81}]}})).unwrap();
+    let service: Service = serde_json::from_value(
+        json!({"spec": {"type": "LoadBalancer", "ports": [{"name": "http", "port": 81}]}}),
+    )
+    .unwrap();
     parts.guest.services.insert(key.clone(), Balanced::of(&service, []));
-    let shared = parts.guest.announced.values().next().cloned().unwrap();
-    parts.guest.announced.insert(key, shared);
+    parts.guest.announced.push(vip(key, "vm-1"));
     assert_eq!(reached(&parts, 80).1, owned(&[]));
     assert_eq!(reached(&parts, 81).1, owned(&["Service default/api has no ready endpoint"]));
 }
@@ -178,7 +188,7 @@ fn of_protocols(ports: &[(&str, u16, u16)]) -> Balanced {
     let of = |key: &str, value: fn(&(&str, u16, u16)) -> u16| -> Vec<Value> {
         ports.iter().map(|port| json!({"name": port.0, "protocol": port.0, key: value(port)})).collect()
     };
-    let mut service = json!({"spec": {"ports": of("port", |port| port.1)}});
+    let mut service = json!({"spec": {"type": "LoadBalancer", "ports": of("port", |port| port.1)}});
     for (json, port) in service["spec"]["ports"].as_array_mut().unwrap().iter_mut().zip(ports) {
         json["nodePort"] = port.2.into();
     }
@@ -249,4 +259,17 @@ fn a_machine_that_does_not_run_does_not_answer() {
 
 fn owned(texts: &[&str]) -> Vec<String> {
     texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[rstest]
+#[case::of_a_service_of_another_type(json!({"spec": {"type": "ClusterIP", "ports": [{"name": "http", "port": 80}]}}), "")]
+#[case::of_a_former_service_of_the_name(
+    json!({"spec": {"type": "LoadBalancer", "ports": [{"name": "http", "port": 80}]}}), "former")]
+fn a_stale_vip_is_answered_for_and_leads_nowhere(#[case] service: Value, #[case] uid: &str) {
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
+    let service: Service = serde_json::from_value(service).unwrap();
+    let key = ObjectKey::new("default", "web");
+    parts.guest.services.insert(key, Balanced::of(&service, []));
+    parts.guest.announced[0].service_uid = uid.to_owned();
+    assert_eq!(reached(&parts, 80).1, owned(&["no Service has port 80 at 127.77.0.1"]));
 }

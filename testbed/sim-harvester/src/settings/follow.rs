@@ -13,7 +13,7 @@ use kube::{
 use program::TaskGroup;
 
 use super::{DHCP, Dhcp, GUEST_VIP, Unknown, foreign};
-use crate::announcer::Release;
+use crate::kube_vip::Release;
 
 /// Harvester's Setting with its own release.
 const SERVER_VERSION: &str = "server-version";

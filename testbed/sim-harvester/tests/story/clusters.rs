@@ -115,6 +115,86 @@ async fn a_guest_service_is_announced_and_its_vip_reaches_every_machine() {
     tasks.end().await;
 }
 
+/// kube-vip issue 1700: up to 1.2.3 nothing but an event of the Service as a LoadBalancer takes the address away.
+#[tokio::test(start_paused = true)]
+async fn an_address_stays_announced_after_a_change_of_type_over_the_deletion_and_over_a_service_of_the_name()
+{
+    for release in [Release::UpTo06, Release::From07, Release::From09] {
+        for change in [
+            json!({"spec": {"type": "ClusterIP"}}),
+            json!({"metadata": {"annotations": {"kube-vip.io/ignore": "true"}}}),
+        ] {
+            let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+            let sim = clusters.start(release, &tasks);
+            let uid = clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await.uid();
+            settle().await;
+            let vips = || sim.announced().into_iter().map(|(_, vip)| vip).collect::<Vec<_>>();
+            assert!(matches!(&*vips(), [vip] if !vip.passed_over));
+            let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+            api.patch("web", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+            settle().await;
+            api.delete("web", &DeleteParams::default()).await.unwrap();
+            settle().await;
+            clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "127.79.0.2"})).await;
+            settle().await;
+            let stale: Vec<_> = vips().into_iter().filter(|vip| vip.passed_over).collect();
+            let [stale] = &*stale else { panic!("{release:?}: {:?}", vips()) };
+            assert_eq!(
+                (Some(&stale.service_uid), &stale.addresses),
+                (uid.as_ref(), &BTreeSet::from([vip()]))
+            );
+            assert_eq!(sim.carry(vip(), 80), Err(Refused::NoSuchPort(vip(), 80)));
+            assert_eq!(vips().len(), 2, "and the new Service has its own");
+            api.delete("web", &DeleteParams::default()).await.unwrap();
+            settle().await;
+            assert_eq!(vips().len(), 1, "a LoadBalancer that is deleted is withdrawn");
+            tasks.end().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_a_load_balancer_again_loses_its_stale_address_for_another() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    let sim = clusters.start(Release::From09, &tasks);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    settle().await;
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    for patch in [
+        json!({"spec": {"type": "ClusterIP"}}),
+        json!({"spec": {"type": "LoadBalancer"},
+            "metadata": {"annotations": {"kube-vip.io/loadbalancerIPs": "127.79.0.2"}}}),
+    ] {
+        api.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        settle().await;
+    }
+    let [(_, announced)] = &*sim.announced() else { panic!("{:?}", sim.announced()) };
+    assert_eq!(announced.addresses, BTreeSet::from(["127.79.0.2".parse().unwrap()]));
+    assert!(!announced.passed_over && !announced.was_passed_over);
+    tasks.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn from_1_2_on_a_stale_address_goes_with_the_endpoints_and_comes_back_with_them() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    let sim = clusters.start(Release::From12, &tasks);
+    clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    settle().await;
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    let mut stale = Vec::new();
+    for patch in [
+        json!({"spec": {"type": "ClusterIP"}}),
+        json!({"spec": {"selector": {"app": "nobody"}}}),
+        json!({"spec": {"selector": {"app": "web"}}}),
+    ] {
+        api.patch("web", &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+        settle().await;
+        stale.push(sim.announced().len());
+    }
+    assert_eq!(stale, [1, 0, 1]);
+    tasks.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_host_service_leads_through_the_node_ports_of_the_machines_that_its_slice_calls_ready() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());

@@ -1,5 +1,5 @@
-//! What carries the packets, and the two loops that feed the machines: UDP sockets, or channels for tests whose clock
-//! stands still.
+//! The network that carries the packets, UDP sockets or channels for tests on a paused clock, and the two loops that feed
+//! client and server.
 
 use std::{
     future::pending,
@@ -16,13 +16,10 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+use dhcp_client::{Client, Command, Config, Event, Mac};
 use program::TaskGroup;
 
-use super::{
-    Mac,
-    client::{Client, Command, Event},
-    server::Server,
-};
+use super::server::Server;
 
 /// Larger than any packet of either side.
 const PACKET_MAX: usize = 1500;
@@ -31,10 +28,10 @@ type Packet = (Vec<u8>, UnboundedSender<Vec<u8>>);
 
 /// The network between clients and the server. Cheap to clone; all clones are one network.
 #[derive(Clone, Debug)]
-pub struct Lan(Kind);
+pub struct Lan(Transport);
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum Transport {
     Memory { to_server: UnboundedSender<Packet>, at_server: Arc<Mutex<Option<UnboundedReceiver<Packet>>>> },
     Udp { server: Arc<UdpSocket> },
 }
@@ -43,7 +40,7 @@ impl Lan {
     /// Packets go through channels: no socket, no clock.
     pub fn memory() -> Self {
         let (to_server, at_server) = unbounded_channel();
-        Self(Kind::Memory { to_server, at_server: Arc::new(Mutex::new(Some(at_server))) })
+        Self(Transport::Memory { to_server, at_server: Arc::new(Mutex::new(Some(at_server))) })
     }
 
     /// Packets go through UDP sockets; the server's is bound to `server`, at a port of its own choice when that is 0.
@@ -51,16 +48,16 @@ impl Lan {
     /// # Errors
     /// When the address cannot be bound.
     pub async fn udp(server: SocketAddr) -> io::Result<Self> {
-        Ok(Self(Kind::Udp { server: Arc::new(UdpSocket::bind(server).await?) }))
+        Ok(Self(Transport::Udp { server: Arc::new(UdpSocket::bind(server).await?) }))
     }
 
     async fn port(&self) -> io::Result<Port> {
         match &self.0 {
-            Kind::Memory { to_server, .. } => {
+            Transport::Memory { to_server, .. } => {
                 let (reply, inbox) = unbounded_channel();
                 Ok(Port::Memory { to_server: to_server.clone(), reply, inbox })
             }
-            Kind::Udp { server } => {
+            Transport::Udp { server } => {
                 let to = server.local_addr()?;
                 let socket = UdpSocket::bind((to.ip(), 0)).await?;
                 socket.connect(to).await?;
@@ -90,23 +87,22 @@ impl Port {
         }
     }
 
-    /// The next packet that is DHCP.
-    async fn receive(&mut self) -> Message {
-        let mut buffer = [0; PACKET_MAX];
-        loop {
-            let message = match self {
-                Self::Memory { inbox, .. } => match inbox.recv().await {
-                    Some(packet) => Message::from_bytes(&packet),
-                    None => pending().await,
-                },
-                Self::Udp(socket) => match socket.recv(&mut buffer).await {
-                    Ok(length) => Message::from_bytes(&buffer[..length]),
-                    // the echo of an earlier packet that nobody took
-                    Err(_) => continue,
-                },
-            };
-            if let Ok(message) = message {
-                return message;
+    /// The next packet.
+    async fn receive(&mut self) -> Vec<u8> {
+        match self {
+            Self::Memory { inbox, .. } => match inbox.recv().await {
+                Some(packet) => packet,
+                None => pending().await,
+            },
+            Self::Udp(socket) => {
+                let mut buffer = vec![0; PACKET_MAX];
+                loop {
+                    // an error is the echo of an earlier packet at a closed port
+                    if let Ok(length) = socket.recv(&mut buffer).await {
+                        buffer.truncate(length);
+                        return buffer;
+                    }
+                }
             }
         }
     }
@@ -120,7 +116,7 @@ pub(crate) fn serve(tasks: &TaskGroup, lan: &Lan, server: Arc<Mutex<Server>>) {
         server.on(&message, tokio::time::Instant::now())?.to_vec().ok()
     };
     match lan.0.clone() {
-        Kind::Memory { at_server, .. } => {
+        Transport::Memory { at_server, .. } => {
             let inbox = at_server.lock().expect("no panic while taking").take();
             let mut inbox = inbox.expect("one server on a network");
             tasks.spawn_until_stop(async move {
@@ -130,7 +126,7 @@ pub(crate) fn serve(tasks: &TaskGroup, lan: &Lan, server: Arc<Mutex<Server>>) {
                 }
             });
         }
-        Kind::Udp { server } => tasks.spawn_until_stop(async move {
+        Transport::Udp { server } => tasks.spawn_until_stop(async move {
             let mut buffer = [0; PACKET_MAX];
             loop {
                 let Ok((length, from)) = server.recv_from(&mut buffer).await else { continue };
@@ -152,49 +148,53 @@ impl Drop for Leasing {
     }
 }
 
-/// Leases an address for `mac` and tells `changed` of every address had or lost. When the life ends the address is
-/// kept: the next life asks for it.
+/// Leases an address for `mac` and calls `changed` with every address that the client gets or loses. When `tasks` ends,
+/// the client keeps the address: the next one asks for it.
 pub(crate) fn lease(
     tasks: &TaskGroup,
     lan: &Lan,
     mac: Mac,
-    wish: Option<Ipv4Addr>,
+    requested: Option<Ipv4Addr>,
     seed: u64,
     changed: impl Fn(Option<Ipv4Addr>) + Send + Sync + 'static,
 ) -> Leasing {
-    let (stop, lan, mut client) = (CancellationToken::new(), lan.clone(), Client::new(mac, wish, seed));
+    let (stop, lan) = (CancellationToken::new(), lan.clone());
+    let mut client = Client::new(Config { requested, ..Config::new(mac, seed) });
     let stopped = stop.clone();
     tasks.spawn_until_stop(async move {
         let mut port = match lan.port().await {
             Ok(port) => port,
             Err(error) => return tracing::warn!(%mac, %error, "no socket for DHCP"),
         };
-        let (mut alarm, mut event) = (None, Event::Start);
+        let mut alarm = None;
+        let mut commands = client.on(Event::Start, now());
         loop {
-            let last = matches!(event, Event::Stop);
-            for command in client.on(event, tokio::time::Instant::now()) {
+            for command in commands {
                 match command {
-                    Command::Send(message) => {
-                        port.send(message.to_vec().expect("a packet of ours can be written")).await;
-                    }
+                    Command::Send { packet, .. } => port.send(packet).await,
                     Command::AlarmAt(at) => alarm = Some(at),
-                    Command::Use(address) => changed(Some(address)),
+                    Command::Use(lease) => changed(Some(lease.address)),
+                    Command::Renewed(_) => {}
                     Command::Lost => changed(None),
                 }
             }
-            if last {
+            if stopped.is_cancelled() {
                 return;
             }
-            event = tokio::select! {
+            commands = tokio::select! {
                 biased;
-                () = stopped.cancelled() => Event::Stop,
-                message = port.receive() => Event::Packet(message),
-                () = async { match alarm { Some(at) => sleep_until(at).await, None => pending().await } } => {
+                () = stopped.cancelled() => client.on(Event::Stop, now()),
+                packet = port.receive() => client.on(Event::Packet(&packet), now()),
+                () = async { match alarm { Some(at) => sleep_until(at.into()).await, None => pending().await } } => {
                     alarm = None;
-                    Event::Alarm
+                    client.on(Event::Alarm, now())
                 }
             };
         }
     });
     Leasing(stop)
+}
+
+fn now() -> std::time::Instant {
+    tokio::time::Instant::now().into_std()
 }

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Duration};
 use dhcproto::v4::{DhcpOption, Message, MessageType, Opcode, OptionCode};
 use tokio::time::Instant;
 
-use super::{Mac, address_option, kind};
+use dhcp_client::Mac;
+
+use super::{address_option, mac_of, message_type};
 use crate::settings::Dhcp;
 
-/// How long an offered address is kept for whoever was offered it.
+/// The server keeps an offered address this long for the client.
 const OFFERED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +22,7 @@ struct Lease {
 /// A DHCP server without its socket.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    /// By which clients tell servers apart.
+    /// Option 54, by which clients tell servers apart.
     identifier: Ipv4Addr,
     settings: Dhcp,
     leases: BTreeMap<Ipv4Addr, Lease>,
@@ -36,15 +38,15 @@ impl Server {
         self.settings = settings;
     }
 
-    /// What to answer to a packet, if anything.
+    /// The answer to a packet, if there is one.
     pub(crate) fn on(&mut self, message: &Message, now: Instant) -> Option<Message> {
         self.leases.retain(|_, lease| lease.until > now);
-        let mac = Mac::of(message)?;
+        let mac = mac_of(message)?;
         let requested = address_option(message, OptionCode::RequestedIpAddress);
         if self.settings.silent || message.opcode() != Opcode::BootRequest {
             return None;
         }
-        match kind(message)? {
+        match message_type(message)? {
             MessageType::Discover => {
                 let address = self.choose(mac, requested)?;
                 self.leases.insert(address, Lease { mac, until: now + OFFERED });
@@ -55,7 +57,7 @@ impl Server {
                 if chosen.is_some_and(|server| server != self.identifier) {
                     return None;
                 }
-                // selecting and rebooting name the address in an option, renewing and rebinding are using it
+                // SELECTING and INIT-REBOOT name the address in option 50, RENEWING and REBINDING in `ciaddr`
                 let address = requested.unwrap_or(message.ciaddr());
                 if !self.may_have(mac, address) {
                     return Some(self.answer(message, MessageType::Nak, None));
@@ -73,7 +75,7 @@ impl Server {
         }
     }
 
-    /// The address that it has, the one that it wishes for, else the lowest free one.
+    /// The address that the client has, the one that it asks for, else the lowest free one.
     fn choose(&self, mac: Mac, requested: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
         let held = self.leases.iter().find(|(_, lease)| lease.mac == mac).map(|(address, _)| *address);
         let (first, last) = self.settings.pool;
@@ -87,14 +89,14 @@ impl Server {
         (first..=last).contains(&address) && self.leases.get(&address).is_none_or(|lease| lease.mac == mac)
     }
 
-    fn answer(&self, to: &Message, kind: MessageType, address: Option<Ipv4Addr>) -> Message {
+    fn answer(&self, to: &Message, answer_type: MessageType, address: Option<Ipv4Addr>) -> Message {
         let mut answer = Message::default();
         answer.set_opcode(Opcode::BootReply).set_xid(to.xid()).set_chaddr(to.chaddr()).set_flags(to.flags());
-        if kind != MessageType::Nak {
+        if answer_type != MessageType::Nak {
             answer.set_ciaddr(to.ciaddr());
         }
         let options = answer.opts_mut();
-        options.insert(DhcpOption::MessageType(kind));
+        options.insert(DhcpOption::MessageType(answer_type));
         options.insert(DhcpOption::ServerIdentifier(self.identifier));
         if let Some(address) = address {
             options.insert(DhcpOption::AddressLeaseTime(self.settings.lease_seconds));
@@ -137,7 +139,7 @@ mod tests {
         expected: Option<(MessageType, Ipv4Addr)>,
     ) {
         let answer = server.on(message, now);
-        assert_eq!(answer.map(|answer| (kind(&answer).unwrap(), answer.yiaddr())), expected);
+        assert_eq!(answer.map(|answer| (message_type(&answer).unwrap(), answer.yiaddr())), expected);
     }
 
     #[test]

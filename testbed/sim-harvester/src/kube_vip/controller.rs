@@ -17,6 +17,7 @@ use kube::{
 use serde_json::json;
 
 use controller_kit::{Action, Cache, ObjectKey, Queue};
+use dhcp_client::Mac;
 use harvester_api::{
     annotations::{KUBE_VIP_HWADDR, KUBE_VIP_REQUESTED_IP},
     labels::SLICE_SERVICE_NAME,
@@ -29,7 +30,7 @@ use super::{
 };
 use crate::{
     data_path::{Picture, Vip},
-    dhcp::{self, Lan, Leasing, Mac},
+    dhcp::{self, Lan, Leasing},
     difference,
     host::is_ready,
 };
@@ -333,7 +334,7 @@ impl KubeVip {
         let (mac, seed) = {
             let mut random = self.random.lock().expect("no panic while choosing");
             (
-                annotation(KUBE_VIP_HWADDR).and_then(Mac::parse).unwrap_or_else(|| Mac::random(&mut random)),
+                annotation(KUBE_VIP_HWADDR).and_then(Mac::parse).unwrap_or_else(|| random_mac(&mut random)),
                 random.u64(..),
             )
         };
@@ -395,6 +396,11 @@ impl KubeVip {
     fn state(&self) -> MutexGuard<'_, BTreeMap<String, Announced>> {
         self.announced.lock().expect("no panic while announcing")
     }
+}
+
+/// A hardware address as kube-vip makes them: a fixed prefix and three random bytes.
+fn random_mac(random: &mut fastrand::Rng) -> Mac {
+    Mac([0x00, 0x00, 0x6c, random.u8(..), random.u8(..), random.u8(..)])
 }
 
 /// Ends earlier than `tasks`, or with it, which waits for its tasks.

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use crate::dhcp::Mac;
+use dhcp_client::Mac;
 use harvester_api::annotations::{KUBE_VIP_HWADDR, KUBE_VIP_REQUESTED_IP, KUBE_VIP_VIP_HOST};
 
 /// The node that announces, and with DHCP the identity by which the address can be leased again.

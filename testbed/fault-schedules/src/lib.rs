@@ -1,78 +1,83 @@
 //! The whole system in one process and one thread, on a paused clock, under faults, crashes and timings that a seed
-//! chooses. After the storm everything must be as if there had been none.
+//! chooses. When the faults end, the system must come to the state that it has without faults.
 //!
 //! ```text
-//! seed ──► weather   lost requests and answers, delays, 409, 429, 500, watches that end or expire
-//!      ──► fates     a program dies before or after its nth write, or is stopped in front of it and goes on later;
-//!                    another starts later; two of each stand by; in some runs the webhook has its say, or is dead
-//!      ──► deeds     Services of all kinds, from two pools and from DHCP, come, go, come back, change type, ports and
-//!                    policy; machines fail and migrate; kube-vip starts again; somebody overwrites a status
+//! seed ──► fault injection   lost requests and answers, delays, 409, 429, 500, watches that end or expire
+//!      ──► crash plans       a program dies before or after its nth write, or is stopped in front of it and goes on
+//!                            later; another starts later; two replicas of each; in some runs the webhook is there
+//!      ──► user actions      Services of all sorts, from two pools and from DHCP, come, go, come back, change type,
+//!                            ports and policy; VMs fail and migrate; kube-vip starts again; somebody overwrites a status
 //!                                    │
-//!          calm, a few minutes ──────┴──► invariants ──► everything is deleted ──► nothing is left
+//!          rest, a few minutes ──────┴──► invariants ──► users delete everything ──► nothing is left
 //! ```
-//! Hosts, VMs, kube-vip, kube-proxy and DHCP are `sim-harvester`'s, in memory. Tests and `cargo xtask seeds` run it; see
-//! [`run`].
+//! [`run`] is one such run. [`stopped_leader()`], [`stopped_before_a_mark`] and [`hand_over`] are schedules with one
+//! chosen fault. `sim-harvester` simulates hosts, VMs, kube-vip, kube-proxy and DHCP in memory. Tests and
+//! `cargo xtask seeds` run all this.
 #![forbid(unsafe_code)]
 
-mod deeds;
-mod door;
+mod cluster_setup;
+mod fault_injection;
+mod fixture;
+mod handover;
 mod invariants;
-mod land;
 mod process;
-mod stage;
-mod stopped;
+mod seeds;
+mod stopped_leader;
 mod system;
-mod weather;
+mod user_actions;
+mod webhook_endpoint;
 
 use std::time::Duration;
 
 use test_cluster::{Request, Rights, TestCluster};
 
-use crate::stage::Stage;
+use crate::fixture::Fixture;
 use crate::system::System;
 
-pub use crate::stopped::{Meanwhile, stopped_before_a_mark, stopped_leader};
+pub use crate::handover::{Handover, hand_over};
+pub use crate::seeds::{SeedError, failed_seeds, parse_seeds};
+pub use crate::stopped_leader::{Meanwhile, stopped_before_a_mark, stopped_leader};
 
-/// How long the faults go on.
-const STORM: Duration = Duration::from_secs(180);
+/// The length of the faults.
+const FAULTS: Duration = Duration::from_secs(180);
 
-/// The roles that a seed gives to the programs.
+/// The roles of the programs in the run of this seed.
 #[must_use]
 pub fn rights(seed: u64) -> Rights {
     if seed.is_multiple_of(2) { Rights::Ours } else { Rights::Existing }
 }
 
-/// What happened in a run: of the same seed always the same.
+/// What happened in a run; equal for equal seeds.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Story {
-    /// Everything that the programs asked, guest first.
+pub struct Report {
+    /// All requests of the programs, those to the guest first.
     pub requests: Vec<Request>,
-    /// How many requests were hit by a fault.
+    /// The number of requests that were hit by a fault.
     pub faults: u64,
-    /// How many programs died.
+    /// The number of processes that died.
     pub deaths: usize,
 }
 
-/// Runs one schedule on fresh simulated servers.
+/// Runs the schedule of one seed on fresh simulated servers.
 ///
 /// # Panics
 /// When an invariant does not hold; the message says which.
-pub async fn run(seed: u64, cluster: TestCluster) -> Story {
+pub async fn run(seed: u64, cluster: TestCluster) -> Report {
     let mut random = fastrand::Rng::with_seed(seed);
-    let stage = Stage::set(cluster, &mut random).await;
-    let cluster = stage.cluster.clone();
-    let mut world = stage.world();
+    let fixture = Fixture::drawn(cluster, &mut random).await;
+    let cluster = fixture.cluster.clone();
+    let mut environment = fixture.environment();
     if random.u8(..3) == 0 {
-        world = world.with_webhook(&cluster);
+        environment = environment.with_webhook(&cluster);
     }
-    let system = System::start(&world, &mut random);
-    let mut deeds = stage.deeds(random.fork());
-    weather::storm(&cluster, random.u64(..));
-    deeds.go_on(STORM).await;
-    weather::calm(&cluster);
-    system.calm();
-    stage.must_rest(&deeds, &system).await;
-    let deaths = stage.must_be_cleared(deeds, system).await;
+    let system = System::start(&environment, &mut random);
+    let mut users = fixture.users(&system, random.fork());
+    fault_injection::start(&cluster, random.u64(..));
+    users.act_for(FAULTS).await;
+    fault_injection::stop(&cluster);
+    system.end_crashes();
+    fixture.must_rest(&users).await;
+    let deaths = fixture.must_be_cleared(users, system).await;
     let requests = [cluster.guest.requests(), cluster.harvester.requests()].concat();
-    Story { requests, faults: weather::hits(&cluster), deaths }
+    Report { requests, faults: fault_injection::hits(&cluster), deaths }
 }

@@ -1,64 +1,86 @@
-//! A program that can die or be stopped: everything that it asks goes through a client that knows its fates.
+//! A process that can die or be stopped: all its requests go through a client that follows its crash plan.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::pending;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use controller_kit::ObjectKey;
 use http::{Method, Request, Response};
 use kube::Client;
 use kube::client::Body;
+use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// What is asked by a program that was stopped for longer gets no further: the programs' renew deadline has passed, and
-/// their clients start no write any more.
+/// The renew deadline of the programs. A program that was stopped for longer starts no write any more, so its requests
+/// fail.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// One life of a program. Clones are the same life.
+/// One process of a program. Clones are the same process.
 #[derive(Clone, Debug)]
 pub(crate) struct Process {
     name: Arc<str>,
     dead: CancellationToken,
-    fates: Fates,
+    plan: CrashPlan,
     stopped: Arc<Mutex<Option<Stopped>>>,
-    late: LateMakings,
+    late: LateCreations,
 }
 
-/// LoadBalancers that stopped programs made when they went on, of all programs. Clones are the same count.
+/// The objects that stopped programs created after they went on: a POST carries no condition, and nothing can take it
+/// back. Clones are the same list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LateMakings(Arc<AtomicUsize>);
+pub(crate) struct LateCreations(Arc<Mutex<Vec<(String, ObjectKey)>>>);
 
-impl LateMakings {
-    pub(crate) fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
+impl LateCreations {
+    /// The objects of this plural.
+    pub(crate) fn of(&self, plural: &str) -> BTreeSet<ObjectKey> {
+        let list = lock(&self.0);
+        list.iter().filter(|(of, _)| of == plural).map(|(_, key)| key.clone()).collect()
+    }
+
+    /// Notes the object that this request creates, if it creates one, and returns the request.
+    async fn note(&self, request: Request<Body>) -> kube::Result<Request<Body>> {
+        let path = request.uri().path().trim_end_matches('/').to_owned();
+        let mut parts = path.rsplit('/');
+        let (Some(plural), Some(namespace)) = (parts.next(), parts.next()) else { return Ok(request) };
+        if request.method() != Method::POST {
+            return Ok(request);
+        }
+        let (head, body) = request.into_parts();
+        let body = body.collect_bytes().await?;
+        let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        if let Some(name) = object["metadata"]["name"].as_str() {
+            lock(&self.0).push((plural.to_owned(), ObjectKey::new(namespace, name)));
+        }
+        Ok(Request::from_parts(head, Body::from(body)))
     }
 }
 
-/// What happens to a program at some of its writes, one after the other. Clones are the same.
+/// The interruptions of a process, one after the other. Clones are the same plan.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Fates(Arc<Mutex<VecDeque<Fate>>>);
+pub(crate) struct CrashPlan(Arc<Mutex<VecDeque<CrashPoint>>>);
 
-/// What happens at a write.
+/// One interruption of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Fate {
-    /// Writes that still go well.
+pub(crate) struct CrashPoint {
+    /// The number of writes before it that go well.
     pub(crate) writes: u32,
-    /// Only writes to objects of this plural count; empty: all.
+    /// Only writes to objects of this plural count; all where it is empty.
     pub(crate) plural: &'static str,
-    pub(crate) turn: Turn,
+    pub(crate) interruption: Interruption,
 }
 
-/// What becomes of a program with a write.
+/// The way in which a write interrupts a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
-    /// It dies, and the write never reaches the server.
+pub(crate) enum Interruption {
+    /// The process dies, and the write never reaches the server.
     DieBefore,
-    /// It dies when the server has answered.
+    /// The process dies when the server has answered.
     DieAfter,
-    /// SIGSTOP, and SIGCONT so much later: the write has passed every check, and goes on then.
+    /// SIGSTOP, and SIGCONT after this time. The write has passed every check of the program, and reaches the server
+    /// then.
     Stop(Duration),
 }
 
@@ -68,25 +90,29 @@ struct Stopped {
     until: Instant,
 }
 
-impl Fates {
-    /// Perhaps stopped, then dead, each within sixty writes.
+impl CrashPlan {
+    /// Perhaps a stop, then a death, each within sixty writes.
     pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
-        let mut fates = VecDeque::new();
+        let mut plan = VecDeque::new();
         if random.bool() {
             let time = Duration::from_millis(random.u64(1_000..70_000));
-            fates.push_back(Fate { writes: random.u32(..60), plural: "", turn: Turn::Stop(time) });
+            plan.push_back(CrashPoint {
+                writes: random.u32(..60),
+                plural: "",
+                interruption: Interruption::Stop(time),
+            });
         }
-        let turn = if random.bool() { Turn::DieAfter } else { Turn::DieBefore };
-        fates.push_back(Fate { writes: random.u32(..60), plural: "", turn });
-        Self(Arc::new(Mutex::new(fates)))
+        let interruption = if random.bool() { Interruption::DieAfter } else { Interruption::DieBefore };
+        plan.push_back(CrashPoint { writes: random.u32(..60), plural: "", interruption });
+        Self(Arc::new(Mutex::new(plan)))
     }
 
-    /// Only this one.
-    pub(crate) fn one(fate: Fate) -> Self {
-        Self(Arc::new(Mutex::new(VecDeque::from([fate]))))
+    /// Adds an interruption after the others.
+    pub(crate) fn push(&self, point: CrashPoint) {
+        lock(&self.0).push_back(point);
     }
 
-    /// Nothing will happen.
+    /// Drops the interruptions that have not happened.
     pub(crate) fn clear(&self) {
         lock(&self.0).clear();
     }
@@ -95,25 +121,25 @@ impl Fates {
         lock(&self.0).is_empty()
     }
 
-    fn turn(&self, method: &Method, path: &str) -> Option<Turn> {
-        let mut fates = lock(&self.0);
-        let fate = fates.front_mut()?;
-        let counts = fate.plural.is_empty() || path.split('/').any(|part| part == fate.plural);
+    fn next(&self, method: &Method, path: &str) -> Option<Interruption> {
+        let mut plan = lock(&self.0);
+        let point = plan.front_mut()?;
+        let counts = point.plural.is_empty() || path.split('/').any(|part| part == point.plural);
         if !is_write(method) || !counts {
             return None;
         }
-        if fate.writes == 0 {
-            return fates.pop_front().map(|fate| fate.turn);
+        if point.writes == 0 {
+            return plan.pop_front().map(|point| point.interruption);
         }
-        fate.writes -= 1;
+        point.writes -= 1;
         None
     }
 }
 
 impl Process {
     /// `name` is for the log.
-    pub(crate) fn new(name: &str, fates: Fates, late: LateMakings) -> Self {
-        Self { name: name.into(), dead: CancellationToken::new(), fates, stopped: Arc::default(), late }
+    pub(crate) fn new(name: &str, plan: CrashPlan, late: LateCreations) -> Self {
+        Self { name: name.into(), dead: CancellationToken::new(), plan, stopped: Arc::default(), late }
     }
 
     pub(crate) fn die(&self) {
@@ -133,7 +159,7 @@ impl Process {
         self.dead.is_cancelled()
     }
 
-    /// Waits while the program is stopped; says for how long it was.
+    /// Waits while the process is stopped. Returns for how long it was.
     pub(crate) async fn goes_on(&self) -> Duration {
         match self.stopped() {
             Some(Stopped { since, until }) => {
@@ -144,19 +170,19 @@ impl Process {
         }
     }
 
-    /// A client whose requests stop in the middle when the process dies: the dead do not learn what became of them.
+    /// A client whose requests never return once the process is dead.
     pub(crate) fn client(&self, client: Client) -> Client {
         let (process, namespace) = (self.clone(), client.default_namespace().to_owned());
         let service = tower::service_fn(move |request: Request<Body>| {
             let (process, client) = (process.clone(), client.clone());
             async move {
                 let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-                let turn = process.meet(&method, &path);
+                let interruption = process.interrupt(&method, &path);
                 let sent = process.send(&client, request);
                 let Some(answer) = process.run_until_dead(sent).await else {
                     return pending().await;
                 };
-                if turn == Some(Turn::DieAfter) {
+                if interruption == Some(Interruption::DieAfter) {
                     process.die();
                     return pending().await;
                 }
@@ -171,29 +197,27 @@ impl Process {
         Client::new(service, namespace)
     }
 
-    /// What comes over the program at this request; it has come when this returns, but for a death afterwards.
-    pub(crate) fn meet(&self, method: &Method, path: &str) -> Option<Turn> {
-        let turn = self.fates.turn(method, path)?;
-        tracing::info!(name = &*self.name, ?turn, %method, path);
-        match turn {
-            Turn::DieBefore => self.die(),
-            Turn::Stop(time) => self.stop(time),
-            Turn::DieAfter => {}
+    /// Carries out the interruption that the plan has for this request, all but [`Interruption::DieAfter`], which is
+    /// the caller's.
+    pub(crate) fn interrupt(&self, method: &Method, path: &str) -> Option<Interruption> {
+        let interruption = self.plan.next(method, path)?;
+        tracing::info!(name = &*self.name, ?interruption, %method, path);
+        match interruption {
+            Interruption::DieBefore => self.die(),
+            Interruption::Stop(time) => self.stop(time),
+            Interruption::DieAfter => {}
         }
-        Some(turn)
+        Some(interruption)
     }
 
     async fn send(&self, client: &Client, request: Request<Body>) -> kube::Result<Response<Body>> {
         match self.stopped() {
-            // already on its way: a stopped program takes nothing back, and whoever ends it comes too late
+            // the request is on its way: a stopped process takes nothing back, not even when it is killed
             Some(Stopped { since, until }) if since == Instant::now() => {
                 let (client, late) = (client.clone(), self.late.clone());
                 let late = tokio::spawn(async move {
                     sleep_until(until).await;
-                    if request.method() == Method::POST && request.uri().path().ends_with("/loadbalancers") {
-                        late.0.fetch_add(1, Ordering::Relaxed);
-                    }
-                    client.send(request).await
+                    client.send(late.note(request).await?).await
                 });
                 late.await.expect("a request does not panic")
             }
@@ -228,17 +252,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fate_comes_after_as_many_writes_of_its_kind_as_it_says() {
-        let fates = Fates::one(Fate { writes: 1, plural: "loadbalancers", turn: Turn::DieAfter });
-        let turns = [
+    fn an_interruption_comes_after_as_many_writes_to_its_plural_as_it_says() {
+        let plan = CrashPlan::default();
+        plan.push(CrashPoint { writes: 1, plural: "loadbalancers", interruption: Interruption::DieAfter });
+        let interruptions = [
             (Method::PUT, "/apis/a/v1/ippools/lab"),
             (Method::PUT, "/apis/a/v1/namespaces/b/loadbalancers/web"),
             (Method::GET, "/apis/a/v1/namespaces/b/loadbalancers/web"),
             (Method::PUT, "/apis/a/v1/namespaces/b/loadbalancers/web"),
             (Method::PUT, "/apis/a/v1/namespaces/b/loadbalancers/web"),
         ]
-        .map(|(method, path)| fates.turn(&method, path));
-        assert_eq!(turns, [None, None, None, Some(Turn::DieAfter), None]);
-        assert!(fates.is_empty());
+        .map(|(method, path)| plan.next(&method, path));
+        assert_eq!(interruptions, [None, None, None, Some(Interruption::DieAfter), None]);
+        assert!(plan.is_empty());
     }
 }

@@ -1,10 +1,10 @@
-//! The programs: two load balancers and two cloud controller managers, of which one each leads, and in some runs the
-//! admission webhook. One that died or lost its Lease is started again, under another identity.
+//! The programs of a run: two load balancers and two cloud controller managers, one leader each, and in some runs the
+//! admission webhook. A program that dies or loses its Lease starts again under another identity.
 
 mod program;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ::program::TaskGroup;
@@ -14,151 +14,168 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use self::program::start;
-pub(crate) use self::program::{Program, World};
-use crate::process::{Fate, Fates, LateMakings, Process};
+pub(crate) use self::program::{Environment, Program};
+use crate::process::{CrashPlan, CrashPoint, LateCreations, Process};
 
-/// So many of each program that has a Lease.
+/// Replicas of each program that has a Lease.
 const REPLICAS: usize = 2;
-/// Nobody starts again at once.
+/// A program starts again within this time.
 const RESTART_WITHIN: Duration = Duration::from_secs(20);
 
 /// All programs.
 #[derive(Debug)]
 pub(crate) struct System {
     replicas: Vec<JoinHandle<()>>,
-    sky: Arc<Sky>,
+    shared: Arc<Shared>,
 }
 
-/// What all programs live under.
+/// State that all replicas share.
 #[derive(Debug)]
-struct Sky {
-    fortune: Mutex<Fortune>,
+struct Shared {
+    crashes: Mutex<Crashes>,
     end: CancellationToken,
     deaths: AtomicUsize,
-    late: LateMakings,
+    late: LateCreations,
 }
 
-/// What comes over those who start.
+/// The crash plans of the processes.
 #[derive(Debug)]
-enum Fortune {
-    /// Fates that are drawn. These were.
-    Drawn(Vec<Fates>),
-    /// One fate for whichever of this program comes first, and nothing for others.
-    Waiting(Program, Fates),
-    /// Nothing.
-    Good,
+enum Crashes {
+    /// Each process draws its own plan. These are drawn.
+    Drawn(Vec<CrashPlan>),
+    /// All processes of this program share one plan; the others have none.
+    Planned(Program, CrashPlan),
+    /// No process dies any more.
+    Over,
 }
 
 impl System {
-    /// Starts everybody, under fates that are drawn for each.
-    pub(crate) fn start(world: &World, random: &mut fastrand::Rng) -> Self {
-        Self::under(Fortune::Drawn(vec![]), world, random)
+    /// Starts all programs; each process draws its crash plan.
+    pub(crate) fn start(environment: &Environment, random: &mut fastrand::Rng) -> Self {
+        Self::under(Crashes::Drawn(vec![]), environment, random)
     }
 
-    /// Starts everybody; only one fate waits, for the first of `program` that it fits.
-    pub(crate) fn with_one_fate(
+    /// Starts all programs; [`System::crash_next`] says when one of `program` is interrupted.
+    pub(crate) fn start_planned(
         program: Program,
-        fate: Fate,
-        world: &World,
+        environment: &Environment,
         random: &mut fastrand::Rng,
     ) -> Self {
-        Self::under(Fortune::Waiting(program, Fates::one(fate)), world, random)
+        Self::under(Crashes::Planned(program, CrashPlan::default()), environment, random)
     }
 
-    fn under(fortune: Fortune, world: &World, random: &mut fastrand::Rng) -> Self {
-        let sky = Arc::new(Sky {
-            fortune: Mutex::new(fortune),
+    fn under(crashes: Crashes, environment: &Environment, random: &mut fastrand::Rng) -> Self {
+        let shared = Arc::new(Shared {
+            crashes: Mutex::new(crashes),
             end: CancellationToken::new(),
             deaths: AtomicUsize::new(0),
-            late: LateMakings::default(),
+            late: LateCreations::default(),
         });
         let with_lease = [Program::LoadBalancer, Program::CloudControllerManager];
         let replicas =
             with_lease.into_iter().flat_map(|program| (0..REPLICAS).map(move |index| (program, index)));
         let replicas = replicas
-            .chain(world.has_webhook().then_some((Program::Webhook, 0)))
+            .chain(environment.has_webhook().then_some((Program::Webhook, 0)))
             .map(|(program, index)| {
-                let (world, sky, random) = (world.clone(), sky.clone(), random.fork());
-                tokio::spawn(keep(program, index, world, sky, random))
+                let (environment, shared, random) = (environment.clone(), shared.clone(), random.fork());
+                tokio::spawn(keep_running(program, index, environment, shared, random))
             })
             .collect();
-        Self { replicas, sky }
+        Self { replicas, shared }
     }
 
-    /// Nothing comes over anybody any more.
-    pub(crate) fn calm(&self) {
-        let fortune = std::mem::replace(&mut *self.sky.fortune(), Fortune::Good);
-        match fortune {
-            Fortune::Drawn(fates) => fates.iter().for_each(Fates::clear),
-            Fortune::Waiting(_, fates) => fates.clear(),
-            Fortune::Good => {}
+    /// The planned program is interrupted at this point, counted from now on.
+    ///
+    /// # Panics
+    /// Where the crashes are drawn.
+    pub(crate) fn crash_next(&self, point: CrashPoint) {
+        match &*self.shared.crashes() {
+            Crashes::Planned(_, plan) => plan.push(point),
+            crashes => panic!("no crash can be planned: {crashes:?}"),
         }
     }
 
-    /// Whether the one fate has come over somebody.
-    pub(crate) fn fate_is_met(&self) -> bool {
-        matches!(&*self.sky.fortune(), Fortune::Waiting(_, fates) if fates.is_empty())
+    /// No process is interrupted any more.
+    pub(crate) fn end_crashes(&self) {
+        let crashes = std::mem::replace(&mut *self.shared.crashes(), Crashes::Over);
+        match crashes {
+            Crashes::Drawn(plans) => plans.iter().for_each(CrashPlan::clear),
+            Crashes::Planned(_, plan) => plan.clear(),
+            Crashes::Over => {}
+        }
     }
 
-    /// How many LoadBalancers stopped programs made when they went on.
-    pub(crate) fn late_makings(&self) -> usize {
-        self.sky.late.count()
+    /// Whether every planned crash has happened.
+    pub(crate) fn has_crashed(&self) -> bool {
+        matches!(&*self.shared.crashes(), Crashes::Planned(_, plan) if plan.is_empty())
     }
 
-    /// As SIGTERM does; says how many died before.
+    /// The objects that stopped programs created after they went on.
+    pub(crate) fn late_creations(&self) -> LateCreations {
+        self.shared.late.clone()
+    }
+
+    /// Ends all programs, as SIGTERM does. Returns the number of processes that had died before.
     pub(crate) async fn end(self) -> usize {
-        self.sky.end.cancel();
+        self.shared.end.cancel();
         for ended in join_all(self.replicas).await {
             ended.expect("no program panics");
         }
-        self.sky.deaths.load(Ordering::Relaxed)
+        self.shared.deaths.load(Ordering::Relaxed)
     }
 }
 
-impl Sky {
-    fn fortune(&self) -> std::sync::MutexGuard<'_, Fortune> {
-        self.fortune.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn crashes(&self) -> MutexGuard<'_, Crashes> {
+        self.crashes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn process(&self, program: Program, name: &str, random: &mut fastrand::Rng) -> Process {
-        let fates = match &mut *self.fortune() {
-            Fortune::Drawn(all) => {
-                let fates = Fates::drawn(random);
-                all.push(fates.clone());
-                fates
+        let plan = match &mut *self.crashes() {
+            Crashes::Drawn(all) => {
+                let plan = CrashPlan::drawn(random);
+                all.push(plan.clone());
+                plan
             }
-            Fortune::Waiting(whose, fates) if *whose == program => fates.clone(),
-            Fortune::Waiting(..) | Fortune::Good => Fates::default(),
+            Crashes::Planned(of, plan) if *of == program => plan.clone(),
+            Crashes::Planned(..) | Crashes::Over => CrashPlan::default(),
         };
-        Process::new(name, fates, self.late.clone())
+        Process::new(name, plan, self.late.clone())
     }
 }
 
-async fn keep(program: Program, index: usize, world: World, sky: Arc<Sky>, mut random: fastrand::Rng) {
+/// Runs one replica, and starts it again each time it ends.
+async fn keep_running(
+    program: Program,
+    index: usize,
+    environment: Environment,
+    shared: Arc<Shared>,
+    mut random: fastrand::Rng,
+) {
     for incarnation in 0.. {
         let identity = format!("{program:?}-{index}-{incarnation}");
-        let process = sky.process(program, &identity, &mut random);
+        let process = shared.process(program, &identity, &mut random);
         let tasks = TaskGroup::new();
         let mut running =
-            tokio::spawn(start(program, &world, &process, identity.clone(), random.u64(..), &tasks));
+            tokio::spawn(start(program, &environment, &process, identity.clone(), random.u64(..), &tasks));
         tokio::select! {
             biased;
-            () = sky.end.cancelled() => {
+            () = shared.end.cancelled() => {
                 tasks.end().await;
                 running.await.expect("the program ends without a panic");
                 return;
             }
             () = process.died() => {
                 tracing::info!(identity, "dies");
-                sky.deaths.fetch_add(1, Ordering::Relaxed);
+                shared.deaths.fetch_add(1, Ordering::Relaxed);
                 running.abort();
             }
-            // it lost its Lease: what it still has under way goes with the process
+            // the program lost its Lease: its requests under way end with the process
             ended = &mut running => ended.expect("the program ends without a panic"),
         }
         process.die();
         tasks.stop.cancel();
         let wait = RESTART_WITHIN.mul_f64(random.f64());
-        sky.end.run_until_cancelled(sleep(wait)).await;
+        shared.end.run_until_cancelled(sleep(wait)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! The programs as library calls, with what their flags would say.
+//! The programs as library calls, with settings in place of flags.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,14 +19,14 @@ use load_balancer_webhook as webhook;
 use sim_harvester::SimHarvester;
 use test_cluster::{TestCluster, User};
 
-use crate::door::Door;
 use crate::process::Process;
+use crate::webhook_endpoint::WebhookEndpoint;
 
 /// Namespace and Service of the webhook.
 const WEBHOOK: (&str, &str) = ("harvester-system", "harvester-load-balancer-webhook");
 const STATUS_WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 
-/// What runs here.
+/// A program of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     LoadBalancer,
@@ -34,22 +34,22 @@ pub(crate) enum Program {
     Webhook,
 }
 
-/// Clients with the rights of the programs, and what their flags say.
+/// The clients of the programs, each with the program's rights, and their settings.
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct Environment {
     load_balancer: Client,
     guest: Client,
     harvester: Client,
     webhook: Client,
-    /// Where the webhook answers, if there is one.
-    door: Option<Door>,
+    /// The endpoint of the webhook, if there is one.
+    endpoint: Option<WebhookEndpoint>,
     dial: Dial,
     clock: Clock,
     cluster: String,
     vm_namespace: String,
 }
 
-impl World {
+impl Environment {
     pub(crate) fn new(cluster: &TestCluster, simulation: &SimHarvester) -> Self {
         let simulation = simulation.clone();
         let dial: Dial = Arc::new(move |at| simulation.dial(at).map_err(DialError::from).boxed());
@@ -59,7 +59,7 @@ impl World {
             guest: cluster.guest.client(User::CloudControllerManager),
             harvester: cluster.harvester.client(User::CloudControllerManager),
             webhook: cluster.harvester.client(User::Webhook),
-            door: None,
+            endpoint: None,
             dial,
             clock: Clock::starting_at(cluster.start()),
             cluster: guest.name.clone(),
@@ -67,43 +67,55 @@ impl World {
         }
     }
 
-    /// With the admission webhook.
+    /// Adds the admission webhook.
     pub(crate) fn with_webhook(self, cluster: &TestCluster) -> Self {
-        let door = Door::default();
+        let endpoint = WebhookEndpoint::default();
         let (namespace, name) = WEBHOOK;
         let server = cluster.harvester.simulated().expect("a schedule runs on simulated servers");
-        let at_door = door.clone();
-        server.webhook(namespace, name, tower::service_fn(move |request| at_door.clone().knock(request)));
-        Self { door: Some(door), ..self }
+        let at_endpoint = endpoint.clone();
+        server.webhook(
+            namespace,
+            name,
+            tower::service_fn(move |request| at_endpoint.clone().answer(request)),
+        );
+        Self { endpoint: Some(endpoint), ..self }
     }
 
     pub(super) fn has_webhook(&self) -> bool {
-        self.door.is_some()
+        self.endpoint.is_some()
     }
 }
 
-/// The program from its start to its end.
+/// Runs the program from its start to its end.
 pub(super) fn start(
     program: Program,
-    world: &World,
+    environment: &Environment,
     process: &Process,
     identity: String,
     seed: u64,
     tasks: &TaskGroup,
 ) -> BoxFuture<'static, ()> {
-    let (world, process, tasks) = (world.clone(), process.clone(), tasks.clone());
+    let (environment, process, tasks) = (environment.clone(), process.clone(), tasks.clone());
     match program {
-        Program::LoadBalancer => load_balancer(world, process, identity, seed, tasks).boxed(),
-        Program::CloudControllerManager => cloud_controller_manager(world, process, identity, tasks).boxed(),
-        Program::Webhook => admission(world, process, tasks).boxed(),
+        Program::LoadBalancer => load_balancer(environment, process, identity, seed, tasks).boxed(),
+        Program::CloudControllerManager => {
+            cloud_controller_manager(environment, process, identity, tasks).boxed()
+        }
+        Program::Webhook => admission(environment, process, tasks).boxed(),
     }
 }
 
-async fn load_balancer(world: World, process: Process, identity: String, seed: u64, tasks: TaskGroup) {
+async fn load_balancer(
+    environment: Environment,
+    process: Process,
+    identity: String,
+    seed: u64,
+    tasks: TaskGroup,
+) {
     let parts = load_balancer::Parts {
-        client: process.client(world.load_balancer),
-        clock: world.clock,
-        dial: world.dial,
+        client: process.client(environment.load_balancer),
+        clock: environment.clock,
+        dial: environment.dial,
         seed,
         identity: identity.into(),
         metrics: None,
@@ -122,13 +134,18 @@ async fn load_balancer(world: World, process: Process, identity: String, seed: u
     }
 }
 
-async fn cloud_controller_manager(world: World, process: Process, identity: String, tasks: TaskGroup) {
-    let (guest, harvester) = (process.client(world.guest), process.client(world.harvester));
-    let parts = cloud_controller_manager::Parts::new(guest, harvester, world.clock);
+async fn cloud_controller_manager(
+    environment: Environment,
+    process: Process,
+    identity: String,
+    tasks: TaskGroup,
+) {
+    let (guest, harvester) = (process.client(environment.guest), process.client(environment.harvester));
+    let parts = cloud_controller_manager::Parts::new(guest, harvester, environment.clock);
     let settings = Settings {
         rules: Rules {
-            cluster: GuestCluster::new(&world.cluster),
-            namespace: world.vm_namespace,
+            cluster: GuestCluster::new(&environment.cluster),
+            namespace: environment.vm_namespace,
             management_network: None,
             policy: Policy::Annotation,
             allowed: Allowed::default(),
@@ -146,16 +163,16 @@ async fn cloud_controller_manager(world: World, process: Process, identity: Stri
     }
 }
 
-async fn admission(world: World, process: Process, tasks: TaskGroup) {
-    let Some(door) = world.door else { return };
+async fn admission(environment: Environment, process: Process, tasks: TaskGroup) {
+    let Some(endpoint) = environment.endpoint else { return };
     let config = webhook::Config {
         namespace: WEBHOOK.0.to_owned(),
         policy: webhook::Policy { status_writer: STATUS_WRITER.to_owned() },
         address: webhook::Address::Service,
     };
-    match webhook::prepare(process.client(world.webhook), world.clock, config, &tasks).await {
+    match webhook::prepare(process.client(environment.webhook), environment.clock, config, &tasks).await {
         Ok((router, _)) => {
-            door.open(process, router);
+            endpoint.serve(process, router);
             tasks.stop.cancelled().await;
         }
         Err(error) => tracing::info!(error = &error as &dyn std::error::Error, "ends"),

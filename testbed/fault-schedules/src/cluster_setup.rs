@@ -1,7 +1,7 @@
-//! What is there before anything happens: hosts, VMs that are nodes of the guest, two pools, and the simulation of what
-//! Harvester and the guest do around their API servers.
+//! The clusters at the start of a run: hosts, VMs that are nodes of the guest, two pools, and the simulation of Harvester
+//! and the guest around their API servers.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
@@ -14,12 +14,12 @@ use test_cluster::{TestCluster, User};
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) name: &'static str,
-    /// How many there are.
+    /// The number of its addresses.
     pub(crate) addresses: usize,
     manifest: &'static str,
 }
 
-/// For everybody whom no other pool serves.
+/// The pool for every load balancer that no other pool serves.
 pub(crate) const LAB: Pool = Pool {
     name: "lab",
     addresses: 8,
@@ -32,7 +32,7 @@ spec:
   selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}
 ",
 };
-/// For those of this guest cluster who ask for its network.
+/// The pool for load balancers of this guest cluster that ask for its network.
 pub(crate) const EDGE: Pool = Pool {
     name: "edge",
     addresses: 2,
@@ -47,21 +47,33 @@ spec:
     scope: [{project: '*', namespace: team-a, guestCluster: blue}]
 ",
 };
-/// The network that [`EDGE`] is for. It has no definition: a pool may be older than the webhook, and outlive what it names.
+/// The network of [`EDGE`]. It has no NetworkAttachmentDefinition: a pool may be older than the webhook, and may outlive
+/// the definition.
 pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
 /// All pools.
 pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];
-/// The VMs, which have the names of their nodes.
-pub(crate) const MACHINES: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
+/// The VMs, and the Nodes of the guest.
+pub(crate) const VMS: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
 const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
-/// As the server of a small network gives them; short, so that renewals happen.
+/// The addresses of the DHCP server: of no pool.
+const DHCP_POOL: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(192, 0, 2, 100), Ipv4Addr::new(192, 0, 2, 200));
+/// The length of a DHCP lease: short, so that kube-vip renews during a run.
 const LEASE_SECONDS: u32 = 120;
-const RELEASES: [Release; 4] = [Release::UpTo06, Release::From07, Release::From09, Release::From12];
+/// The releases of kube-vip that differ.
+pub(crate) const RELEASES: [Release; 4] =
+    [Release::UpTo06, Release::From07, Release::From09, Release::From12];
 
-/// Furnishes the clusters and waits until all VMs run. The simulation ends with `tasks`.
-pub(crate) async fn furnish(
+/// Whether the DHCP server gives this address.
+pub(crate) fn is_leased(address: IpAddr) -> bool {
+    let (first, last) = DHCP_POOL;
+    (IpAddr::V4(first)..=IpAddr::V4(last)).contains(&address)
+}
+
+/// Creates all this and waits until all VMs run. The simulation ends with `tasks`.
+pub(crate) async fn set_up(
     cluster: &TestCluster,
-    random: &mut fastrand::Rng,
+    releases: [Release; 2],
+    seed: u64,
     tasks: &TaskGroup,
 ) -> SimHarvester {
     cluster.guest.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
@@ -77,7 +89,7 @@ pub(crate) async fn furnish(
         cluster.harvester.create(&host).await;
     }
     let guest = cluster.guest_cluster();
-    for name in MACHINES {
+    for name in VMS {
         let labels = json!({"guestcluster.harvesterhci.io/name": guest.name, "harvesterhci.io/vmName": name,
             "harvesterhci.io/creator": "docker-machine-driver-harvester"});
         let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
@@ -87,7 +99,6 @@ pub(crate) async fn furnish(
                 "networks": [{"name": "default", "pod": {}}]}}}});
         cluster.harvester.apply(&vm.to_string()).await;
     }
-    let range = |last| Ipv4Addr::new(192, 0, 2, last);
     let simulation = SimHarvester::start(
         Options {
             harvester: cluster.harvester.client(User::Driver),
@@ -96,21 +107,17 @@ pub(crate) async fn furnish(
             network: "198.18.0.0/24".parse().expect("a network"),
             workloads: vec![Workload { namespace: "shop".to_owned(), ..Workload::web() }],
             writes_slices: true,
-            harvester_vip: RELEASES[random.usize(..RELEASES.len())],
-            guest_vip: RELEASES[random.usize(..RELEASES.len())],
+            harvester_vip: releases[0],
+            guest_vip: releases[1],
             carrier: Carrier::Memory,
             lan: Lan::memory(),
-            dhcp: settings::Dhcp {
-                pool: (range(100), range(200)),
-                lease_seconds: LEASE_SECONDS,
-                silent: false,
-            },
+            dhcp: settings::Dhcp { pool: DHCP_POOL, lease_seconds: LEASE_SECONDS, silent: false },
             clock: Clock::starting_at(cluster.start()),
-            seed: random.u64(..),
+            seed,
         },
         tasks,
     );
     cluster.advance(Duration::from_secs(10)).await;
-    assert_eq!(simulation.machines().len(), MACHINES.len(), "all VMs run");
+    assert_eq!(simulation.machines().len(), VMS.len(), "all VMs run");
     simulation
 }

@@ -1,11 +1,11 @@
-//! Faults of requests and watches, on both servers, for everybody but the test itself.
+//! Faults of requests and watches on both servers, for every client but the test's own.
 
 use std::time::Duration;
 
 use sim_apiserver::faults::{Answer, Rule, When};
 use test_cluster::{Side, TestCluster};
 
-/// So many of a hundred requests, and what they get.
+/// Of a hundred requests this many get this answer.
 fn faults() -> Vec<(u32, Answer, When)> {
     let delay = |milliseconds| Answer::Delay(Duration::from_millis(milliseconds));
     vec![
@@ -20,8 +20,8 @@ fn faults() -> Vec<(u32, Answer, When)> {
     ]
 }
 
-/// Faults begin.
-pub(crate) fn storm(cluster: &TestCluster, seed: u64) {
+/// Starts the faults.
+pub(crate) fn start(cluster: &TestCluster, seed: u64) {
     for side in Side::ALL {
         let Some(server) = cluster.side(side).simulated() else { continue };
         server.faults().reseed(seed ^ side as u64);
@@ -34,8 +34,8 @@ pub(crate) fn storm(cluster: &TestCluster, seed: u64) {
     }
 }
 
-/// Faults end.
-pub(crate) fn calm(cluster: &TestCluster) {
+/// Ends the faults.
+pub(crate) fn stop(cluster: &TestCluster) {
     for side in Side::ALL {
         if let Some(server) = cluster.side(side).simulated() {
             server.faults().clear();
@@ -43,7 +43,7 @@ pub(crate) fn calm(cluster: &TestCluster) {
     }
 }
 
-/// How many requests have been hit.
+/// The number of requests that were hit.
 pub(crate) fn hits(cluster: &TestCluster) -> u64 {
     Side::ALL
         .iter()
@@ -52,14 +52,14 @@ pub(crate) fn hits(cluster: &TestCluster) -> u64 {
         .sum()
 }
 
-/// Something happens to all watches of one server.
-pub(crate) fn gust(cluster: &TestCluster, random: &mut fastrand::Rng) {
+/// Closes or expires all watches of one server.
+pub(crate) fn disturb_watches(cluster: &TestCluster, random: &mut fastrand::Rng) {
     let side = Side::ALL[random.usize(..Side::ALL.len())];
     let Some(server) = cluster.side(side).simulated() else { return };
     match random.u8(..3) {
         0 => server.faults().close_watches(),
         1 => server.faults().expire_watches(),
-        // and those that come back with an old revision must list again
+        // a watch that comes back with an old revision must list again
         _ => {
             server.compact();
             server.faults().close_watches();

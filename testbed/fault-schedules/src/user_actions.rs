@@ -1,4 +1,4 @@
-//! What users and machines do meanwhile.
+//! The actions of users during a run.
 
 mod service;
 
@@ -17,46 +17,59 @@ use sim_harvester::{Backend, Cluster, SimHarvester};
 use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
-pub(crate) use self::service::{Kind, Source};
-use crate::land::{MACHINES, POOLS};
-use crate::{invariants, weather};
+pub(crate) use self::service::{AddressSource, ServiceOptions};
+use crate::cluster_setup::{POOLS, VMS};
+use crate::process::LateCreations;
+use crate::{fault_injection, invariants};
 
 /// More Services than addresses, so that some wait for others to go.
 const NAMES: usize = 16;
-/// Whoever makes a Service again at once waits so long for its finalizers to go.
+/// A user who makes a Service again at once waits this long for its finalizers to go.
 const AT_ONCE: Duration = Duration::from_secs(8);
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Users with a plan.
-pub(crate) struct Deeds {
+/// Users whose actions follow from a seed.
+pub(crate) struct Users {
     cluster: Arc<TestCluster>,
     simulation: SimHarvester,
+    late: LateCreations,
     random: fastrand::Rng,
     there: BTreeSet<usize>,
     migrations: u32,
 }
 
-impl Deeds {
-    pub(crate) fn new(cluster: Arc<TestCluster>, simulation: SimHarvester, random: fastrand::Rng) -> Self {
-        Self { cluster, simulation, random, there: BTreeSet::new(), migrations: 0 }
+impl Users {
+    pub(crate) fn new(
+        cluster: Arc<TestCluster>,
+        simulation: SimHarvester,
+        late: LateCreations,
+        random: fastrand::Rng,
+    ) -> Self {
+        Self { cluster, simulation, late, random, there: BTreeSet::new(), migrations: 0 }
     }
 
-    /// Does this and that until `time` has passed.
-    pub(crate) async fn go_on(&mut self, time: Duration) {
+    /// Acts until `time` has passed.
+    pub(crate) async fn act_for(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
-            self.one().await;
+            self.act().await;
             let pause = Duration::from_millis(self.random.u64(..4_000));
             self.cluster.advance(pause).await;
-            invariants::nobody_shares(&self.cluster).await;
+            self.look().await;
         }
-        // so that everybody must be reachable in the end
-        self.answer(MACHINES[0], Backend::Ok).await;
+        // every Service must be reachable in the end
+        self.set_backend(VMS[0], Backend::Ok).await;
+    }
+
+    /// # Panics
+    /// Where a condition does not hold that holds at any time.
+    pub(crate) async fn look(&self) {
+        invariants::hold_at_any_time(&self.cluster, &self.simulation, &self.late).await;
     }
 
     /// Makes a Service.
-    pub(crate) async fn make(&mut self, index: usize, kind: Kind) {
-        self.cluster.guest.create(&service::of(index, kind)).await;
+    pub(crate) async fn make(&mut self, index: usize, options: ServiceOptions) {
+        self.cluster.guest.create(&service::of(index, options)).await;
         self.there.insert(index);
     }
 
@@ -66,8 +79,8 @@ impl Deeds {
         self.cluster.guest.delete::<Service>(&service::key(index)).await;
     }
 
-    /// Deletes everything that was made.
-    pub(crate) async fn undo(&mut self) {
+    /// Deletes everything that users made.
+    pub(crate) async fn delete_all(&mut self) {
         for index in std::mem::take(&mut self.there) {
             self.delete(index).await;
         }
@@ -79,12 +92,13 @@ impl Deeds {
     }
 
     /// Deletes the LoadBalancers without Service, as their report tells users to: a program that was stopped while it
-    /// made one finishes that when it goes on, and nobody else may take the object away (`addresses.md`, section 4).
-    /// Says whether there were any.
+    /// created one finishes the creation when it goes on, and no program may delete the object (`addresses.md`,
+    /// section 4). Returns whether there were any.
     ///
     /// # Panics
-    /// Where there are more than `at_most`, or one is not reported.
-    pub(crate) async fn follow_reports(&self, at_most: usize) -> bool {
+    /// Where there are more than stopped programs created, or one has no report.
+    pub(crate) async fn follow_reports(&self) -> bool {
+        let at_most = self.late.of("loadbalancers").len();
         let services = self.cluster.guest.list::<Service>().await;
         let uids: BTreeSet<_> = services.iter().filter_map(ResourceExt::uid).collect();
         let mut balancers = self.cluster.harvester.list::<LoadBalancer>().await;
@@ -95,20 +109,20 @@ impl Deeds {
         for balancer in &balancers {
             let key = ObjectKey::of(balancer);
             let report = balancer.annotations().get(annotations::WITHOUT_SERVICE);
-            assert!(report.is_some(), "{key} is without Service, and nobody says so");
+            assert!(report.is_some(), "{key} is without Service, and has no report");
             tracing::info!(%key, "deleted by a user");
             self.cluster.harvester.delete::<LoadBalancer>(&key.to_string()).await;
         }
         !balancers.is_empty()
     }
 
-    async fn one(&mut self) {
+    async fn act(&mut self) {
         let index = self.random.usize(..NAMES);
         if !self.there.contains(&index) {
-            // one that is still being deleted is made again later
+            // a Service that is still under deletion is made again later
             if self.is_gone(index).await {
-                let kind = Kind::drawn(&mut self.random);
-                self.make(index, kind).await;
+                let options = ServiceOptions::drawn(&mut self.random);
+                self.make(index, options).await;
             }
             return;
         }
@@ -126,9 +140,9 @@ impl Deeds {
             14 => self.migrate().await,
             15..18 => {
                 let states = [Backend::Ok, Backend::Stopped, Backend::Refusing];
-                let machine = MACHINES[self.random.usize(..MACHINES.len())];
+                let vm = VMS[self.random.usize(..VMS.len())];
                 let state = states[self.random.usize(..states.len())];
-                self.answer(machine, state).await;
+                self.set_backend(vm, state).await;
             }
             18 => {
                 let side = if self.random.bool() { Cluster::Guest } else { Cluster::Harvester };
@@ -136,7 +150,7 @@ impl Deeds {
                 self.simulation.restart_vip(side);
             }
             19 | 20 => self.change_policy(index).await,
-            _ => weather::gust(&self.cluster, &mut self.random),
+            _ => fault_injection::disturb_watches(&self.cluster, &mut self.random),
         }
     }
 
@@ -148,7 +162,7 @@ impl Deeds {
         self.cluster.guest.patch::<Service>(&service::key(index), patch).await;
     }
 
-    /// Of a Service that has such a policy now.
+    /// Only a LoadBalancer Service has such a policy.
     async fn change_policy(&mut self, index: usize) {
         let service = self.cluster.guest.get::<Service>(&service::key(index)).await;
         let spec = service.and_then(|service| service.spec).unwrap_or_default();
@@ -163,31 +177,31 @@ impl Deeds {
         let until = Instant::now() + AT_ONCE;
         while Instant::now() < until {
             if self.is_gone(index).await {
-                let kind = Kind::drawn(&mut self.random);
-                return self.make(index, kind).await;
+                let options = ServiceOptions::drawn(&mut self.random);
+                return self.make(index, options).await;
             }
             self.cluster.advance(GLANCE).await;
         }
     }
 
-    async fn answer(&self, machine: &str, backend: Backend) {
+    async fn set_backend(&self, vm: &str, backend: Backend) {
         let namespace = &self.cluster.guest_cluster().vm_namespace;
-        let outcome = self.simulation.set_backend(&ObjectKey::new(namespace, machine), backend).await;
+        let outcome = self.simulation.set_backend(&ObjectKey::new(namespace, vm), backend).await;
         outcome.expect("nothing is in the way of the administrator");
     }
 
     async fn migrate(&mut self) {
-        let machine = MACHINES[self.random.usize(..MACHINES.len())];
+        let vm = VMS[self.random.usize(..VMS.len())];
         let namespace = &self.cluster.guest_cluster().vm_namespace;
         let migration = json!({"metadata": {"name": format!("move-{}", self.migrations), "namespace": namespace},
-            "spec": {"vmiName": machine}});
+            "spec": {"vmiName": vm}});
         let migration: VirtualMachineInstanceMigration =
             serde_json::from_value(migration).expect("this is a migration");
         self.cluster.harvester.create(&migration).await;
         self.migrations += 1;
     }
 
-    /// The webhook may be dead, and then nobody can do such things.
+    /// The webhook may be dead; then the server refuses this.
     async fn annotate_a_pool(&mut self) {
         let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
         let note = json!({"spec": {"description": self.random.u16(..).to_string()}});
@@ -196,7 +210,7 @@ impl Deeds {
         tracing::debug!(name, refusal = ?outcome.err(), "annotated a pool");
     }
 
-    /// As `kubectl replace` does with an old manifest: the address is gone from the object, until somebody notices.
+    /// As `kubectl replace` with an old manifest: the address is gone from the object until a program puts it back.
     async fn replace_without_status(&mut self) {
         let client = self.cluster.harvester.client(User::Driver);
         let objects = self.cluster.harvester.list::<LoadBalancer>().await;

@@ -7,30 +7,30 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 
-use crate::land::{EDGE, EDGE_NETWORK, LAB, Pool};
+use crate::cluster_setup::{EDGE, EDGE_NETWORK, LAB, Pool};
 
-/// Who carries a Service's traffic, how, and where its address comes from.
+/// The choices that a user makes for a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Kind {
-    /// Harvester, not the guest.
+pub(crate) struct ServiceOptions {
+    /// Harvester carries the traffic, not the guest.
     pub(crate) on_host: bool,
     /// `externalTrafficPolicy: Local`.
     pub(crate) local: bool,
-    pub(crate) source: Source,
+    pub(crate) source: AddressSource,
 }
 
-/// Who gives a Service its address.
+/// The source of a Service's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// The pool for everybody.
+pub(crate) enum AddressSource {
+    /// The pool for every load balancer.
     Lab,
-    /// The pool of a network that the Service asks for. Only the guest can carry that.
+    /// The pool of a network that the Service asks for. Only the guest can carry its traffic.
     Edge,
     Dhcp,
 }
 
-impl Source {
-    /// The pool, if it is one.
+impl AddressSource {
+    /// The pool, unless the source is DHCP.
     pub(crate) fn pool(self) -> Option<&'static Pool> {
         match self {
             Self::Lab => Some(&LAB),
@@ -40,23 +40,23 @@ impl Source {
     }
 }
 
-impl Kind {
-    /// Carried by Harvester, or by the guest, with an address of the pool for everybody.
+impl ServiceOptions {
+    /// Carried by Harvester or by the guest, with an address of the pool for every load balancer.
     pub(crate) fn plain(on_host: bool) -> Self {
-        Self { on_host, local: false, source: Source::Lab }
+        Self { on_host, local: false, source: AddressSource::Lab }
     }
 
     pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
         let on_host = random.bool();
         let source = match random.u8(..8) {
-            0 | 1 => Source::Dhcp,
-            2 | 3 if !on_host => Source::Edge,
-            _ => Source::Lab,
+            0 | 1 => AddressSource::Dhcp,
+            2 | 3 if !on_host => AddressSource::Edge,
+            _ => AddressSource::Lab,
         };
         Self { on_host, local: random.u8(..4) == 0, source }
     }
 
-    /// What a Service asks for.
+    /// The choices that a Service shows.
     pub(crate) fn asked_by(service: &Service) -> Self {
         let annotations = service.annotations();
         let policy = service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref());
@@ -64,16 +64,16 @@ impl Kind {
             on_host: annotations.contains_key(HEALTH_CHECK_PORT),
             local: policy == Some("Local"),
             source: match annotations.get(IPAM).map(String::as_str) {
-                Some("dhcp") => Source::Dhcp,
-                _ if annotations.contains_key(SERVICE_NETWORK) => Source::Edge,
-                _ => Source::Lab,
+                Some("dhcp") => AddressSource::Dhcp,
+                _ if annotations.contains_key(SERVICE_NETWORK) => AddressSource::Edge,
+                _ => AddressSource::Lab,
             },
         }
     }
 
     fn annotations(self) -> Value {
-        let mut annotations = json!({IPAM: if self.source == Source::Dhcp { "dhcp" } else { "pool" }});
-        if self.source == Source::Edge {
+        let mut annotations = json!({IPAM: if self.source == AddressSource::Dhcp { "dhcp" } else { "pool" }});
+        if self.source == AddressSource::Edge {
             annotations[SERVICE_NETWORK] = EDGE_NETWORK.into();
         }
         if self.on_host {
@@ -89,12 +89,12 @@ pub(super) fn key(index: usize) -> String {
     format!("shop/web-{index}")
 }
 
-pub(super) fn of(index: usize, kind: Kind) -> Service {
+pub(super) fn of(index: usize, options: ServiceOptions) -> Service {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": format!("web-{index}"), "namespace": "shop", "annotations": kind.annotations()},
+        "metadata": {"name": format!("web-{index}"), "namespace": "shop", "annotations": options.annotations()},
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}],
-            "externalTrafficPolicy": if kind.local { "Local" } else { "Cluster" }},
+            "externalTrafficPolicy": if options.local { "Local" } else { "Cluster" }},
     });
     serde_json::from_value(service).expect("this is a Service")
 }

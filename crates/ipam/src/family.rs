@@ -2,6 +2,19 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// The family of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub fn of(address: IpAddr) -> Self {
+        if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
 /// IPv4 as 32 bits, IPv6 as 128: compare only within one family.
 pub(crate) fn number(address: IpAddr) -> u128 {
     match address {
@@ -19,5 +32,5 @@ pub(crate) fn address(number: u128, like: IpAddr) -> IpAddr {
 }
 
 pub(crate) fn same(a: IpAddr, b: IpAddr) -> bool {
-    a.is_ipv4() == b.is_ipv4()
+    Family::of(a) == Family::of(b)
 }

@@ -171,6 +171,13 @@ fn reachable(spec: RangeSpec, in_use: &[IpAddr]) -> Vec<RangeSpec> {
         .copied()
         .filter(|address| range.subnet().contains(address) && !range.offers(*address))
         .collect();
+    if lost.is_empty() {
+        return vec![spec];
+    }
+    // the two addresses of a /31 are both at an edge: a range of ours offers one of them at most
+    if range.subnet().prefix_len() + 1 == range.subnet().max_prefix_len() {
+        return range.subnet().hosts().map(single).collect();
+    }
     let edge =
         |address: &IpAddr| *address == range.subnet().network() || *address == range.subnet().broadcast();
     let mut specs: Vec<_> = lost
@@ -307,5 +314,18 @@ mod tests {
         assert_eq!(ranges.total(), 7);
         let first_of_range = read(&[("range-a", "192.168.40.1-192.168.40.10")], &["192.168.40.1"]);
         assert!(Ranges::parse(&first_of_range.pools["a"]).unwrap().offers("192.168.40.1".parse().unwrap()));
+    }
+
+    #[rstest]
+    #[case::ipv4("10.0.0.6/31", &["10.0.0.6", "10.0.0.7"])]
+    #[case::ipv6("fd00::6/127", &["fd00::6", "fd00::7"])]
+    fn a_pool_of_two_addresses_that_are_both_in_use_loses_none(#[case] cidr: &str, #[case] in_use: &[&str]) {
+        let legacy = read(&[("cidr-a", cidr)], in_use);
+        assert_eq!(legacy.faults, []);
+        let ranges = Ranges::parse(&legacy.pools["a"]).unwrap();
+        for address in in_use {
+            assert!(ranges.offers(address.parse().unwrap()), "{address} of {ranges}");
+        }
+        assert_eq!(texts(&read(&[("cidr-a", cidr)], &[]), "a"), [cidr], "nobody has an address to lose");
     }
 }

@@ -12,6 +12,7 @@
 //! the one that comes out.
 
 mod family;
+mod holdings;
 pub mod legacy;
 mod pool;
 mod range;
@@ -19,6 +20,7 @@ mod ranges;
 mod record;
 mod selection;
 
+pub use family::Family;
 pub use pool::{Pool, PoolFault, Scope, Selector};
 pub use range::{Range, RangeError, RangeSpec};
 pub use ranges::{RangeFault, Ranges};

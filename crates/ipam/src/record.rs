@@ -3,28 +3,36 @@
 //! An address is held if and only if it is a key of `allocated`. A released address goes to the history, which names
 //! its last holder, so that the same holder gets it back; the cursor moves on, so that it comes to others late.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
-use crate::ranges::Ranges;
+use crate::{family::Family, holdings::Holdings, ranges::Ranges};
 
 /// A pool's record. Holders are `namespace/name` of a LoadBalancer object, or whatever another program wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    held: BTreeMap<IpAddr, String>,
-    history: BTreeMap<IpAddr, String>,
+    held: Holdings,
+    history: Holdings,
     cursor: Option<IpAddr>,
     /// Keys that are no addresses: kept and counted, never touched.
     unreadable: BTreeMap<String, String>,
 }
 
-/// Who asks for an address.
-///
-/// Requested addresses, quotas and quarantine will be further fields: what a claim may have, and what it may not.
+/// A claim: the record knows it by holder and family. Requested addresses, quotas and quarantine will be further
+/// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     pub holder: &'a str,
+    /// The family that the address must have. `None` takes the next address of the pool, as the existing program does.
+    pub family: Option<Family>,
     /// The address that the holder believes to have (its own status): taken back when the record has lost it.
     pub known: Option<IpAddr>,
+}
+
+impl Request<'_> {
+    fn admits(&self, address: IpAddr) -> bool {
+        self.family.is_none_or(|family| family == Family::of(address))
+    }
 }
 
 /// How a claim ended well.
@@ -66,7 +74,7 @@ impl Record {
                 Some(address)
                     if address.to_string() == *key || !allocated.contains_key(&address.to_string()) =>
                 {
-                    record.held.insert(address, holder.clone());
+                    record.held.insert(address, holder);
                 }
                 _ => {
                     record.unreadable.insert(key.clone(), holder.clone());
@@ -74,8 +82,8 @@ impl Record {
             }
         }
         for (key, holder) in history {
-            if let Some(address) = parse(key).filter(|address| !record.held.contains_key(address)) {
-                record.history.insert(address, holder.clone());
+            if let Some(address) = parse(key).filter(|address| record.held.holder(*address).is_none()) {
+                record.history.insert(address, holder);
             }
         }
         record
@@ -83,13 +91,12 @@ impl Record {
 
     /// For `status.allocated`.
     pub fn allocated(&self) -> BTreeMap<String, String> {
-        let held = self.held.iter().map(|(address, holder)| (address.to_string(), holder.clone()));
-        held.chain(self.unreadable.clone()).collect()
+        self.held.texts().chain(self.unreadable.clone()).collect()
     }
 
     /// For `status.allocatedHistory`.
     pub fn allocated_history(&self) -> BTreeMap<String, String> {
-        self.history.iter().map(|(address, holder)| (address.to_string(), holder.clone())).collect()
+        self.history.texts().collect()
     }
 
     /// For `status.lastAllocated`; empty when nothing was ever allocated.
@@ -103,39 +110,52 @@ impl Record {
     }
 
     pub fn holder(&self, address: IpAddr) -> Option<&str> {
-        self.held.get(&address).map(String::as_str)
+        self.held.holder(address)
     }
 
     /// Every address and its holder, in numeric order.
     pub fn held(&self) -> impl Iterator<Item = (IpAddr, &str)> {
-        self.held.iter().map(|(address, holder)| (*address, holder.as_str()))
+        self.held.iter()
     }
 
     /// The addresses of one holder, in numeric order. More than one only after a crash between two writes.
     pub fn of(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
-        self.held.iter().filter(move |(_, name)| *name == holder).map(|(address, _)| *address)
+        self.held.of(holder)
     }
 
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
     /// had last; else the next one of the round robin. An address of its past that is not to be had any more (taken,
-    /// out of range, now the gateway) is passed over, not an error.
+    /// out of range, now the gateway) is passed over, not an error. `taken` answers whether an address is in use by
+    /// somebody whom this record does not know.
     ///
     /// # Errors
     /// When every address is held.
-    pub fn claim(&mut self, ranges: &Ranges, request: Request<'_>) -> Result<Claim, Refusal> {
-        let Request { holder, known } = request;
-        let mut own: Vec<_> = self.of(holder).collect();
+    pub fn claim(
+        &mut self,
+        ranges: &Ranges,
+        request: Request<'_>,
+        taken: impl Fn(IpAddr) -> bool,
+    ) -> Result<Claim, Refusal> {
+        let Request { holder, known, .. } = request;
+        let mut own: Vec<_> = self.of(holder).filter(|address| request.admits(*address)).collect();
         own.sort_by_key(|address| (Some(*address) != known, !ranges.offers(*address), *address));
         if let Some(address) = own.first() {
             return Ok(Claim::Adopted(*address));
         }
-        let free = |address: &IpAddr| ranges.offers(*address) && !self.held.contains_key(address);
-        let past = self.history.iter().filter(|(_, last)| *last == holder).map(|(address, _)| *address);
-        let address =
-            known.into_iter().chain(past).find(free).or_else(|| ranges.turn(self.cursor).find(free));
+        let free = |address: &IpAddr| {
+            request.admits(*address)
+                && ranges.offers(*address)
+                && self.held.holder(*address).is_none()
+                && !taken(*address)
+        };
+        let address = known
+            .into_iter()
+            .chain(self.history.of(holder))
+            .find(free)
+            .or_else(|| ranges.turn(self.cursor).find(free));
         let address = address.ok_or(Refusal::Exhausted)?;
-        self.history.remove(&address);
-        self.held.insert(address, holder.to_owned());
+        self.history.remove(address);
+        self.held.insert(address, holder);
         self.cursor = Some(address);
         Ok(Claim::Recorded(address))
     }
@@ -143,17 +163,20 @@ impl Record {
     /// Records a holder for an address without moving the round robin: for records that come from elsewhere.
     /// Answers whether the address is now this holder's.
     pub fn put(&mut self, address: IpAddr, holder: &str) -> bool {
-        let own = self.held.entry(address).or_insert_with(|| holder.to_owned()) == holder;
-        if own {
-            self.history.remove(&address);
+        match self.held.holder(address) {
+            Some(other) => other == holder,
+            None => {
+                self.held.insert(address, holder);
+                self.history.remove(address);
+                true
+            }
         }
-        own
     }
 
     /// Notes that a holder had an address, so that it gets it when it asks; nothing where somebody holds it.
     pub fn remember(&mut self, address: IpAddr, holder: &str) {
-        if !self.held.contains_key(&address) {
-            self.history.insert(address, holder.to_owned());
+        if self.held.holder(address).is_none() {
+            self.history.insert(address, holder);
         }
     }
 
@@ -163,26 +186,32 @@ impl Record {
         if self.holder(address) != Some(holder) {
             return false;
         }
-        self.held.remove(&address);
-        self.history.retain(|_, last| last != holder);
-        self.history.insert(address, holder.to_owned());
+        self.held.remove(address);
+        for past in self.history.of(holder).collect::<Vec<_>>() {
+            self.history.remove(past);
+        }
+        self.history.insert(address, holder);
         true
     }
 
     /// Forgets the history of addresses that the ranges do not cover any more.
     pub fn prune(&mut self, ranges: &Ranges) {
-        self.history.retain(|address, _| ranges.covering(*address).is_some());
+        let outside = |address: &IpAddr| ranges.covering(*address).is_none();
+        let gone: Vec<_> = self.history.iter().map(|(address, _)| address).filter(outside).collect();
+        for address in gone {
+            self.history.remove(address);
+        }
     }
 
     /// Forgets up to `count` entries of the history: those furthest behind the cursor first, which the round robin
     /// would give to somebody else soonest. Answers how many it forgot.
     pub fn trim_history(&mut self, ranges: &Ranges, count: usize) -> usize {
-        let mut entries: Vec<_> = self.history.keys().copied().collect();
+        let mut entries: Vec<_> = self.history.iter().map(|(address, _)| address).collect();
         entries
             .sort_by_key(|address| ranges.distance(self.cursor, *address).map_or((0, 0), |ahead| (1, ahead)));
         entries.truncate(count);
         for address in &entries {
-            self.history.remove(address);
+            self.history.remove(*address);
         }
         entries.len()
     }

@@ -23,7 +23,9 @@ fn four() -> Ranges {
 }
 
 fn claim(record: &mut Record, ranges: &Ranges, holder: &str) -> Result<String, Refusal> {
-    record.claim(ranges, Request { holder, known: None }).map(|claim| claim.address().to_string())
+    record
+        .claim(ranges, Request { holder, family: None, known: None }, |_| false)
+        .map(|claim| claim.address().to_string())
 }
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -84,8 +86,8 @@ fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
     let mut record =
         Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "192.168.100.12");
     let before = record.clone();
-    let request = Request { holder: "shop/web", known: None };
-    assert_eq!(record.claim(&four(), request), Ok(Claim::Adopted(ip("192.168.100.12"))));
+    let request = Request { holder: "shop/web", family: None, known: None };
+    assert_eq!(record.claim(&four(), request, |_| false), Ok(Claim::Adopted(ip("192.168.100.12"))));
     assert_eq!(record, before);
 }
 
@@ -93,24 +95,28 @@ fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
 fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
     let held = map(&[("192.168.100.11", "shop/web"), ("192.168.100.12", "shop/web")]);
     let mut record = Record::read(&held, &BTreeMap::new(), "");
-    let request = Request { holder: "shop/web", known: Some(ip("192.168.100.12")) };
-    assert_eq!(record.claim(&four(), request).unwrap().address(), ip("192.168.100.12"));
+    let request = Request { holder: "shop/web", family: None, known: Some(ip("192.168.100.12")) };
+    assert_eq!(record.claim(&four(), request, |_| false).unwrap().address(), ip("192.168.100.12"));
 }
 
 // pitfalls-load-balancer.md IP-16: a PUT without status made held addresses free
 #[test]
 fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {
     let mut record = Record::default();
-    let request = Request { holder: "shop/web", known: Some(ip("192.168.100.12")) };
-    assert_eq!(record.claim(&four(), request), Ok(Claim::Recorded(ip("192.168.100.12"))));
+    let request = Request { holder: "shop/web", family: None, known: Some(ip("192.168.100.12")) };
+    assert_eq!(record.claim(&four(), request, |_| false), Ok(Claim::Recorded(ip("192.168.100.12"))));
 }
 
 #[test]
 fn a_holder_cannot_know_itself_to_the_gateway_or_to_anothers_address() {
     for wish in ["192.168.100.254", "192.168.100.12", "192.168.100.200", "fd00::1"] {
         let mut record = Record::read(&map(&[("192.168.100.12", "else/where")]), &BTreeMap::new(), "");
-        let request = Request { holder: "shop/web", known: Some(ip(wish)) };
-        assert_eq!(record.claim(&four(), request).unwrap().address(), ip("192.168.100.10"), "{wish}");
+        let request = Request { holder: "shop/web", family: None, known: Some(ip(wish)) };
+        assert_eq!(
+            record.claim(&four(), request, |_| false).unwrap().address(),
+            ip("192.168.100.10"),
+            "{wish}"
+        );
     }
 }
 
@@ -212,7 +218,7 @@ proptest! {
                     let holder = format!("ns/lb-{holder}");
                     let known = known.map(|last| IpAddr::from([10, 0, 0, last]));
                     let had = record.of(&holder).next();
-                    match record.claim(&ranges, Request { holder: &holder, known }) {
+                    match record.claim(&ranges, Request { holder: &holder, family: None, known }, |_| false) {
                         Ok(claim) => {
                             prop_assert!(ranges.offers(claim.address()), "outside, or a gateway");
                             prop_assert_eq!(had.unwrap_or(claim.address()), claim.address());
@@ -232,7 +238,7 @@ proptest! {
                         prop_assert_eq!(released, of == by);
                         if released {
                             let mut again = record.clone();
-                            let back = again.claim(&ranges, Request { holder: &of, known: None }).unwrap();
+                            let back = again.claim(&ranges, Request { holder: &of, family: None, known: None }, |_| false).unwrap();
                             prop_assert_eq!(back.address(), address);
                         } else {
                             prop_assert_eq!(&before, &record);
@@ -248,7 +254,7 @@ proptest! {
             prop_assert_eq!(total - available, i64::try_from(record.allocated().len()).unwrap());
             let holders: BTreeSet<_> = record.held().map(|(_, holder)| holder.to_owned()).collect();
             prop_assert_eq!(holders.len(), record.count(), "an LB holds two addresses");
-            prop_assert!(record.history.keys().all(|address| record.holder(*address).is_none()));
+            prop_assert!(record.history.iter().all(|(address, _)| record.holder(address).is_none()));
         }
     }
 
@@ -259,10 +265,39 @@ proptest! {
         let mut visited = BTreeSet::new();
         for turn in 0..total {
             let holder = format!("ns/lb-{turn}");
-            let address = record.claim(&ranges, Request { holder: &holder, known: None }).unwrap().address();
+            let address = record.claim(&ranges, Request { holder: &holder, family: None, known: None }, |_| false).unwrap().address();
             prop_assert!(visited.insert(address));
             record.release(address, &holder);
         }
         prop_assert_eq!(visited.len(), total);
     }
+}
+
+#[test]
+fn an_address_that_is_taken_elsewhere_is_passed_over_also_by_who_had_it_last() {
+    let (ranges, mut record) = (four(), Record::default());
+    record.remember(ip("192.168.100.10"), "a");
+    let taken = |address| address == ip("192.168.100.10") || address == ip("192.168.100.11");
+    let known = Some(ip("192.168.100.11"));
+    let claim = record.claim(&ranges, Request { holder: "a", family: None, known }, taken);
+    assert_eq!(claim, Ok(Claim::Recorded(ip("192.168.100.12"))));
+    let again = record.claim(&ranges, Request { holder: "a", family: None, known: None }, |_| true);
+    assert_eq!(again, Ok(Claim::Adopted(ip("192.168.100.12"))), "its own record is nobody else's");
+    let other = record.claim(&ranges, Request { holder: "b", family: None, known: None }, |_| true);
+    assert_eq!(other, Err(Refusal::Exhausted));
+}
+
+#[test]
+fn a_holder_has_an_address_of_each_family_that_it_claims() {
+    let specs = ["10.0.0.0/30", "fd00::/126"].map(RangeSpec::subnet);
+    let (ranges, mut record) = (Ranges::parse(&specs).unwrap(), Record::default());
+    let mut claim = |family| {
+        let claim = record.claim(&ranges, Request { holder: "a", family, known: None }, |_| false);
+        claim.unwrap().address().to_string()
+    };
+    assert_eq!(claim(Some(Family::V6)), "fd00::2");
+    assert_eq!(claim(Some(Family::V4)), "10.0.0.2");
+    assert_eq!(claim(Some(Family::V6)), "fd00::2");
+    assert_eq!(record.of("a").count(), 2);
+    assert_eq!(record.held().count(), 2);
 }

@@ -192,9 +192,9 @@ impl Book<'_> {
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let claim = self.record.claim(ranges, Request { holder, known }).map_err(|Refusal::Exhausted| {
-            Refused::Exhausted { pool: pool(), ranges: shortened(&ranges.to_string()) }
-        })?;
+        let claim = self.record.claim(ranges, Request { holder, family: None, known }, |_| false).map_err(
+            |Refusal::Exhausted| Refused::Exhausted { pool: pool(), ranges: shortened(&ranges.to_string()) },
+        )?;
         if let Claim::Recorded(address) = claim {
             self.size += stored(&address.to_string(), holder);
         }

@@ -1,0 +1,55 @@
+//! Addresses and their holders, found by either.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+};
+
+/// One holder for each address; a holder can have several addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    by_address: BTreeMap<IpAddr, String>,
+    by_holder: HashMap<String, BTreeSet<IpAddr>>,
+}
+
+impl Holdings {
+    pub(crate) fn len(&self) -> usize {
+        self.by_address.len()
+    }
+
+    pub(crate) fn holder(&self, address: IpAddr) -> Option<&str> {
+        self.by_address.get(&address).map(String::as_str)
+    }
+
+    /// The addresses of one holder, in numeric order.
+    pub(crate) fn of(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
+        self.by_holder.get(holder).into_iter().flatten().copied()
+    }
+
+    /// In numeric order of the addresses.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (IpAddr, &str)> {
+        self.by_address.iter().map(|(address, holder)| (*address, holder.as_str()))
+    }
+
+    /// As they stand in the status of a pool.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (String, String)> {
+        self.by_address.iter().map(|(address, holder)| (address.to_string(), holder.clone()))
+    }
+
+    /// Gives `address` to `holder`, whoever had it before.
+    pub(crate) fn insert(&mut self, address: IpAddr, holder: &str) {
+        self.remove(address);
+        self.by_address.insert(address, holder.to_owned());
+        self.by_holder.entry(holder.to_owned()).or_default().insert(address);
+    }
+
+    pub(crate) fn remove(&mut self, address: IpAddr) {
+        let Some(holder) = self.by_address.remove(&address) else { return };
+        if let Some(addresses) = self.by_holder.get_mut(&holder) {
+            addresses.remove(&address);
+            if addresses.is_empty() {
+                self.by_holder.remove(&holder);
+            }
+        }
+    }
+}

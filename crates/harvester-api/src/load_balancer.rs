@@ -159,6 +159,28 @@ pub struct AllocatedAddress {
     pub mask: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gateway: String,
+    /// The pool of the IPv6 address. An addition of ours, like the three fields below; no version writes them yet.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ipv6_pool: String,
+    #[serde(rename = "ipv6IP", skip_serializing_if = "String::is_empty")]
+    pub ipv6_ip: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ipv6_mask: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub ipv6_gateway: String,
+}
+
+impl AllocatedAddress {
+    /// Pool and address in the fields that the existing program knows. They hold an IPv4 address, or the only address of
+    /// an object that has no IPv4 address.
+    pub fn primary(&self) -> Option<(&str, &str)> {
+        (!self.ip.is_empty()).then_some((self.ip_pool.as_str(), self.ip.as_str()))
+    }
+
+    /// Pool and address in the fields for a second, IPv6 address.
+    pub fn ipv6(&self) -> Option<(&str, &str)> {
+        (!self.ipv6_ip.is_empty()).then_some((self.ipv6_pool.as_str(), self.ipv6_ip.as_str()))
+    }
 }
 
 /// One backend and its verdict.

@@ -6,4 +6,4 @@
 pub mod managers;
 mod view;
 
-pub use view::{Judged, bare, definition, judge, judge_all, record};
+pub use view::{Judged, bare, definition, judge, judge_specs, record};

@@ -1,6 +1,5 @@
 //! An `IPPool` object as the crate `ipam` sees it, and what speaks against it.
 
-use controller_kit::RawObject;
 use harvester_api::IPPool;
 use ipam::{Pool, PoolFault, RangeFault, RangeSpec, Ranges, Record, Scope, Selector};
 use kube::{Resource, ResourceExt};
@@ -58,9 +57,24 @@ pub struct Judged {
     pub blocked: Option<String>,
 }
 
+/// Whether the records of a pool are judged too. They keep nobody from drawing, and a pool may have thousands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Records {
+    Judged,
+    Ignored,
+}
+
 /// Judges a pool beside the others. Of two that disagree the older one is right (equal age: the name that comes
 /// first), so two that were created at once do not block each other.
 pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) -> Judged {
+    judge_with(pool, others, Records::Judged)
+}
+
+fn judge_with<'a>(
+    pool: &IPPool,
+    others: impl IntoIterator<Item = &'a IPPool>,
+    records: Records,
+) -> Judged {
     let own = match definition(pool) {
         Ok(own) => own,
         Err(faults) => {
@@ -76,7 +90,7 @@ pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) ->
         .filter(|other| other.name != own.name && age(other) < age(&own))
         .collect();
     let mut faults = own.faults(&older);
-    if let Some(status) = &pool.status {
+    if let (Records::Judged, Some(status)) = (records, &pool.status) {
         faults.extend(own.excluded(&status.allocated));
     }
     let overlaps = faults.iter().filter(|fault| matches!(fault, PoolFault::Overlap { .. }));
@@ -91,8 +105,8 @@ pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) ->
     }
 }
 
-/// Judges every pool of a list.
-pub fn judge_all<'a>(pools: impl IntoIterator<Item = &'a RawObject<IPPool>>) -> Vec<Judged> {
-    let pools: Vec<&IPPool> = pools.into_iter().map(|pool| &**pool).collect();
-    pools.iter().map(|pool| judge(pool, pools.iter().copied())).collect()
+/// Judges the spec of every pool of a list: everything that keeps somebody from drawing, and nothing about records.
+pub fn judge_specs<'a>(pools: impl IntoIterator<Item = &'a IPPool>) -> Vec<Judged> {
+    let pools: Vec<&IPPool> = pools.into_iter().collect();
+    pools.iter().map(|pool| judge_with(pool, pools.iter().copied(), Records::Ignored)).collect()
 }

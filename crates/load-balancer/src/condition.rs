@@ -8,26 +8,26 @@ const MESSAGE_MAX: usize = 1024;
 
 /// The Ready condition to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ready {
-    pub ready: bool,
+pub(crate) struct Ready {
+    pub(crate) ready: bool,
     /// CamelCase, for programs.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// For people; empty when ready.
-    pub message: String,
+    pub(crate) message: String,
 }
 
 impl Ready {
-    pub fn yes(reason: &'static str) -> Self {
+    pub(crate) fn yes(reason: &'static str) -> Self {
         Self { ready: true, reason, message: String::new() }
     }
 
-    pub fn no(reason: &'static str, message: impl Into<String>) -> Self {
+    pub(crate) fn no(reason: &'static str, message: impl Into<String>) -> Self {
         Self { ready: false, reason, message: message.into().chars().take(MESSAGE_MAX).collect() }
     }
 }
 
 /// The `status` of an object, made if it is not there.
-pub fn status_of(json: &mut Value) -> &mut Map<String, Value> {
+pub(crate) fn status_of(json: &mut Value) -> &mut Map<String, Value> {
     let root = json.as_object_mut().expect("an object that was read is a JSON object");
     let status = root.entry("status").or_insert_with(|| json!({}));
     if !status.is_object() {
@@ -38,7 +38,7 @@ pub fn status_of(json: &mut Value) -> &mut Map<String, Value> {
 
 /// Writes the Ready condition; `now` is RFC 3339. Other conditions stay. One that says the same already stays as it
 /// is, also one of the Go program, which gives no reason.
-pub fn write_ready(status: &mut Map<String, Value>, ready: &Ready, now: &str) {
+pub(crate) fn write_ready(status: &mut Map<String, Value>, ready: &Ready, now: &str) {
     let value = if ready.ready { "True" } else { "False" };
     let conditions = status.entry("conditions").or_insert_with(|| json!([]));
     if !conditions.is_array() {
@@ -69,7 +69,7 @@ pub fn write_ready(status: &mut Map<String, Value>, ready: &Ready, now: &str) {
 }
 
 /// Adds a finalizer, if it is not there.
-pub fn add_finalizer(json: &mut Value, name: &str) {
+pub(crate) fn add_finalizer(json: &mut Value, name: &str) {
     let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) else { return };
     let list = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if let Some(list) = list.as_array_mut().filter(|list| !list.iter().any(|finalizer| finalizer == name)) {
@@ -78,7 +78,7 @@ pub fn add_finalizer(json: &mut Value, name: &str) {
 }
 
 /// Removes a finalizer; the others stay.
-pub fn remove_finalizer(json: &mut Value, name: &str) {
+pub(crate) fn remove_finalizer(json: &mut Value, name: &str) {
     let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) else { return };
     let Some(list) = metadata.get_mut("finalizers").and_then(Value::as_array_mut) else { return };
     list.retain(|finalizer| finalizer != name);

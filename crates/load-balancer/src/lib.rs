@@ -1,33 +1,53 @@
-//! The Harvester-side load balancer: pools, LoadBalancer objects, health checks, admission webhook.
+//! The Harvester-side load balancer: pools, LoadBalancer objects, health checks.
 //!
 //! ```text
-//!                        ┌───────────── wiring: whom a change wakes ─────────────┐
-//!  watches ──► caches ───┤                                                        ▼
-//!                        │   balancer ──claim──► pool::Writers ──one PUT──► IPPool.status (rules)
-//!                        │      │ └──vm──► host_path: Service, EndpointSlice, probes
+//!                        ┌───────────── wiring: the keys that a change adds ─────────────┐
+//!  watches ──► caches ───┤                                                                ▼
+//!                        │   controller ──Orders──► pool::Writers ──one PUT──► IPPool.status (the record rules)
+//!                        │      │ └──vm──► host_datapath: Service, EndpointSlice, probes
 //!                        │      └──one PUT──► LoadBalancer: finalizer, status
-//!                        ├── sweep: records that nobody comes for
+//!                        ├── record_gc: records without load balancer
 //!                        ├── import: the pools of Harvester before 1.2
-//!                        └── machines: old finalizers, removed guest clusters
+//!                        └── vms: old finalizers, removed guest clusters
 //! ```
 //! * [`run`] is the controller as a library call; [`cli`] is the process under its production name.
+//! * Each controller sees (caches, fresh reads), decides (a pure function with a table test), and acts (one step).
+//! * One part writes each kind: `controller` LoadBalancers, their Services and slices; `pool::Writers` IPPools.
+//! * `reuse` answers whether an address may be given to another holder, for everybody who releases one.
 //! * Guest clusters' Services are unknown here: a guest cluster asks with a LoadBalancer object of type `cluster`.
-//! * Nothing polls. A settled cluster costs no request but the Lease.
-//! * [`webhook`] admits and mutates both kinds; it shares no state with the controller.
+//! * Nothing polls. A settled cluster costs no request but the Lease and the questions about rights.
 
-pub mod balancer;
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+
+mod address_index;
+mod caches;
 pub mod cli;
-pub mod condition;
-pub mod context;
-pub mod host_path;
-pub mod import;
-mod insist;
-pub mod machines;
-pub mod pool;
-mod put_back;
+mod condition;
+mod controller;
+mod host_datapath;
+mod import;
+mod ownership;
+mod pool;
+mod record_gc;
+mod reuse;
 mod run;
-pub mod sweep;
+mod status_reverted;
+mod vms;
 mod wiring;
 
-pub use context::Config;
 pub use run::{ElectionTimes, Error, Parts, run};
+
+/// The choices of the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Workers for each queue.
+    pub workers: usize,
+    /// Backend addresses in here are used only on a NIC of the pod network.
+    pub pod_cidrs: Vec<IpNet>,
+    /// Backend addresses in here are never used.
+    pub service_cidrs: Vec<IpNet>,
+    /// Address of the endpoint that swallows traffic while no backend is ready.
+    pub dummy_endpoint: Ipv4Addr,
+}

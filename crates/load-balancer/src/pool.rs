@@ -1,18 +1,26 @@
 //! Pools: the record of who holds which address, and everything that is written to an `IPPool`.
 //!
 //! ```text
-//! claim, release, refresh ──► Writers ──► one task for each pool ──► batch::decide ──► one PUT ──► answers
-//!                                              ▲                                         │
-//!                                              └── conflict: read afresh, decide again ──┘
+//! load balancer ──► Orders ─┐
+//! pool, record GC, import ──┴─► Writers ──► one task for each pool ──► batch::decide ──► one PUT ──► answers
+//!                                                ▲                                         │
+//!                                                └── conflict: read afresh, decide again ──┘
 //! ```
 //! The record rules: an address is held if and only if it is a key of `status.allocated`. Only the task of a pool
-//! writes it, so our own claims never meet in a conflict, and what waits while a PUT is under way shares the next.
+//! writes it, so our own claims never meet in a conflict, and what arrives while a PUT is under way shares the next.
 
-pub mod batch;
-pub mod controller;
-pub mod waiting;
+pub(crate) mod batch;
+pub(crate) mod claims;
+pub(crate) mod controller;
+pub(crate) mod index;
+pub(crate) mod orders;
+pub(crate) mod orphans;
+pub(crate) mod waiters;
 mod writer;
 
-pub use batch::{Answer, Given, Order, Refused};
-pub use waiting::{News, WaitingFor, WaitingRoom};
-pub use writer::{Failure, Writers};
+pub(crate) use batch::{Order, Refused};
+pub(crate) use index::PoolIndex;
+pub(crate) use orders::Orders;
+pub(crate) use orphans::Orphans;
+pub(crate) use waiters::{PoolWaiters, WaitingFor};
+pub(crate) use writer::{Failure, Writers};

@@ -2,44 +2,41 @@
 
 use std::{
     net::SocketAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
 use ::http::{HeaderValue, Request, header::USER_AGENT};
 use controller_kit::{
-    Cache, ObjectKey, RawObject, Recorder,
+    Cache, RawObject, Recorder,
     election::{self, Election, Identity},
 };
-use harvester_api::{
-    IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, WorkloadType, annotations, labels, names,
-};
+use harvester_api::names;
 use health_check::Dial;
-use k8s_openapi::{
-    api::{
-        core::v1::{ConfigMap, Service},
-        discovery::v1::EndpointSlice,
-    },
-    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, client::Body, runtime::watcher};
-use program::{Clock, TaskGroup, health::Health, http};
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Wanted},
+    health::Health,
+    http,
+};
 use prometheus_client::registry::Registry;
-use serde_json::Map;
 use tokio::net::TcpListener;
 
 use crate::{
-    balancer,
-    context::{Caches, Config, Context},
-    host_path::HostPath,
-    import,
-    insist::insist,
-    machines, pool,
-    sweep::Sweep,
-    wiring::{self, Queues},
+    Config,
+    caches::Caches,
+    controller::{self, Controller},
+    host_datapath::{
+        HostDatapath,
+        host_addresses::{self, HostAddresses},
+    },
+    import::{self, Import},
+    pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
+    record_gc::RecordGc,
+    vms::{self, VmWatch},
+    wiring::{Queues, Wiring},
 };
 
 /// What the controller needs of the world.
@@ -104,16 +101,18 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     if let Some(listener) = metrics {
         http::serve(&tasks, listener, health, registry.clone());
     }
+    let wanted = Wanted {
+        rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],
+        fields: vec![controller::BACKENDS_FIELD],
+    };
+    let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
     let inner = tasks.child();
     let lead = election::lead(client.clone(), election, clock, &tasks, |leadership| {
         let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {
             let client = leadership.client(client);
-            if stop
-                .run_until_cancelled(start(client, clock, dial, seed, config, &inner, &registry))
-                .await
-                .is_some()
-            {
+            let parts = Start { client, clock, dial, seed, config, capabilities, registry: &registry };
+            if stop.run_until_cancelled(start(parts, &inner)).await.is_some() {
                 stop.cancelled().await;
             }
             inner.end().await;
@@ -124,7 +123,7 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     Ok(outcome?)
 }
 
-/// The client under our name, which tells our records from those of other programs (see [`crate::sweep`]).
+/// The client under our name, which tells our records from those of other programs (see `record_gc`).
 fn named(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let name = HeaderValue::from_static(ip_pools::managers::OURS);
@@ -136,168 +135,132 @@ fn named(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-async fn start(
+/// What the leader starts with.
+struct Start<'a> {
     client: Client,
     clock: Clock,
     dial: Dial,
     seed: u64,
     config: Config,
-    tasks: &TaskGroup,
-    registry: &Mutex<Registry>,
-) {
-    let caches = watch(tasks, &client);
+    capabilities: Capabilities,
+    registry: &'a Mutex<Registry>,
+}
+
+async fn start(parts: Start<'_>, tasks: &TaskGroup) {
+    let Start { client, clock, dial, seed, config, capabilities, registry } = parts;
+    let caches = Caches::watch(tasks, &client);
     let import_map =
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let config_maps: Cache<RawObject<ConfigMap>> =
         Cache::start(tasks, Api::namespaced(client.clone(), names::KUBE_SYSTEM), import_map);
-    tokio::join!(
-        caches.pools.ready(),
-        caches.balancers.ready(),
-        caches.services.ready(),
-        caches.slices.ready(),
-        config_maps.ready(),
-    );
+    tokio::join!(caches.ready(), config_maps.ready(), capabilities.known());
 
     let queues = Queues::default();
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
-    let host_path = HostPath::start(tasks, &client, dial, seed, queues.balancers.clone()).await;
-    let cx = Arc::new(Context {
-        backends_known: knows_backends(&client).await,
-        pools: pool::Writers::new(
-            client.clone(),
-            clock,
-            tasks.clone(),
-            caches.pools.clone(),
-            caches.balancers.clone(),
-        ),
-        recorder: Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock),
-        queue: queues.balancers.clone(),
-        waiting: pool::WaitingRoom::default(),
-        machines_listed: AtomicBool::new(false),
-        tasks: tasks.clone(),
-        client,
-        clock,
-        config,
-        caches,
-        host_path,
+    // before all other subscribers: who is woken by a change finds it there
+    let index = PoolIndex::follow(&caches.pools, &caches.load_balancers);
+    let host = HostAddresses::watch(tasks, &client, capabilities.clone()).await;
+    let orphans = Orphans::counted_by(queues.orphans.clone());
+    let writers = Writers::new(client.clone(), clock, tasks.clone(), &caches, index.clone(), orphans.clone());
+    let orders = Orders::new(writers.clone(), queues.load_balancers.clone());
+    let waiters = PoolWaiters::default();
+    let recorder = Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock);
+    let import = Arc::new(Import {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        config_maps: config_maps.clone(),
+        pools: caches.pools.clone(),
+        writers: writers.clone(),
     });
-
-    // before anybody asks for an address: those who had one should find it remembered
-    if let Err(error) = import::reconcile(cx.clone(), config_maps.clone()).await {
+    // before the first claim: holders find the addresses that they had in the history
+    if let Err(error) = import.reconcile().await {
         tracing::warn!(error = &error as &dyn std::error::Error, "will be tried again");
         queues.imports.add(import::key());
     }
-    wiring::connect(&cx, &queues, &config_maps);
-    work(&cx, &queues, config_maps, tasks);
-    announce_machines(&cx, tasks);
+    let dummy_endpoint = config.dummy_endpoint;
+    let workers = config.workers;
+    let datapath =
+        HostDatapath::start(tasks, dial, seed, config, &caches, &index, host, &queues.load_balancers);
+    let wiring = Wiring {
+        caches: &caches,
+        queues: &queues,
+        config_maps: &config_maps,
+        capabilities: &capabilities,
+        waiters: &waiters,
+        orders: &orders,
+        orphans: &orphans,
+    };
+    wiring.connect();
+    let controller = Controller {
+        client: client.clone(),
+        clock,
+        recorder: recorder.clone(),
+        capabilities,
+        vm_watch: VmWatch::start(tasks, &caches, &queues.load_balancers),
+        index,
+        orders,
+        waiters,
+        orphans,
+        datapath,
+        pools: queues.pools.clone(),
+        dummy_endpoint,
+        caches: caches.clone(),
+    };
+    let pool_controller = PoolController {
+        client: client.clone(),
+        recorder: recorder.clone(),
+        pools: caches.pools.clone(),
+        writers: writers.clone(),
+    };
+    let record_gc = RecordGc::new(client.clone(), recorder, &caches, writers, queues.foreign.clone());
+    work(tasks, workers, &queues, controller, pool_controller, record_gc, import);
+    work_on_vms(tasks, &queues, &client, &caches);
     tracing::info!(
-        balancers = cx.caches.balancers.list().len(),
-        pools = cx.caches.pools.list().len(),
-        backends_in_status = cx.backends_known,
+        load_balancers = caches.load_balancers.list().len(),
+        pools = caches.pools.list().len(),
         "at work"
     );
 }
 
-/// Watches all namespaces; what nobody reads of VMs is not kept.
-fn watch(tasks: &TaskGroup, client: &Client) -> Caches {
-    let any = watcher::Config::default;
-    let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
-    let all = || client.clone();
-    Caches {
-        balancers: Cache::<RawObject<LoadBalancer>>::start(tasks, Api::all(all()), any()),
-        pools: Cache::<RawObject<IPPool>>::start(tasks, Api::all(all()), any()),
-        services: Cache::<RawObject<Service>>::start(tasks, Api::all(all()), ours()),
-        slices: Cache::<RawObject<EndpointSlice>>::start(tasks, Api::all(all()), ours()),
-        vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
-        vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
-    }
-}
-
-fn trim_vmi(vmi: &mut VirtualMachineInstance) {
-    vmi.metadata.annotations = None;
-    vmi.metadata.owner_references = None;
-    vmi.spec.rest = Map::new();
-    if let Some(status) = &mut vmi.status {
-        status.rest = Map::new();
-        status.conditions = Vec::new();
-        status.migration_state = None;
-        for interface in &mut status.interfaces {
-            interface.rest = Map::new();
-        }
-    }
-}
-
-fn trim_vm(vm: &mut VirtualMachine) {
-    vm.spec.rest = Map::new();
-    vm.status = None;
-    vm.metadata.owner_references = None;
-    if let Some(all) = &mut vm.metadata.annotations {
-        all.retain(|key, _| key == annotations::REMOVE_ALL_PVCS);
-    }
-}
-
-/// Whether the CRD in this cluster has the field `status.backends`. Where it may not be read, it has not.
-async fn knows_backends(client: &Client) -> bool {
-    const NAME: &str = "loadbalancers.loadbalancer.harvesterhci.io";
-    let api = Api::<CustomResourceDefinition>::all(client.clone());
-    let crd = match insist("read the CRD of load balancers", || api.get_opt(NAME)).await {
-        Ok(crd) => crd,
-        Err(error) => {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "may not read CRD {NAME}: no backends in status"
-            );
-            None
-        }
-    };
-    let versions = crd.map(|crd| crd.spec.versions).unwrap_or_default();
-    versions.into_iter().filter(|version| version.name == "v1beta1").any(|version| {
-        let root = version.schema.and_then(|schema| schema.open_api_v3_schema);
-        let status = root.and_then(|root| root.properties?.remove("status"));
-        status.and_then(|status| status.properties).is_some_and(|fields| fields.contains_key("backends"))
-    })
-}
-
-fn work(cx: &Arc<Context>, queues: &Queues, config_maps: Cache<RawObject<ConfigMap>>, tasks: &TaskGroup) {
-    let workers = cx.config.workers;
-    let on = |cx: &Arc<Context>| cx.clone();
-    let (a, b, c, d, e, f, g) = (on(cx), on(cx), on(cx), on(cx), on(cx), on(cx), on(cx));
-    let sweep = Arc::new(Sweep::new(queues.foreign.clone()));
-    queues.balancers.run(tasks, workers, move |key| balancer::reconcile(a.clone(), key));
-    queues.pools.run(tasks, workers, move |key| pool::controller::reconcile(b.clone(), key));
-    queues.sweeps.run(tasks, 1, move |key| {
-        let (sweep, cx) = (sweep.clone(), c.clone());
-        async move { sweep.reconcile(cx, key).await }
+fn work(
+    tasks: &TaskGroup,
+    workers: usize,
+    queues: &Queues,
+    controller: Controller,
+    pool_controller: PoolController,
+    record_gc: RecordGc,
+    import: Arc<Import>,
+) {
+    let (controller, pool_controller) = (Arc::new(controller), Arc::new(pool_controller));
+    let record_gc = Arc::new(record_gc);
+    queues.load_balancers.run(tasks, workers, move |key| {
+        let controller = controller.clone();
+        async move { controller.reconcile(key).await }
     });
-    queues.vms.run(tasks, MACHINE_WORKERS, move |key| machines::reconcile_vm(d.clone(), key));
-    queues.vmis.run(tasks, MACHINE_WORKERS, move |key| machines::reconcile_vmi(e.clone(), key));
-    queues.removed_clusters.run(tasks, 1, move |key| machines::reconcile_removed_cluster(f.clone(), key));
-    queues.imports.run(tasks, 1, move |_| import::reconcile(g.clone(), config_maps.clone()));
+    queues.pools.run(tasks, workers, move |key| {
+        let controller = pool_controller.clone();
+        async move { controller.reconcile(key).await }
+    });
+    queues.records.run(tasks, 1, move |key| {
+        let record_gc = record_gc.clone();
+        async move { record_gc.reconcile(key).await }
+    });
+    queues.imports.run(tasks, 1, move |_| {
+        let import = import.clone();
+        async move { import.reconcile().await }
+    });
 }
 
-/// Taking old finalizers off a few thousand machines is no hurry.
-const MACHINE_WORKERS: usize = 2;
+/// Taking old finalizers off a few thousand VMs is no hurry.
+const VM_WORKERS: usize = 2;
 
-/// Objects with a host path begin when the machines are known; while those cannot be listed, they say so.
-fn announce_machines(cx: &Arc<Context>, tasks: &TaskGroup) {
-    let cx = cx.clone();
-    tasks.spawn_until_stop(async move {
-        let wake = || {
-            let all = cx.caches.balancers.list();
-            let of_machines = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
-            of_machines.for_each(|lb| cx.queue.add(ObjectKey::of(&**lb)));
-        };
-        let (mut troubles, mut told) = (cx.caches.vmis.troubles(), None);
-        loop {
-            tokio::select! {
-                () = cx.caches.vmis.ready() => break,
-                trouble = troubles.wait_for(|trouble| *trouble != told) => {
-                    told = trouble.expect("the cache holds the sender").clone();
-                }
-            }
-            wake();
-        }
-        cx.machines_listed.store(true, Ordering::Release);
-        wake();
-    });
+fn work_on_vms(tasks: &TaskGroup, queues: &Queues, client: &Client, caches: &Caches) {
+    let (used, vms) = (client.clone(), caches.vms.clone());
+    queues.vms.run(tasks, VM_WORKERS, move |key| vms::reconcile_vm(used.clone(), vms.clone(), key));
+    let (used, vmis) = (client.clone(), caches.vmis.clone());
+    queues.vmis.run(tasks, VM_WORKERS, move |key| vms::reconcile_vmi(used.clone(), vmis.clone(), key));
+    let (used, load_balancers) = (client.clone(), caches.load_balancers.clone());
+    queues
+        .removed_clusters
+        .run(tasks, 1, move |key| vms::reconcile_removed_cluster(used.clone(), load_balancers.clone(), key));
 }

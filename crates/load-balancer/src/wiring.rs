@@ -1,37 +1,45 @@
-//! Whom a change wakes. Nothing asks again by itself: what is waited for is watched, and the watch is tied to a queue
-//! here.
+//! The keys that a change adds to the queues. No controller polls: it watches the objects that it waits for, and here the
+//! watches are tied to the queues.
 //!
 //! ```text
-//! LoadBalancer ──► its own key; pools that it left, to the sweep
-//! IPPool       ──► its own key; those who wait; those whose record it lost; other pools when its spec changed
+//! LoadBalancer ──► its own key; the pool that it left, for the record garbage collector
+//! IPPool       ──► its own key; load balancers that wait, or that lost their record; all pools when its spec changed
 //! VM, VMI      ──► their own key while they carry an old finalizer; a guest cluster that is being removed
 //! ConfigMap    ──► the import
-//! (Services, EndpointSlices and VMIs also wake LoadBalancers: `host_path::HostPath::subscribe`)
+//! rights, CRD  ──► LoadBalancers of type vm, and those that are gone and have an orphaned Service
+//! (Services, EndpointSlices, VMIs and addresses also wake LoadBalancers: `host_datapath`)
 //! ```
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, atomic::AtomicI64},
+    sync::{Arc, Mutex, atomic::AtomicI64},
 };
 
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
-use harvester_api::{IPPool, LoadBalancer, annotations, finalizers};
+use harvester_api::{IPPool, LoadBalancer, WorkloadType, annotations, finalizers};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Resource, ResourceExt};
+use program::capabilities::Capabilities;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{family::Family, gauge::Gauge},
     registry::Registry,
 };
 
-use crate::{context::Context, host_path::HostPath, machines, pool::waiting};
+use crate::{
+    caches::Caches,
+    controller,
+    host_datapath::HostDatapath,
+    pool::{Orders, Orphans, PoolWaiters, waiters},
+    vms,
+};
 
-/// The queues of the controller; the name of what waits in them is their item.
+/// The queues of the controllers; their items are names of objects.
 #[derive(Default)]
 pub(crate) struct Queues {
-    pub(crate) balancers: Queue<ObjectKey>,
+    pub(crate) load_balancers: Queue<ObjectKey>,
     pub(crate) pools: Queue<ObjectKey>,
-    pub(crate) sweeps: Queue<ObjectKey>,
+    pub(crate) records: Queue<ObjectKey>,
     pub(crate) vms: Queue<ObjectKey>,
     pub(crate) vmis: Queue<ObjectKey>,
     pub(crate) removed_clusters: Queue<ObjectKey>,
@@ -39,6 +47,8 @@ pub(crate) struct Queues {
     usage: Usage,
     /// Records that other programs made in our pools.
     pub(crate) foreign: Gauge<i64, AtomicI64>,
+    /// Services without load balancer that our role may not delete.
+    pub(crate) orphans: Gauge<i64, AtomicI64>,
 }
 
 #[derive(Clone, Default)]
@@ -55,7 +65,8 @@ struct PoolLabel {
 impl Queues {
     /// Adds counters of the queues and the numbers of the pools.
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let named = [("balancers", &self.balancers), ("pools", &self.pools), ("sweeps", &self.sweeps)];
+        // names that are out: dashboards know them
+        let named = [("balancers", &self.load_balancers), ("pools", &self.pools), ("sweeps", &self.records)];
         for (name, queue) in named {
             queue.metrics().register(registry, name);
         }
@@ -66,6 +77,11 @@ impl Queues {
             self.foreign.clone(),
         );
         registry.register(
+            "services_orphaned",
+            "Services without load balancer that our role may not delete; their addresses stay held",
+            self.orphans.clone(),
+        );
+        registry.register(
             "pool_addresses_available",
             "Addresses that nobody holds",
             self.usage.available.clone(),
@@ -73,49 +89,94 @@ impl Queues {
     }
 }
 
-/// Ties caches to queues, for what is there and for all that comes.
-pub(crate) fn connect(cx: &Arc<Context>, queues: &Queues, config_maps: &Cache<RawObject<ConfigMap>>) {
-    let (pools, balancers) = (queues.pools.clone(), queues.balancers.clone());
-    let (sweeps, usage) = (queues.sweeps.clone(), queues.usage.clone());
-    let (waiting_room, all) = (cx.waiting.clone(), cx.caches.pools.clone());
-    cx.caches.pools.on_change(move |change| {
-        usage.note(change);
-        sweeps.add(change.key.clone());
-        lost_holders(change).into_iter().for_each(|key| balancers.add(key));
-        if needs_refresh(change) {
-            pools.add(change.key.clone());
-        }
-        if concerns_others(change) {
-            all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
-        }
-        if let Some(news) = waiting::news(object(&change.old), object(&change.new)) {
-            waiting_room.called_by(&change.key.name, news).into_iter().for_each(|key| balancers.add(key));
-        }
-    });
+/// What a change asks besides the caches.
+pub(crate) struct Wiring<'a> {
+    pub(crate) caches: &'a Caches,
+    pub(crate) queues: &'a Queues,
+    pub(crate) config_maps: &'a Cache<RawObject<ConfigMap>>,
+    pub(crate) capabilities: &'a Capabilities,
+    pub(crate) waiters: &'a PoolWaiters,
+    pub(crate) orders: &'a Orders,
+    pub(crate) orphans: &'a Orphans,
+}
 
-    let (balancers, sweeps) = (queues.balancers.clone(), queues.sweeps.clone());
-    cx.caches.balancers.on_change(move |change| {
-        balancers.add(change.key.clone());
-        left_pool(change).into_iter().for_each(|pool| sweeps.add(ObjectKey::new("", pool)));
-    });
+impl Wiring<'_> {
+    /// Ties caches to queues, for the objects that are there and for all changes to come.
+    pub(crate) fn connect(&self) {
+        self.connect_pools();
+        let Self { caches, queues, config_maps, .. } = self;
+        let (load_balancers, records) = (queues.load_balancers.clone(), queues.records.clone());
+        caches.load_balancers.on_change(move |change| {
+            load_balancers.add(change.key.clone());
+            left_pool(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
+        });
 
-    let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
-    cx.caches.vms.on_change(move |change| {
-        if change.new.as_ref().is_some_and(|vm| machines::marked_vm(vm)) {
-            vms.add(change.key.clone());
-        }
-        machines::removed_cluster(change).into_iter().for_each(|cluster| clusters.add(cluster));
-    });
-    let vmis = queues.vmis.clone();
-    cx.caches.vmis.on_change(move |change| {
-        if change.new.as_ref().is_some_and(|vmi| machines::marked_vmi(vmi)) {
-            vmis.add(change.key.clone());
-        }
-    });
+        let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
+        caches.vms.on_change(move |change| {
+            if change.new.as_ref().is_some_and(|vm| vms::marked_vm(vm)) {
+                vms.add(change.key.clone());
+            }
+            vms::removed_cluster(change).into_iter().for_each(|cluster| clusters.add(cluster));
+        });
+        let vmis = queues.vmis.clone();
+        caches.vmis.on_change(move |change| {
+            if change.new.as_ref().is_some_and(|vmi| vms::marked_vmi(vmi)) {
+                vmis.add(change.key.clone());
+            }
+        });
 
-    let imports = queues.imports.clone();
-    config_maps.on_change(move |change| imports.add(change.key.clone()));
-    HostPath::subscribe(&cx.caches, &queues.balancers);
+        let imports = queues.imports.clone();
+        config_maps.on_change(move |change| imports.add(change.key.clone()));
+        HostDatapath::subscribe(caches, &queues.load_balancers);
+        self.connect_capabilities();
+    }
+
+    fn connect_pools(&self) {
+        let Self { caches, queues, waiters, orders, .. } = self;
+        let (pools, load_balancers) = (queues.pools.clone(), queues.load_balancers.clone());
+        let (records, usage) = (queues.records.clone(), queues.usage.clone());
+        let (waiters, orders, all) = ((*waiters).clone(), (*orders).clone(), caches.pools.clone());
+        caches.pools.on_change(move |change| {
+            usage.note(change);
+            records.add(change.key.clone());
+            let lost = lost_holders(change);
+            if needs_refresh(change) || !lost.is_empty() {
+                pools.add(change.key.clone());
+            }
+            lost.into_iter().for_each(|key| load_balancers.add(key));
+            if concerns_others(change) {
+                all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
+            }
+            if let Some(news) = waiters::news(object(&change.old), object(&change.new)) {
+                for key in waiters.concerned_by(&change.key.name, news) {
+                    orders.outdate(&key);
+                    load_balancers.add(key);
+                }
+            }
+        });
+    }
+
+    /// A right that is granted or taken away changes how Services go; the CRD, what the status may say.
+    fn connect_capabilities(&self) {
+        let (capabilities, all) = (self.capabilities.clone(), self.caches.load_balancers.clone());
+        let (orphans, queue) = (self.orphans.clone(), self.queues.load_balancers.clone());
+        let ask = {
+            let capabilities = capabilities.clone();
+            move || controller::Allowed::of(&capabilities)
+        };
+        let before = Mutex::new(ask());
+        capabilities.on_change(move || {
+            let now = ask();
+            let before =
+                std::mem::replace(&mut *before.lock().expect("no panic while rights are compared"), now);
+            if before != now {
+                let all = all.list();
+                let of_vms = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
+                of_vms.for_each(|lb| queue.add(ObjectKey::of(&**lb)));
+                orphans.list().into_iter().for_each(|key| queue.add(key));
+            }
+        });
+    }
 }
 
 fn object(pool: &Option<Arc<RawObject<IPPool>>>) -> Option<&IPPool> {
@@ -134,7 +195,6 @@ fn needs_refresh(change: &Change<RawObject<IPPool>>) -> bool {
         || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
         || !new.finalizers().iter().any(|name| name == finalizers::IP_POOL)
         || !counted
-        || !lost_holders(change).is_empty()
 }
 
 /// Whether ranges or scopes of other pools may be right or wrong because of this change.
@@ -160,7 +220,7 @@ fn lost_holders(change: &Change<RawObject<IPPool>>) -> BTreeSet<ObjectKey> {
 
 /// The pool that an object's status named before and does not name now.
 fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
-    let of = |lb: &Arc<RawObject<LoadBalancer>>| crate::balancer::address::allocated(lb);
+    let of = |lb: &Arc<RawObject<LoadBalancer>>| controller::address::allocated(lb);
     let before = change.old.as_ref().and_then(of)?;
     let after = change.new.as_ref().and_then(of);
     (after.as_ref() != Some(&before)).then_some(before.ip_pool)
@@ -219,7 +279,7 @@ mod tests {
         let refresh = |old: Option<Arc<RawObject<IPPool>>>, new| needs_refresh(&change(old, Some(new)));
         assert!(!refresh(Some(pool(&one, 8)), pool(&two, 7)));
         assert!(refresh(Some(pool(&one, 8)), pool(&two, 8)), "somebody wrote wrong numbers");
-        assert!(refresh(Some(pool(&two, 7)), pool(&one, 8)), "a record went");
+
         assert!(refresh(None, pool(&one, 8)));
         let mut bare = pool(&one, 8).json();
         bare["metadata"]["finalizers"] = json!([]);
@@ -227,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sweep_hears_of_the_pool_that_an_object_left() {
+    fn the_record_garbage_collector_hears_of_the_pool_that_an_object_left() {
         let lb = |pool: &str, ip: &str| {
             let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {},
                 "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}});

@@ -5,10 +5,10 @@
 mod component {
     mod addresses;
     mod faults;
-    mod host_path;
+    mod fixtures;
+    mod host_datapath;
     mod import;
     mod lab;
-    mod machines;
     mod repair;
-    mod stage;
+    mod vms;
 }

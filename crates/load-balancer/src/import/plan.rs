@@ -10,8 +10,6 @@ use kube::{ResourceExt, core::Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use ip_pools;
-
 /// Name of the pool for everybody.
 const GLOBAL: &str = "global";
 /// Longest text of the annotation that lists what could not be imported.
@@ -25,20 +23,40 @@ pub(super) struct InUse {
     pub(super) address: IpAddr,
 }
 
+/// What the import depends on.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// The data of the ConfigMap.
+    pub(super) data: BTreeMap<String, String>,
+    pub(super) in_use: Vec<InUse>,
+    /// A sentence for each ConfigMap of addresses in use that cannot be read.
+    pub(super) unread: Vec<String>,
+    /// The pools that are there already, by name.
+    pub(super) pools: BTreeMap<String, IPPool>,
+}
+
 /// What to do.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    pub(super) pools: Vec<IPPool>,
-    /// Pool, address and holder, for pools that are there already.
-    pub(super) remember: Vec<(String, IpAddr, String)>,
-    /// What could not be understood, one line each.
+    pub(super) create: Vec<IPPool>,
+    pub(super) remember: Vec<Remembered>,
+    /// What cannot be imported, one line each.
     pub(super) faults: Vec<String>,
 }
 
-/// Decides, from the data of the ConfigMap and the addresses in use.
-pub(super) fn decide(data: Option<&BTreeMap<String, String>>, in_use: &[InUse]) -> Plan {
+/// An address in use, for the history of a pool that is there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Remembered {
+    pub(super) pool: String,
+    pub(super) address: IpAddr,
+    pub(super) holder: String,
+}
+
+/// Decides. A pool that is there already stays as it is, and only learns which addresses were in use.
+pub(super) fn decide(seen: &Seen) -> Plan {
+    let Seen { data, in_use, unread, pools } = seen;
     let addresses: Vec<_> = in_use.iter().map(|entry| entry.address).collect();
-    let legacy = Legacy::read(data.into_iter().flatten(), &addresses);
+    let legacy = Legacy::read(data, &addresses);
     let mut plan =
         Plan { faults: legacy.faults.iter().map(ToString::to_string).collect(), ..Plan::default() };
     let mut records: BTreeMap<&str, (Ranges, Record)> = BTreeMap::new();
@@ -49,23 +67,35 @@ pub(super) fn decide(data: Option<&BTreeMap<String, String>>, in_use: &[InUse]) 
         }
     }
     for InUse { namespace, service, address } in in_use {
+        let covers = |ranges: &Ranges| ranges.covering(*address).is_some();
         let home = [namespace.as_str(), GLOBAL]
             .into_iter()
-            .find(|name| records.get(name).is_some_and(|(ranges, _)| ranges.covering(*address).is_some()));
-        if let Some(name) = home {
+            .find(|name| records.get(name).is_some_and(|(ranges, _)| covers(ranges)));
+        if let Some((name, (_, record))) = home.and_then(|name| Some((name, records.get_mut(name)?))) {
             let holder = format!("{namespace}/{service}");
-            records.get_mut(name).expect("just found").1.remember(*address, &holder);
-            plan.remember.push((name.to_owned(), *address, holder));
+            record.remember(*address, &holder);
+            let status = pools.get(name).map(|pool| pool.status.clone().unwrap_or_default());
+            let text = address.to_string();
+            if status.is_some_and(|status| {
+                !status.allocated.contains_key(&text) && !status.allocated_history.contains_key(&text)
+            }) {
+                plan.remember.push(Remembered { pool: name.to_owned(), address: *address, holder });
+            }
         }
     }
     for (name, (ranges, record)) in records {
-        plan.pools.push(pool(name, &legacy.pools[name], &ranges, &record));
+        let pool = pool(name, &legacy.pools[name], &ranges, &record);
+        match pools.get(name) {
+            Some(there) => plan.faults.extend(lacks(&pool, there)),
+            None => plan.create.push(pool),
+        }
     }
+    plan.faults.extend(unread.iter().cloned());
     plan
 }
 
-/// What the pool `there`, which has the name already, does not give of what the ConfigMap says.
-pub(super) fn lacks(wanted: &IPPool, there: &IPPool) -> Option<String> {
+/// What the pool `there`, which has the name already, does not give of the ConfigMap's pool.
+fn lacks(wanted: &IPPool, there: &IPPool) -> Option<String> {
     let name = wanted.name_any();
     let wanted = ip_pools::definition(wanted).ok()?;
     let there = ip_pools::definition(there).unwrap_or_else(|_| ip_pools::bare(there));
@@ -160,7 +190,7 @@ pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String
 
 /// Whether the server will give the same answer to the same object again. A webhook's denial comes as 500 from the Go
 /// program, like the failure to reach a webhook.
-pub(super) fn final_refusal(status: &Status) -> bool {
+pub(super) fn is_final_refusal(status: &Status) -> bool {
     // rights that are missing today may be there tomorrow: 401 and 403 are about us, not about the object
     let about_the_object = (400..500).contains(&status.code) && !matches!(status.code, 401 | 403 | 409 | 429);
     about_the_object || status.message.contains("denied the request")
@@ -191,6 +221,10 @@ mod tests {
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
+    fn decided(entries: &[(&str, &str)], in_use: &[InUse]) -> Plan {
+        decide(&Seen { data: data(entries), in_use: in_use.to_vec(), ..Seen::default() })
+    }
+
     fn entries(namespace: &str, vips: &[(&str, &str)]) -> Vec<InUse> {
         let services = vips.iter().map(
             |(vip, name)| json!({"vip": vip, "port": 80, "type": "tcp", "uid": "u", "serviceName": name}),
@@ -203,18 +237,15 @@ mod tests {
     }
 
     fn history<'a>(plan: &'a Plan, pool: &str) -> Vec<(&'a str, &'a str)> {
-        let pool = plan.pools.iter().find(|candidate| candidate.name_any() == pool).unwrap();
+        let pool = plan.create.iter().find(|candidate| candidate.name_any() == pool).unwrap();
         let history = &pool.status.as_ref().unwrap().allocated_history;
         history.iter().map(|(address, holder)| (address.as_str(), holder.as_str())).collect()
     }
 
     #[test]
     fn a_pool_serves_its_namespace_and_the_global_one_everybody() {
-        let plan = decide(
-            Some(&data(&[("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")])),
-            &[],
-        );
-        let [default, global] = plan.pools.as_slice() else { panic!("{:?}", plan.pools) };
+        let plan = decided(&[("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")], &[]);
+        let [default, global] = plan.create.as_slice() else { panic!("{:?}", plan.create) };
         let scope = |namespace: &str| PoolScope {
             project: "*".into(),
             namespace: namespace.into(),
@@ -244,10 +275,10 @@ mod tests {
         #[case] namespace: &str,
         #[case] lack: Option<&str>,
     ) {
-        let plan = decide(Some(&data(&[("cidr-default", "192.168.10.0/24")])), &[]);
+        let plan = decided(&[("cidr-default", "192.168.10.0/24")], &[]);
         let scope = json!([{"namespace": namespace, "project": "*", "guestCluster": "*"}]);
         let there = json!({"metadata": {"name": "default"}, "spec": {"ranges": ranges, "selector": {"scope": scope}}});
-        let found = lacks(&plan.pools[0], &serde_json::from_value(there).unwrap());
+        let found = lacks(&plan.create[0], &serde_json::from_value(there).unwrap());
         assert_eq!(found.is_some(), lack.is_some(), "{found:?}");
         assert!(lack.is_none_or(|part| found.as_deref().unwrap_or_default().contains(part)), "{found:?}");
     }
@@ -257,28 +288,37 @@ mod tests {
         let mut in_use =
             entries("default", &[("192.168.10.73", "lb2"), ("192.168.0.162", "lb1"), ("0.0.0.0", "lb0")]);
         in_use.extend(entries("harvester-system", &[("192.168.0.16", "lb3"), ("192.168.10.7", "lb4")]));
-        let map = data(&[("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")]);
-        let plan = decide(Some(&map), &in_use);
+        let map = [("cidr-default", "192.168.10.0/24"), ("cidr-global", "192.168.0.0/24")];
+        let plan = decided(&map, &in_use);
         assert_eq!(history(&plan, "default"), [("192.168.10.73", "default/lb2")]);
         assert_eq!(
             history(&plan, "global"),
             [("192.168.0.16", "harvester-system/lb3"), ("192.168.0.162", "default/lb1")]
         );
-        assert_eq!(plan.remember.len(), 3);
+        assert_eq!(plan.remember, [], "the new pools come with their history");
+        let pools = plan.create.iter().map(|pool| {
+            let mut there = pool.clone();
+            there.status = (pool.name_any() == "global").then(|| pool.status.clone().unwrap());
+            (pool.name_any(), there)
+        });
+        let seen = Seen { data: data(&map), in_use, pools: pools.collect(), ..Seen::default() };
+        let again = decide(&seen);
+        assert_eq!((again.create.len(), again.faults.len()), (0, 0));
+        let remembered: Vec<_> = again.remember.iter().map(|entry| (&*entry.pool, &*entry.holder)).collect();
+        assert_eq!(remembered, [("default", "default/lb2")], "a pool that was there and does not know it");
     }
 
     // pitfalls-load-balancer.md IM-1: any of these ended the Go program, again and again
     #[test]
     fn bad_entries_are_named_and_the_others_imported() {
-        let map =
-            data(&[("nodash", "x"), ("cidr-a", "10.0.1.0/24, nonsense"), ("range-b", "10.0.2.7-10.0.2.7")]);
+        let map = [("nodash", "x"), ("cidr-a", "10.0.1.0/24, nonsense"), ("range-b", "10.0.2.7-10.0.2.7")];
         let unreadable = services("a", "not json").unwrap_err();
         assert!(
             unreadable.starts_with("ConfigMap a/kubevip, kubevip-services cannot be read"),
             "{unreadable}"
         );
-        let plan = decide(Some(&map), &[]);
-        assert_eq!(plan.pools.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b"]);
+        let plan = decided(&map, &[]);
+        assert_eq!(plan.create.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(plan.faults.len(), 2);
         let mut json = json!({"metadata": {}});
         mark(&mut json, &plan.faults);
@@ -290,8 +330,8 @@ mod tests {
 
     #[test]
     fn a_map_without_data_is_done_at_once() {
-        let plan = decide(None, &[]);
-        assert!(plan.pools.is_empty() && plan.faults.is_empty());
+        let plan = decided(&[], &[]);
+        assert!(plan.create.is_empty() && plan.faults.is_empty());
         let mut json = json!({"metadata": {"annotations": {"a": "b", annotations::IMPORT_ERRORS: "old"}}});
         mark(&mut json, &plan.faults);
         assert_eq!(json["metadata"]["annotations"], json!({"a": "b", annotations::AFTER_CONVERSION: "true"}));
@@ -312,6 +352,6 @@ mod tests {
     #[case(503, "the server is currently unable to handle the request", false)]
     fn a_refusal_is_final(#[case] code: u16, #[case] message: &str, #[case] expected: bool) {
         let status = Status { code, message: message.to_owned(), ..Status::default() };
-        assert_eq!(final_refusal(&status), expected);
+        assert_eq!(is_final_refusal(&status), expected);
     }
 }

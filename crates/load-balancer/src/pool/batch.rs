@@ -5,9 +5,9 @@
 
 use std::net::IpAddr;
 
-use controller_kit::RawObject;
+use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Record, Refusal, Request};
+use ipam::{Claim, Family, Record, Refusal, Request};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -15,48 +15,47 @@ use crate::condition::{self, Ready};
 use ip_pools::Judged;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
-pub const RECORD_LIMIT: usize = 1_200_000;
+pub(crate) const RECORD_LIMIT: usize = 1_200_000;
 
 const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 
 /// What somebody wants of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
-    /// An address for a holder; `known` is the one that it believes to have.
-    Claim { holder: String, known: Option<IpAddr> },
-    /// Back with every address of the holder.
-    ReleaseAll { holder: String },
-    /// Back with one, if it is this holder's.
+pub(crate) enum Order {
+    /// An address for a holder; `known` is the one that it believes to have. `family`: `None` takes whatever the pool
+    /// gives, as the Go program does.
+    Claim { holder: String, family: Option<Family>, known: Option<IpAddr> },
+    /// Back with the address, if it is this holder's.
     Release { holder: String, address: IpAddr },
     /// For the history: the holder had this address, and gets it when it asks.
     Remember { holder: String, address: IpAddr },
     /// As [`Order::Release`], or why not; the annotation that asked for it goes, and the refusal takes its place.
     Manual { annotation: String, release: Result<(IpAddr, String), String> },
-    /// Nothing but what every PUT does.
+    /// Only what every PUT does.
     Refresh,
 }
 
 /// What became of an order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     Given(Given),
     Done,
 }
 
 /// An address that was given, as it goes into the load balancer's status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
-    pub pool: String,
-    pub address: IpAddr,
+pub(crate) struct Given {
+    pub(crate) pool: String,
+    pub(crate) address: IpAddr,
     /// Dotted; empty when no range of the pool covers the address any more.
-    pub mask: String,
+    pub(crate) mask: String,
     /// Empty where the range has none.
-    pub gateway: String,
+    pub(crate) gateway: String,
 }
 
 /// Why a claim was refused. The texts begin as the Go program's do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     #[error("fail to get allocator {pool}: there is no such IPPool; create it or name another")]
     NoSuchPool { pool: String },
     #[error("fail to get allocator {pool}: {fault}")]
@@ -75,7 +74,7 @@ pub enum Refused {
 
 impl Refused {
     /// The reason code of the condition.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NoSuchPool { .. } => "PoolNotFound",
             Self::Unusable { .. } => "PoolNotReady",
@@ -87,38 +86,48 @@ impl Refused {
 
 /// The pool as it was read, and what bears on the decision.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
-    pub pool: &'a RawObject<IPPool>,
-    pub judged: &'a Judged,
+pub(crate) struct Seen<'a> {
+    pub(crate) pool: &'a RawObject<IPPool>,
+    pub(crate) judged: &'a Judged,
     /// Address and holder of every live load balancer whose status names this pool.
-    pub known: &'a [(IpAddr, String)],
+    pub(crate) known: &'a [(IpAddr, String)],
+    /// Orphaned Services that our role may not delete.
+    pub(crate) orphans: &'a [ObjectKey],
+    /// Whether somebody other than this holder uses the address, whom this pool's record does not know.
+    pub(crate) taken: &'a dyn Fn(IpAddr, &str) -> bool,
     /// RFC 3339, for conditions.
-    pub now: &'a str,
+    pub(crate) now: &'a str,
     /// [`RECORD_LIMIT`].
-    pub limit: usize,
+    pub(crate) limit: usize,
 }
 
 /// The object to PUT, if it differs from what was read, and one answer for each order.
-pub struct Decision {
-    pub put: Option<Value>,
-    pub answers: Vec<Result<Answer, Refused>>,
+pub(crate) struct Decision {
+    pub(crate) put: Option<Value>,
+    /// The addresses that the PUT records anew.
+    pub(crate) recorded: Vec<IpAddr>,
+    pub(crate) answers: Vec<Result<Answer, Refused>>,
 }
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
-pub fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
-    let Seen { pool, judged, known, now, limit } = seen;
-    let mut book = Book { judged, record: ip_pools::record(pool), size: 0, rest: 0, limit };
+pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
+    let Seen { pool, judged, known, orphans, taken, now, limit } = seen;
+    let record = ip_pools::record(pool);
+    let mut book = Book { judged, record, taken, recorded: Vec::new(), size: 0, rest: 0, limit };
     for (address, holder) in known {
         if judged.blocked.is_none()
             && judged.pool.ranges.offers(*address)
             && book.record.of(holder).next().is_none()
+            && book.record.holder(*address).is_none()
+            && !taken(*address, holder)
         {
             book.record.put(*address, holder);
+            book.recorded.push(*address);
         }
     }
     book.weigh(pool);
     let answers = orders.iter().map(|order| book.carry_out(order)).collect();
-    let Book { mut record, .. } = book;
+    let Book { mut record, recorded, .. } = book;
     if has_ranges(judged) {
         record.prune(&judged.pool.ranges);
     }
@@ -130,14 +139,16 @@ pub fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
             }
         }
         write_finalizer(json, pool, &record);
-        write_status(json, pool, judged, &record, now);
+        write_status(json, pool, judged, &record, &announced_by(orphans, &record), now);
     });
-    Decision { put, answers }
+    Decision { put, recorded, answers }
 }
 
 struct Book<'a> {
     judged: &'a Judged,
     record: Record,
+    taken: &'a dyn Fn(IpAddr, &str) -> bool,
+    recorded: Vec<IpAddr>,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -163,13 +174,7 @@ impl Book<'_> {
 
     fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
         match order {
-            Order::Claim { holder, known } => self.claim(holder, *known).map(Answer::Given),
-            Order::ReleaseAll { holder } => {
-                for address in self.record.of(holder).collect::<Vec<_>>() {
-                    self.record.release(address, holder);
-                }
-                Ok(Answer::Done)
-            }
+            Order::Claim { holder, family, known } => self.claim(holder, *family, *known).map(Answer::Given),
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
                 self.record.release(*address, holder);
                 Ok(Answer::Done)
@@ -182,7 +187,12 @@ impl Book<'_> {
         }
     }
 
-    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<Given, Refused> {
+    fn claim(
+        &mut self,
+        holder: &str,
+        family: Option<Family>,
+        known: Option<IpAddr>,
+    ) -> Result<Given, Refused> {
         let pool = || self.judged.pool.name.clone();
         let held = self.record.of(holder).next().is_some();
         if let (false, Some(fault)) = (held, &self.judged.blocked) {
@@ -192,11 +202,15 @@ impl Book<'_> {
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let claim = self.record.claim(ranges, Request { holder, family: None, known }, |_| false).map_err(
-            |Refusal::Exhausted| Refused::Exhausted { pool: pool(), ranges: shortened(&ranges.to_string()) },
-        )?;
+        let taken = |address| (self.taken)(address, holder);
+        let claim = self.record.claim(ranges, Request { holder, family, known }, taken);
+        let claim = claim.map_err(|Refusal::Exhausted| Refused::Exhausted {
+            pool: pool(),
+            ranges: shortened(&ranges.to_string()),
+        })?;
         if let Claim::Recorded(address) = claim {
             self.size += stored(&address.to_string(), holder);
+            self.recorded.push(address);
         }
         let address = claim.address();
         let range = ranges.covering(address);
@@ -271,7 +285,24 @@ fn write_finalizer(json: &mut Value, pool: &IPPool, record: &Record) {
     }
 }
 
-fn write_status(json: &mut Value, pool: &IPPool, judged: &Judged, record: &Record, now: &str) {
+/// What orphaned Services still announce of this pool.
+fn announced_by(orphans: &[ObjectKey], record: &Record) -> String {
+    let held = |key: &ObjectKey| {
+        let holder = key.to_string();
+        let addresses: Vec<_> = record.of(&holder).map(|address| address.to_string()).collect();
+        (!addresses.is_empty()).then(|| format!("{} by Service {key}", addresses.join(", ")))
+    };
+    let held: Vec<_> = orphans.iter().filter_map(held).collect();
+    if held.is_empty() {
+        return String::new();
+    }
+    shortened(&format!(
+        "announced without load balancer: {}; delete the Service, or grant the load balancer the right to",
+        held.join("; ")
+    ))
+}
+
+fn write_status(json: &mut Value, pool: &IPPool, judged: &Judged, record: &Record, orphans: &str, now: &str) {
     let (total, available) = if has_ranges(judged) {
         judged.pool.ranges.counts(record.count())
     } else {
@@ -280,7 +311,8 @@ fn write_status(json: &mut Value, pool: &IPPool, judged: &Judged, record: &Recor
     };
     let ready = if judged.faults.is_empty() {
         match &judged.blocked {
-            None => Ready::yes("RangesValid"),
+            None if orphans.is_empty() => Ready::yes("RangesValid"),
+            None => Ready { message: orphans.to_owned(), ..Ready::yes("ServiceOrphaned") },
             Some(why) => Ready::no("Deleting", format!("{why}: {} addresses are held", record.count())),
         }
     } else {

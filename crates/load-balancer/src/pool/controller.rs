@@ -1,73 +1,103 @@
 //! IPPool objects: numbers, condition and finalizer kept true, and releases by hand.
 //!
-//! Everything is written by the pool's own task ([`super::Writers`]); here is only what it should be asked for.
+//! The pool's own task ([`super::Writers`]) writes all of it; this controller submits the orders.
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
-use controller_kit::{Action, EventType, ObjectKey};
+use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer, annotations};
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 
-use super::{Failure, Order};
-use crate::{context::Context, put_back};
+use super::{Failure, Order, Writers};
+use crate::status_reverted;
+
+/// The controller of IPPool objects.
+pub(crate) struct PoolController {
+    pub(crate) client: Client,
+    pub(crate) recorder: Recorder,
+    pub(crate) pools: Cache<RawObject<IPPool>>,
+    pub(crate) writers: Writers,
+}
 
 /// What went wrong; the queue tries again.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub(crate) enum Error {
     #[error(transparent)]
     Pool(#[from] Failure),
     #[error("look for load balancer {holder}, whose address {address} is to be released by hand")]
     Holder { holder: ObjectKey, address: IpAddr, source: kube::Error },
 }
 
-/// Brings one pool up to date.
-///
-/// # Errors
-/// Those that may pass.
-pub async fn reconcile(cx: Arc<Context>, key: ObjectKey) -> Result<Action, Error> {
-    let Some(pool) = cx.caches.pools.get(&key) else {
-        cx.pools.forget(&key.name);
-        return Ok(Action::AwaitChange);
-    };
-    let order = match pool.annotations().get(annotations::MANUALLY_RELEASE_IP) {
-        None => Order::Refresh,
-        Some(text) => manual(&cx, &pool, text).await?,
-    };
-    let outcome = cx.pools.order(&key.name, order).await;
-    if let Err(failure @ Failure::PutBack { .. }) = &outcome {
-        cx.recorder.publish(
-            &pool.object_ref(&()),
-            EventType::Warning,
-            put_back::REASON,
-            &failure.to_string(),
-        );
-    }
-    outcome?;
-    Ok(Action::AwaitChange)
+/// What the order depends on.
+enum Seen<'a> {
+    /// Nobody asks for anything by hand.
+    NoRequest,
+    /// The annotation names no record of the pool: why.
+    BadRequest { annotation: &'a str, why: String },
+    /// The annotation names this record. `holder_exists` is read afresh.
+    Request { annotation: &'a str, address: IpAddr, holder: ObjectKey, holder_exists: bool },
 }
 
-/// Whatever the annotation says, it goes; the address only if its holder is really gone.
-// pitfalls-load-balancer.md IP-13: the holder was looked for in a cache
-async fn manual(cx: &Context, pool: &IPPool, text: &str) -> Result<Order, Error> {
-    let release = match named_record(pool, text) {
-        Ok((address, holder)) if exists(cx, address, &holder).await? => {
-            Err(format!("{text:?}: {address} belongs to load balancer {holder}, which exists: delete that"))
+impl PoolController {
+    /// Brings one pool up to date.
+    ///
+    /// # Errors
+    /// Those that may pass.
+    pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pool) = self.pools.get(&key) else {
+            self.writers.forget(&key.name);
+            return Ok(Action::AwaitChange);
+        };
+        let order = decide(self.see(&pool).await?);
+        if let Order::Manual { release: Err(why), .. } = &order {
+            tracing::warn!(pool = pool.name_any(), why, "not released by hand");
+            let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
+            self.warn(&pool, "ManualReleaseRefused", &message);
         }
-        named => named.map(|(address, holder)| (address, holder.to_string())),
-    };
-    if let Err(why) = &release {
-        tracing::warn!(pool = pool.name_any(), why, "not released by hand");
-        let message = format!("annotation {} released nothing: {why}", annotations::MANUALLY_RELEASE_IP);
-        cx.recorder.publish(&pool.object_ref(&()), EventType::Warning, "ManualReleaseRefused", &message);
+        let outcome = self.writers.order(&key.name, order).await;
+        if let Err(failure @ Failure::StatusReverted { .. }) = &outcome {
+            self.warn(&pool, status_reverted::REASON, &failure.to_string());
+        }
+        outcome?;
+        Ok(Action::AwaitChange)
     }
-    Ok(Order::Manual { annotation: text.to_owned(), release })
+
+    // pitfalls-load-balancer.md IP-13: the holder was looked for in a cache
+    async fn see<'a>(&self, pool: &'a IPPool) -> Result<Seen<'a>, Error> {
+        let Some(annotation) = pool.annotations().get(annotations::MANUALLY_RELEASE_IP) else {
+            return Ok(Seen::NoRequest);
+        };
+        let (address, holder) = match named_record(pool, annotation) {
+            Ok(record) => record,
+            Err(why) => return Ok(Seen::BadRequest { annotation, why }),
+        };
+        let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &holder.namespace);
+        let found = api.get_opt(&holder.name).await;
+        let found = found.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?;
+        Ok(Seen::Request { annotation, address, holder, holder_exists: found.is_some() })
+    }
+
+    fn warn(&self, pool: &IPPool, reason: &str, message: &str) {
+        self.recorder.publish(&pool.object_ref(&()), EventType::Warning, reason, message);
+    }
 }
 
-async fn exists(cx: &Context, address: IpAddr, holder: &ObjectKey) -> Result<bool, Error> {
-    let api = Api::<LoadBalancer>::namespaced(cx.client.clone(), &holder.namespace);
-    let found = api.get_opt(&holder.name).await;
-    let found = found.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?;
-    Ok(found.is_some())
+/// The annotation goes in any case; the record only if its holder is really gone.
+fn decide(seen: Seen<'_>) -> Order {
+    let (annotation, release) = match seen {
+        Seen::NoRequest => return Order::Refresh,
+        Seen::BadRequest { annotation, why } => (annotation, Err(why)),
+        Seen::Request { annotation, address, holder, holder_exists: true } => {
+            let why = format!(
+                "{annotation:?}: {address} belongs to load balancer {holder}, which exists: delete that"
+            );
+            (annotation, Err(why))
+        }
+        Seen::Request { annotation, address, holder, holder_exists: false } => {
+            (annotation, Ok((address, holder.to_string())))
+        }
+    };
+    Order::Manual { annotation: annotation.to_owned(), release }
 }
 
 /// The record that the annotation names.
@@ -88,7 +118,35 @@ fn parse(text: &str) -> Option<(IpAddr, ObjectKey)> {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    fn asked(holder_exists: bool) -> Seen<'static> {
+        let (annotation, holder) = ("10.0.0.7: shop/web", ObjectKey::new("shop", "web"));
+        Seen::Request { annotation, address: [10, 0, 0, 7].into(), holder, holder_exists }
+    }
+
+    #[rstest]
+    #[case::nobody_asks(Seen::NoRequest, None)]
+    #[case::nonsense(Seen::BadRequest { annotation: "x", why: "is no record".to_owned() }, Some(Err("is no record")))]
+    #[case::holder_exists(asked(true), Some(Err("which exists: delete that")))]
+    #[case::holder_is_gone(asked(false), Some(Ok("shop/web")))]
+    fn a_release_by_hand_is_for_records_without_load_balancer(
+        #[case] seen: Seen<'_>,
+        #[case] expected: Option<Result<&str, &str>>,
+    ) {
+        match (decide(seen), expected) {
+            (Order::Refresh, None) => {}
+            (Order::Manual { release: Ok((_, holder)), .. }, Some(Ok(expected))) => {
+                assert_eq!(holder, expected)
+            }
+            (Order::Manual { release: Err(why), .. }, Some(Err(expected))) => {
+                assert!(why.contains(expected), "{why}");
+            }
+            (other, _) => panic!("{other:?}"),
+        }
+    }
 
     #[test]
     fn the_annotation_is_read_with_blanks_and_with_ipv6() {

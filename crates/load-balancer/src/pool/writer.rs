@@ -1,106 +1,134 @@
-//! One task for each pool, the only one that writes it.
+//! One task for each pool, the only one that writes it. It writes at once, and everything that arrives during a write
+//! goes into the next one: an idle server answers a claim without delay, and a slow one is asked less.
 
 use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
+use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource, ResourceExt};
 use program::{Clock, TaskGroup};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::{Instant, sleep_until},
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen},
+    claims::{Claims, Reserved},
+    index::PoolIndex,
+    orphans::Orphans,
 };
+use crate::{caches::Caches, reuse, status_reverted};
 
-use super::batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen};
-use crate::put_back;
-
-/// Orders that go into one PUT at most.
-const BATCH: usize = 512;
-/// After a PUT the desk rests so many times as long as the PUT took: a claim on idle servers waits for nothing, and in a
-/// burst orders gather, so that a slow server is asked less instead of more.
-const REST: u32 = 4;
-const LONGEST_REST: Duration = Duration::from_millis(300);
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
 
 /// Why an order was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Failure {
+pub(crate) enum Failure {
     #[error(transparent)]
     Refused(#[from] Refused),
     #[error("write IPPool {pool}")]
     Write { pool: String, source: Arc<kube::Error> },
     #[error("write IPPool {pool}: {CONFLICTS} conflicts in a row; somebody else keeps writing it")]
     Contended { pool: String },
-    #[error("write IPPool {pool}: {}", put_back::ADVICE)]
-    PutBack { pool: String },
+    #[error("write IPPool {pool}: {}", status_reverted::ADVICE)]
+    StatusReverted { pool: String },
     #[error("write IPPool {pool}: stopping")]
     Stopping { pool: String },
 }
 
+type OnAnswer = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+
 struct Job {
     order: Order,
-    answer: oneshot::Sender<Result<Answer, Failure>>,
+    on_answer: OnAnswer,
 }
 
-/// The desks where orders are taken. Cheap to clone.
+/// The writers of all pools. Clones share them.
 #[derive(Clone)]
-pub struct Writers(Arc<Shared>);
+pub(crate) struct Writers(Arc<Shared>);
 
 struct Shared {
     client: Client,
     clock: Clock,
     tasks: TaskGroup,
     pools: Cache<RawObject<IPPool>>,
-    balancers: Cache<RawObject<LoadBalancer>>,
-    desks: Mutex<HashMap<String, mpsc::UnboundedSender<Job>>>,
+    load_balancers: Cache<RawObject<LoadBalancer>>,
+    services: Cache<RawObject<Service>>,
+    index: PoolIndex,
+    orphans: Orphans,
+    claims: Claims,
+    writers: Mutex<HashMap<String, mpsc::UnboundedSender<Job>>>,
     limit: usize,
 }
 
 impl Writers {
-    pub fn new(
+    pub(crate) fn new(
         client: Client,
         clock: Clock,
         tasks: TaskGroup,
-        pools: Cache<RawObject<IPPool>>,
-        balancers: Cache<RawObject<LoadBalancer>>,
+        caches: &Caches,
+        index: PoolIndex,
+        orphans: Orphans,
     ) -> Self {
-        let desks = Mutex::default();
-        Self(Arc::new(Shared { client, clock, tasks, pools, balancers, desks, limit: RECORD_LIMIT }))
+        Self(Arc::new(Shared {
+            client,
+            clock,
+            tasks,
+            pools: caches.pools.clone(),
+            load_balancers: caches.load_balancers.clone(),
+            services: caches.services.clone(),
+            index,
+            orphans,
+            claims: Claims::default(),
+            writers: Mutex::default(),
+            limit: RECORD_LIMIT,
+        }))
     }
 
-    /// Has an order carried out. The answer comes after the PUT succeeded, or when there was nothing to write.
+    /// Has an order carried out. `on_answer` runs after the PUT succeeded, or when there was nothing to write.
+    pub(crate) fn submit(
+        &self,
+        pool: &str,
+        order: Order,
+        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
+    ) {
+        if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
+            return on_answer(absent(pool, &order));
+        }
+        let job = Job { order, on_answer: Box::new(on_answer) };
+        if let Err(mpsc::error::SendError(job)) = self.writer_of(pool).send(job) {
+            (job.on_answer)(Err(Failure::Stopping { pool: pool.to_owned() }));
+        }
+    }
+
+    /// Has an order carried out and waits for the answer.
     ///
     /// # Errors
     /// When it was refused, or could not be written.
-    pub async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
-        if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
-            return absent(pool, &order);
-        }
+    pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
-        let stopping = || Failure::Stopping { pool: pool.to_owned() };
-        self.desk(pool).send(Job { order, answer }).map_err(|_| stopping())?;
-        answered.await.map_err(|_| stopping())?
+        // whoever asked may have gone away; the record stands, and its next claim adopts it
+        self.submit(pool, order, move |result| drop(answer.send(result)));
+        answered.await.unwrap_or_else(|_| Err(Failure::Stopping { pool: pool.to_owned() }))
     }
 
     /// The pool is gone for good: its task ends.
-    pub fn forget(&self, pool: &str) {
-        self.0.desks.lock().expect("no panic while looking up a desk").remove(pool);
+    pub(crate) fn forget(&self, pool: &str) {
+        self.0.writers.lock().expect("no panic while looking up a writer").remove(pool);
     }
 
-    fn desk(&self, pool: &str) -> mpsc::UnboundedSender<Job> {
-        let mut desks = self.0.desks.lock().expect("no panic while looking up a desk");
-        let open = desks.get(pool).filter(|desk| !desk.is_closed());
+    fn writer_of(&self, pool: &str) -> mpsc::UnboundedSender<Job> {
+        let mut writers = self.0.writers.lock().expect("no panic while looking up a writer");
+        let open = writers.get(pool).filter(|writer| !writer.is_closed());
         open.cloned().unwrap_or_else(|| {
-            let (desk, jobs) = mpsc::unbounded_channel();
-            desks.insert(pool.to_owned(), desk.clone());
+            let (writer, jobs) = mpsc::unbounded_channel();
+            writers.insert(pool.to_owned(), writer.clone());
             self.0.tasks.spawn(work(self.0.clone(), pool.to_owned(), jobs));
-            desk
+            writer
         })
     }
 }
@@ -114,27 +142,22 @@ fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
 }
 
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    let mut rested = Instant::now();
+    // of writes whose end nobody told: they may still come true, so no other pool may give their addresses
+    let mut unsettled = Vec::new();
     loop {
-        let mut batch = Vec::new();
-        let gather = async {
-            sleep_until(rested).await;
-            jobs.recv_many(&mut batch, BATCH).await
-        };
-        if shared.tasks.stop.run_until_cancelled(gather).await.unwrap_or(0) == 0 {
-            return;
+        let Some(Some(first)) = shared.tasks.stop.run_until_cancelled(jobs.recv()).await else { return };
+        let mut batch = vec![first];
+        while let Ok(job) = jobs.try_recv() {
+            batch.push(job);
         }
-        let began = Instant::now();
         let (orders, answers): (Vec<_>, Vec<_>) =
-            batch.into_iter().map(|job| (job.order, job.answer)).unzip();
-        let results = match write(&shared, &pool, &orders).await {
+            batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
+        let results = match write(&shared, &pool, &orders, &mut unsettled).await {
             Ok(results) => results,
             Err(failure) => vec![Err(failure); orders.len()],
         };
-        rested = Instant::now() + (began.elapsed() * REST).min(LONGEST_REST);
-        for (answer, result) in answers.into_iter().zip(results) {
-            // whoever asked may have gone away; the record stands, and its next claim adopts it
-            drop(answer.send(result));
+        for (on_answer, result) in answers.into_iter().zip(results) {
+            on_answer(result);
         }
     }
 }
@@ -143,27 +166,31 @@ async fn write(
     shared: &Shared,
     name: &str,
     orders: &[Order],
+    unsettled: &mut Vec<Reserved>,
 ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
     let gone = || Ok(orders.iter().map(|order| absent(name, order)).collect());
     let Some(mut read) = shared.pools.get(&key) else { return gone() };
     for _ in 0..CONFLICTS {
-        let others = shared.pools.list();
-        let judged = ip_pools::judge(&read, others.iter().map(|pool| &***pool));
-        let now = shared.clock.now_text();
-        let known = known(shared, name);
-        let seen = Seen { pool: &read, judged: &judged, known: &known, now: &now, limit: shared.limit };
-        let decision = batch::decide(seen, orders);
+        let decision = decide(shared, name, &read, orders);
         let answers = || decision.answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect();
         let Some(json) = decision.put else { return Ok(answers()) };
+        let Some(reserved) = shared.claims.reserve(name, &decision.recorded) else { continue };
+        // a writer of another pool that finished in between has left its record
+        let recorded_elsewhere =
+            |address: &IpAddr| shared.index.holders_of(*address).iter().any(|(pool, _)| pool != name);
+        if decision.recorded.iter().any(recorded_elsewhere) {
+            continue;
+        }
         match replace::<IPPool>(&shared.client, &json).await {
             Ok(written) => {
                 tracing::debug!(pool = name, orders = orders.len(), "pool written");
-                let put_back = put_back::record(&json, &written);
+                let reverted = status_reverted::record(&json, &written);
                 shared.pools.wrote(written);
-                return if put_back {
-                    Err(Failure::PutBack { pool: name.to_owned() })
+                unsettled.clear();
+                return if reverted {
+                    Err(Failure::StatusReverted { pool: name.to_owned() })
                 } else {
                     Ok(answers())
                 };
@@ -180,20 +207,68 @@ async fn write(
                     None => return gone(),
                 }
             }
-            Err(error) => return Err(failed(error)),
+            Err(error) => {
+                if !matches!(error, kube::Error::Api(_)) {
+                    unsettled.push(reserved);
+                }
+                return Err(failed(error));
+            }
         }
     }
     Err(Failure::Contended { pool: name.to_owned() })
 }
 
+fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order]) -> batch::Decision {
+    let others = shared.pools.list();
+    let judged = ip_pools::judge(read, others.iter().map(|pool| &***pool));
+    let now = shared.clock.now_text();
+    let taken = |address: IpAddr, holder: &str| {
+        shared.claims.is_reserved_by_another(name, address)
+            || shared.index.is_taken(name, address, holder, |lb| is_in_use(shared, lb, address))
+    };
+    let seen = Seen {
+        pool: read,
+        judged: &judged,
+        known: &known(shared, name),
+        orphans: &shared.orphans.list(),
+        taken: &taken,
+        now: &now,
+        limit: shared.limit,
+    };
+    batch::decide(seen, orders)
+}
+
+/// Whether `lb` shows that `address` is in use for it: its Service names it, or, for a guest cluster, the cloud controller
+/// manager announced it.
+fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
+    let key = ObjectKey::of(lb);
+    match lb.spec.workload() {
+        WorkloadType::Vm => {
+            let service = shared.services.get(&key);
+            let free = reuse::may_be_given_away(
+                &key,
+                reuse::Holder::Gone,
+                address,
+                service.as_deref().map(|s| &**s),
+            );
+            free == Err(reuse::Announced::ByService)
+        }
+        WorkloadType::Cluster => {
+            let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+            let finalized = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
+            finalized && shown == Some(address)
+        }
+    }
+}
+
 /// Addresses that live load balancers believe to have from this pool.
 fn known(shared: &Shared, pool: &str) -> Vec<(IpAddr, String)> {
-    let balancers = shared.balancers.list();
-    let alive = balancers.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
+    let all = shared.load_balancers.list();
+    let alive = all.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
     alive
         .filter_map(|lb| {
             let has = lb.status.as_ref()?.allocated_address.as_ref().filter(|has| has.ip_pool == pool)?;
-            Some((has.ip.parse().ok()?, format!("{}/{}", lb.namespace().unwrap_or_default(), lb.name_any())))
+            Some((has.ip.parse().ok()?, ObjectKey::of(&**lb).to_string()))
         })
         .collect()
 }

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use test_cluster::{Side, TestCluster, User};
 
-use super::stage::{address_of, balancer, controller, in_step, pool, ready_of, record_of, status_of};
+use super::fixtures::{address_of, balancer, controller, in_step, pool, ready_of, record_of, status_of};
 
 test_cluster::component_tests! {
     async fn a_load_balancer_has_an_address_while_it_lives_and_leaves_nothing(cluster: TestCluster) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use harvester_api::LoadBalancer;
 use test_cluster::TestCluster;
 
-use super::stage::{
+use super::fixtures::{
     Controller, address_of, balancer, controller, faults, in_step, pool, ready_of, record_of,
 };
 

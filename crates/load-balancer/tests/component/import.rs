@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::stage::{address_of, balancer, controller, granted, in_step, record_of, told};
+use super::fixtures::{address_of, balancer, controller, granted, in_step, record_of, told};
 
 const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
     data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.200/29, range-team-a: 192.0.2.100-192.0.2.110,

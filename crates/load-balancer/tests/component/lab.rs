@@ -13,7 +13,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::stage::Controller;
+use super::fixtures::Controller;
 
 /// How often the cluster may come to rest without showing what is waited for: thresholds and leases take time.
 const RESTS: usize = 80;

@@ -7,7 +7,7 @@ use ip_pools::managers;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
-use super::stage::{
+use super::fixtures::{
     Controller, address_of, balancer, controller, granted, in_step, overwrite_pool_status, pool, record_of,
     told, vanish,
 };

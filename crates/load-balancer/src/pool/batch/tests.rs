@@ -26,7 +26,8 @@ fn settled(allocated: &Value, history: &Value) -> RawObject<IPPool> {
 
 fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
     let judged = ip_pools::judge(pool, []);
-    decide(Seen { pool, judged: &judged, known, now: "now", limit }, orders)
+    let taken = |_, _: &str| false;
+    decide(Seen { pool, judged: &judged, known, orphans: &[], taken: &taken, now: "now", limit }, orders)
 }
 
 fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
@@ -34,7 +35,7 @@ fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
 }
 
 fn claim(holder: &str) -> Order {
-    Order::Claim { holder: holder.into(), known: None }
+    Order::Claim { holder: holder.into(), family: None, known: None }
 }
 
 fn ip(last: u8) -> IpAddr {
@@ -58,7 +59,7 @@ fn what_waits_shares_one_put_and_everybody_has_an_address_of_their_own() {
     let pool = settled(&json!({"10.0.0.10": "a/a"}), &json!({}));
     let orders = [
         claim("b/b"),
-        Order::ReleaseAll { holder: "a/a".into() },
+        Order::Release { holder: "a/a".into(), address: ip(10) },
         claim("c/c"),
         claim("d/d"),
         claim("e/e"),
@@ -109,7 +110,7 @@ fn a_batch_that_changes_nothing_writes_nothing() {
     let nothing = [
         claim("shop/web"),
         Order::Refresh,
-        Order::ReleaseAll { holder: "shop/api".into() },
+        Order::Release { holder: "shop/api".into(), address: ip(11) },
         Order::Release { holder: "shop/api".into(), address: ip(10) },
     ];
     let decision = decided(&pool, &nothing);
@@ -188,7 +189,7 @@ fn a_pool_that_is_being_deleted_gives_nothing_and_goes_when_nobody_holds_an_addr
     let decision = decided(&pool, &[claim("shop/new")]);
     assert!(matches!(&decision.answers[0], Err(Refused::Unusable { .. })));
     assert_eq!(decision.put.as_ref().unwrap()["metadata"]["finalizers"], json!([finalizers::IP_POOL]));
-    let decision = decided(&pool, &[Order::ReleaseAll { holder: "shop/web".into() }]);
+    let decision = decided(&pool, &[Order::Release { holder: "shop/web".into(), address: ip(10) }]);
     assert_eq!(decision.put.unwrap()["metadata"].get("finalizers"), None);
 }
 
@@ -232,13 +233,59 @@ fn a_record_that_would_grow_too_large_loses_history_first_and_then_refuses() {
 fn orders() -> impl Strategy<Value = Vec<Order>> {
     let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
     let one = prop_oneof![
-        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip) }),
-        2 => holder().prop_map(|holder| Order::ReleaseAll { holder }),
-        1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
+        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, family: None, known: known.map(ip) }),
+        3 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
         1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Remember { holder, address: ip(last) }),
         1 => Just(Order::Refresh),
     ];
     proptest::collection::vec(one, 0..12)
+}
+
+#[test]
+fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
+    let taken = |address, holder: &str| address == ip(10) && holder != "shop/user";
+    let known = [(ip(10), "shop/erased".to_owned())];
+    let pool = settled(&json!({}), &json!({}));
+    let judged = ip_pools::judge(&pool, []);
+    let seen = |taken| Seen {
+        pool: &pool,
+        judged: &judged,
+        known: &known,
+        orphans: &[],
+        taken,
+        now: "now",
+        limit: RECORD_LIMIT,
+    };
+    let decision = decide(seen(&taken), &[claim("shop/new"), claim("shop/user")]);
+    assert_eq!(decision.answers.iter().map(given).collect::<Vec<_>>(), ["10.0.0.11", "10.0.0.12"]);
+    assert_eq!(decision.recorded, [ip(11), ip(12)]);
+    let back = decide(seen(&|_, _| false), &[Order::Refresh]);
+    assert_eq!(back.recorded, [ip(10)], "what the pool has lost");
+}
+
+#[test]
+fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
+    let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
+    let judged = ip_pools::judge(&pool, []);
+    let orphans = [ObjectKey::new("shop", "web"), ObjectKey::new("shop", "of-another-pool")];
+    let seen = |orphans| Seen {
+        pool: &pool,
+        judged: &judged,
+        known: &[],
+        orphans,
+        taken: &|_, _| false,
+        now: "now",
+        limit: RECORD_LIMIT,
+    };
+    let status = status(&decide(seen(&orphans), &[Order::Refresh]));
+    let ready = harvester_api::condition::ready(&status.conditions).unwrap();
+    assert_eq!(ready.status, harvester_api::ConditionStatus::True, "others are served");
+    assert!(
+        ready.message.starts_with("announced without load balancer: 10.0.0.10 by Service shop/web; delete"),
+        "{}",
+        ready.message
+    );
+    assert_eq!(decide(seen(&orphans[1..]), &[Order::Refresh]).put, None);
 }
 
 proptest! {
@@ -262,7 +309,6 @@ proptest! {
             for (index, (order, answer)) in orders.iter().zip(&decision.answers).enumerate() {
                 let (Order::Claim { holder, .. }, Ok(Answer::Given(given))) = (order, answer) else { continue };
                 let released = orders[index + 1..].iter().any(|later| match later {
-                    Order::ReleaseAll { holder: name } => name == holder,
                     Order::Release { holder: name, .. } => name == holder,
                     _ => false,
                 });

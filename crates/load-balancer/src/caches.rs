@@ -1,0 +1,83 @@
+//! Watch caches of everything that the controllers read, all namespaces. Without managedFields: where those matter, the
+//! object is read afresh.
+
+use controller_kit::{Cache, RawObject};
+use harvester_api::{IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, labels};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Api, Client, runtime::watcher};
+use program::TaskGroup;
+use serde_json::Map;
+
+/// The caches. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Caches {
+    pub(crate) load_balancers: Cache<RawObject<LoadBalancer>>,
+    pub(crate) pools: Cache<RawObject<IPPool>>,
+    /// Only those with label [`labels::SERVICE_LB`].
+    pub(crate) services: Cache<RawObject<Service>>,
+    /// Only those with label [`labels::SERVICE_LB`].
+    pub(crate) slices: Cache<RawObject<EndpointSlice>>,
+    /// Pruned to labels, deletion, finalizers, networks and interfaces.
+    pub(crate) vmis: Cache<VirtualMachineInstance>,
+    /// Pruned to metadata.
+    pub(crate) vms: Cache<VirtualMachine>,
+}
+
+impl Caches {
+    /// Begins to list and watch.
+    pub(crate) fn watch(tasks: &TaskGroup, client: &Client) -> Self {
+        let any = watcher::Config::default;
+        let ours = || any().labels(&format!("{}=true", labels::SERVICE_LB));
+        let all = || client.clone();
+        Self {
+            load_balancers: Cache::start(tasks, Api::all(all()), any()),
+            pools: Cache::start(tasks, Api::all(all()), any()),
+            services: Cache::start(tasks, Api::all(all()), ours()),
+            slices: Cache::start(tasks, Api::all(all()), ours()),
+            vmis: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vmi),
+            vms: Cache::start_trimmed(tasks, Api::all(all()), any(), trim_vm),
+        }
+    }
+
+    /// Waits until everything is listed that an address depends on. The VMs do not count: KubeVirt may not be there.
+    pub(crate) async fn ready(&self) {
+        let Self { load_balancers, pools, services, slices, vmis: _, vms: _ } = self;
+        tokio::join!(load_balancers.ready(), pools.ready(), services.ready(), slices.ready());
+    }
+
+    /// Caches of an empty cluster; for tests.
+    #[cfg(test)]
+    pub(crate) fn empty() -> Self {
+        Self {
+            load_balancers: Cache::empty(),
+            pools: Cache::empty(),
+            services: Cache::empty(),
+            slices: Cache::empty(),
+            vmis: Cache::empty(),
+            vms: Cache::empty(),
+        }
+    }
+}
+
+fn trim_vmi(vmi: &mut VirtualMachineInstance) {
+    vmi.metadata.annotations = None;
+    vmi.metadata.owner_references = None;
+    vmi.spec.rest = Map::new();
+    if let Some(status) = &mut vmi.status {
+        status.rest = Map::new();
+        status.conditions = Vec::new();
+        status.migration_state = None;
+        for interface in &mut status.interfaces {
+            interface.rest = Map::new();
+        }
+    }
+}
+
+fn trim_vm(vm: &mut VirtualMachine) {
+    vm.spec.rest = Map::new();
+    vm.status = None;
+    vm.metadata.owner_references = None;
+    if let Some(all) = &mut vm.metadata.annotations {
+        all.retain(|key, _| key == annotations::REMOVE_ALL_PVCS);
+    }
+}

@@ -1,0 +1,435 @@
+//! LoadBalancer objects: an address for each, a condition that says why when there is none, and an orderly end.
+//!
+//! ```text
+//! alive   claim in the pool ──► vm: finalizer and address, host datapath ──► one PUT: finalizer, address, condition
+//! ending  vm: Service withdrawn ──► release in the pool ──► finalizer
+//! gone    the pools release their records for it, once its Service is gone too
+//! ```
+//! `see` reads caches, and the server where caches know nothing; [`decide`] decides; `act` takes one step. A claim comes
+//! before the object's PUT: a crash between the two leaves a record that names the object, and the next decision in its
+//! name finds it. A claim or release under way holds no worker: its answer wakes the object.
+
+pub(crate) mod address;
+mod decide;
+mod status;
+
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+
+use controller_kit::{Action, EventType, ObjectKey, Queue, RawObject, Recorder, error_message, replace};
+use harvester_api::{IPPool, LoadBalancer, WorkloadType};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client, Resource};
+use program::{
+    Clock,
+    capabilities::{Capabilities, Field, Right},
+};
+
+use crate::{
+    caches::Caches,
+    host_datapath::{
+        HostDatapath, RefusedWrite, VmList,
+        write::{self, Deleted, Written},
+    },
+    pool::{Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor, orders::Outcome},
+    reuse, status_reverted,
+    vms::VmWatch,
+};
+use address::RecordedHolder;
+use decide::{Because, EventDraft, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
+
+/// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
+const ROUNDS: usize = 8;
+/// The right without which the garbage collector deletes Services.
+pub(crate) const DELETE_SERVICES: Right = Right::new("delete", "", "services");
+/// The optional field that lists the backends.
+pub(crate) const BACKENDS_FIELD: Field = Field {
+    crd: "loadbalancers.loadbalancer.harvesterhci.io",
+    version: "v1beta1",
+    path: &["status", "backends"],
+};
+
+/// What role and CRD let the controller do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    may_delete_services: bool,
+    has_backends_field: bool,
+}
+
+impl Allowed {
+    pub(crate) fn of(capabilities: &Capabilities) -> Self {
+        let Field { crd, version, path } = BACKENDS_FIELD;
+        Self {
+            may_delete_services: capabilities.allows(&DELETE_SERVICES),
+            has_backends_field: capabilities.has_field(crd, version, path),
+        }
+    }
+}
+
+/// The controller of LoadBalancer objects, the only writer of them and of their Services and slices.
+pub(crate) struct Controller {
+    pub(crate) client: Client,
+    pub(crate) clock: Clock,
+    pub(crate) recorder: Recorder,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) caches: Caches,
+    pub(crate) index: PoolIndex,
+    pub(crate) orders: Orders,
+    pub(crate) waiters: PoolWaiters,
+    pub(crate) orphans: Orphans,
+    pub(crate) datapath: HostDatapath,
+    pub(crate) vm_watch: VmWatch,
+    /// The queue of pools: their conditions name orphans.
+    pub(crate) pools: Queue<ObjectKey>,
+    pub(crate) dummy_endpoint: Ipv4Addr,
+}
+
+/// What went wrong, with what; the queue tries again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{step} for load balancer {key}")]
+    Datapath { step: String, key: ObjectKey, source: write::Error },
+    #[error("{step} for load balancer {key}")]
+    Request { step: String, key: ObjectKey, source: kube::Error },
+    #[error("write load balancer {key}: somebody else keeps writing it")]
+    Contended { key: ObjectKey },
+    #[error("write load balancer {key}: {}", status_reverted::ADVICE)]
+    StatusReverted { key: ObjectKey },
+}
+
+/// What earlier rounds of one reconcile learned that no cache tells.
+#[derive(Default)]
+struct Learned {
+    refused: Vec<(String, Refused)>,
+    unwritten: Option<(String, String)>,
+    refused_write: Option<RefusedWrite>,
+    records_held: bool,
+}
+
+/// What became of a step.
+enum Acted {
+    /// The next step of the plan follows.
+    Done,
+    /// The plan rests on something that has changed: see again.
+    Changed,
+    /// The answer of a pool's writer will wake the object.
+    Ordered,
+}
+
+impl Controller {
+    /// Brings one object to what it asks for.
+    ///
+    /// # Errors
+    /// Those that may pass: the queue tries again. What the user must change is a condition instead.
+    pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let outcome = self.bring_there(&key).await;
+        // admission would revert a condition as well
+        if let (Err(error @ Error::StatusReverted { .. }), Some(lb)) =
+            (&outcome, self.caches.load_balancers.get(&key))
+        {
+            self.warn_reverted(&lb, &error_message(error));
+        }
+        outcome
+    }
+
+    async fn bring_there(&self, key: &ObjectKey) -> Result<Action, Error> {
+        let mut learned = Learned::default();
+        match self.orders.take(key) {
+            Outcome::None => {}
+            Outcome::UnderWay => return Ok(Action::AwaitChange),
+            Outcome::Refused(refused) => learned.refused = refused,
+            Outcome::Failed { pool, failure, is_claim, retry_in } => match &failure {
+                Failure::Write { source, .. } if is_claim && is_refusal(source) => {
+                    learned.unwritten = Some((pool, error_message(&**source)));
+                }
+                failure => return Ok(self.failed(key, failure, retry_in)),
+            },
+        }
+        // what happens to the pools after the look wakes the object
+        if self.caches.load_balancers.get(key).is_some() {
+            self.waiters.enter(key, WaitingFor::Anything);
+        }
+        for _ in 0..ROUNDS {
+            let seen = self.see(key, &learned).await?;
+            let plan = decide::decide(&seen);
+            if let Some(action) = self.carry_out(&seen, plan, &mut learned).await? {
+                return Ok(action);
+            }
+        }
+        Err(Error::Contended { key: key.clone() })
+    }
+
+    async fn see(&self, key: &ObjectKey, learned: &Learned) -> Result<Seen, Error> {
+        let caches = &self.caches;
+        let object = caches.load_balancers.get(key);
+        let workload = object.as_ref().map(|lb| lb.spec.workload());
+        let has = object.as_ref().and_then(|lb| address::allocated(lb));
+        let recorded = self.index.recorded_for(key);
+        let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
+        // an object that has a record and no address may be one that was made again, and its predecessor's Service may
+        // have lost our label
+        let is_vm = workload == Some(WorkloadType::Vm);
+        let service = if is_vm || (object.is_some() && has.is_none() && !recorded.is_empty()) {
+            write::find(&self.client, &caches.services, key).await.map_err(failed)?
+        } else {
+            caches.services.get(key)
+        };
+        let slice =
+            if is_vm && (has.is_some() || !recorded.is_empty() || service.is_some() || is_dhcp(&object)) {
+                write::find(&self.client, &caches.slices, key).await.map_err(failed)?
+            } else {
+                caches.slices.get(key)
+            };
+        let backends = match &object {
+            Some(lb) if is_vm => self.datapath.see(lb, slice.as_ref().map(|slice| &***slice)),
+            _ => Default::default(),
+        };
+        let vm_list = VmList::of(
+            workload.unwrap_or(WorkloadType::Cluster),
+            self.vm_watch.is_listed(),
+            self.vm_watch.error().as_deref(),
+        );
+        let Allowed { may_delete_services, has_backends_field } = Allowed::of(&self.capabilities);
+        Ok(Seen {
+            key: key.clone(),
+            address: SeenAddress {
+                pools: self.index.judged(),
+                holder: self.recorded_holder(key, has.as_ref()),
+                recorded,
+                refused: learned.refused.clone(),
+                unwritten: learned.unwritten.clone(),
+            },
+            object,
+            service,
+            slice,
+            vm_list,
+            backends,
+            refused_write: learned.refused_write.clone(),
+            records_held: learned.records_held,
+            may_delete_services,
+            has_backends_field,
+            dummy_endpoint: self.dummy_endpoint,
+            now: self.clock.now_text(),
+        })
+    }
+
+    fn recorded_holder(
+        &self,
+        key: &ObjectKey,
+        has: Option<&harvester_api::AllocatedAddress>,
+    ) -> RecordedHolder {
+        let Some(has) = has else { return RecordedHolder::Nobody };
+        let Some(pool) = self.caches.pools.get(&ObjectKey::new("", &has.ip_pool)) else {
+            return RecordedHolder::NoSuchPool;
+        };
+        match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
+            None => RecordedHolder::Nobody,
+            Some(holder) if *holder == key.to_string() => RecordedHolder::Us,
+            Some(_) => RecordedHolder::SomebodyElse,
+        }
+    }
+
+    /// Takes the steps of a plan. `None`: see again.
+    async fn carry_out(
+        &self,
+        seen: &Seen,
+        plan: Plan,
+        learned: &mut Learned,
+    ) -> Result<Option<Action>, Error> {
+        let Plan { steps, events, probes, waits_for, orphaned, again } = plan;
+        let key = &seen.key;
+        if let (Some(lb), false) = (&seen.object, events.is_empty()) {
+            for EventDraft { event_type, reason, message } in events {
+                tracing::warn!(load_balancer = %key, reason, message);
+                self.recorder.publish(&lb.object_ref(&()), event_type, reason, &message);
+            }
+        }
+        if let Some(probes) = probes {
+            self.datapath.probe(key, probes);
+        }
+        self.note_orphan(seen, orphaned);
+        for step in &steps {
+            tracing::debug!(load_balancer = %key, %step);
+            match self.act(seen, step, learned).await? {
+                Acted::Done => {}
+                Acted::Changed => return Ok(None),
+                Acted::Ordered => return Ok(Some(Action::AwaitChange)),
+            }
+        }
+        if !steps.is_empty() {
+            return Ok(None);
+        }
+        match waits_for {
+            Some(waits_for) => self.waiters.enter(key, waits_for),
+            None => self.waiters.leave(key),
+        }
+        if seen.object.is_none() {
+            self.orders.forget(key);
+        }
+        let again = again.or_else(|| learned.records_held.then_some(UNWATCHED_AGAIN));
+        Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
+    }
+
+    async fn act(&self, seen: &Seen, step: &Step, learned: &mut Learned) -> Result<Acted, Error> {
+        let key = &seen.key;
+        let failed = |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
+        match step {
+            Step::WriteObject(json) => self.put(key, json).await,
+            Step::WriteSlice(write) => {
+                let written = write::carry_out(&self.client, &self.caches.slices, key, write).await;
+                Ok(written_to("EndpointSlice", written.map_err(failed)?, learned))
+            }
+            Step::WriteService(write) => {
+                let written = write::carry_out(&self.client, &self.caches.services, key, write).await;
+                Ok(written_to("Service", written.map_err(failed)?, learned))
+            }
+            Step::DeleteService { uid } => self.delete_service(key, uid).await.map_err(failed),
+            Step::DeleteOrphan { uid } => {
+                if self.read_object(key, step).await?.is_some() {
+                    return Ok(Acted::Changed);
+                }
+                tracing::warn!(service = %key, "without load balancer (kubectl delete --cascade=orphan?): deleted");
+                self.delete_service(key, uid).await.map_err(failed)
+            }
+            Step::Claim { pool, known } => {
+                let order = Order::Claim { holder: key.to_string(), family: None, known: *known };
+                self.orders.submit(key, pool, order, learned.refused.clone());
+                Ok(Acted::Ordered)
+            }
+            Step::Release(release) => self.release(key, step, release, learned).await,
+        }
+    }
+
+    /// Whatever the caches say: what still announces the address is read afresh before the record goes.
+    async fn release(
+        &self,
+        key: &ObjectKey,
+        step: &Step,
+        release: &Release,
+        learned: &mut Learned,
+    ) -> Result<Acted, Error> {
+        let Release { pool, address, because, order } = release;
+        if *because == Because::Gone
+            && let Some(fresh) = self.read_object(key, step).await?
+        {
+            self.caches.load_balancers.wrote(fresh);
+            learned.records_held = true;
+            return Ok(Acted::Changed);
+        }
+        if let Because::Moved { .. } = because {
+            let api = Api::<IPPool>::all(self.client.clone());
+            let fresh = api.get_opt(pool).await.map_err(|source| Error::Request {
+                step: step.to_string(),
+                key: key.clone(),
+                source,
+            })?;
+            let text = address.to_string();
+            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
+                learned.records_held = true;
+                return Ok(Acted::Changed);
+            }
+        }
+        let service = write::read_service(&self.client, key).await;
+        let service =
+            service.map_err(|source| Error::Datapath { step: step.to_string(), key: key.clone(), source })?;
+        let service: Option<&Service> = service.as_deref();
+        if let Err(why) = reuse::may_be_given_away(key, because.holder(), *address, service) {
+            tracing::info!(load_balancer = %key, pool, %address, "not released: {why}");
+            learned.records_held = true;
+            return Ok(Acted::Changed);
+        }
+        self.orders.submit(key, pool, order.clone(), Vec::new());
+        Ok(Acted::Ordered)
+    }
+
+    async fn delete_service(&self, key: &ObjectKey, uid: &str) -> Result<Acted, write::Error> {
+        match write::delete(&self.client, &self.caches.services, key, uid).await? {
+            Deleted::Gone | Deleted::Going => {}
+            Deleted::Forbidden => self.capabilities.refused(&DELETE_SERVICES),
+        }
+        Ok(Acted::Changed)
+    }
+
+    async fn read_object(
+        &self,
+        key: &ObjectKey,
+        step: &Step,
+    ) -> Result<Option<RawObject<LoadBalancer>>, Error> {
+        let api = Api::<RawObject<LoadBalancer>>::namespaced(self.client.clone(), &key.namespace);
+        let failed = |source| Error::Request { step: step.to_string(), key: key.clone(), source };
+        api.get_opt(&key.name).await.map_err(failed)
+    }
+
+    /// Writes the object, or reads the newer version of it.
+    async fn put(&self, key: &ObjectKey, json: &serde_json::Value) -> Result<Acted, Error> {
+        let failed = |source| Error::Request { step: "write object".to_owned(), key: key.clone(), source };
+        match replace::<LoadBalancer>(&self.client, json).await {
+            Ok(written) => {
+                let reverted = status_reverted::address(json, &written);
+                self.caches.load_balancers.wrote(written);
+                if reverted { Err(Error::StatusReverted { key: key.clone() }) } else { Ok(Acted::Done) }
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
+                let api = Api::<RawObject<LoadBalancer>>::namespaced(self.client.clone(), &key.namespace);
+                match api.get_opt(&key.name).await.map_err(failed)? {
+                    Some(fresh) => drop(self.caches.load_balancers.wrote(fresh)),
+                    None => {
+                        let uid = json.pointer("/metadata/uid").and_then(serde_json::Value::as_str);
+                        self.caches.load_balancers.gone(key, uid.unwrap_or_default());
+                    }
+                }
+                Ok(Acted::Changed)
+            }
+            Err(source) => Err(failed(source)),
+        }
+    }
+
+    /// An order that could not be written is submitted again, later and later.
+    fn failed(&self, key: &ObjectKey, failure: &Failure, retry_in: Duration) -> Action {
+        let why = error_message(failure);
+        tracing::warn!(load_balancer = %key, ?retry_in, "address of the load balancer: {why}");
+        if let (Failure::StatusReverted { .. }, Some(lb)) = (failure, self.caches.load_balancers.get(key)) {
+            self.warn_reverted(&lb, &format!("address of load balancer {key}: {why}"));
+        }
+        Action::RequeueAfter(retry_in)
+    }
+
+    fn warn_reverted(&self, lb: &RawObject<LoadBalancer>, message: &str) {
+        self.recorder.publish(&lb.object_ref(&()), EventType::Warning, status_reverted::REASON, message);
+    }
+
+    /// The pools that record the Service's addresses name it in their condition.
+    fn note_orphan(&self, seen: &Seen, orphaned: bool) {
+        if !self.orphans.set(&seen.key, orphaned) {
+            return;
+        }
+        if orphaned {
+            let addresses: Vec<_> = seen.address.recorded.iter().map(|(_, address)| address).collect();
+            tracing::warn!(service = %seen.key, ?addresses,
+                "without load balancer, and our role may not delete Services: delete it, its addresses stay held");
+        }
+        for (pool, _) in &seen.address.recorded {
+            self.pools.add(ObjectKey::new("", pool));
+        }
+    }
+}
+
+fn written_to(kind: &'static str, written: Written, learned: &mut Learned) -> Acted {
+    match written {
+        Written::Done => Acted::Done,
+        Written::Stale => Acted::Changed,
+        Written::Refused(why) => {
+            learned.refused_write = Some(RefusedWrite { kind, why });
+            Acted::Changed
+        }
+    }
+}
+
+fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
+    object.as_ref().is_some_and(|lb| lb.spec.ipam() == harvester_api::Ipam::Dhcp)
+}
+
+/// Whether the server will answer the same request in the same way, as far as it alone is concerned.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status)
+        if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429))
+}

@@ -1,0 +1,197 @@
+//! Which address a LoadBalancer object should have: a pure function from the object, the record and the pools.
+
+use std::{collections::HashMap, net::IpAddr};
+
+use controller_kit::Explanation;
+use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
+use ip_pools::Judged;
+use ipam::{Mode, Requirement, select};
+use kube::ResourceExt;
+
+use crate::pool::Refused;
+
+/// The holder of the address in the object's status, according to its pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum RecordedHolder {
+    Us,
+    SomebodyElse,
+    #[default]
+    Nobody,
+    /// The pool is not there. The address stays with an object that uses it; no record could say otherwise.
+    NoSuchPool,
+}
+
+/// What the address depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) lb: &'a LoadBalancer,
+    /// Every pool, with what speaks against it.
+    pub(crate) pools: &'a [Judged],
+    pub(crate) holder: RecordedHolder,
+    /// Every address that the pools record for this object, in the order of the pools' names.
+    pub(crate) recorded: &'a [(String, IpAddr)],
+    /// The object's Service names the status' address already.
+    pub(crate) served: bool,
+    /// The pools that refused this claim, in the order in which they were asked.
+    pub(crate) refused: &'a [(String, Refused)],
+    /// The pool that cannot be written, and the server's words.
+    pub(crate) unwritten: Option<&'a (String, String)>,
+}
+
+/// What to do about the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The object has this address. `lost` is an address in its status that the pool gives to somebody else.
+    Has { address: AllocatedAddress, lost: Option<String> },
+    /// Ask this pool. `known` is the address that the object believes to have.
+    Claim { pool: String, known: Option<IpAddr> },
+    /// There is none to be had now.
+    Wait {
+        waiting: Explanation,
+        /// Stays until there is another: the object was told to move to another pool.
+        meanwhile: Option<AllocatedAddress>,
+        lost: Option<String>,
+        /// The pools that were asked.
+        asked: Vec<String>,
+    },
+}
+
+/// Decides.
+pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
+    let lb = seen.lb;
+    if lb.spec.ipam() == Ipam::Dhcp {
+        let ip = names::DHCP_ADDRESS.to_owned();
+        return Decision::Has { address: AllocatedAddress { ip, ..AllocatedAddress::default() }, lost: None };
+    }
+    let wanted = lb.spec.ip_pool.as_str();
+    let Some(has) = allocated(lb) else { return fresh(seen, None) };
+    let trusted = match seen.holder {
+        RecordedHolder::Us => true,
+        RecordedHolder::NoSuchPool => lb.spec.workload() == WorkloadType::Cluster || seen.served,
+        RecordedHolder::SomebodyElse | RecordedHolder::Nobody => false,
+    };
+    if !wanted.is_empty() && wanted != has.ip_pool {
+        let meanwhile = trusted.then_some(has);
+        return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, None);
+    }
+    if trusted {
+        return Decision::Has { address: has, lost: None };
+    }
+    if seen.holder == RecordedHolder::Nobody && judged(seen.pools, &has.ip_pool).is_some() {
+        let known = has.ip.parse().ok();
+        return from_pools(seen, vec![has.ip_pool], known, None, None);
+    }
+    fresh(seen, Some(has.ip))
+}
+
+fn fresh(seen: &Seen<'_>, lost: Option<String>) -> Decision {
+    let lb = seen.lb;
+    if !lb.spec.ip_pool.is_empty() {
+        return from_pools(seen, vec![lb.spec.ip_pool.clone()], None, None, lost);
+    }
+    if let [(recorded, _), ..] = seen.recorded {
+        return from_pools(seen, vec![recorded.clone()], None, None, lost);
+    }
+    let requirement = requirement(lb);
+    let mode = match lb.spec.workload() {
+        WorkloadType::Cluster => Mode::StrictThenLoose,
+        WorkloadType::Vm => Mode::Strict,
+    };
+    let pools: Vec<_> = seen.pools.iter().map(|judged| &judged.pool).collect();
+    let blocked: HashMap<_, _> = seen
+        .pools
+        .iter()
+        .filter_map(|judged| Some((judged.pool.name.as_str(), judged.blocked.as_ref()?)))
+        .collect();
+    let usable = |pool: &ipam::Pool| match blocked.get(pool.name.as_str()) {
+        Some(why) => Err((*why).clone()),
+        None => Ok(()),
+    };
+    let choice = select(&pools, &requirement, mode, usable);
+    if choice.order.is_empty() {
+        let waiting = Explanation::new("NoMatchingPool", choice.explain(&requirement));
+        return Decision::Wait { waiting, meanwhile: None, lost, asked: Vec::new() };
+    }
+    from_pools(seen, choice.order, None, None, lost)
+}
+
+/// The address that one of `pools` records for the object; else a claim to the first one that has not refused it.
+fn from_pools(
+    seen: &Seen<'_>,
+    pools: Vec<String>,
+    known: Option<IpAddr>,
+    meanwhile: Option<AllocatedAddress>,
+    lost: Option<String>,
+) -> Decision {
+    let first = pools.first().map(String::as_str).unwrap_or_default();
+    if let Some(address) = recorded_in(seen, first, known) {
+        return Decision::Has { address, lost };
+    }
+    if let Some((pool, why)) = seen.unwritten {
+        let message = format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
+        let waiting = Explanation::new("PoolNotWritten", message);
+        return Decision::Wait { waiting, meanwhile, lost, asked: vec![pool.clone()] };
+    }
+    let (mut refused, mut asked) = (None, Vec::new());
+    for pool in pools {
+        let Some((_, why)) = seen.refused.iter().find(|(by, _)| *by == pool) else {
+            return Decision::Claim { pool, known };
+        };
+        asked.push(pool);
+        refused.get_or_insert(why);
+        // a full pool is waited for; a full record, or a pool that went away meanwhile, is passed over
+        if matches!(why, Refused::Exhausted { .. }) {
+            break;
+        }
+    }
+    let (reason, why) = refused.map_or_else(Default::default, |why| (why.reason(), why.to_string()));
+    let message = match &meanwhile {
+        None => why,
+        Some(address) => {
+            format!("{why}; address {} of pool {} stays until then", address.ip, address.ip_pool)
+        }
+    };
+    Decision::Wait { waiting: Explanation::new(reason, message), meanwhile, lost, asked }
+}
+
+/// The record is the answer to a claim: the address that `pool` records for the object, if it does. Of several, the one
+/// that the object believes to have, else one that the pool still offers, else the lowest.
+fn recorded_in(seen: &Seen<'_>, pool: &str, known: Option<IpAddr>) -> Option<AllocatedAddress> {
+    let ranges = judged(seen.pools, pool).map(|judged| &judged.pool.ranges);
+    let offered = |address: IpAddr| ranges.is_some_and(|ranges| ranges.offers(address));
+    let own = seen.recorded.iter().filter(|(recorded, _)| recorded == pool).map(|(_, address)| *address);
+    let address = own.min_by_key(|address| (Some(*address) != known, !offered(*address), *address))?;
+    let range = ranges.and_then(|ranges| ranges.covering(address));
+    Some(AllocatedAddress {
+        ip_pool: pool.to_owned(),
+        ip: address.to_string(),
+        mask: range.map(|range| range.mask().to_string()).unwrap_or_default(),
+        gateway: range.and_then(|range| range.gateway()).map(|ip| ip.to_string()).unwrap_or_default(),
+        ..AllocatedAddress::default()
+    })
+}
+
+fn judged<'a>(pools: &'a [Judged], name: &str) -> Option<&'a Judged> {
+    pools.iter().find(|judged| judged.pool.name == name)
+}
+
+/// The address in the object's status that came from a pool.
+pub(crate) fn allocated(lb: &LoadBalancer) -> Option<AllocatedAddress> {
+    let has = lb.status.as_ref()?.allocated_address.clone()?;
+    (!has.ip_pool.is_empty() && !has.ip.is_empty()).then_some(has)
+}
+
+/// What the object's annotations require of a pool. An object that the webhook never saw has none.
+pub(crate) fn requirement(lb: &LoadBalancer) -> Requirement {
+    let text = |key: &str| lb.annotations().get(key).cloned().unwrap_or_default();
+    let namespace = text(annotations::LB_NAMESPACE);
+    Requirement {
+        network: text(annotations::LB_NETWORK),
+        project: text(annotations::LB_PROJECT),
+        namespace: if namespace.is_empty() { lb.namespace().unwrap_or_default() } else { namespace },
+        cluster: text(annotations::LB_CLUSTER),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,478 @@
+//! The decision about one LoadBalancer object.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
+
+use controller_kit::{EventType, Explanation, ObjectKey, RawObject};
+use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers};
+use health_check::Target;
+use ip_pools::Judged;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Resource as _, ResourceExt as _};
+use serde_json::Value;
+
+use super::{
+    address::{self, Decision, RecordedHolder},
+    status::{self, Shown},
+};
+use crate::{
+    condition::Ready,
+    host_datapath::{
+        self, BackendId, Backends, RefusedWrite, TOO_MANY_LISTENERS, VmList, slice, write::Write,
+    },
+    ownership::{Owner, Ownership},
+    pool::{Order, Refused, WaitingFor},
+    reuse::{self, Holder},
+};
+
+/// Nothing tells when a name that somebody else has becomes free, or when the server changes its mind about what it
+/// refused: the object is looked at again after this time.
+pub(crate) const UNWATCHED_AGAIN: Duration = Duration::from_secs(60);
+
+/// What the world looked like when we looked. `decide` knows nothing else.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) key: ObjectKey,
+    /// `None`: the object is gone.
+    pub(crate) object: Option<Arc<RawObject<LoadBalancer>>>,
+    pub(crate) address: SeenAddress,
+    /// The Service and the slice of the object's name, somebody else's too where the object has a host datapath.
+    pub(crate) service: Option<Arc<RawObject<Service>>>,
+    pub(crate) slice: Option<Arc<RawObject<EndpointSlice>>>,
+    pub(crate) vm_list: VmList,
+    pub(crate) backends: Backends,
+    /// The server refused a Service or slice that was decided a moment ago.
+    pub(crate) refused_write: Option<RefusedWrite>,
+    /// A fresh read showed a moment ago that records must stay: something announces their addresses.
+    pub(crate) records_held: bool,
+    pub(crate) may_delete_services: bool,
+    /// Whether the CRD has `status.backends`: the server drops unknown fields, and we would write them for ever.
+    pub(crate) has_backends_field: bool,
+    pub(crate) dummy_endpoint: Ipv4Addr,
+    /// RFC 3339.
+    pub(crate) now: String,
+}
+
+/// What the pools say of the object.
+#[derive(Clone, Default)]
+pub(crate) struct SeenAddress {
+    pub(crate) pools: Arc<Vec<Judged>>,
+    pub(crate) holder: RecordedHolder,
+    pub(crate) recorded: Vec<(String, IpAddr)>,
+    pub(crate) refused: Vec<(String, Refused)>,
+    pub(crate) unwritten: Option<(String, String)>,
+}
+
+/// A write, or an order to the writer of a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    /// The object: finalizer and status, or its last version.
+    WriteObject(Value),
+    WriteSlice(Write),
+    WriteService(Write),
+    /// The Service with this UID.
+    DeleteService {
+        uid: String,
+    },
+    /// [`Step::DeleteService`], if a fresh read shows that the object is gone.
+    DeleteOrphan {
+        uid: String,
+    },
+    /// The answer to the claim is the input of a later decision.
+    Claim {
+        pool: String,
+        known: Option<IpAddr>,
+    },
+    /// Give a record back, if a fresh read of the Service allows it.
+    Release(Release),
+}
+
+/// Records of one pool to give back.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Release {
+    pub(crate) pool: String,
+    pub(crate) address: IpAddr,
+    pub(crate) because: Because,
+    pub(crate) order: Order,
+}
+
+/// Why a record is given back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Because {
+    /// The object is gone: it is read afresh too.
+    Gone,
+    /// The object is being deleted.
+    Ending,
+    /// The object with this UID has another address. A record of another program stays.
+    Moved { uid: String },
+}
+
+impl Because {
+    pub(crate) fn holder(&self) -> Holder<'_> {
+        match self {
+            Self::Gone | Self::Ending => Holder::Gone,
+            Self::Moved { uid } => Holder::Moved(uid),
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::WriteObject(_) => f.write_str("write object"),
+            Self::WriteSlice(_) => f.write_str("write slice"),
+            Self::WriteService(_) => f.write_str("write service"),
+            Self::DeleteService { .. } => f.write_str("delete service"),
+            Self::DeleteOrphan { .. } => f.write_str("delete orphan"),
+            Self::Claim { pool, .. } => write!(f, "claim from {pool}"),
+            Self::Release(Release { pool, address, .. }) => write!(f, "release {address} of {pool}"),
+        }
+    }
+}
+
+/// An Event about the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventDraft {
+    pub(crate) event_type: EventType,
+    pub(crate) reason: &'static str,
+    pub(crate) message: String,
+}
+
+/// The steps to take now, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    pub(crate) steps: Vec<Step>,
+    pub(crate) events: Vec<EventDraft>,
+    /// The targets to probe; `None` leaves them as they are.
+    pub(crate) probes: Option<BTreeMap<BackendId, Target>>,
+    /// What the object waits for among the pools.
+    pub(crate) waits_for: Option<WaitingFor>,
+    /// The Service has no load balancer, and our role may not delete it.
+    pub(crate) orphaned: bool,
+    /// When to look again though nothing may change before then.
+    pub(crate) again: Option<Duration>,
+}
+
+impl Plan {
+    /// Keeps all as it is, without probes.
+    fn unprobed() -> Self {
+        Self { probes: Some(BTreeMap::new()), ..Self::default() }
+    }
+}
+
+/// Decides.
+pub(crate) fn decide(seen: &Seen) -> Plan {
+    match &seen.object {
+        None => gone(seen),
+        Some(lb) if lb.meta().deletion_timestamp.is_some() => ending(seen, lb),
+        Some(lb) => alive(seen, lb),
+    }
+}
+
+/// The object is gone: its records follow as soon as its Service is gone too.
+fn gone(seen: &Seen) -> Plan {
+    let mut plan = Plan::unprobed();
+    let owner = Owner { key: seen.key.clone(), uid: String::new() };
+    match seen.service.as_deref() {
+        Some(service) if owner.ownership(service.meta()) == Ownership::Orphaned => {
+            remove_orphan(seen, service, &mut plan);
+        }
+        // the garbage collector is on its way to it, and its DELETE event comes here
+        Some(_) => {}
+        None => plan.steps = release_all(seen, &Because::Gone),
+    }
+    plan
+}
+
+/// The object is being deleted: nothing may announce its address when its record goes, and its finalizer goes last.
+fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
+    let mut plan = Plan::unprobed();
+    // ours is done, or was never set; the DELETE event comes when the finalizers of others are gone
+    if !is_finalized(lb) {
+        return plan;
+    }
+    let owner = Owner::of(lb);
+    let service = seen.service.as_deref();
+    let ours = service.filter(|service| owner.ownership(service.meta()).is_writable());
+    match ours {
+        Some(service) if lb.spec.workload() == WorkloadType::Vm => {
+            plan.steps.extend(empty_slice(seen, &owner));
+            if service.meta().deletion_timestamp.is_some() {
+                plan.again = Some(UNWATCHED_AGAIN).filter(|_| !crate::ownership::is_labelled(service.meta()));
+                return plan;
+            }
+            if seen.may_delete_services {
+                plan.steps.push(delete(service));
+                return plan;
+            }
+            // the Service keeps its type: the garbage collector deletes it, and then the record is released
+        }
+        _ => {
+            if service.is_none_or(|service| owner.ownership(service.meta()) == Ownership::Foreign) {
+                plan.steps.extend(empty_slice(seen, &owner));
+                let releases = release_all(seen, &Because::Ending);
+                if !releases.is_empty() {
+                    plan.steps.extend(releases);
+                    return plan;
+                }
+            }
+        }
+    }
+    plan.steps.extend(status::write_without_finalizer(lb).map(Step::WriteObject));
+    plan
+}
+
+fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
+    if seen.vm_list == VmList::Awaited {
+        return Plan::default();
+    }
+    if let Some(plan) = behind_a_former_service(seen, lb) {
+        return plan;
+    }
+    let decision = address::decide(&address::Seen {
+        lb,
+        pools: &seen.address.pools,
+        holder: seen.address.holder,
+        recorded: &seen.address.recorded,
+        served: is_served(seen, lb),
+        refused: &seen.address.refused,
+        unwritten: seen.address.unwritten.as_ref(),
+    });
+    let (address, waiting, lost, waits_for) = match decision {
+        Decision::Claim { pool, known } => {
+            let waits_for = Some(WaitingFor::Anything);
+            return Plan { steps: vec![Step::Claim { pool, known }], waits_for, ..Plan::default() };
+        }
+        Decision::Has { address, lost } => (Some(address), None, lost, None),
+        Decision::Wait { waiting, meanwhile, lost, asked } => {
+            let waits_for = Some(WaitingFor::after(&lb.spec.ip_pool, asked));
+            (meanwhile, Some(waiting), lost, waits_for)
+        }
+    };
+    let again = seen.address.unwritten.as_ref().filter(|_| waiting.is_some()).map(|_| UNWATCHED_AGAIN);
+    let mut plan = Plan { waits_for, again, ..Plan::default() };
+    let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    match (&address, &seen.vm_list) {
+        (Some(address), VmList::Complete) if is_vm => serve(seen, lb, address, waiting, &mut plan),
+        (address, vm_list) => {
+            if is_vm && address.is_none() && lost.is_some() {
+                plan.probes = Some(BTreeMap::new());
+                withdraw(seen, lb, &mut plan);
+            }
+            let unlisted = match vm_list {
+                VmList::Unavailable(why) => Some(why.clone()),
+                VmList::Complete | VmList::Awaited => None,
+            };
+            show(seen, lb, address.as_ref(), waiting.or(unlisted), &mut plan);
+        }
+    }
+    if let Some(lost) = lost
+        && plan.steps.iter().any(|step| matches!(step, Step::WriteObject(_)))
+    {
+        plan.events.push(EventDraft {
+            event_type: EventType::Warning,
+            reason: "AddressLost",
+            message: format!(
+                "address {lost} belongs to somebody else according to its pool; a new one is claimed"
+            ),
+        });
+    }
+    if let (true, Some(address)) = (plan.steps.is_empty(), &address) {
+        plan.steps = release_others(seen, lb, address);
+    }
+    plan
+}
+
+/// An object that was made again under the name waits until the Service of its predecessor is gone: its own address may
+/// be announced by that Service, and so may the predecessor's.
+fn behind_a_former_service(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Option<Plan> {
+    let service = seen.service.as_deref()?;
+    let owner = Owner::of(lb);
+    let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    let mut plan = Plan::unprobed();
+    let waiting = match owner.ownership(service.meta()) {
+        Ownership::Former => host_datapath::former("Service", &seen.key),
+        Ownership::Ours | Ownership::Orphaned if !is_vm => {
+            if service.meta().deletion_timestamp.is_none() {
+                remove_orphan(seen, service, &mut plan);
+            }
+            host_datapath::former("Service", &seen.key)
+        }
+        _ => return None,
+    };
+    let has = lb.status.as_ref().and_then(|status| status.allocated_address.clone());
+    show(seen, lb, has.as_ref(), Some(waiting), &mut plan);
+    plan.again = Some(UNWATCHED_AGAIN).filter(|_| !crate::ownership::is_labelled(service.meta()));
+    Some(plan)
+}
+
+/// A Service of ours that no load balancer needs, and that the garbage collector does not know of.
+fn remove_orphan(seen: &Seen, service: &RawObject<Service>, plan: &mut Plan) {
+    if service.meta().deletion_timestamp.is_some() {
+        return;
+    }
+    let uid = service.uid().unwrap_or_default();
+    match (seen.may_delete_services, &seen.object) {
+        (true, None) => plan.steps.push(Step::DeleteOrphan { uid }),
+        (true, Some(_)) => plan.steps.push(Step::DeleteService { uid }),
+        (false, _) => plan.orphaned = true,
+    }
+}
+
+/// The object's finalizer and address are stored before the network carries anything for it.
+fn serve(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    address: &AllocatedAddress,
+    waiting: Option<Explanation>,
+    plan: &mut Plan,
+) {
+    let datapath = host_datapath::decide(&host_datapath::Seen {
+        lb,
+        address: &address.ip,
+        service: seen.service.as_deref(),
+        slice: seen.slice.as_deref(),
+        backends: &seen.backends,
+        refused: seen.refused_write.as_ref(),
+        dummy: seen.dummy_endpoint,
+        now: &seen.now,
+    });
+    let host_datapath::Plan { slice, service, probes, served, unwatched } = datapath;
+    plan.probes = Some(probes);
+    if unwatched {
+        plan.again = Some(UNWATCHED_AGAIN);
+    }
+    let writes = [Step::WriteSlice(slice), Step::WriteService(service)];
+    let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
+    let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
+        let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
+        let shown =
+            Shown { address: Some(address), ready: setting_up, served: None, has_backends_field: false };
+        plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+    }
+    if !writes.is_empty() {
+        // the status says what the writes lead to: it is decided anew with their answers
+        plan.steps.extend(writes);
+        return;
+    }
+    if !plan.steps.is_empty() {
+        return;
+    }
+    let waiting = waiting.or_else(|| served.waiting.clone());
+    if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
+        && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
+    {
+        let (reason, message) = (refusal.reason, refusal.message.clone());
+        plan.events.push(EventDraft { event_type: EventType::Warning, reason, message });
+    }
+    let has_backends_field = seen.has_backends_field;
+    let shown =
+        Shown { address: Some(address), ready: ready(waiting), served: Some(&served), has_backends_field };
+    plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+}
+
+/// Another holder has the address: the Service must not ask for it any longer.
+fn withdraw(seen: &Seen, lb: &RawObject<LoadBalancer>, plan: &mut Plan) {
+    let owner = Owner::of(lb);
+    let service = seen.service.as_deref();
+    let Some(service) = service.filter(|service| owner.ownership(service.meta()).is_writable()) else {
+        return;
+    };
+    plan.steps.extend(empty_slice(seen, &owner));
+    if seen.may_delete_services && service.meta().deletion_timestamp.is_none() {
+        plan.steps.push(delete(service));
+    }
+}
+
+/// Address and condition, and nothing of the host datapath.
+fn show(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    address: Option<&AllocatedAddress>,
+    waiting: Option<Explanation>,
+    plan: &mut Plan,
+) {
+    let shown = Shown { address, ready: ready(waiting), served: None, has_backends_field: false };
+    plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+}
+
+/// The object has another address now: everything else that the pools record for it goes back, once kube-vip has
+/// followed.
+fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &AllocatedAddress) -> Vec<Step> {
+    let uid = lb.uid().unwrap_or_default();
+    let is_other = |(pool, other): &&(String, IpAddr)| {
+        *pool != address.ip_pool || Some(*other) != address.ip.parse::<IpAddr>().ok()
+    };
+    let service = seen.service.as_deref().map(|service| &**service);
+    let is_free = |(_, other): &&(String, IpAddr)| {
+        reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
+    };
+    if seen.records_held {
+        return Vec::new();
+    }
+    let others = seen.address.recorded.iter().filter(is_other).filter(is_free);
+    others
+        .map(|(pool, other)| {
+            let order = Order::Release { holder: seen.key.to_string(), address: *other };
+            let because = Because::Moved { uid: uid.clone() };
+            Step::Release(Release { pool: pool.clone(), address: *other, because, order })
+        })
+        .collect()
+}
+
+fn release_all(seen: &Seen, because: &Because) -> Vec<Step> {
+    if seen.records_held {
+        return Vec::new();
+    }
+    let release = |(pool, address): &(String, IpAddr)| {
+        let order = Order::Release { holder: seen.key.to_string(), address: *address };
+        let because = because.clone();
+        Step::Release(Release { pool: pool.clone(), address: *address, because, order })
+    };
+    seen.address.recorded.iter().map(release).collect()
+}
+
+fn empty_slice(seen: &Seen, owner: &Owner) -> Option<Step> {
+    let slice = seen.slice.as_deref()?;
+    let ours = owner.ownership(slice.meta()).is_writable();
+    Some(Step::WriteSlice(slice::write_empty(slice))).filter(|step| ours && is_needed(step))
+}
+
+fn delete(service: &RawObject<Service>) -> Step {
+    Step::DeleteService { uid: service.uid().unwrap_or_default() }
+}
+
+fn is_needed(step: &Step) -> bool {
+    !matches!(step, Step::WriteSlice(Write::Nothing) | Step::WriteService(Write::Nothing))
+}
+
+fn is_finalized(lb: &RawObject<LoadBalancer>) -> bool {
+    lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER)
+}
+
+/// Whether the object's Service names the status' address already.
+fn is_served(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
+    let named = seen.service.as_ref().and_then(|service| service.spec.as_ref()?.load_balancer_ip.clone());
+    address::allocated(lb).is_some_and(|has| Some(has.ip) == named)
+}
+
+fn shown_reason(lb: &LoadBalancer) -> Option<&str> {
+    let conditions = lb.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    harvester_api::condition::ready(conditions).map(|ready| ready.reason.as_str())
+}
+
+fn ready(waiting: Option<Explanation>) -> Ready {
+    match waiting {
+        None => Ready::yes("AddressAllocated"),
+        Some(Explanation { reason, message }) => Ready::no(reason, message),
+    }
+}
+
+#[cfg(test)]
+mod tests;

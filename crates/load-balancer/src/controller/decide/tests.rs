@@ -1,0 +1,319 @@
+//! The table of what becomes of a LoadBalancer object.
+
+use harvester_api::{ConditionStatus, annotations, condition, labels};
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+
+fn seen() -> Seen {
+    let pool = |name: &str, third: u8| {
+        json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": format!("10.0.{third}.0/24")}],
+            "selector": {"scope": [{"namespace": "*", "project": "*", "guestCluster": name}]}}})
+    };
+    let pools = [pool("core", 2), pool("edge", 1)].map(|pool| serde_json::from_value(pool).unwrap());
+    Seen {
+        key: ObjectKey::new("shop", "web"),
+        object: None,
+        address: SeenAddress { pools: Arc::new(ip_pools::judge_specs(&pools)), ..SeenAddress::default() },
+        service: None,
+        slice: None,
+        vm_list: VmList::Complete,
+        backends: Backends::default(),
+        refused_write: None,
+        records_held: false,
+        may_delete_services: true,
+        has_backends_field: false,
+        dummy_endpoint: [10, 52, 0, 255].into(),
+        now: "now".to_owned(),
+    }
+}
+
+fn merged(mut object: Value, rest: &Value) -> Value {
+    json_patch::merge(&mut object, rest);
+    object
+}
+
+/// `web` of UID `u1`, named to pool `edge`, as `kubectl apply` makes it.
+fn object(workload: &str, rest: &Value) -> Option<Arc<RawObject<LoadBalancer>>> {
+    let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+        "metadata": {"namespace": "shop", "name": "web", "uid": "u1"},
+        "spec": {"workloadType": workload, "ipPool": "edge",
+            "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}]}});
+    Some(Arc::new(RawObject::from_json(merged(object, rest)).unwrap()))
+}
+
+/// With finalizer and the address that the pool `edge` records for it.
+fn settled(workload: &str, rest: &Value) -> Option<Arc<RawObject<LoadBalancer>>> {
+    let address = json!({"ipPool": "edge", "ip": "10.0.1.7", "mask": "255.255.255.0", "gateway": "10.0.1.1"});
+    let ready = json!([{"type": "Ready", "status": "True", "reason": "AddressAllocated"}]);
+    let mut own = json!({"metadata": {"finalizers": [finalizers::LOAD_BALANCER]},
+        "status": {"allocatedAddress": address, "conditions": ready}});
+    json_patch::merge(&mut own, rest);
+    object(workload, &own)
+}
+
+fn deleting() -> Value {
+    json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}})
+}
+
+fn recorded(seen: Seen, records: &[(&str, &str)]) -> Seen {
+    let recorded = records.iter().map(|(pool, ip)| ((*pool).to_owned(), ip.parse().unwrap())).collect();
+    Seen { address: SeenAddress { recorded, holder: RecordedHolder::Us, ..seen.address }, ..seen }
+}
+
+/// The Service `web`, which asks for `ip` and shows it; `owner` is the UID of the LoadBalancer object.
+fn service(owner: Option<&str>, ip: &str, shown: &str) -> Option<Arc<RawObject<Service>>> {
+    let owner = Owner { key: ObjectKey::new("shop", "web"), uid: owner.unwrap_or_default().to_owned() };
+    let listeners = serde_json::from_value::<Vec<harvester_api::Listener>>(
+        json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}]),
+    );
+    let Write::Create(mut json) = host_datapath::service::write(None, &owner, &listeners.unwrap(), ip) else {
+        panic!("no Service to create")
+    };
+    json["metadata"]["uid"] = "s1".into();
+    if owner.uid.is_empty() {
+        json["metadata"]["ownerReferences"] = json!([]);
+    }
+    json["status"] = json!({"loadBalancer": {"ingress": [{"ip": shown}]}});
+    Some(Arc::new(RawObject::from_json(json).unwrap()))
+}
+
+fn slice(owner: &str) -> Option<Arc<RawObject<EndpointSlice>>> {
+    let owner = Owner { key: ObjectKey::new("shop", "web"), uid: owner.to_owned() };
+    let listeners = serde_json::from_value::<Vec<harvester_api::Listener>>(
+        json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}]),
+    );
+    let write = slice::write(None, &owner, &listeners.unwrap(), &[], [10, 52, 0, 255].into());
+    let Write::Create(json) = write else { panic!("no slice to create") };
+    Some(Arc::new(RawObject::from_json(json).unwrap()))
+}
+
+/// A vm object that serves at 10.0.1.7.
+fn serving(rest: &Value) -> Seen {
+    let seen = recorded(seen(), &[("edge", "10.0.1.7")]);
+    let shown = json!({"status": {"address": "10.0.1.7",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "NoBackends", "message": "no running backend servers"}]}});
+    Seen {
+        object: settled("vm", &merged(shown, rest)),
+        service: service(Some("u1"), "10.0.1.7", "10.0.1.7"),
+        slice: slice("u1"),
+        ..seen
+    }
+}
+
+fn steps(seen: &Seen) -> Vec<String> {
+    decide(seen).steps.iter().map(ToString::to_string).collect()
+}
+
+/// The status of the first PUT.
+fn written(seen: &Seen) -> Value {
+    let plan = decide(seen);
+    let written = plan.steps.iter().find_map(|step| match step {
+        Step::WriteObject(json) => Some(json["status"].clone()),
+        _ => None,
+    });
+    written.unwrap_or_else(|| panic!("{:?}", plan.steps))
+}
+
+fn reason(status: &Value) -> (bool, String) {
+    let conditions: Vec<harvester_api::Condition> =
+        serde_json::from_value(status["conditions"].clone()).unwrap();
+    let ready = condition::ready(&conditions).unwrap();
+    (ready.status == ConditionStatus::True, ready.reason.clone())
+}
+
+#[rstest]
+#[case::a_new_one_claims(Seen { object: object("cluster", &json!({})), ..seen() }, &["claim from edge"])]
+#[case::the_record_is_the_answer(
+    recorded(Seen { object: object("cluster", &json!({})), ..seen() }, &[("edge", "10.0.1.7")]), &["write object"])]
+#[case::settled(recorded(Seen { object: settled("cluster", &json!({})), ..seen() }, &[("edge", "10.0.1.7")]), &[])]
+#[case::a_second_record_goes_back(
+    recorded(Seen { object: settled("cluster", &json!({})), ..seen() }, &[("core", "10.0.2.5"), ("edge", "10.0.1.7")]),
+    &["release 10.0.2.5 of core"])]
+#[case::a_dhcp_object_has_no_record(
+    recorded(Seen { object: settled("cluster", &json!({"spec": {"ipam": "dhcp"}, "status": {"allocatedAddress":
+        {"ipPool": null, "ip": "0.0.0.0", "mask": null, "gateway": null}}})), ..seen() }, &[("edge", "10.0.1.7")]),
+    &["release 10.0.1.7 of edge"])]
+#[case::one_that_goes_releases_first(
+    recorded(Seen { object: settled("cluster", &deleting()), ..seen() }, &[("edge", "10.0.1.7")]), &["release 10.0.1.7 of edge"])]
+#[case::and_then_its_finalizer_goes(Seen { object: settled("cluster", &deleting()), ..seen() }, &["write object"])]
+#[case::one_without_our_finalizer_is_left_to_others(
+    recorded(Seen { object: object("cluster", &deleting()), ..seen() }, &[("edge", "10.0.1.7")]), &[])]
+#[case::one_that_is_gone_releases(recorded(seen(), &[("edge", "10.0.1.7")]), &["release 10.0.1.7 of edge"])]
+#[case::one_that_is_gone_and_announced_does_not(
+    Seen { records_held: true, ..recorded(seen(), &[("edge", "10.0.1.7")]) }, &[])]
+fn an_object_of_a_guest_cluster_takes_these_steps(#[case] seen: Seen, #[case] expected: &[&str]) {
+    assert_eq!(steps(&seen), expected);
+}
+
+#[rstest]
+#[case::a_new_one_claims(Seen { object: object("vm", &json!({})), ..seen() }, &["claim from edge"])]
+#[case::finalizer_and_address_come_before_the_slice_and_that_before_the_service(
+    recorded(Seen { object: object("vm", &json!({})), ..seen() }, &[("edge", "10.0.1.7")]),
+    &["write object", "write slice", "write service"])]
+#[case::serving(serving(&json!({})), &[])]
+#[case::waits_for_the_list_of_vms(Seen { vm_list: VmList::Awaited, ..serving(&json!({})) }, &[])]
+#[case::moved_and_not_followed(
+    Seen { service: service(Some("u1"), "10.0.1.7", "10.0.2.5"), ..recorded(serving(&json!({"status": {"address": "10.0.2.5",
+        "conditions": [{"type": "Ready", "status": "False", "reason": "WaitingForExternalIP",
+        "message": "service is waiting for external IP 10.0.1.7, still has 10.0.2.5"}]}})), &[("core", "10.0.2.5"), ("edge", "10.0.1.7")]) },
+    &[])]
+#[case::moved_and_followed(
+    recorded(serving(&json!({})), &[("core", "10.0.2.5"), ("edge", "10.0.1.7")]), &["release 10.0.2.5 of core"])]
+#[case::ends_with_the_service(
+    Seen { slice: slice("u1"), ..serving(&deleting()) }, &["write slice", "delete service"])]
+#[case::ends_without_the_right(
+    Seen { may_delete_services: false, ..serving(&deleting()) }, &["write slice", "write object"])]
+#[case::the_service_is_gone(Seen { service: None, slice: None, ..serving(&deleting()) }, &["release 10.0.1.7 of edge"])]
+#[case::all_is_gone(
+    Seen { object: settled("vm", &deleting()), ..seen() }, &["write object"])]
+#[case::gone_before_the_collector_came(Seen { object: None, ..serving(&json!({})) }, &[])]
+#[case::gone_and_orphaned(
+    Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), ..serving(&json!({})) }, &["delete orphan"])]
+#[case::gone_and_orphaned_without_the_right(
+    Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), may_delete_services: false, ..serving(&json!({})) }, &[])]
+fn an_object_of_vms_takes_these_steps(#[case] seen: Seen, #[case] expected: &[&str]) {
+    assert_eq!(steps(&seen), expected);
+}
+
+// kube-vip up to 1.2.3 passes over every event of a Service of another type or with that annotation, the deletion
+// included: the address would stay on its interface for ever
+#[test]
+fn no_service_changes_its_type_and_none_is_ignored() {
+    for seen in [
+        Seen { may_delete_services: false, ..serving(&deleting()) },
+        Seen {
+            address: SeenAddress { holder: RecordedHolder::SomebodyElse, ..SeenAddress::default() },
+            may_delete_services: false,
+            ..serving(&json!({}))
+        },
+        recorded(Seen { object: object("vm", &json!({})), ..seen() }, &[("edge", "10.0.1.7")]),
+    ] {
+        for step in decide(&seen).steps {
+            if let Step::WriteService(Write::Create(json) | Write::Replace(json)) = step {
+                assert_eq!(json["spec"]["type"], "LoadBalancer");
+                assert_eq!(json["metadata"]["annotations"].get(annotations::KUBE_VIP_IGNORE), None);
+            }
+        }
+    }
+}
+
+#[rstest]
+#[case::of_vms_with_the_same_pool("vm", "edge", &json!({}))]
+#[case::of_vms_with_another_pool("vm", "core", &json!({}))]
+#[case::of_vms_with_dhcp("vm", "", &json!({"spec": {"ipam": "dhcp"}}))]
+#[case::of_a_guest_cluster("cluster", "edge", &json!({}))]
+#[case::of_a_guest_cluster_with_dhcp("cluster", "", &json!({"spec": {"ipam": "dhcp"}}))]
+fn an_object_that_is_made_again_waits_for_the_former_service_and_keeps_its_record(
+    #[case] workload: &str,
+    #[case] pool: &str,
+    #[case] rest: &Value,
+) {
+    let object = object(workload, &merged(json!({"spec": {"ipPool": pool}}), rest));
+    let former =
+        Seen { object, service: service(Some("u0"), "10.0.1.7", "10.0.1.7"), slice: slice("u0"), ..seen() };
+    let former = recorded(former, &[("edge", "10.0.1.7")]);
+    assert_eq!(steps(&former), ["write object"]);
+    let status = written(&former);
+    assert_eq!(status.get("allocatedAddress"), None, "nobody may announce anything for it");
+    assert_eq!(reason(&status), (false, "FormerServiceGoing".to_owned()));
+    let orphan = Seen { service: service(None, "10.0.1.7", "10.0.1.7"), slice: None, ..former };
+    if workload == "cluster" {
+        assert_eq!(steps(&orphan), ["delete service", "write object"]);
+        let plan = decide(&Seen { may_delete_services: false, ..orphan });
+        assert!(plan.orphaned && !plan.steps.iter().any(|step| matches!(step, Step::DeleteService { .. })));
+    } else {
+        // a Service without owner becomes the new object's, with its address
+        assert!(!steps(&orphan).iter().any(|step| step.starts_with("release")));
+    }
+}
+
+#[test]
+fn a_service_that_lost_our_label_is_looked_at_again_because_nothing_tells_of_its_end() {
+    let mut seen = Seen { object: object("vm", &json!({})), ..recorded(seen(), &[("edge", "10.0.1.7")]) };
+    seen.service = service(Some("u0"), "10.0.1.7", "10.0.1.7");
+    assert_eq!(decide(&seen).again, None);
+    let mut bare = seen.service.as_ref().unwrap().json();
+    bare["metadata"]["labels"] = json!({});
+    seen.service = Some(Arc::new(RawObject::from_json(bare).unwrap()));
+    assert_eq!(decide(&seen).again, Some(UNWATCHED_AGAIN));
+}
+
+#[test]
+fn what_is_announced_stays_shown_when_a_write_is_refused() {
+    let other = json!({"spec": {"listeners": [{"name": "https", "port": 443, "protocol": "TCP", "backendPort": 8443}]},
+        "status": {"backendServers": ["192.168.7.11"]}});
+    let mut refused = serving(&other);
+    let mut json = refused.slice.as_ref().unwrap().json();
+    json["endpoints"] = json!([{"addresses": ["192.168.7.11"], "conditions": {"ready": true},
+        "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}}]);
+    refused.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&refused), ["write slice", "write service"]);
+    refused.refused_write = Some(RefusedWrite { kind: "Service", why: "exceeded quota".to_owned() });
+    assert_eq!(steps(&refused), ["write object"], "not a second time");
+    let status = written(&refused);
+    assert_eq!(
+        (&status["address"], &status["backendServers"]),
+        (&json!("10.0.1.7"), &json!(["192.168.7.11"]))
+    );
+    assert_eq!(reason(&status), (false, "ServiceRefused".to_owned()));
+    assert_eq!(decide(&refused).again, Some(UNWATCHED_AGAIN));
+}
+
+#[rstest]
+#[case::as_many_as_there_may_be(100, true)]
+#[case::more(101, false)]
+#[case::thousands(4_000, false)]
+fn an_object_with_more_than_a_hundred_listeners_gets_no_node_ports_and_says_why(
+    #[case] count: i32,
+    #[case] is_served: bool,
+) {
+    let listeners: Vec<_> = (1..=count)
+        .map(|n| json!({"name": format!("p{n}"), "port": n, "protocol": "TCP", "backendPort": n}))
+        .collect();
+    let listeners = json!({"spec": {"listeners": listeners}});
+    let new = recorded(Seen { object: object("vm", &listeners), ..seen() }, &[("edge", "10.0.1.7")]);
+    assert_eq!(steps(&new).contains(&"write service".to_owned()), is_served);
+    let raised = serving(&listeners);
+    assert_eq!(steps(&raised).contains(&"write service".to_owned()), is_served);
+    if !is_served {
+        let status = written(&raised);
+        assert_eq!(status["address"], "10.0.1.7", "the old ports still serve");
+        assert_eq!(reason(&status), (false, TOO_MANY_LISTENERS.to_owned()));
+        assert_eq!(decide(&raised).events.len(), 1);
+        let told = Seen { object: raised.object.as_ref().map(|lb| with_status(lb, &status)), ..raised };
+        assert_eq!((steps(&told), decide(&told).events), (vec![], vec![]), "told once");
+    }
+}
+
+fn with_status(lb: &RawObject<LoadBalancer>, status: &Value) -> Arc<RawObject<LoadBalancer>> {
+    let mut json = lb.json();
+    json["status"] = status.clone();
+    Arc::new(RawObject::from_json(json).unwrap())
+}
+
+#[test]
+fn an_address_that_is_somebody_elses_is_withdrawn_and_told() {
+    let mut lost = serving(&json!({}));
+    lost.address.holder = RecordedHolder::SomebodyElse;
+    lost.address.recorded.clear();
+    lost.object = settled("vm", &json!({"spec": {"ipPool": ""}}));
+    // no pool matches: there is none to be had
+    assert_eq!(steps(&lost), ["write slice", "delete service", "write object"]);
+    assert_eq!(reason(&written(&lost)), (false, "NoMatchingPool".to_owned()));
+    assert_eq!(decide(&lost).events.len(), 1);
+    let kept = Seen { may_delete_services: false, ..lost };
+    assert_eq!(steps(&kept), ["write slice", "write object"]);
+}
+
+#[test]
+fn a_service_of_somebody_else_is_in_the_way_and_left_alone() {
+    let mut foreign = serving(&json!({}));
+    let mut json = foreign.service.as_ref().unwrap().json();
+    json["metadata"] = json!({"namespace": "shop", "name": "web", "labels": {labels::SERVICE_LB: "false"}});
+    foreign.service = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&foreign), ["write object"]);
+    assert_eq!(reason(&written(&foreign)), (false, "NameTaken".to_owned()));
+    assert_eq!(decide(&foreign).again, Some(UNWATCHED_AGAIN));
+}

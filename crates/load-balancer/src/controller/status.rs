@@ -1,0 +1,153 @@
+//! The PUT of a LoadBalancer object: finalizer and our fields of its status. Everything else in the object stays as it
+//! was read.
+
+use controller_kit::RawObject;
+use harvester_api::{AllocatedAddress, LoadBalancer, finalizers};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    condition::{self, Ready},
+    host_datapath::Served,
+};
+
+/// The status that the object should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shown<'a> {
+    /// `None`: the object has no address.
+    pub(crate) address: Option<&'a AllocatedAddress>,
+    pub(crate) ready: Ready,
+    /// The fields of the host datapath. `None` leaves them alone: for guest clusters the cloud controller manager
+    /// writes them.
+    pub(crate) served: Option<&'a Served>,
+    /// Whether the CRD knows `status.backends`.
+    pub(crate) has_backends_field: bool,
+}
+
+/// The object to PUT, if it differs from what was read.
+pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) -> Option<Value> {
+    lb.edited(|json| {
+        condition::add_finalizer(json, finalizers::LOAD_BALANCER);
+        let status = condition::status_of(json);
+        write_address(status, shown.address);
+        condition::write_ready(status, &shown.ready, now);
+        if let Some(served) = shown.served {
+            set_text(status, "address", &served.address);
+            set_list(status, "backendServers", json!(served.backend_servers));
+            if shown.has_backends_field {
+                set_list(status, "backends", json!(served.backends));
+            }
+        }
+    })
+}
+
+/// The object without our finalizer, if it has it.
+pub(crate) fn write_without_finalizer(lb: &RawObject<LoadBalancer>) -> Option<Value> {
+    lb.edited(|json| condition::remove_finalizer(json, finalizers::LOAD_BALANCER))
+}
+
+fn write_address(status: &mut Map<String, Value>, address: Option<&AllocatedAddress>) {
+    // the fields of the second family are not ours to write yet
+    let AllocatedAddress { ip_pool, ip, mask, gateway, .. } = address.cloned().unwrap_or_default();
+    let mut map = status.get("allocatedAddress").and_then(Value::as_object).cloned().unwrap_or_default();
+    for (key, text) in [("ipPool", ip_pool), ("ip", ip), ("mask", mask), ("gateway", gateway)] {
+        set_text(&mut map, key, &text);
+    }
+    if map.is_empty() {
+        status.remove("allocatedAddress");
+    } else {
+        status.insert("allocatedAddress".into(), map.into());
+    }
+}
+
+/// Absent and empty are the same, and neither replaces the other.
+fn set_text(map: &mut Map<String, Value>, key: &str, text: &str) {
+    if map.get(key).and_then(Value::as_str).unwrap_or_default() == text {
+        return;
+    }
+    if text.is_empty() {
+        map.remove(key);
+    } else {
+        map.insert(key.into(), text.into());
+    }
+}
+
+fn set_list(map: &mut Map<String, Value>, key: &str, list: Value) {
+    let empty = list.as_array().is_none_or(Vec::is_empty);
+    if empty && map.get(key).and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        return;
+    }
+    if empty {
+        map.remove(key);
+    } else {
+        map.insert(key.into(), list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(status: &Value) -> RawObject<LoadBalancer> {
+        let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+            "metadata": {"name": "web", "namespace": "shop", "finalizers": [finalizers::LOAD_BALANCER]},
+            "spec": {"workloadType": "cluster", "future": {"field": 1}}, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn address() -> AllocatedAddress {
+        let text = str::to_owned;
+        AllocatedAddress {
+            ip_pool: text("edge"),
+            ip: text("10.0.0.7"),
+            mask: text("255.255.255.0"),
+            gateway: text("10.0.0.1"),
+            ..AllocatedAddress::default()
+        }
+    }
+
+    fn shown(address: Option<&AllocatedAddress>) -> Shown<'_> {
+        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, has_backends_field: false }
+    }
+
+    #[test]
+    fn a_guest_clusters_address_and_unknown_fields_are_left_alone() {
+        let lb = read(&json!({"address": "10.0.0.9", "backendServers": ["10.1.1.1"], "extra": true}));
+        let after = write(&lb, &shown(Some(&address())), "now").unwrap();
+        assert_eq!(after["spec"]["future"]["field"], 1);
+        assert_eq!(
+            after["status"],
+            json!({"address": "10.0.0.9", "backendServers": ["10.1.1.1"], "extra": true,
+                "allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.7", "mask": "255.255.255.0", "gateway": "10.0.0.1"},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "AddressAllocated", "message": "",
+                    "lastUpdateTime": "now", "lastTransitionTime": "now"}]})
+        );
+    }
+
+    #[test]
+    fn what_the_go_program_wrote_is_not_written_again() {
+        let lb = read(&json!({"address": "",
+            "allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.7", "mask": "255.255.255.0", "gateway": "10.0.0.1"},
+            "conditions": [{"type": "Ready", "status": "True", "lastUpdateTime": "then"}]}));
+        let (address, served) = (address(), Served::default());
+        assert_eq!(write(&lb, &shown(Some(&address)), "now"), None);
+        let shown = Shown { served: Some(&served), ..shown(Some(&address)) };
+        assert_eq!(write(&lb, &shown, "now"), None);
+    }
+
+    #[test]
+    fn an_address_that_is_gone_leaves_fields_of_others() {
+        let lb =
+            read(&json!({"allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.7", "ipv6IP": "fd00::7"}}));
+        let after = write(&lb, &shown(None), "now").unwrap();
+        assert_eq!(after["status"]["allocatedAddress"], json!({"ipv6IP": "fd00::7"}));
+    }
+
+    #[test]
+    fn only_our_finalizer_goes() {
+        let lb = read(&json!({}));
+        assert_eq!(write_without_finalizer(&lb).unwrap()["metadata"].get("finalizers"), None);
+        let other = serde_json::from_value::<RawObject<LoadBalancer>>(json!({"metadata": {"name": "web",
+            "finalizers": ["a/b"]}, "spec": {}}));
+        assert_eq!(write_without_finalizer(&other.unwrap()), None);
+    }
+}

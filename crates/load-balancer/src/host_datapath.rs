@@ -1,0 +1,330 @@
+//! The host datapath of a LoadBalancer object of type vm: the objects that carry its traffic.
+//!
+//! ```text
+//! VMIs ──select──► backends ──targets──► Prober ──verdicts──┐
+//!                     │                                     ▼
+//!                     └───────────────────────────► EndpointSlice (with a dummy while nobody is ready)
+//! address, listeners ─────────────────────────────► Service ──► kube-vip announces, kube-proxy forwards
+//!                                                      │
+//! status: address, backends, Ready ◄───────ingress─────┘
+//! ```
+//!
+//! * `see` ([`HostDatapath::see`]) reads caches and the prober, [`decide`] decides, the controller of LoadBalancer
+//!   objects writes.
+//! * The slice is written before the Service: kube-vip from 1.2 on announces nothing that has no endpoint.
+//! * Both have the object's name. A Service or slice of that name that is not ours is never touched.
+//! * The Service never changes its type, and never gets `kube-vip.io/ignore`: kube-vip up to 1.2.3 would announce its
+//!   address for ever.
+//! * Verdicts live in the slice; with the controller gone, traffic goes on by the last ones.
+
+pub(crate) mod backends;
+mod changes;
+pub(crate) mod host_addresses;
+mod plausible;
+mod probes;
+mod readiness;
+pub(crate) mod service;
+pub(crate) mod slice;
+mod vips;
+pub(crate) mod write;
+
+use std::collections::BTreeMap;
+
+use controller_kit::{Explanation, ObjectKey, Queue, RawObject};
+use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType};
+use health_check::{DIALS_AT_ONCE, Dial, Prober, Target, Verdict};
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Resource as _, ResourceExt as _};
+use program::TaskGroup;
+
+pub(crate) use backends::BackendId;
+pub(crate) use readiness::Served;
+
+use crate::{
+    Config,
+    caches::Caches,
+    ownership::{Owner, Ownership},
+    pool::PoolIndex,
+};
+use backends::Selected;
+use host_addresses::HostAddresses;
+use plausible::Rules;
+use vips::Vips;
+use write::Write;
+
+/// A Service with more ports is refused: one object could take all node ports of Harvester.
+pub(crate) const MOST_LISTENERS: usize = 100;
+
+/// The reads of all host datapaths: VMs, verdicts, and the addresses that no backend may have.
+pub(crate) struct HostDatapath {
+    prober: Prober<ObjectKey, BackendId>,
+    vips: Vips,
+    caches: Caches,
+    config: Config,
+}
+
+/// The VMs behind a load balancer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Backends {
+    pub(crate) selected: Selected,
+    /// The prober's verdicts; none without a health check.
+    pub(crate) verdicts: BTreeMap<BackendId, Verdict>,
+}
+
+impl HostDatapath {
+    /// Starts probing. Verdicts that change, and addresses that are no longer or newly somebody else's, put the
+    /// object's key in `queue`.
+    pub(crate) fn start(
+        tasks: &TaskGroup,
+        dial: Dial,
+        seed: u64,
+        config: Config,
+        caches: &Caches,
+        pools: &PoolIndex,
+        host: HostAddresses,
+        queue: &Queue<ObjectKey>,
+    ) -> Self {
+        let prober = Prober::new(DIALS_AT_ONCE, seed, |lb: &ObjectKey| &lb.namespace);
+        let woken = queue.clone();
+        tasks.spawn(prober.clone().run(dial, move |key| woken.add(key), tasks.stop.clone()));
+        let vips = Vips::follow(caches, pools, host, queue);
+        Self { prober, vips, caches: caches.clone(), config }
+    }
+
+    /// Puts the keys of LoadBalancer objects in `queue` whose Service, slice or VMs change.
+    pub(crate) fn subscribe(caches: &Caches, queue: &Queue<ObjectKey>) {
+        let into = queue.clone();
+        caches.services.on_change(move |change| into.add(change.key.clone()));
+        let into = queue.clone();
+        caches.slices.on_change(move |change| into.add(change.key.clone()));
+        let (into, load_balancers) = (queue.clone(), caches.load_balancers.clone());
+        caches.vmis.on_change(move |change| {
+            if changes::matters(change) {
+                let all = load_balancers.list();
+                let all = all.iter().map(|lb| &***lb);
+                changes::concerned(change, all).into_iter().for_each(|key| into.add(key));
+            }
+        });
+    }
+
+    /// Sees the VMs behind `lb`. `slice` has the addresses by which they served so far.
+    pub(crate) fn see(&self, lb: &LoadBalancer, slice: Option<&EndpointSlice>) -> Backends {
+        let (key, namespace) = (ObjectKey::of(lb), lb.namespace().unwrap_or_default());
+        let taken = |address| self.vips.refuse(&namespace, address);
+        let rules = Rules {
+            pod_cidrs: &self.config.pod_cidrs,
+            service_cidrs: &self.config.service_cidrs,
+            taken: &taken,
+        };
+        let known = slice.map(slice::verdicts).unwrap_or_default();
+        let previous = known.keys().map(|id| (id.uid.clone(), id.address)).collect();
+        let vmis = self.caches.vmis.list();
+        let selector = &lb.spec.backend_server_selector;
+        let is_selected = |vmi: &&VirtualMachineInstance| {
+            vmi.namespace().as_deref() == Some(&*namespace) && backends::selects(selector, vmi.labels())
+        };
+        let behind: Vec<_> = vmis.iter().map(|vmi| &**vmi).filter(is_selected).collect();
+        self.vips.report(&key, behind.iter().copied());
+        let selected = backends::select(selector, behind, &previous, &rules);
+        Backends { selected, verdicts: self.prober.verdicts(&key) }
+    }
+
+    /// Probes exactly these targets for the load balancer.
+    pub(crate) fn probe(&self, key: &ObjectKey, targets: BTreeMap<BackendId, Target>) {
+        self.prober.watch(key.clone(), targets);
+    }
+}
+
+/// Everything that the decision depends on.
+#[derive(Clone, Copy)]
+pub(crate) struct Seen<'a> {
+    pub(crate) lb: &'a LoadBalancer,
+    /// The address to announce; `0.0.0.0`: whatever DHCP gives.
+    pub(crate) address: &'a str,
+    pub(crate) service: Option<&'a RawObject<Service>>,
+    pub(crate) slice: Option<&'a RawObject<EndpointSlice>>,
+    pub(crate) backends: &'a Backends,
+    /// The server refused to store the Service or slice that was decided before.
+    pub(crate) refused: Option<&'a RefusedWrite>,
+    /// Address of the endpoint that swallows traffic while no backend is ready.
+    pub(crate) dummy: std::net::Ipv4Addr,
+    /// RFC 3339.
+    pub(crate) now: &'a str,
+}
+
+/// A Service or slice that the server will not have as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RefusedWrite {
+    pub(crate) kind: &'static str,
+    /// In the server's words.
+    pub(crate) why: String,
+}
+
+/// What to write, to probe and to show.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) slice: Write,
+    pub(crate) service: Write,
+    pub(crate) probes: BTreeMap<BackendId, Target>,
+    /// True once both writes are done.
+    pub(crate) served: Served,
+    /// Nothing tells when this ends.
+    pub(crate) unwatched: bool,
+}
+
+/// Decides how `seen.lb` is served.
+pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
+    let Seen { lb, address, service, slice, backends, refused, dummy, now } = *seen;
+    let owner = Owner::of(lb);
+    let selected = &backends.selected;
+    if let Some(obstacle) = obstacle(&owner, service, slice) {
+        return Plan {
+            slice: Write::Nothing,
+            service: Write::Nothing,
+            probes: BTreeMap::new(),
+            served: standing(&owner, service, slice, obstacle),
+            unwatched: true,
+        };
+    }
+    let known = slice.map(|slice| slice::verdicts(slice)).unwrap_or_default();
+    let check = lb.spec.health_check.as_ref();
+    let is_probed = probes::port(check).is_some();
+    let ready: Vec<_> = selected
+        .backends
+        .iter()
+        .map(|backend| {
+            let verdict = backends.verdicts.get(&backend.id).map(|verdict| verdict.ready);
+            let verdict = verdict.or_else(|| known.get(&backend.id).copied());
+            (backend.clone(), !is_probed || verdict.unwrap_or(false))
+        })
+        .collect();
+    let served = || {
+        readiness::served(&readiness::Seen {
+            selected,
+            ready: &ready,
+            verdicts: &backends.verdicts,
+            announced: service.and_then(|service| service::announced(service)),
+            asked: address,
+            before: lb.status.as_ref().map_or(&[], |status| &status.backends),
+            now,
+        })
+    };
+    let listeners = &lb.spec.listeners;
+    let probes = probes::targets(check, &selected.backends, &known);
+    let refusal = refused.map(|RefusedWrite { kind, why }| {
+        let message = format!("the {kind} was refused, correct what the server says of it: {why}");
+        Explanation::new("ServiceRefused", message)
+    });
+    if let Some(refusal) = refusal.or_else(|| too_many(listeners.len())) {
+        let standing = standing(&owner, service, slice, refusal);
+        return Plan {
+            slice: Write::Nothing,
+            service: Write::Nothing,
+            probes,
+            served: Served { backends: served().backends, ..standing },
+            unwatched: refused.is_some(),
+        };
+    }
+    Plan {
+        slice: slice::write(slice, &owner, listeners, &ready, dummy),
+        service: service::write(service, &owner, listeners, address),
+        probes,
+        served: served(),
+        unwatched: false,
+    }
+}
+
+/// The reason of the condition and of the Event for [`MOST_LISTENERS`].
+pub(crate) const TOO_MANY_LISTENERS: &str = "TooManyListeners";
+
+fn too_many(listeners: usize) -> Option<Explanation> {
+    (listeners > MOST_LISTENERS).then(|| {
+        let message = format!(
+            "{listeners} listeners would take as many node ports: a load balancer has at most {MOST_LISTENERS}; spread \
+             them over several load balancers"
+        );
+        Explanation::new(TOO_MANY_LISTENERS, message)
+    })
+}
+
+/// An object of our name that keeps us from serving: it is not ours, or on its way out.
+fn obstacle(
+    owner: &Owner,
+    service: Option<&RawObject<Service>>,
+    slice: Option<&RawObject<EndpointSlice>>,
+) -> Option<Explanation> {
+    let found = [
+        service.map(|service| ("Service", service.meta())),
+        slice.map(|slice| ("EndpointSlice", slice.meta())),
+    ];
+    found.into_iter().flatten().find_map(|(kind, meta)| match owner.ownership(meta) {
+        Ownership::Ours | Ownership::Orphaned if meta.deletion_timestamp.is_none() => None,
+        Ownership::Ours | Ownership::Orphaned => Some(Explanation::new(
+            "ServiceGoing",
+            format!("waiting until the {kind} {}, which is being deleted, is gone", owner.key),
+        )),
+        Ownership::Former => Some(former(kind, &owner.key)),
+        Ownership::Foreign => Some(Explanation::new(
+            "NameTaken",
+            format!(
+                "the {kind} {} belongs to somebody else: delete or rename it, or give the load balancer another name",
+                owner.key
+            ),
+        )),
+    })
+}
+
+/// What an object says while one of its predecessor's is left.
+pub(crate) fn former(kind: &str, key: &ObjectKey) -> Explanation {
+    let message = format!("waiting until the {kind} {key} of a former load balancer of this name is gone");
+    Explanation::new("FormerServiceGoing", message)
+}
+
+/// What the objects that stand still serve, though nothing new can be written.
+fn standing(
+    owner: &Owner,
+    service: Option<&RawObject<Service>>,
+    slice: Option<&RawObject<EndpointSlice>>,
+    waiting: Explanation,
+) -> Served {
+    let service = service.filter(|service| owner.ownership(service.meta()).is_writable());
+    let slice = slice.filter(|slice| owner.ownership(slice.meta()).is_writable());
+    let announced = service.and_then(|service| service::announced(service)).unwrap_or_default();
+    let verdicts = slice.map(|slice| slice::verdicts(slice)).unwrap_or_default();
+    Served {
+        backend_servers: verdicts.keys().map(|id| id.address.to_string()).collect(),
+        address: announced.to_owned(),
+        backends: Vec::new(),
+        waiting: Some(waiting),
+    }
+}
+
+/// Whether the list of VMs is complete. Decided from half a list, the VMs on it would take the traffic of the others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum VmList {
+    /// All VMs are known, or none are needed.
+    Complete,
+    /// The list is on its way, and its end brings the object back.
+    Awaited,
+    /// The VMs cannot be listed now.
+    Unavailable(Explanation),
+}
+
+impl VmList {
+    /// `is_listed`: the first list was complete; `error`: why the watch does not work now.
+    pub(crate) fn of(workload: WorkloadType, is_listed: bool, error: Option<&str>) -> Self {
+        match (workload, is_listed, error) {
+            (WorkloadType::Cluster, ..) | (WorkloadType::Vm, true, _) => Self::Complete,
+            (WorkloadType::Vm, false, None) => Self::Awaited,
+            (WorkloadType::Vm, false, Some(why)) => Self::Unavailable(Explanation::new(
+                "WaitingForMachines",
+                format!(
+                    "the VirtualMachineInstances cannot be listed: {why}; backends stay as they are until that is mended"
+                ),
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The addresses of the Harvester cluster itself, which no backend may have.
+//!
+//! Its nodes': from the Nodes where the role reads them; the existing role does not. Then from the slice of
+//! `default/kubernetes`, which has the addresses of the API servers: the nodes whose impersonation would hurt most. The
+//! source changes with the role, while the program runs. Its own VIP: from the Services of `kube-system`.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
+};
+
+use controller_kit::Cache;
+use harvester_api::names;
+use k8s_openapi::api::{
+    core::v1::{Node, Service},
+    discovery::v1::EndpointSlice,
+};
+use kube::{Api, Client, runtime::watcher};
+use program::{
+    TaskGroup,
+    capabilities::{Capabilities, Right},
+};
+use tokio::sync::Notify;
+
+use crate::reuse;
+
+/// What the role must grant for the Nodes to be the source.
+pub(crate) const LIST_NODES: Right = Right::new("list", "", "nodes");
+
+/// Watches on what there is. Clones share them.
+#[derive(Clone)]
+pub(crate) struct HostAddresses(Arc<Shared>);
+
+struct Shared {
+    capabilities: Capabilities,
+    /// Watched from the first moment in which the role grants it.
+    nodes: OnceLock<Cache<Node>>,
+    api_servers: Cache<EndpointSlice>,
+    services: Cache<Service>,
+    known: Mutex<Known>,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+type Listener = Arc<dyn Fn(&[IpAddr]) + Send + Sync>;
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect("no panic while the addresses are locked")
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Known {
+    nodes: BTreeSet<Ipv4Addr>,
+    services: BTreeSet<Ipv4Addr>,
+}
+
+impl HostAddresses {
+    /// Begins to watch; complete when this returns.
+    pub(crate) async fn watch(tasks: &TaskGroup, client: &Client, capabilities: Capabilities) -> Self {
+        let trim = |service: &mut Service| service.spec = None;
+        let services = Api::namespaced(client.clone(), names::KUBE_SYSTEM);
+        let kubernetes = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
+        let host = Self(Arc::new(Shared {
+            capabilities,
+            nodes: OnceLock::new(),
+            api_servers: Cache::start(tasks, Api::namespaced(client.clone(), "default"), kubernetes),
+            services: Cache::start_trimmed(tasks, services, watcher::Config::default(), trim),
+            known: Mutex::default(),
+            listeners: Mutex::default(),
+        }));
+        tokio::join!(host.0.api_servers.ready(), host.0.services.ready(), host.0.capabilities.known());
+        host.watch_nodes(tasks, client).await;
+
+        let look = || {
+            let host = host.clone();
+            move || host.look()
+        };
+        let (slices, services, rights) = (look(), look(), look());
+        host.0.api_servers.on_change(move |_| slices());
+        host.0.services.on_change(move |_| services());
+        host.0.capabilities.on_change(rights);
+        host.look();
+        tasks.spawn_until_stop(host.clone().await_nodes(tasks.clone(), client.clone()));
+        host
+    }
+
+    /// A cluster of which nothing is known; for tests.
+    #[cfg(test)]
+    pub(crate) fn unknown() -> Self {
+        Self(Arc::new(Shared {
+            capabilities: Capabilities::assumed([]),
+            nodes: OnceLock::new(),
+            api_servers: Cache::empty(),
+            services: Cache::empty(),
+            known: Mutex::default(),
+            listeners: Mutex::default(),
+        }))
+    }
+
+    pub(crate) fn is_of_node(&self, address: Ipv4Addr) -> bool {
+        self.0.known().nodes.contains(&address)
+    }
+
+    /// Whether the address is one of the cluster's own VIPs.
+    pub(crate) fn is_of_service(&self, address: Ipv4Addr) -> bool {
+        self.0.known().services.contains(&address)
+    }
+
+    /// Calls `hear` with the addresses that came or went.
+    pub(crate) fn on_change(&self, hear: impl Fn(&[IpAddr]) + Send + Sync + 'static) {
+        self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(hear));
+    }
+
+    /// Waits for the right to list Nodes, and watches them from then on.
+    async fn await_nodes(self, tasks: TaskGroup, client: Client) {
+        let granted = Arc::new(Notify::new());
+        let notify = granted.clone();
+        self.0.capabilities.on_change(move || notify.notify_one());
+        while self.0.nodes.get().is_none() {
+            granted.notified().await;
+            self.watch_nodes(&tasks, &client).await;
+        }
+    }
+
+    async fn watch_nodes(&self, tasks: &TaskGroup, client: &Client) {
+        if !self.0.capabilities.allows(&LIST_NODES) {
+            tracing::info!("node addresses come from the EndpointSlice of default/kubernetes");
+            return;
+        }
+        tracing::info!("node addresses come from the Nodes");
+        let trim = |node: &mut Node| {
+            node.spec = None;
+            node.metadata.labels = None;
+            node.metadata.annotations = None;
+            if let Some(status) = &mut node.status {
+                let addresses = status.addresses.take();
+                *status = Default::default();
+                status.addresses = addresses;
+            }
+        };
+        let api = Api::all(client.clone());
+        let nodes: Cache<Node> = Cache::start_trimmed(tasks, api, watcher::Config::default(), trim);
+        // the role may have lost the right again: the slice is the source meanwhile
+        tokio::select! {
+            () = nodes.ready() => {}
+            () = self.lost_nodes() => {}
+        }
+        let host = self.clone();
+        let nodes = self.0.nodes.get_or_init(|| nodes);
+        nodes.on_change(move |_| host.look());
+        self.look();
+    }
+
+    async fn lost_nodes(&self) {
+        let lost = Arc::new(Notify::new());
+        let notify = lost.clone();
+        self.0.capabilities.on_change(move || notify.notify_one());
+        while self.0.capabilities.allows(&LIST_NODES) {
+            lost.notified().await;
+        }
+    }
+
+    fn look(&self) {
+        let shared = &self.0;
+        let nodes = shared.nodes.get().filter(|_| shared.capabilities.allows(&LIST_NODES));
+        let known = Known {
+            nodes: match nodes {
+                Some(nodes) => nodes.list().iter().flat_map(|node| of_node(node)).collect(),
+                None => shared.api_servers.list().iter().flat_map(|slice| of_slice(slice)).collect(),
+            },
+            services: shared.services.list().iter().flat_map(|service| of_service(service)).collect(),
+        };
+        let before = std::mem::replace(&mut *shared.known(), known.clone());
+        let changed = |one: &BTreeSet<Ipv4Addr>, other: &BTreeSet<Ipv4Addr>| {
+            one.symmetric_difference(other).map(|address| IpAddr::V4(*address)).collect::<Vec<_>>()
+        };
+        let mut addresses = changed(&before.nodes, &known.nodes);
+        addresses.extend(changed(&before.services, &known.services));
+        if !addresses.is_empty() {
+            let listeners = shared.listeners.lock().expect("no panic while a listener is added").clone();
+            listeners.iter().for_each(|hear| hear(&addresses));
+        }
+    }
+}
+
+fn of_node(node: &Node) -> Vec<Ipv4Addr> {
+    let addresses = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
+    addresses.filter_map(|address| address.address.parse().ok()).collect()
+}
+
+fn of_slice(slice: &EndpointSlice) -> Vec<Ipv4Addr> {
+    slice
+        .endpoints
+        .iter()
+        .flat_map(|endpoint| &endpoint.addresses)
+        .filter_map(|text| text.parse().ok())
+        .collect()
+}
+
+fn of_service(service: &Service) -> Vec<Ipv4Addr> {
+    let v4 = |address| match address {
+        IpAddr::V4(v4) => Some(v4),
+        IpAddr::V6(_) => None,
+    };
+    reuse::shown(service).filter_map(v4).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn all_sources_tell_their_ipv4_addresses() {
+        let addresses = json!([{"type": "InternalIP", "address": "192.168.7.1"}, {"type": "Hostname", "address": "host-1"}]);
+        let node = serde_json::from_value(json!({"status": {"addresses": addresses}})).unwrap();
+        assert_eq!(of_node(&node), [Ipv4Addr::new(192, 168, 7, 1)]);
+        let endpoints = json!([{"addresses": ["192.168.7.2"]}, {"addresses": ["fd00::1"]}]);
+        let slice = json!({"metadata": {}, "addressType": "IPv4", "endpoints": endpoints, "ports": []});
+        assert_eq!(of_slice(&serde_json::from_value(slice).unwrap()), [Ipv4Addr::new(192, 168, 7, 2)]);
+        let status =
+            json!({"loadBalancer": {"ingress": [{"ip": "192.168.7.3"}, {"hostname": "harvester.local"}]}});
+        let service = json!({"metadata": {"name": "ingress-expose"}, "status": status});
+        assert_eq!(of_service(&serde_json::from_value(service).unwrap()), [Ipv4Addr::new(192, 168, 7, 3)]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Which addresses a backend may have.
+//!
+//! They come from the guest agent, that is, from inside the tenant's VM: a guest could name the API server, a node
+//! or another tenant's address, and both traffic and probes would go there.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+
+use ipnet::IpNet;
+
+/// Addresses that must not be a backend's.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) pod_cidrs: &'a [IpNet],
+    pub(crate) service_cidrs: &'a [IpNet],
+    /// [`Implausible::Node`] for an address of a Harvester node, [`Implausible::Vip`] for one of a load balancer.
+    pub(crate) taken: &'a dyn Fn(Ipv4Addr) -> Option<Implausible>,
+}
+
+impl Default for Rules<'_> {
+    fn default() -> Self {
+        Self { pod_cidrs: &[], service_cidrs: &[], taken: &|_| None }
+    }
+}
+
+/// The sort of NIC that has an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nic {
+    PodNetwork,
+    Other,
+}
+
+/// Why an address is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Implausible {
+    Unspecified,
+    Loopback,
+    LinkLocal,
+    Multicast,
+    Service,
+    Pod,
+    Node,
+    Vip,
+}
+
+impl fmt::Display for Implausible {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Unspecified => "is not the address of one machine",
+            Self::Loopback => "is a loopback address",
+            Self::LinkLocal => "is a link-local address",
+            Self::Multicast => "is a multicast address",
+            Self::Service => "belongs to the Services of the Harvester cluster",
+            Self::Pod => "belongs to the pods of the Harvester cluster, and the VM has it on another network",
+            Self::Node => "is the address of a Harvester node",
+            Self::Vip => "is the address of a load balancer",
+        })
+    }
+}
+
+impl Rules<'_> {
+    /// Why `address` on a NIC of that sort is refused; nothing when it is not.
+    pub(crate) fn refuse(&self, address: Ipv4Addr, nic: Nic) -> Option<Implausible> {
+        let within = |cidrs: &[IpNet]| cidrs.iter().any(|cidr| cidr.contains(&std::net::IpAddr::V4(address)));
+        let rules = [
+            (address.octets()[0] == 0 || address.is_broadcast(), Implausible::Unspecified),
+            (address.is_loopback(), Implausible::Loopback),
+            (address.is_link_local(), Implausible::LinkLocal),
+            (address.is_multicast(), Implausible::Multicast),
+            (within(self.service_cidrs), Implausible::Service),
+            (nic != Nic::PodNetwork && within(self.pod_cidrs), Implausible::Pod),
+        ];
+        rules.into_iter().find_map(|(broken, why)| broken.then_some(why)).or_else(|| (self.taken)(address))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("192.168.7.10", Nic::Other, None)]
+    #[case("198.18.0.10", Nic::Other, None)]
+    #[case("0.0.0.0", Nic::Other, Some(Implausible::Unspecified))]
+    #[case("255.255.255.255", Nic::Other, Some(Implausible::Unspecified))]
+    #[case("127.0.0.1", Nic::PodNetwork, Some(Implausible::Loopback))]
+    #[case("169.254.169.254", Nic::Other, Some(Implausible::LinkLocal))]
+    #[case("224.0.0.1", Nic::Other, Some(Implausible::Multicast))]
+    #[case("10.53.0.1", Nic::PodNetwork, Some(Implausible::Service))]
+    #[case("10.52.3.4", Nic::PodNetwork, None)]
+    #[case("10.52.3.4", Nic::Other, Some(Implausible::Pod))]
+    #[case("192.168.7.1", Nic::Other, Some(Implausible::Node))]
+    #[case("192.168.7.200", Nic::Other, Some(Implausible::Vip))]
+    fn only_addresses_of_the_tenants_own_vms_are_plausible(
+        #[case] address: Ipv4Addr,
+        #[case] nic: Nic,
+        #[case] expected: Option<Implausible>,
+    ) {
+        // pitfalls-load-balancer.md S-1
+        let rules = Rules {
+            pod_cidrs: &["10.52.0.0/16".parse().unwrap()],
+            service_cidrs: &["10.53.0.0/16".parse().unwrap()],
+            taken: &|address| match address.octets() {
+                [192, 168, 7, 1] => Some(Implausible::Node),
+                [192, 168, 7, 200] => Some(Implausible::Vip),
+                _ => None,
+            },
+        };
+        assert_eq!(rules.refuse(address, nic), expected);
+    }
+}

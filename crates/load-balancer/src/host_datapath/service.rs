@@ -1,0 +1,85 @@
+//! The Service that Harvester's kube-vip announces for a load balancer.
+
+use std::collections::HashMap;
+
+use controller_kit::RawObject;
+use harvester_api::{Listener, annotations, labels, names};
+use k8s_openapi::api::core::v1::Service;
+use serde_json::{Value, json};
+
+use super::write::Write;
+use crate::ownership::{Owner, claim};
+
+/// What kube-vip says that it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
+/// versions write while they still wait for a lease, is not an address.
+pub(crate) fn announced(service: &Service) -> Option<&str> {
+    let status = service.status.as_ref()?.load_balancer.as_ref()?;
+    let ip = status.ingress.as_ref()?.first()?.ip.as_deref()?;
+    (!ip.is_empty() && ip != names::DHCP_ADDRESS).then_some(ip)
+}
+
+/// The write that makes the Service ask for `address` (`0.0.0.0`: a lease) and carry the listeners' ports. Both
+/// ways of asking are used: which of them a kube-vip reads first depends on its version.
+pub(crate) fn write(
+    existing: Option<&RawObject<Service>>,
+    owner: &Owner,
+    listeners: &[Listener],
+    address: &str,
+) -> Write {
+    let change = |service: &mut Value| {
+        claim(service, owner, &[(labels::SERVICE_LB, "true")]);
+        service["metadata"]["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = address.into();
+        let spec = &mut service["spec"];
+        spec["type"] = "LoadBalancer".into();
+        spec["loadBalancerIP"] = address.into();
+        set_ports(spec, listeners);
+    };
+    match existing {
+        Some(existing) => existing.edited(change).map_or(Write::Nothing, Write::Replace),
+        None => {
+            let mut service = json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
+                "spec": {},
+            });
+            change(&mut service);
+            Write::Create(service)
+        }
+    }
+}
+
+/// Makes the ports those of the listeners. The node port (and whatever else others put on a port) stays with the
+/// port of the same protocol and number; ports that are as they should be stay untouched.
+fn set_ports(spec: &mut Value, listeners: &[Listener]) {
+    let found = spec.get("ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let number = |port: &Value| (protocol(port).to_owned(), port["port"].as_i64().unwrap_or_default());
+    let by_number: HashMap<_, _> = found.iter().map(|port| (number(port), port)).collect();
+    let wanted: Vec<Value> = listeners
+        .iter()
+        .map(|listener| {
+            let same = by_number.get(&(listener.protocol.clone(), i64::from(listener.port)));
+            let mut port = same.map_or_else(|| json!({}), |port| (*port).clone());
+            // an unnamed port is stored without the key
+            if port.get("name").and_then(Value::as_str).unwrap_or_default() != listener.name {
+                port["name"] = listener.name.clone().into();
+            }
+            port["protocol"] = listener.protocol.clone().into();
+            port["port"] = listener.port.into();
+            port["targetPort"] = listener.backend_port.into();
+            port
+        })
+        .collect();
+    let is_found = |port: &Value| by_number.get(&number(port)).is_some_and(|found| *found == port);
+    let same = wanted.len() == found.len() && wanted.iter().all(is_found);
+    if !same {
+        spec["ports"] = wanted.into();
+    }
+}
+
+fn protocol(port: &Value) -> &str {
+    port.get("protocol").and_then(Value::as_str).unwrap_or("TCP")
+}
+
+#[cfg(test)]
+mod tests;

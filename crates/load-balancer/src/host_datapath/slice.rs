@@ -1,0 +1,154 @@
+//! The EndpointSlice of a load balancer: one, with its name.
+//!
+//! Membership, readiness and the dummy endpoint change in one write: between two, a Service with no ready endpoint
+//! would send the VIP's traffic to the node itself. `conditions.ready` is also where verdicts survive a restart.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use controller_kit::RawObject;
+use harvester_api::{Listener, labels, names};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde_json::{Map, Value, json};
+
+use super::backends::{Backend, BackendId};
+use super::write::Write;
+use crate::ownership::{Owner, claim};
+
+/// The verdicts that a slice carries, also those of somebody else's making; the dummy is not one.
+pub(crate) fn verdicts(slice: &EndpointSlice) -> BTreeMap<BackendId, bool> {
+    slice
+        .endpoints
+        .iter()
+        .filter_map(|endpoint| {
+            let uid =
+                endpoint.target_ref.as_ref()?.uid.clone().filter(|uid| uid != names::DUMMY_ENDPOINT_UID)?;
+            let address = endpoint.addresses.first()?.parse().ok()?;
+            // a missing condition means ready, by the API's own rule
+            let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
+            Some((BackendId { uid, address }, ready))
+        })
+        .collect()
+}
+
+/// The write that makes the slice what it should be: an endpoint for each backend with its readiness, and the dummy
+/// while none is ready.
+pub(crate) fn write(
+    existing: Option<&RawObject<EndpointSlice>>,
+    owner: &Owner,
+    listeners: &[Listener],
+    backends: &[(Backend, bool)],
+    dummy: Ipv4Addr,
+) -> Write {
+    let mut endpoints: Vec<Value> = backends
+        .iter()
+        .map(|(backend, ready)| {
+            endpoint(backend.id.address, *ready, &owner.key.namespace, &backend.name, &backend.id.uid)
+        })
+        .collect();
+    if !backends.iter().any(|(_, ready)| *ready) {
+        let Owner { key, .. } = owner;
+        endpoints.push(endpoint(dummy, true, &key.namespace, &key.name, names::DUMMY_ENDPOINT_UID));
+    }
+    let ports: Vec<Value> = listeners
+        .iter()
+        .map(|listener| json!({"name": listener.name, "protocol": listener.protocol, "port": listener.backend_port}))
+        .collect();
+    edit(existing, owner, |slice| {
+        set_list(slice, "ports", ports, port_fields);
+        set_list(slice, "endpoints", endpoints, endpoint_fields);
+    })
+}
+
+/// The write that takes all traffic away.
+pub(crate) fn write_empty(existing: &RawObject<EndpointSlice>) -> Write {
+    let edited = existing.edited(|slice| {
+        if !existing.endpoints.is_empty() {
+            slice["endpoints"] = json!([]);
+        }
+    });
+    edited.map_or(Write::Nothing, Write::Replace)
+}
+
+fn edit(
+    existing: Option<&RawObject<EndpointSlice>>,
+    owner: &Owner,
+    change: impl FnOnce(&mut Value),
+) -> Write {
+    let own_labels = [
+        (labels::SERVICE_LB, "true"),
+        (labels::SLICE_SERVICE_NAME, owner.key.name.as_str()),
+        (labels::SLICE_MANAGED_BY, labels::SLICE_MANAGED_BY_US),
+    ];
+    match existing {
+        Some(existing) => existing
+            .edited(|slice| {
+                claim(slice, owner, &own_labels);
+                change(slice);
+            })
+            .map_or(Write::Nothing, Write::Replace),
+        None => {
+            let mut slice = json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
+                "addressType": "IPv4",
+            });
+            claim(&mut slice, owner, &own_labels);
+            change(&mut slice);
+            Write::Create(slice)
+        }
+    }
+}
+
+fn endpoint(address: Ipv4Addr, ready: bool, namespace: &str, name: &str, uid: &str) -> Value {
+    json!({
+        "addresses": [address.to_string()],
+        "conditions": {"ready": ready},
+        "targetRef": {"namespace": namespace, "name": name, "uid": uid},
+    })
+}
+
+/// What is ours in an endpoint.
+fn endpoint_fields(endpoint: &Value) -> Value {
+    let target = &endpoint["targetRef"];
+    json!([
+        endpoint["addresses"],
+        endpoint["conditions"]["ready"],
+        target["namespace"],
+        target["name"],
+        target["uid"]
+    ])
+}
+
+/// What is ours in a port, with the server's defaults.
+fn port_fields(port: &Value) -> Value {
+    let name = port.get("name").and_then(Value::as_str).unwrap_or_default();
+    let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+    json!([name, protocol, port["port"]])
+}
+
+/// Makes the list `key` hold `wanted`. Items that have the same fields as before stay as they were found, with what others
+/// put on them; when nothing but the order differs, nothing changes.
+fn set_list(slice: &mut Value, key: &str, wanted: Vec<Value>, fields: fn(&Value) -> Value) {
+    let found = slice.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut by_fields: Map<String, Value> =
+        found.iter().map(|item| (fields(item).to_string(), item.clone())).collect();
+    let mut known = 0;
+    let kept: Vec<Value> = wanted
+        .into_iter()
+        .map(|item| match by_fields.remove(&fields(&item).to_string()) {
+            Some(kept) => {
+                known += 1;
+                kept
+            }
+            None => item,
+        })
+        .collect();
+    if known != found.len() || known != kept.len() {
+        slice[key] = kept.into();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn owned_by(uid: &str) -> Value {
+    let owner = json!({"apiVersion": LoadBalancer::api_version(&()), "kind": "LoadBalancer", "name": "web", "uid": uid});
+    json!({"ownerReferences": [owner]})
+}
+
+fn going_away(mut meta: Value) -> Value {
+    meta["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
+    meta
+}
+
+fn object<K: serde::de::DeserializeOwned>(api_version: &str, kind: &str, meta: &Value) -> RawObject<K> {
+    let mut object = json!({"apiVersion": api_version, "kind": kind, "metadata": meta});
+    object["metadata"]["namespace"] = "shop".into();
+    object["metadata"]["name"] = "web".into();
+    if kind == "EndpointSlice" {
+        json_patch::merge(&mut object, &json!({"addressType": "IPv4", "endpoints": [], "ports": []}));
+    }
+    RawObject::from_json(object).unwrap()
+}
+
+#[rstest]
+#[case::nothing_there(None, None, None)]
+#[case::ours(Some(owned_by("u1")), Some(owned_by("u1")), None)]
+#[case::ours_on_its_way_out(Some(going_away(owned_by("u1"))), None, Some("ServiceGoing"))]
+#[case::a_former_ones(Some(owned_by("u0")), None, Some("FormerServiceGoing"))]
+#[case::a_former_ones_slice(None, Some(owned_by("u0")), Some("FormerServiceGoing"))]
+#[case::somebody_elses(Some(json!({})), None, Some("NameTaken"))]
+#[case::somebody_elses_slice(Some(owned_by("u1")), Some(json!({})), Some("NameTaken"))]
+fn what_is_not_ours_or_on_its_way_out_stands_in_the_way(
+    #[case] service: Option<Value>,
+    #[case] slice: Option<Value>,
+    #[case] expected: Option<&str>,
+) {
+    let owner = Owner { key: ObjectKey::new("shop", "web"), uid: "u1".to_owned() };
+    let service = service.map(|meta| object::<Service>("v1", "Service", &meta));
+    let slice = slice.map(|meta| object::<EndpointSlice>("discovery.k8s.io/v1", "EndpointSlice", &meta));
+    let waiting = obstacle(&owner, service.as_ref(), slice.as_ref());
+    assert_eq!(waiting.map(|waiting| waiting.reason), expected);
+}
+
+#[rstest]
+#[case::needs_none(WorkloadType::Cluster, false, Some("forbidden"), "complete")]
+#[case::at_the_start(WorkloadType::Vm, false, None, "awaited")]
+#[case::without_kubevirt(WorkloadType::Vm, false, Some("404 page not found"), "WaitingForMachines")]
+#[case::listed(WorkloadType::Vm, true, None, "complete")]
+// a list stays true while the watch that follows it is broken
+#[case::broke_later(WorkloadType::Vm, true, Some("connection refused"), "complete")]
+fn backends_are_chosen_from_a_whole_list(
+    #[case] workload: WorkloadType,
+    #[case] is_listed: bool,
+    #[case] error: Option<&str>,
+    #[case] expected: &str,
+) {
+    let list = match VmList::of(workload, is_listed, error) {
+        VmList::Complete => "complete",
+        VmList::Awaited => "awaited",
+        VmList::Unavailable(why) => {
+            assert!(why.message.contains(error.unwrap()), "{why}");
+            why.reason
+        }
+    };
+    assert_eq!(list, expected);
+}

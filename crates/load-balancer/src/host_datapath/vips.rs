@@ -1,0 +1,272 @@
+//! Addresses that load balancers and Harvester itself have: no backend may have one of them. An address that becomes
+//! one, or is one no more, wakes the load balancers whose VMs report it.
+//!
+//! For the whole cluster only that counts which no tenant can write: the record of a pool that names the load
+//! balancer, and the status that kube-vip writes to our own Services. `status.address` of its objects is what a guest
+//! cluster's credentials may write, with DHCP to any address: it counts within their namespace, where the guest
+//! cluster's nodes, which report it, are. Otherwise one tenant could take another's VMs out of service.
+
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::{Arc, Mutex, MutexGuard},
+};
+
+use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::Service;
+use kube::Resource;
+
+use super::{backends, host_addresses::HostAddresses, plausible::Implausible};
+use crate::{address_index::AddressIndex, caches::Caches, controller::address, pool::PoolIndex, reuse};
+
+/// The addresses, and the load balancers that ask for them. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Vips(Arc<Shared>);
+
+struct Shared {
+    load_balancers: Cache<RawObject<LoadBalancer>>,
+    services: Cache<RawObject<Service>>,
+    pools: PoolIndex,
+    host: HostAddresses,
+    queue: Queue<ObjectKey>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Services with our label, and the addresses that kube-vip shows in them.
+    announced: AddressIndex,
+    /// LoadBalancer objects and their `status.address`.
+    written: AddressIndex,
+    /// LoadBalancer objects and their `status.allocatedAddress`.
+    allocated: AddressIndex,
+    /// LoadBalancer objects and every address that a VM behind them reports.
+    reported: AddressIndex,
+}
+
+impl Vips {
+    /// Follows the caches. Keys of load balancers whose VMs a change concerns get into `queue`.
+    pub(crate) fn follow(
+        caches: &Caches,
+        pools: &PoolIndex,
+        host: HostAddresses,
+        queue: &Queue<ObjectKey>,
+    ) -> Self {
+        let vips = Self(Arc::new(Shared {
+            load_balancers: caches.load_balancers.clone(),
+            services: caches.services.clone(),
+            pools: pools.clone(),
+            host,
+            queue: queue.clone(),
+            state: Mutex::default(),
+        }));
+        let follower = vips.clone();
+        caches.load_balancers.on_change(move |change| follower.read_load_balancer(&change.key));
+        let follower = vips.clone();
+        caches.services.on_change(move |change| follower.read_service(&change.key));
+        let follower = vips.clone();
+        caches.pools.on_change(move |change| follower.read_records(change));
+        let follower = vips.clone();
+        vips.0.host.on_change(move |addresses| follower.wake(&follower.state(), addresses));
+        vips
+    }
+
+    /// The load balancer `key` has these VMs: changes of what their addresses are wake it.
+    pub(crate) fn report<'a>(
+        &self,
+        key: &ObjectKey,
+        vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
+    ) {
+        let interfaces = vmis.into_iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|s| &s.interfaces);
+        let addresses: BTreeSet<_> = interfaces.flat_map(backends::addresses).map(IpAddr::V4).collect();
+        self.state().reported.set(key, addresses);
+    }
+
+    /// Why a backend in `namespace` may not have the address.
+    pub(crate) fn refuse(&self, namespace: &str, address: Ipv4Addr) -> Option<Implausible> {
+        if self.0.host.is_of_node(address) {
+            return Some(Implausible::Node);
+        }
+        (self.0.host.is_of_service(address) || self.is_vip(namespace, address.into()))
+            .then_some(Implausible::Vip)
+    }
+
+    fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
+        let state = self.state();
+        let here = |key: &ObjectKey| key.namespace == namespace;
+        if state.announced.objects(address).next().is_some() || state.written.objects(address).any(here) {
+            return true;
+        }
+        // records of other programs are no load balancers' addresses: they may well be those of machines
+        let allocated: Vec<_> = state.allocated.objects(address).cloned().collect();
+        drop(state);
+        let holders = self.0.pools.holders_of(address);
+        allocated.into_iter().any(|key| {
+            let has = self.0.load_balancers.get(&key).and_then(|lb| address::allocated(&lb));
+            has.is_some_and(|has| holders.contains(&(has.ip_pool, key.to_string())))
+        })
+    }
+
+    fn read_load_balancer(&self, key: &ObjectKey) {
+        let mut state = self.state();
+        let lb = self.0.load_balancers.get(key);
+        let status = lb.as_ref().and_then(|lb| lb.status.as_ref());
+        let written = status.and_then(|status| status.address.parse().ok());
+        let has = lb.as_ref().and_then(|lb| address::allocated(lb));
+        let mut changed = state.written.set(key, written.into_iter().collect());
+        changed
+            .extend(state.allocated.set(key, has.and_then(|has| has.ip.parse().ok()).into_iter().collect()));
+        if lb.is_none_or(|lb| lb.meta().deletion_timestamp.is_some()) {
+            state.reported.set(key, BTreeSet::new());
+        }
+        self.wake(&state, &changed);
+    }
+
+    fn read_service(&self, key: &ObjectKey) {
+        let mut state = self.state();
+        let shown = self.0.services.get(key).map(|service| reuse::shown(&service).collect());
+        let changed = state.announced.set(key, shown.unwrap_or_default());
+        self.wake(&state, &changed);
+    }
+
+    fn read_records(&self, change: &Change<RawObject<IPPool>>) {
+        let state = self.state();
+        let holder = |pool: &Option<Arc<RawObject<IPPool>>>, address: &str| {
+            pool.as_ref()?.status.as_ref()?.allocated.get(address).cloned()
+        };
+        let changed: Vec<_> = state
+            .reported
+            .addresses()
+            .filter(|address| {
+                let text = address.to_string();
+                holder(&change.old, &text) != holder(&change.new, &text)
+            })
+            .collect();
+        self.wake(&state, &changed);
+    }
+
+    fn wake(&self, state: &State, addresses: &[IpAddr]) {
+        for key in addresses.iter().flat_map(|address| state.reported.objects(*address)) {
+            self.0.queue.add(key.clone());
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no panic while the addresses are locked")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use program::TaskGroup;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(object: Value) -> RawObject<K> {
+        RawObject::from_json(object).unwrap()
+    }
+
+    fn lb(workload: &str, status: &Value) -> RawObject<LoadBalancer> {
+        object(json!({
+            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+            "metadata": {"namespace": "shop", "name": "web"}, "spec": {"workloadType": workload}, "status": status,
+        }))
+    }
+
+    fn allocated(pool: &str, ip: &str) -> Value {
+        json!({"allocatedAddress": {"ipPool": pool, "ip": ip}})
+    }
+
+    fn pool(records: &Value) -> RawObject<IPPool> {
+        object(json!({
+            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+            "metadata": {"name": "edge"}, "spec": {"ranges": []}, "status": {"total": 9, "available": 7,
+                "lastAllocated": "", "allocated": records},
+        }))
+    }
+
+    fn service(ip: &str) -> RawObject<Service> {
+        let status = json!({"loadBalancer": {"ingress": [{"ip": ip}]}});
+        object(
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "shop", "name": "web", "uid": "u"},
+            "status": status}),
+        )
+    }
+
+    struct World {
+        caches: Caches,
+        vips: Vips,
+        queue: Queue<ObjectKey>,
+    }
+
+    fn world() -> World {
+        let (caches, queue) = (Caches::empty(), Queue::new());
+        let pools = PoolIndex::follow(&caches.pools, &caches.load_balancers);
+        let vips = Vips::follow(&caches, &pools, HostAddresses::unknown(), &queue);
+        World { caches, vips, queue }
+    }
+
+    #[rstest]
+    #[case::held(lb("vm", &allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
+    #[case::held_by_a_guest_cluster(lb("cluster", &allocated("edge", "10.0.0.7")), "other", &["10.0.0.7"])]
+    #[case::another_holds_it(lb("vm", &allocated("edge", "10.0.0.8")), "other", &[])]
+    #[case::nobody_holds_it(lb("vm", &allocated("edge", "10.0.0.9")), "other", &[])]
+    #[case::a_tenants_word(lb("cluster", &json!({"address": "192.168.7.11"})), "other", &[])]
+    #[case::a_tenants_word_of_itself(lb("cluster", &json!({"address": "192.168.7.11"})), "shop", &["192.168.7.11"])]
+    #[case::no_address_yet(lb("cluster", &json!({"address": ""})), "shop", &[])]
+    fn a_tenants_word_counts_only_among_its_own(
+        #[case] lb: RawObject<LoadBalancer>,
+        #[case] namespace: &str,
+        #[case] expected: &[&str],
+    ) {
+        let World { caches, vips, .. } = world();
+        caches.pools.wrote(pool(&json!({"10.0.0.7": "shop/web", "10.0.0.8": "machines/node-1"})));
+        caches.load_balancers.wrote(lb);
+        let candidates = ["10.0.0.7", "10.0.0.8", "10.0.0.9", "192.168.7.11"];
+        let is_vip = |text: &&str| vips.is_vip(namespace, text.parse().unwrap());
+        assert_eq!(candidates.into_iter().filter(is_vip).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn what_is_announced_counts_for_everybody() {
+        let World { caches, vips, .. } = world();
+        caches.services.wrote(service("203.0.113.77"));
+        assert!(vips.is_vip("other", [203, 0, 113, 77].into()));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_no_longer_anothers() {
+        let World { caches, vips, queue } = world();
+        let api = ObjectKey::new("shop", "api");
+        let vmi: VirtualMachineInstance =
+            serde_json::from_value(json!({"metadata": {"name": "api-1"}, "spec": {},
+            "status": {"interfaces": [{"name": "vlan", "ipAddress": "203.0.113.77"}]}}))
+            .unwrap();
+        vips.report(&api, [&vmi]);
+        let depth = || queue.depth();
+        caches.services.wrote(service("203.0.113.78"));
+        assert_eq!(depth(), 0, "of another address");
+        caches.services.gone(&ObjectKey::new("shop", "web"), "u");
+        caches.services.wrote(
+            RawObject::from_json({
+                let mut other = service("203.0.113.77").json();
+                other["metadata"]["uid"] = "v".into();
+                other
+            })
+            .unwrap(),
+        );
+        assert_eq!(depth(), 1, "it became a VIP");
+        let tasks = TaskGroup::new();
+        queue.run(&tasks, 1, |_| async {
+            Ok::<_, std::convert::Infallible>(controller_kit::Action::AwaitChange)
+        });
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert_eq!(depth(), 0);
+        tasks.end().await;
+        caches.services.gone(&ObjectKey::new("shop", "web"), "v");
+        assert_eq!(depth(), 1, "it is one no more");
+    }
+}

@@ -1,0 +1,162 @@
+//! Load balancers that wait for a pool: a change of pools wakes them, and none asks again and again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use controller_kit::ObjectKey;
+use harvester_api::{IPPool, condition};
+
+/// What a load balancer waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WaitingFor {
+    /// It is being looked at: whatever happens meanwhile.
+    Anything,
+    /// The pool that its spec names.
+    Named(String),
+    /// It is placed by selection: another outcome of that, or an address of these pools, which had none to give.
+    Selection(Vec<String>),
+}
+
+impl WaitingFor {
+    /// After nothing came of asking: `named` is the pool of the spec, empty where there is none, `asked` those that
+    /// refused.
+    pub(crate) fn after(named: &str, asked: Vec<String>) -> Self {
+        if named.is_empty() { Self::Selection(asked) } else { Self::Named(named.to_owned()) }
+    }
+
+    /// Whether news of this pool may end the wait.
+    fn may_end(&self, pool: &str, news: News) -> bool {
+        match (self, news) {
+            (Self::Anything, _) | (Self::Selection(_), News::Choice) => true,
+            (Self::Named(named), _) => named == pool,
+            (Self::Selection(asked), News::Freed) => asked.iter().any(|asked| asked == pool),
+        }
+    }
+}
+
+/// What a change of a pool means to load balancers that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// An address came free.
+    Freed,
+    /// Selection may answer otherwise: the pool came or went, or has another spec or verdict.
+    Choice,
+}
+
+/// The load balancers that wait. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PoolWaiters(Arc<Mutex<HashMap<ObjectKey, WaitingFor>>>);
+
+impl PoolWaiters {
+    /// Enter with [`WaitingFor::Anything`] before looking at the pools: what happens after the look then wakes.
+    pub(crate) fn enter(&self, key: &ObjectKey, waiting_for: WaitingFor) {
+        self.waiters().insert(key.clone(), waiting_for);
+    }
+
+    pub(crate) fn leave(&self, key: &ObjectKey) {
+        self.waiters().remove(key);
+    }
+
+    /// The load balancers whose wait news of this pool may end.
+    pub(crate) fn concerned_by(&self, pool: &str, news: News) -> Vec<ObjectKey> {
+        let waiters = self.waiters();
+        let called = waiters.iter().filter(|(_, waiting_for)| waiting_for.may_end(pool, news));
+        called.map(|(key, _)| key.clone()).collect()
+    }
+
+    fn waiters(&self) -> std::sync::MutexGuard<'_, HashMap<ObjectKey, WaitingFor>> {
+        self.0.lock().expect("no panic while the waiters are locked")
+    }
+}
+
+/// What a change of a pool means to load balancers that wait. A claim means nothing: in a burst there is one for each
+/// of them.
+pub(crate) fn news(old: Option<&IPPool>, new: Option<&IPPool>) -> Option<News> {
+    let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
+    // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
+    let verdict = |pool: &IPPool| {
+        let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
+        condition::ready(conditions).map(|ready| (ready.status, ready.message.clone()))
+    };
+    if old.spec != new.spec || verdict(old) != verdict(new) {
+        return Some(News::Choice);
+    }
+    let held = |pool: &IPPool, address: &String| {
+        pool.status.as_ref().is_some_and(|status| status.allocated.contains_key(address))
+    };
+    let mut before = old.status.iter().flat_map(|status| status.allocated.keys());
+    before.any(|address| !held(new, address)).then_some(News::Freed)
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::{IPPoolSpec, IPPoolStatus};
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pool(addresses: &[&str]) -> IPPool {
+        let allocated =
+            addresses.iter().map(|address| ((*address).to_owned(), "shop/web".to_owned())).collect();
+        let status = IPPoolStatus { allocated, ..IPPoolStatus::default() };
+        IPPool { status: Some(status), ..IPPool::new("edge", IPPoolSpec::default()) }
+    }
+
+    fn judged(fault: &str) -> IPPool {
+        let ready = json!({"type": condition::READY, "status": if fault.is_empty() { "True" } else { "False" },
+            "message": fault});
+        let mut pool = pool(&[]);
+        pool.status.as_mut().unwrap().conditions.push(serde_json::from_value(ready).unwrap());
+        pool
+    }
+
+    fn of_priority(priority: i64) -> IPPool {
+        let mut pool = pool(&[]);
+        pool.spec.selector.priority = priority;
+        pool
+    }
+
+    #[rstest]
+    #[case::claimed(Some(pool(&["10.0.0.1"])), Some(pool(&["10.0.0.1", "10.0.0.2"])), None)]
+    #[case::first_claim(Some(IPPool::new("edge", IPPoolSpec::default())), Some(pool(&["10.0.0.1"])), None)]
+    #[case::released(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(News::Freed))]
+    #[case::both(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(News::Freed))]
+    #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
+    #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
+    #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
+    #[case::first_verdict(Some(pool(&[])), Some(judged("")), Some(News::Choice))]
+    #[case::a_fault_less(Some(judged("overlap; excluded")), Some(judged("excluded")), Some(News::Choice))]
+    #[case::same_verdict(Some(judged("overlap")), Some(judged("overlap")), None)]
+    fn a_claim_is_no_news(
+        #[case] old: Option<IPPool>,
+        #[case] new: Option<IPPool>,
+        #[case] expected: Option<News>,
+    ) {
+        assert_eq!(news(old.as_ref(), new.as_ref()), expected);
+    }
+
+    #[rstest]
+    #[case::a_release(News::Freed, &["looked_at", "full", "named"])]
+    // load-balancer.md 5.3: one that was placed goes where selection says now
+    #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "without"])]
+    fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
+        let (waiters, key) = (PoolWaiters::default(), |name: &str| ObjectKey::new("shop", name));
+        let pools = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        waiters.enter(&key("looked_at"), WaitingFor::Anything);
+        waiters.enter(&key("named"), WaitingFor::after("edge", pools(&["edge"])));
+        waiters.enter(&key("named_elsewhere"), WaitingFor::after("core", pools(&["core"])));
+        waiters.enter(&key("full"), WaitingFor::after("", pools(&["core", "edge"])));
+        waiters.enter(&key("elsewhere"), WaitingFor::after("", pools(&["core"])));
+        waiters.enter(&key("without"), WaitingFor::after("", Vec::new()));
+        waiters.enter(&key("served"), WaitingFor::Anything);
+        waiters.leave(&key("served"));
+        let mut expected: Vec<_> = expected.iter().map(|name| key(name)).collect();
+        expected.sort();
+        let mut called = waiters.concerned_by("edge", news);
+        called.sort();
+        assert_eq!(called, expected);
+    }
+}

@@ -1,0 +1,183 @@
+//! The record garbage collector: it finds records whose load balancer is not there, and releases them.
+//!
+//! A record that looks abandoned is looked at again 30 s later; if it still does, pool, load balancer and Service are
+//! read afresh, and only then the record is released. Records that another program made (by the pool's managedFields)
+//! stay. A release that admission reverts is tried again with the same patience. The other direction, load
+//! balancers without record, is healed by [`crate::pool::batch`]; records that a load balancer has moved away from are
+//! the business of its own controller.
+//!
+//! Nothing runs while nothing looks abandoned: pools are looked at when they change.
+
+mod candidates;
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Mutex, MutexGuard, atomic::AtomicI64},
+};
+
+use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder};
+use harvester_api::{IPPool, LoadBalancer};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client, Resource, ResourceExt};
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::time::Instant;
+
+use crate::{
+    caches::Caches,
+    host_datapath::write,
+    pool::{Failure, Order, Writers},
+    reuse::{self, Holder},
+    status_reverted,
+};
+use candidates::{Candidates, PATIENCE, Verdict};
+
+/// What went wrong; the queue tries again.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("release the abandoned address {address} of IPPool {pool}")]
+    Release { pool: String, address: IpAddr, source: Failure },
+    #[error("read whether address {address} of IPPool {pool} is abandoned")]
+    Read { pool: String, address: IpAddr, source: kube::Error },
+    #[error("read what announces address {address} of IPPool {pool}")]
+    ReadService { pool: String, address: IpAddr, source: write::Error },
+}
+
+/// The record garbage collector, and what it remembers of each pool between two looks.
+pub(crate) struct RecordGc {
+    client: Client,
+    recorder: Recorder,
+    pools: Cache<RawObject<IPPool>>,
+    load_balancers: Cache<RawObject<LoadBalancer>>,
+    services: Cache<RawObject<Service>>,
+    writers: Writers,
+    memory: Mutex<HashMap<String, Candidates>>,
+    foreign: Gauge<i64, AtomicI64>,
+}
+
+impl RecordGc {
+    /// `foreign` shows how many records of other programs are held.
+    pub(crate) fn new(
+        client: Client,
+        recorder: Recorder,
+        caches: &Caches,
+        writers: Writers,
+        foreign: Gauge<i64, AtomicI64>,
+    ) -> Self {
+        Self {
+            client,
+            recorder,
+            pools: caches.pools.clone(),
+            load_balancers: caches.load_balancers.clone(),
+            services: caches.services.clone(),
+            writers,
+            memory: Mutex::default(),
+            foreign,
+        }
+    }
+
+    /// Looks at one pool.
+    ///
+    /// # Errors
+    /// Those that may pass.
+    pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
+        let Some(pool) = self.pools.get(&key) else {
+            self.memory().remove(&key.name);
+            return Ok(Action::AwaitChange);
+        };
+        let abandoned = self.look_abandoned(&pool);
+        let look = self.memory().entry(key.name.clone()).or_default().look(abandoned, Instant::now());
+        let mut again = look.again;
+        for (address, holder) in look.due {
+            match self.see(&key.name, address, &holder).await? {
+                Verdict::Keep => continue,
+                Verdict::Foreign(manager) => {
+                    tracing::info!(pool = %key, %address, holder, manager, "recorded by another program: it stays");
+                    self.memory().entry(key.name.clone()).or_default().foreign(address, &holder);
+                    continue;
+                }
+                Verdict::Announced(why) => {
+                    tracing::info!(pool = %key, %address, holder, "abandoned, and not released: {why}");
+                }
+                Verdict::Release => {
+                    if self.release(&pool, address, &holder).await? {
+                        continue;
+                    }
+                }
+            }
+            self.memory().entry(key.name.clone()).or_default().again(address, &holder, Instant::now());
+            again = again.or(Some(PATIENCE));
+        }
+        let foreign: usize = self.memory().values().map(Candidates::foreign_records).sum();
+        self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
+        Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// Records whose load balancer no cache knows. One that has a Service of ours is the business of the load balancer's
+    /// controller, which hears of the Service's end.
+    fn look_abandoned(&self, pool: &IPPool) -> Vec<(IpAddr, String)> {
+        let unreadable = self.load_balancers.malformed();
+        let is_abandoned = |holder: &str| {
+            let Some(key) = load_balancer(holder) else { return false };
+            self.load_balancers.get(&key).is_none()
+                && !unreadable.iter().any(|(other, _)| *other == key)
+                && self.services.get(&key).is_none()
+        };
+        let record = ip_pools::record(pool);
+        let abandoned = record.held().filter(|(_, holder)| is_abandoned(holder));
+        abandoned.map(|(address, holder)| (address, holder.to_owned())).collect()
+    }
+
+    /// Reads everything afresh, and judges.
+    async fn see(&self, pool: &str, address: IpAddr, holder: &str) -> Result<Verdict, Error> {
+        let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
+        let Some(key) = load_balancer(holder) else { return Ok(Verdict::Keep) };
+        let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(pool).await.map_err(failed)?;
+        let Some(fresh) = fresh.filter(|fresh| ip_pools::record(fresh).holder(address) == Some(holder))
+        else {
+            return Ok(Verdict::Keep);
+        };
+        if let Some(manager) = ip_pools::managers::foreign(&fresh, &address.to_string()) {
+            return Ok(Verdict::Foreign(manager));
+        }
+        let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &key.namespace);
+        if api.get_opt(&key.name).await.map_err(failed)?.is_some() {
+            return Ok(Verdict::Keep);
+        }
+        let service = write::read_service(&self.client, &key).await;
+        let service =
+            service.map_err(|source| Error::ReadService { pool: pool.to_owned(), address, source })?;
+        let service: Option<&Service> = service.as_deref();
+        let free = reuse::may_be_given_away(&key, Holder::Gone, address, service);
+        Ok(free.map_or_else(Verdict::Announced, |()| Verdict::Release))
+    }
+
+    /// Whether the record is released.
+    async fn release(&self, pool: &IPPool, address: IpAddr, holder: &str) -> Result<bool, Error> {
+        let name = pool.name_any();
+        let order = Order::Release { holder: holder.to_owned(), address };
+        match self.writers.order(&name, order).await {
+            Ok(_) => {
+                tracing::warn!(pool = name, %address, holder, "abandoned: its load balancer is not there; released");
+                Ok(true)
+            }
+            Err(failure @ Failure::StatusReverted { .. }) => {
+                tracing::warn!(pool = name, %address, holder, retry_in = ?PATIENCE, "abandoned, and not released: {failure}");
+                let message = format!("abandoned address {address} of {holder} is not released: {failure}");
+                let about = pool.object_ref(&());
+                self.recorder.publish(&about, EventType::Warning, status_reverted::REASON, &message);
+                Ok(false)
+            }
+            Err(source) => Err(Error::Release { pool: name, address, source }),
+        }
+    }
+
+    fn memory(&self) -> MutexGuard<'_, HashMap<String, Candidates>> {
+        self.memory.lock().expect("no panic while the memory of records is locked")
+    }
+}
+
+/// The load balancer that a record names. Another program's holder may be no name of one: never ours to release.
+fn load_balancer(holder: &str) -> Option<ObjectKey> {
+    ObjectKey::parse(holder).filter(|key| !key.namespace.is_empty())
+}

@@ -1,0 +1,133 @@
+//! Records that look abandoned, and since when: pure.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::IpAddr,
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use crate::reuse::Announced;
+
+/// A record must look abandoned for so long before it is read afresh.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What fresh reads say of a record that looked abandoned for so long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is not abandoned, or is no record any more.
+    Keep,
+    /// This other program made it.
+    Foreign(String),
+    /// Something may still announce the address.
+    Announced(Announced),
+    Release,
+}
+
+/// What to do after a look.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// To be read afresh now, and released if nothing has changed.
+    pub(super) due: Vec<(IpAddr, String)>,
+    /// When to look again.
+    pub(super) again: Option<Duration>,
+}
+
+/// The records of one pool that look abandoned.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Candidates {
+    since: HashMap<(IpAddr, String), Instant>,
+    foreign: HashSet<(IpAddr, String)>,
+}
+
+impl Candidates {
+    /// Takes in what looks abandoned now; what does not any more is forgotten.
+    pub(super) fn look(&mut self, abandoned: Vec<(IpAddr, String)>, now: Instant) -> Look {
+        let seen: HashSet<_> = abandoned.into_iter().collect();
+        self.since.retain(|record, _| seen.contains(record));
+        self.foreign.retain(|record| seen.contains(record));
+        let mut look = Look::default();
+        for record in seen.into_iter().filter(|record| !self.foreign.contains(record)) {
+            let since = *self.since.entry(record.clone()).or_insert(now);
+            let waited = now.duration_since(since);
+            if waited >= PATIENCE {
+                look.due.push(record);
+            } else {
+                let left = PATIENCE - waited;
+                look.again = Some(look.again.map_or(left, |again| again.min(left)));
+            }
+        }
+        look.due.sort();
+        look
+    }
+
+    /// A release did not take: patience begins anew.
+    pub(super) fn again(&mut self, address: IpAddr, holder: &str, now: Instant) {
+        self.since.insert((address, holder.to_owned()), now);
+    }
+
+    /// The record is another program's.
+    pub(super) fn foreign(&mut self, address: IpAddr, holder: &str) {
+        self.foreign.insert((address, holder.to_owned()));
+    }
+
+    pub(super) fn foreign_records(&self) -> usize {
+        self.foreign.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_is_due_when_it_looked_abandoned_for_thirty_seconds() {
+        let (mut candidates, start) = (Candidates::default(), Instant::now());
+        let record = |last| (ip(last), "shop/web".to_owned());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        assert_eq!(candidates.look(vec![record(1)], at(0)), Look { due: vec![], again: Some(PATIENCE) });
+        let look = candidates.look(vec![record(1), record(2)], at(20));
+        assert_eq!(look, Look { due: vec![], again: Some(Duration::from_secs(10)) });
+        let look = candidates.look(vec![record(1), record(2)], at(30));
+        assert_eq!(look, Look { due: vec![record(1)], again: Some(Duration::from_secs(20)) });
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_was_in_use_in_between_begins_anew() {
+        let (mut candidates, start) = (Candidates::default(), Instant::now());
+        let record = vec![(ip(1), "shop/web".to_owned())];
+        candidates.look(record.clone(), start);
+        assert_eq!(candidates.look(vec![], start + PATIENCE), Look::default());
+        assert_eq!(candidates.look(record, start + PATIENCE * 2).due, vec![]);
+    }
+
+    // admission that reverts our release changes the pool, and each change asks for another look
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_did_not_take_is_not_tried_with_every_change_of_the_pool() {
+        let (mut candidates, start) = (Candidates::default(), Instant::now());
+        let record = vec![(ip(1), "shop/web".to_owned())];
+        candidates.look(record.clone(), start);
+        assert_eq!(candidates.look(record.clone(), start + PATIENCE).due, record);
+        candidates.again(ip(1), "shop/web", start + PATIENCE);
+        let look = candidates.look(record.clone(), start + PATIENCE);
+        assert_eq!(look, Look { due: vec![], again: Some(PATIENCE) });
+        assert_eq!(candidates.look(record.clone(), start + PATIENCE * 2).due, record);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_of_another_program_is_asked_about_once() {
+        let (mut candidates, start) = (Candidates::default(), Instant::now());
+        let record = vec![(ip(1), "capi/machine".to_owned())];
+        candidates.look(record.clone(), start);
+        candidates.foreign(ip(1), "capi/machine");
+        assert_eq!(candidates.look(record, start + PATIENCE * 2), Look::default());
+        assert_eq!(candidates.foreign_records(), 1);
+        candidates.look(vec![], start + PATIENCE * 3);
+        assert_eq!(candidates.foreign_records(), 0);
+    }
+}

@@ -1,0 +1,343 @@
+//! Stories of vm load balancers: from object to traffic and back.
+
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, labels};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::ResourceExt as _;
+use serde_json::json;
+use test_cluster::{Rights, Side, TestCluster};
+
+use super::fixtures::faults;
+use super::lab::{A_WHILE, Lab};
+
+/// Every second, one good answer, two bad ones.
+const CHECK: &str =
+    "{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}";
+
+test_cluster::component_tests! {
+    #[each_role]
+    async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.vm("db-1", "db", "192.168.7.13").await;
+        lab.cluster.settle().await;
+        let before = lab.cluster.objects(Side::Harvester).await;
+        lab.writes();
+
+        lab.web("{}").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        let status = lab.balancer().await.status.unwrap();
+        assert_eq!(status.address, "203.0.113.2");
+        assert_eq!(status.backend_servers, ["192.168.7.11", "192.168.7.12"]);
+        let writes = lab.writes();
+        let place = |what: &str| writes.iter().position(|write| write == what).unwrap_or_else(|| panic!("{writes:#?}"));
+        // pitfalls-load-balancer.md LB-1: there, the slice comes when the address is announced, and that never is
+        assert!(place("create endpointslices 201") < place("create services 201"), "{writes:#?}");
+        let count = |resource: &str| writes.iter().filter(|write| write.contains(resource)).count();
+        assert_eq!((count("endpointslices"), count("services"), count("ippools")), (1, 1, 1), "{writes:#?}");
+        assert!(count("loadbalancers") <= 3, "{writes:#?}");
+
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.until_gone().await;
+        assert_eq!(lab.cluster.objects(Side::Harvester).await, before);
+        let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        assert_eq!(pool.status.unwrap().allocated, Default::default());
+        let writes = lab.writes();
+        let deletes = writes.iter().filter(|write| *write == "delete services 200").count();
+        assert_eq!(deletes, usize::from(lab.cluster.rights() == Rights::Ours), "{writes:#?}");
+    }
+
+    async fn a_backend_serves_once_it_answered_and_no_longer_when_it_stopped(cluster: TestCluster) {
+        let mut lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.web(CHECK).await;
+        // pitfalls-load-balancer.md EP-1: the dummy is there exactly while nobody is ready
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("running backend servers are not probed as healthy total:2, healthy:0").await;
+
+        lab.answer("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        lab.until_ready_says("").await;
+        lab.answer("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.refuse("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+
+        // verdicts survive a restart: nobody loses or gains traffic by it
+        lab.cluster.settle().await;
+        lab.stop_controller().await;
+        lab.writes();
+        lab.start_controller();
+        lab.cluster.settle().await;
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+        assert!(!lab.writes().iter().any(|write| write.contains("endpointslices")));
+
+        lab.refuse("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn questions_at_the_start_that_fail_are_asked_again(cluster: TestCluster) {
+        faults(&cluster, "[{verb: list, resource: nodes, nth: 1, answer: 500},
+            {verb: get, resource: customresourcedefinitions, nth: 1, answer: drop}]").await;
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.balancer().await.status.unwrap().backends.len(), 1);
+    }
+
+    async fn that_we_cannot_dial_takes_nobodys_traffic_away(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.answer("192.168.7.11");
+        lab.no_dial("192.168.7.12");
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        lab.no_dial("192.168.7.11");
+        lab.until_dialled("192.168.7.11", 5).await;
+        lab.until_dialled("192.168.7.12", 5).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        let backends = lab.balancer().await.status.unwrap().backends;
+        let errors: Vec<_> = backends.iter().map(|backend| (backend.ready, backend.last_error.as_str())).collect();
+        assert_eq!(errors, [(true, ""), (false, "could not dial: no file descriptor is left")]);
+        lab.refuse("192.168.7.11");
+        lab.answer("192.168.7.12");
+        lab.until_endpoints(&["192.168.7.11-", "192.168.7.12+"]).await;
+    }
+
+    async fn an_address_that_another_tenant_writes_in_a_status_takes_no_backend_away(cluster: TestCluster) {
+        // addresses.md 8: whoever has the credentials of a guest cluster may write status.address of its objects
+        let lab = Lab::serving(cluster).await;
+        lab.cluster.harvester.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
+        for (namespace, address) in [("shop", "192.168.7.11"), ("team-a", "192.168.7.13")] {
+            lab.cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+                   metadata: {{name: guest, namespace: {namespace}}}, spec: {{workloadType: cluster, ipam: dhcp}}}}"
+            )).await;
+            lab.cluster.settle().await;
+            let lease = json!({"status": {"address": address}});
+            lab.cluster.harvester.patch::<LoadBalancer>(&format!("{namespace}/guest"), lease).await;
+        }
+        lab.cluster.settle().await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        // within the namespace it counts: the nodes of a guest cluster report the addresses that they announce
+        lab.vm("api-3", "api", "192.168.7.13").await;
+        lab.vm("api-4", "api", "192.168.7.14").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.14+"]).await;
+    }
+
+    #[each_role]
+    async fn what_lost_our_label_gets_it_back(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        let bare = || json!({"metadata": {"labels": {labels::SERVICE_LB: null}}});
+        lab.cluster.harvester.patch::<EndpointSlice>("team-a/web", bare()).await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare()).await;
+        lab.cluster.settle().await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.cluster.settle().await;
+        let (slice, service) = (lab.slice().await.unwrap(), lab.service().await.unwrap());
+        assert_eq!(slice.labels()[labels::SERVICE_LB], "true");
+        assert_eq!(service.labels()[labels::SERVICE_LB], "true");
+
+        // while nobody looks, and the object goes with it
+        let mut lab = lab;
+        lab.stop_controller().await;
+        lab.cluster.harvester.patch::<EndpointSlice>("team-a/web", bare()).await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare()).await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.writes();
+        lab.start_controller();
+        lab.until_gone().await;
+        let deletes = lab.writes().iter().filter(|write| *write == "delete services 200").count();
+        assert_eq!(deletes, usize::from(lab.cluster.rights() == Rights::Ours));
+    }
+
+    async fn who_enters_or_leaves_the_selector_enters_or_leaves_the_slice(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "db", "192.168.7.12").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        // pitfalls-load-balancer.md LB-17: there, a VM that loses the label keeps its traffic
+        lab.vm("api-1", "db", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.until_endpoints(&["192.168.7.12+"]).await;
+        lab.vm("api-2", "api", "127.0.0.1").await;
+        lab.until_endpoints(&["dummy+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("running backend servers have no IP; 127.0.0.1 of VM api-2 is a loopback address").await;
+        lab.cluster.harvester.delete::<VirtualMachineInstance>("team-a/api-2").await;
+        lab.until_ready_says("no running backend servers").await;
+    }
+
+    async fn a_settled_load_balancer_costs_nothing_and_a_heartbeat_wakes_nobody(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        lab.cluster.settle().await;
+        lab.cluster.harvester.forget_requests();
+        let heartbeat = json!({"status": {"phase": "Running", "nodeName": "host-2"}});
+        lab.cluster.harvester.patch::<VirtualMachineInstance>("team-a/api-1", heartbeat).await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.cluster.harvester.work_of(test_cluster::User::LoadBalancer), []);
+    }
+
+    async fn what_somebody_changes_by_hand_is_repaired_and_what_they_added_stays(cluster: TestCluster) {
+        // pitfalls-load-balancer.md LB-12: there, nobody watches
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        let change = json!({"metadata": {"annotations": {"kube-vip.io/hwaddr": "00:00:6c:01:02:03"}},
+            "spec": {"ports": [{"name": "http", "port": 81, "targetPort": 8080}]}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", change).await;
+        lab.cluster.harvester.delete::<EndpointSlice>("team-a/web").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.cluster.settle().await;
+        let service = lab.service().await.unwrap();
+        assert_eq!(service.spec.unwrap().ports.unwrap()[0].port, 80);
+        assert_eq!(service.metadata.annotations.unwrap()["kube-vip.io/hwaddr"], "00:00:6c:01:02:03");
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        assert!(lab.service().await.is_some());
+    }
+
+    async fn a_health_check_that_comes_or_goes_takes_nobodys_traffic_away(cluster: TestCluster) {
+        // load-balancer.md 10.5
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.vm("api-2", "api", "192.168.7.12").await;
+        lab.web("{}").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+"]).await;
+        lab.answer("192.168.7.11");
+        lab.web(CHECK).await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-"]).await;
+        let backends = lab.balancer().await.status.unwrap().backends;
+        let errors: Vec<_> = backends.iter().map(|backend| (backend.name.as_str(), backend.last_error.as_str())).collect();
+        assert_eq!(errors, [("api-1", ""), ("api-2", "connection refused")]);
+        lab.vm("api-3", "api", "192.168.7.13").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-", "192.168.7.13-"]).await;
+        lab.web("{port: 0}").await;
+        lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.13+"]).await;
+    }
+
+    async fn the_error_of_a_backend_is_the_newest_one(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web(CHECK).await;
+        lab.until_error("connection refused").await;
+        lab.silence("192.168.7.11");
+        lab.until_error("no answer in time").await;
+        lab.answer("192.168.7.11");
+        lab.until_error("").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_service_that_the_server_refuses_is_told_and_tried_again(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.cluster.settle().await;
+        faults(&lab.cluster, "[{verb: create, resource: services, probability: 1, answer: 403}]").await;
+        lab.web("{}").await;
+        lab.cluster.settle().await;
+        let ready = lab.ready().await.unwrap();
+        assert_eq!(ready.reason, "ServiceRefused");
+        assert!(ready.message.starts_with("the Service was refused, correct what the server says"), "{}", ready.message);
+        faults(&lab.cluster, "[]").await;
+        lab.cluster.advance(A_WHILE * 3).await;
+        lab.until_ready_says("service is waiting for external IP").await;
+    }
+
+    async fn a_leased_address_is_followed_and_zero_is_none(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web_with("{}", "dhcp").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        let spec = lab.service().await.unwrap().spec.unwrap();
+        assert_eq!(spec.load_balancer_ip.as_deref(), Some("0.0.0.0"));
+        lab.announce_as("0.0.0.0").await;
+        lab.cluster.settle().await;
+        assert_eq!(lab.balancer().await.status.unwrap().address, "");
+        lab.announce_as("203.0.113.77").await;
+        lab.until_ready_says("").await;
+        assert_eq!(lab.balancer().await.status.unwrap().address, "203.0.113.77");
+        // pitfalls-load-balancer.md LB-13: there, a new lease goes unseen
+        lab.announce_as("203.0.113.78").await;
+        lab.until_address("203.0.113.78").await;
+        assert_eq!(lab.balancer().await.status.unwrap().allocated_address.unwrap().ip, "0.0.0.0");
+    }
+
+    async fn a_load_balancer_made_again_at_once_does_not_take_the_old_ones_service(cluster: TestCluster) {
+        // pitfalls-load-balancer.md LB-11
+        let lab = Lab::serving(cluster).await;
+        let old = lab.balancer().await.metadata.uid;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        while lab.cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_some() {
+            tokio::task::yield_now().await;
+        }
+        lab.web("{}").await;
+        lab.until_ready_says("service is waiting for external IP").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        let new = lab.balancer().await.metadata.uid;
+        assert_ne!(new, old);
+        let owners = lab.service().await.unwrap().metadata.owner_references.unwrap();
+        assert_eq!(Some(&owners[0].uid), new.as_ref());
+        lab.announce().await;
+        lab.until_ready_says("").await;
+    }
+
+    #[simulated_only("waits for the look of a minute later")]
+    async fn a_service_of_somebody_else_is_not_touched_and_named(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.cluster.harvester.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: team-a}, spec: {ports: [{port: 8080}]}}",
+        ).await;
+        let theirs = lab.service().await.unwrap();
+        lab.web("{}").await;
+        let message = "the Service team-a/web belongs to somebody else: delete or rename it, or give the load balancer another name";
+        lab.until_ready_says(message).await;
+        assert_eq!(lab.service().await.unwrap(), theirs);
+        assert_eq!(lab.slice().await, None, "no endpoint gets into a stranger's Service");
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.cluster.advance(A_WHILE * 3).await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+    }
+
+    #[simulated_only("waits for the look of a minute later")]
+    async fn a_slice_of_somebody_else_is_not_touched_and_named_and_its_end_is_noticed(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        let stranger = "{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: web, namespace: team-a},
+            addressType: IPv4, endpoints: [], ports: []}";
+        let message = "the EndpointSlice team-a/web belongs to somebody else: delete or rename it, or give the load balancer another name";
+        // newer than everything that the watch has told, and older than that
+        for another in [false, true] {
+            lab.cluster.harvester.apply(stranger).await;
+            let theirs = lab.slice().await.unwrap();
+            if another {
+                lab.cluster.harvester.apply(&stranger.replace(
+                    "{name: web,", "{name: other, labels: {loadbalancer.harvesterhci.io/servicelb: 'true'},")).await;
+                lab.cluster.settle().await;
+            }
+            lab.web("{}").await;
+            lab.until_ready_says(message).await;
+            assert_eq!(lab.slice().await.unwrap(), theirs);
+            assert_eq!(lab.service().await, None);
+            lab.cluster.harvester.delete::<EndpointSlice>("team-a/web").await;
+            lab.cluster.advance(A_WHILE * 3).await;
+            lab.until_endpoints(&["192.168.7.11+"]).await;
+            lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+            lab.until_gone().await;
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Virtual machines: old finalizers go, and with a removed guest cluster go its load balancers.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use harvester_api::{ConditionStatus, LoadBalancer, VirtualMachine, VirtualMachineInstance};
+use http::{Request, Response};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Client, client::Body};
+use serde_json::json;
+use test_cluster::{TestCluster, User};
+
+use super::fixtures::{Controller, address_of, balancer, controller, in_step, pool, ready_of};
+
+/// How often the cluster may come to rest before a watch that broke is tried again.
+const RESTS: usize = 80;
+
+/// A client that is refused the machines until `open`.
+fn without_machines(client: Client, open: Arc<AtomicBool>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let (client, open) = (client.clone(), open.load(Ordering::Relaxed));
+        async move {
+            if open || !request.uri().path().ends_with("/virtualmachineinstances") {
+                return client.send(request).await;
+            }
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403,
+                "reason": "Forbidden", "message": "virtualmachineinstances is forbidden"});
+            let answer = Response::builder().status(403).header("content-type", "application/json");
+            Ok::<_, kube::Error>(answer.body(Body::from(status.to_string().into_bytes())).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
+test_cluster::component_tests! {
+    async fn old_finalizers_are_taken_off_and_everything_else_stays(cluster: TestCluster) {
+        let finalizers = "[wrangler.cattle.io/harvester-lb-vm-controller, other.io/keep]";
+        cluster.harvester.apply(&format!(
+            "{{apiVersion: kubevirt.io/v1, kind: VirtualMachine,
+               metadata: {{name: blue-1, namespace: team-a, finalizers: {finalizers}}},
+               spec: {{runStrategy: Always, template: {{spec: {{domain: {{devices: {{}}}}}}}}}}}}"
+        )).await;
+        cluster.harvester.apply(
+            "{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance,
+              metadata: {name: blue-1, namespace: team-a, finalizers: [wrangler.cattle.io/harvester-lb-vmi-controller]},
+              spec: {domain: {devices: {}}}}",
+        ).await;
+        let _running = controller(&cluster).await;
+        let vm = cluster.harvester.get::<VirtualMachine>("team-a/blue-1").await.unwrap();
+        assert_eq!(vm.metadata.finalizers, Some(vec!["other.io/keep".to_owned()]));
+        assert_eq!(vm.spec.rest["template"]["spec"]["domain"], json!({"devices": {}}));
+        let vmi = cluster.harvester.get::<VirtualMachineInstance>("team-a/blue-1").await.unwrap();
+        assert_eq!(vmi.metadata.finalizers.unwrap_or_default(), Vec::<String>::new());
+        cluster.harvester.patch::<VirtualMachine>("team-a/blue-1", json!({"metadata": {"finalizers": null}})).await;
+    }
+
+    async fn a_load_balancer_of_machines_that_cannot_be_listed_says_so_and_has_its_address(cluster: TestCluster) {
+        let open = Arc::new(AtomicBool::new(false));
+        let client = without_machines(cluster.harvester.client(User::LoadBalancer), open.clone());
+        let _running = Controller::asking(&cluster, client);
+        pool(&cluster, "edge", 10, 20).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {name: web, namespace: team-a},
+              spec: {workloadType: vm, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]}}",
+        ).await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "WaitingForMachines"));
+        assert!(ready.message.contains("virtualmachineinstances is forbidden"), "{}", ready.message);
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        assert!(cluster.harvester.get::<Service>("team-a/web").await.is_none(), "nothing is served blindly");
+
+        open.store(true, Ordering::Relaxed);
+        let mut rests = 0;
+        while ready_of(&cluster, "web").await.reason == "WaitingForMachines" {
+            assert!(rests < RESTS, "it goes on waiting");
+            rests += 1;
+            cluster.settle().await;
+        }
+        cluster.settle().await;
+        assert!(cluster.harvester.get::<Service>("team-a/web").await.is_some());
+        in_step(&cluster).await;
+    }
+
+    async fn with_a_removed_guest_cluster_its_load_balancers_go(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        balancer(&cluster, "web", "").await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+              metadata: {name: other, namespace: team-a, labels: {cloudprovider.harvesterhci.io/cluster: green}},
+              spec: {workloadType: cluster}}",
+        ).await;
+        cluster.harvester.apply(
+            "{apiVersion: kubevirt.io/v1, kind: VirtualMachine,
+              metadata: {name: blue-1, namespace: team-a,
+                labels: {harvesterhci.io/creator: docker-machine-driver-harvester, guestcluster.harvesterhci.io/name: blue}},
+              spec: {runStrategy: Always, template: {spec: {domain: {devices: {}}}}}}",
+        ).await;
+        cluster.settle().await;
+        let mark = json!({"metadata": {"annotations": {"harvesterhci.io/removeAllPersistentVolumeClaims": "true"}}});
+        cluster.harvester.patch::<VirtualMachine>("team-a/blue-1", mark).await;
+        cluster.settle().await;
+        assert_eq!(cluster.harvester.list::<LoadBalancer>().await.len(), 2);
+        cluster.harvester.delete::<VirtualMachine>("team-a/blue-1").await;
+        cluster.settle().await;
+        let left: Vec<_> = cluster.harvester.list::<LoadBalancer>().await.into_iter().filter_map(|lb| lb.metadata.name).collect();
+        assert_eq!(left, ["other"]);
+        in_step(&cluster).await;
+    }
+}

@@ -70,11 +70,7 @@ pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) ->
     judge_with(pool, others, Records::Judged)
 }
 
-fn judge_with<'a>(
-    pool: &IPPool,
-    others: impl IntoIterator<Item = &'a IPPool>,
-    records: Records,
-) -> Judged {
+fn judge_with<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>, records: Records) -> Judged {
     let own = match definition(pool) {
         Ok(own) => own,
         Err(faults) => {

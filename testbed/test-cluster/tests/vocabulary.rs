@@ -48,6 +48,11 @@ fn full_load_balancer() -> LoadBalancer {
             ip: text(),
             mask: text(),
             gateway: text(),
+            // the CRDs get these with the first version that gives IPv6 addresses
+            ipv6_pool: String::new(),
+            ipv6_ip: String::new(),
+            ipv6_mask: String::new(),
+            ipv6_gateway: String::new(),
         }),
         address: text(),
         conditions: conditions(),

@@ -17,7 +17,7 @@ use kube::core::ApiResource;
 use kube::{Api, Client};
 use load_balancer::ElectionTimes;
 use load_balancer_webhook::{Address, Config, Policy, prepare, run};
-use program::{Clock, TaskGroup};
+use program::{Clock, TaskGroup, health::Health};
 use serde_json::{Value, json};
 use test_cluster::{Rights, TestCluster, User};
 use tokio::task::JoinHandle;
@@ -160,7 +160,8 @@ impl Controller {
             clock: Clock::starting_at(cluster.start()),
             dial: Arc::new(|_| async { Err(DialError::Refused) }.boxed()),
             seed: 1,
-            identity: identity.to_owned(),
+            identity: identity.into(),
+            health: Health::default(),
             metrics: None,
         };
         let config = load_balancer::Config {

@@ -316,7 +316,8 @@ impl Cluster {
         };
         let mut new: Vec<Request> = records.into_iter().map(Request::from).collect();
         new.retain(|request| !request.is_drivers());
-        let activity = new.iter().filter(|request| request.class() != Class::Lease).count();
+        let activity =
+            new.iter().filter(|request| !matches!(request.class(), Class::Lease | Class::Rights)).count();
         let mut heard = lock(&self.heard);
         heard.requests.append(&mut new);
         heard.activity += activity;

@@ -26,6 +26,8 @@ pub enum Class {
     Lease,
     /// An Event.
     Event,
+    /// A question of a program about its own rights, which it asks as long as it runs.
+    Rights,
     /// No resource: discovery, health, version.
     Other,
 }
@@ -57,6 +59,7 @@ impl Request {
             ("", _) => Class::Other,
             ("leases", _) => Class::Lease,
             ("events", _) => Class::Event,
+            ("selfsubjectaccessreviews", _) => Class::Rights,
             (_, "watch" | "list") => Class::Watch,
             _ => Class::Work,
         }
@@ -107,6 +110,7 @@ mod tests {
         "loadbalancers",
         Class::Work
     )]
+    #[case("create", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "selfsubjectaccessreviews", Class::Rights)]
     #[case("update", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x", "leases", Class::Lease)]
     #[case("create", "/api/v1/namespaces/shop/events", "events", Class::Event)]
     #[case("get", "/apis", "", Class::Other)]

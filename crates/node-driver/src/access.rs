@@ -1,7 +1,7 @@
-//! From a kubeconfig to a connection.
+//! Connects to Harvester with a kubeconfig.
 //!
-//! A kubeconfig given as content comes from a user and is used in Rancher's pods. So only credentials that stand in it
-//! are taken: a command to run, or a file to read, would be run and read with Rancher's rights.
+//! A user gives the content of the kubeconfig, and Rancher's pods use it. So the driver accepts only credentials that stand
+//! in it: it would run a command and read a file with Rancher's rights.
 
 use cloud_config::{CloudConfig, Connection, Local, Options, expiry, local, proxy::Environment};
 use futures::future::FutureExt as _;
@@ -9,14 +9,15 @@ use kube::config::{AuthInfo, Cluster, Kubeconfig};
 
 use crate::{
     driver::{Access, Connect},
-    flags,
+    flags, yaml,
 };
 
-/// The server, where no kubeconfig is given.
+/// Stands for the server's address if no kubeconfig is given.
 const OWN_CLUSTER: &str = "the cluster of KUBECONFIG or of this pod's account";
 
-/// Connects with a content, or with `KUBECONFIG` or a pod's account where that is empty. Inside a tokio runtime.
-pub fn connect() -> Connect {
+/// Connects with the content of a kubeconfig; with an empty one, with `KUBECONFIG` or the pod's account. Must run inside a
+/// tokio runtime.
+pub(crate) fn connect() -> Connect {
     std::sync::Arc::new(|content| open(content, &options()))
 }
 
@@ -37,8 +38,9 @@ fn open(content: &str, options: &Options) -> Result<Access, String> {
     Ok(Access { client, server, expiry: async move { expiry::of(&config, &options).await }.boxed() })
 }
 
-/// Reads a content and refuses whatever is not in it.
+/// Reads the content, and refuses references to commands and files.
 fn inline(content: &str) -> Result<CloudConfig, String> {
+    yaml::check_size(content).map_err(|fault| format!("{}: {fault}", flags::KUBECONFIG_CONTENT))?;
     let parse = || CloudConfig::parse(content, flags::KUBECONFIG_CONTENT, &Environment::of_process());
     let Ok(kubeconfig) = Kubeconfig::from_yaml(content) else {
         return parse().map_err(|error| error.to_string());
@@ -94,6 +96,13 @@ mod tests {
     fn what_stands_in_the_kubeconfig_is_taken() {
         assert!(inline(&kubeconfig("", "token: t")).is_ok());
         assert!(inline(&kubeconfig(", insecure-skip-tls-verify: true", "username: u, password: p")).is_ok());
+    }
+
+    #[test]
+    fn a_kubeconfig_whose_aliases_write_out_too_much_is_refused() {
+        let aliases = vec!["*a"; 10_000].join(", ");
+        let error = inline(&format!("a: &a '{}'\nb: [{aliases}]\n", "x".repeat(1000))).unwrap_err();
+        assert!(error.contains("more than 1 MiB"), "{error}");
     }
 
     #[rstest]

@@ -1,15 +1,15 @@
-//! The address of a machine, out of what the guest agent and the host report.
+//! Finds the address of a machine in its VMI's status.
 
 use std::net::Ipv4Addr;
 
 use harvester_api::{VirtualMachineInstance, kubevirt::VmInterface};
 
-/// The IPv4 address in the network of the first NIC. Upstream takes the first interface of the list, whichever that is,
-/// and only its first address (pitfalls-node-driver.md B1, B2).
+/// The IPv4 address in the network of the first NIC. Upstream takes the first address of the first interface in the list,
+/// whichever that is (pitfalls-node-driver.md B1, B2).
 ///
-/// Where the guest put its NIC under a bridge or bond, the agent reports the address for that one, which has the NIC's
+/// If the guest's NIC is part of a bridge or bond, the agent reports the address for that interface, which has the NIC's
 /// hardware address.
-pub fn of(instance: &VirtualMachineInstance) -> Option<Ipv4Addr> {
+pub(crate) fn of(instance: &VirtualMachineInstance) -> Option<Ipv4Addr> {
     let interfaces = &instance.status.as_ref()?.interfaces;
     let first = match instance.spec.networks.first() {
         Some(network) => interfaces.iter().find(|interface| interface.name == network.name),

@@ -1,7 +1,7 @@
-//! Why a machine does not come up, in one line: out of everything that was seen, what a user can act on.
+//! Finds out why a VM does not come up, and says it in one line on which a user can act.
 //!
-//! Upstream waits for ten minutes and says that its retries are used up; the cause was there all the time
-//! (pitfalls-node-driver.md B3). A cause is final where waiting does not help: then the wait stops early.
+//! Upstream waits ten minutes and reports that its retries are used up, although the objects show the cause all the time
+//! (pitfalls-node-driver.md B3). A final cause ends the wait early.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
 use jiff::{SignedDuration, Timestamp};
@@ -10,9 +10,9 @@ use serde_json::Value;
 
 use crate::{address, cloud_init::AGENT_USER_DATA, seen::Seen};
 
-/// Set by Harvester on a VM that it stopped because a quota is used up.
+/// Harvester sets it on a VM that it stopped because a quota is used up.
 const QUOTA: &str = "harvesterhci.io/insufficient-resource-quota";
-/// What a machine is made of, out of what quotas count.
+/// The resources in quotas that a VM needs.
 const MACHINE_RESOURCES: [&str; 9] = [
     "cpu",
     "limits.cpu",
@@ -24,48 +24,48 @@ const MACHINE_RESOURCES: [&str; 9] = [
     "requests.memory",
     "requests.storage",
 ];
-/// Clocks of Rancher's and Harvester's hosts may differ by so much.
+/// How much the clocks of Rancher's and Harvester's nodes may differ.
 const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(30);
-/// So many failed starts in a row are not bad luck.
+/// After so many failed starts in a row the cause is final.
 const FAILED_STARTS: i64 = 3;
 
-/// Why.
+/// Why a VM is not up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cause {
+pub(crate) struct Cause {
     /// One line.
     pub text: String,
-    pub weight: Weight,
+    pub cause_type: CauseType,
 }
 
-/// What a cause is good for.
+/// Whether waiting helps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
-    /// Waiting is of no use.
+pub(crate) enum CauseType {
+    /// Waiting does not help.
     Final,
-    /// It may pass; a user may want to know of it meanwhile.
+    /// It may pass; the driver prints it meanwhile.
     Passing,
-    /// What every machine looks like for a while: a cause only when the time is over.
+    /// Each VM looks like that for a while; a cause only at the end of the time.
     Late,
 }
 
 fn lasting(text: &str) -> Cause {
-    Cause { text: one_line(text), weight: Weight::Final }
+    Cause { text: one_line(text), cause_type: CauseType::Final }
 }
 
 fn passing(text: &str) -> Cause {
-    Cause { text: one_line(text), weight: Weight::Passing }
+    Cause { text: one_line(text), cause_type: CauseType::Passing }
 }
 
 fn late(text: &str) -> Cause {
-    Cause { text: one_line(text), weight: Weight::Late }
+    Cause { text: one_line(text), cause_type: CauseType::Late }
 }
 
-/// The best cause that can be named for a VM that was made and is not up; `name` is `namespace/name` of the VM.
-pub fn of(seen: &Seen, name: &str) -> Cause {
+/// The most useful cause for a VM that exists and is not up; `name` is `namespace/name` of the VM.
+pub(crate) fn of(seen: &Seen, name: &str) -> Cause {
     let Some(vm) = seen.vm() else {
-        return match (seen.vm.known(), &seen.trouble) {
+        return match (seen.vm.known(), &seen.error) {
             (true, _) => lasting(&format!("VM {name} was deleted in the meantime")),
-            (false, Some(trouble)) => passing(&format!("Harvester could not be asked: {trouble}")),
+            (false, Some(error)) => passing(&format!("Harvester could not be asked: {error}")),
             (false, None) => late(&format!("nothing was heard of VM {name}")),
         };
     };
@@ -80,7 +80,7 @@ pub fn of(seen: &Seen, name: &str) -> Cause {
             newest_warning(seen, &vm.name_any()).map(|text| passing(&format!("last warning: {text}")))
         })
         .or_else(|| {
-            seen.trouble.as_ref().map(|text| passing(&format!("Harvester could not be asked: {text}")))
+            seen.error.as_ref().map(|text| passing(&format!("Harvester could not be asked: {text}")))
         });
     found.unwrap_or_else(|| {
         let status = vm.status.as_ref().map_or("", |status| status.printable_status.as_str());
@@ -122,7 +122,7 @@ fn condition<'a>(instance: &'a VirtualMachineInstance, kind: &str) -> Option<&'a
     instance.status.as_ref()?.conditions.iter().find(|condition| condition.r#type == kind)
 }
 
-/// An instance whose pod cannot be made.
+/// KubeVirt cannot create the instance's pod.
 fn of_start(instance: &VirtualMachineInstance) -> Option<Cause> {
     let synchronized = condition(instance, "Synchronized").filter(|condition| condition.status == "False")?;
     let text = format!("the VM's pod cannot be made: {}", synchronized.message);
@@ -158,12 +158,12 @@ fn of_pod(pod: &DynamicObject) -> Option<Cause> {
     Some(passing(&format!("the VM's pod does not start: {reason} {}", message.unwrap_or_default())))
 }
 
-/// What is in a list; nothing in what is none.
+/// The items of a list; none of a value that is no list.
 fn listed(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// An instance that is there, and either runs without being reached, or does not run.
+/// The instance does not run, or it runs without an address.
 fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
     let status = instance.status.as_ref()?;
     match status.phase.as_str() {
@@ -176,7 +176,7 @@ fn of_instance(instance: &VirtualMachineInstance) -> Option<Cause> {
     }
 }
 
-/// A guest that runs and has no address: final for nobody, because some images take minutes to install their agent.
+/// The guest runs without an address. This is never final: some images take minutes to install the agent.
 fn without_address(instance: &VirtualMachineInstance) -> Cause {
     let connected = condition(instance, "AgentConnected").is_some_and(|agent| agent.status == "True");
     if !connected {
@@ -196,8 +196,8 @@ fn newest_reason(conditions: &[VmCondition]) -> Option<&str> {
     conditions.iter().rev().map(|condition| condition.message.as_str()).find(|message| !message.is_empty())
 }
 
-/// Used up: what Kubernetes would refuse next. Nothing of what may not be had at all (`services.loadbalancers: 0` is usual
-/// in Rancher's projects), and nothing that machines do not need.
+/// A quota is used up. Limits of zero (`services.loadbalancers: 0` is usual in Rancher's projects) and resources that VMs
+/// do not need are left out.
 fn of_quota(seen: &Seen) -> Option<Cause> {
     let running = seen
         .instance()
@@ -220,7 +220,7 @@ fn of_quota(seen: &Seen) -> Option<Cause> {
     })
 }
 
-/// KubeVirt's own word for it, where that is an error.
+/// The VM's `printableStatus` names an error.
 fn of_status(vm: &VirtualMachine) -> Option<Cause> {
     let status = vm.status.as_ref()?;
     let text = match status.printable_status.as_str() {
@@ -236,7 +236,7 @@ fn of_status(vm: &VirtualMachine) -> Option<Cause> {
     Some(passing(&why.map_or_else(|| text.to_owned(), |why| format!("{text}: {why}"))))
 }
 
-/// The newest warning of this life about the object of this name; for a VM also about its pod and its volumes.
+/// The newest warning since the wait began about the object of this name; for a VM also about its pod and its volumes.
 fn newest_warning(seen: &Seen, name: &str) -> Option<String> {
     let about = |event: &&DynamicObject| {
         let involved = event.data["involvedObject"]["name"].as_str();
@@ -257,7 +257,7 @@ fn newest_warning(seen: &Seen, name: &str) -> Option<String> {
     Some(format!("{reason}: {message}"))
 }
 
-/// Whether an object is of this name, or of the machine of this name: its pod or one of its volumes.
+/// Whether an object has this name, or is the pod or a volume of the VM of this name.
 fn belongs_to(object: &str, name: &str) -> bool {
     let pod =
         object.strip_prefix("virt-launcher-").and_then(|rest| rest.strip_prefix(name)?.strip_prefix('-'));

@@ -1,5 +1,5 @@
-//! The process. With rancher-machine's token in its environment it is a plugin, whatever its arguments are: they are
-//! rancher-machine's own. Without, it is a program for people, with two commands.
+//! The process. With rancher-machine's token in its environment it is a plugin and ignores its arguments, which are
+//! rancher-machine's own. Without the token it has two commands for people.
 
 mod command_line;
 
@@ -7,15 +7,15 @@ use std::{ffi::OsString, io, io::Write as _, process::ExitCode, sync::Arc};
 
 use crate::{
     access,
-    driver::{Driver, Parts},
+    driver::{Dependencies, Driver},
     flags, kubeconfig,
-    plugin::{self, Ending},
-    say::Say,
+    output::Output,
+    plugin::{self, Shutdown},
     ssh_key,
 };
 use command_line::Command;
 
-/// Set by rancher-machine for a plugin.
+/// rancher-machine sets it for a plugin.
 const TOKEN: &str = "MACHINE_PLUGIN_TOKEN";
 const TOKEN_VALUE: &str = "42";
 
@@ -31,8 +31,8 @@ Usage: docker-machine-driver-harvester check|render [FLAGS] <machine name>
 Every flag can be given by its environment variable too (HARVESTER_CPU_COUNT for --harvester-cpu-count):
 ";
 
-/// Runs the process; `args` begins with the program's name. Exit code 0 after Close, 1 after a failure or where nobody is
-/// there any more, 2 for wrong arguments.
+/// Runs the process; `args` begins with the program's name. Exit code 0 after Close, 1 after a failure or without a client,
+/// 2 for wrong arguments.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let args: Vec<OsString> = args.into_iter().collect();
     if std::env::var_os(TOKEN).is_some_and(|token| token == TOKEN_VALUE) {
@@ -40,7 +40,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     match command_line::parse(&args, |variable| std::env::var(variable).ok()) {
         Ok(Command::Check { machine, options }) => run(async move {
-            let driver = Driver::new(parts(Say::to_stdout(), None));
+            let driver = Driver::new(dependencies(Output::to_stdout(), None));
             driver.name_machine(&machine);
             driver.set_config_from_flags(&options).map_err(|error| error.to_string())?;
             driver.pre_create_check().await.map_err(|error| error.to_string())?;
@@ -61,7 +61,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// To standard error, whether anybody reads it or not.
+/// Writes to standard error and ignores errors.
 fn complain(text: &str) {
     // a parent that is gone is no reason to panic
     writeln!(io::stderr(), "{text}").ok();
@@ -76,11 +76,11 @@ fn explain() -> io::Result<()> {
     Ok(())
 }
 
-fn parts(say: Say, kubeconfig: Option<String>) -> Parts {
-    Parts {
+fn dependencies(output: Output, kubeconfig: Option<String>) -> Dependencies {
+    Dependencies {
         connect: access::connect(),
         make_key: ssh_key::generate,
-        say,
+        output,
         now: time_of_day,
         seed: fastrand::u64(..),
         kubeconfig,
@@ -95,7 +95,7 @@ fn time_of_day() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
-/// The address goes out before anything else is started: rancher-machine waits for it.
+/// Prints the address before it starts anything else: rancher-machine waits for it.
 fn plugin(args: &[OsString]) -> ExitCode {
     let listener = match plugin::listen(&mut io::stdout().lock()) {
         Ok(listener) => listener,
@@ -107,10 +107,10 @@ fn plugin(args: &[OsString]) -> ExitCode {
     let variable = std::env::var("HARVESTER_KUBECONFIG_CONTENT").ok();
     let given = kubeconfig::given(args, variable.as_deref());
     in_runtime(async move {
-        let driver = Arc::new(Driver::new(parts(Say::to_stdout(), given)));
+        let driver = Arc::new(Driver::new(dependencies(Output::to_stdout(), given)));
         match plugin::serve(listener, driver).await {
-            Ok(Ending::Closed) => ExitCode::SUCCESS,
-            Ok(Ending::Silence) => ExitCode::FAILURE,
+            Ok(Shutdown::Closed) => ExitCode::SUCCESS,
+            Ok(Shutdown::ClientGone) => ExitCode::FAILURE,
             Err(error) => {
                 complain(&format!("serve rancher-machine: {error}"));
                 ExitCode::FAILURE
@@ -134,7 +134,7 @@ fn run(command: impl Future<Output = Result<String, String>>) -> ExitCode {
     })
 }
 
-/// One thread is enough, and the smallest process.
+/// Runs on one thread, for a small process.
 fn in_runtime(work: impl Future<Output = ExitCode>) -> ExitCode {
     // a second one in this process would be a mistake in a test, and do no harm
     rustls::crypto::ring::default_provider().install_default().ok();

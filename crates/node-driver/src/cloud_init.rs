@@ -1,7 +1,7 @@
-//! What the guest is told at its first start.
+//! User data and network data, with which cloud-init sets the guest up at its first start.
 //!
 //! ```text
-//! ours (password, keys) ─┐
+//! login (password, keys) ┐
 //! the user's user data ──┼─ merged, the first wins, lists appended ─► user data ─┐
 //! rancher-machine's file ┘  (its install script comes last)                      ├─ 2048 bytes or less: in the VM
 //!                                               network data, as it was given ───┘  else: in a Secret
@@ -14,84 +14,90 @@ use crate::{
     yaml::{self, Map, Node},
 };
 
-/// KubeVirt takes no more of either inside of a VM.
+/// KubeVirt accepts no more bytes of either text in a VM.
 const INLINE_LIMIT: usize = 2048;
 const HEADER: &str = "#cloud-config";
 const JINJA: &str = "## template: jinja";
-/// Separates the parts where the user's data is no YAML; it stands in no sensible script.
+/// Separates the MIME parts. The parts are base64, so it cannot occur in them.
 const BOUNDARY: &str = "==harvester-node-driver==";
 
-/// How cloud-init merges the driver's part into what the user's part brought (`#include`, `#cloud-config-archive`): lists
-/// are appended, and the user's values stay. By default it would replace the user's `runcmd` and `write_files`.
+/// Tells cloud-init how to merge the driver's part into the configuration from the user's part (`#include`,
+/// `#cloud-config-archive`): it appends lists and keeps the user's values. By default it replaces the user's `runcmd`,
+/// `write_files` and keys.
 const MERGE_TYPE: &str = "list(append)+dict(no_replace,recurse_list)+str()";
 
-/// User data that installs the guest agent, in one line: what to say to users whose image has none.
-pub const AGENT_USER_DATA: &str =
+/// User data that installs the guest agent, in one line, for error messages.
+pub(crate) const AGENT_USER_DATA: &str =
     "{packages: [qemu-guest-agent], runcmd: [[systemctl, enable, --now, qemu-guest-agent.service]]}";
 
-/// What the driver itself has to say to the guest.
+/// How users log in to the guest: the driver's own part of the user data.
 #[derive(Clone, Debug, Default)]
-pub struct Ours<'a> {
+pub(crate) struct Login<'a> {
     pub ssh_user: &'a str,
     /// Allows login by password.
     pub password: &'a str,
     /// Lines of `authorized_keys`.
     pub public_keys: &'a [String],
-    /// The user gets a login of its own in the group docker.
+    /// Creates the user, in the group docker.
     pub docker_group: bool,
 }
 
-/// Both texts, and where they go.
+/// The two texts for cloud-init.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CloudInit {
+pub(crate) struct CloudInit {
     pub user_data: Secret,
     /// Empty for none.
     pub network_data: Secret,
-    /// What is worth a word to the user.
+    /// Lines for the user of the driver.
     pub notes: Vec<String>,
 }
 
 impl CloudInit {
-    /// Merges everything. `theirs` is the user's user data, `last` rancher-machine's.
+    /// Merges the three sources. `user_data` is the user's, `install` rancher-machine's.
     ///
     /// # Errors
-    /// One line: which of the two cannot be read, or cannot be carried out beside the other.
-    pub fn build(ours: &Ours<'_>, theirs: &str, last: &str, network_data: &str) -> Result<Self, String> {
+    /// One line: which of the two cannot be read, or does not merge with the other.
+    pub(crate) fn build(
+        login: &Login<'_>,
+        user_data: &str,
+        install: &str,
+        network_data: &str,
+    ) -> Result<Self, String> {
         let read = |what: &str, text: &str| {
             yaml::parse(text).map_err(|error| format!("{what} cannot be read as cloud-config: {error}"))
         };
-        let last = read("the user data of rancher-machine", last)?;
-        let (user_data, notes) = match part_type(theirs) {
+        let install = read("the user data of rancher-machine", install)?;
+        let (merged, notes) = match part_type(user_data) {
             Some(kind) => {
-                let mut map = ours.map();
-                append_last(&mut map, last)?;
-                (multipart(kind, theirs, &document(&map)), vec![])
+                let mut map = login.map();
+                append_install(&mut map, install)?;
+                (multipart(kind, user_data, &document(&map)), vec![])
             }
             None => {
-                let mut map = ours.map();
-                let lost = yaml::merge(&mut map, read("the user data", theirs)?);
-                append_last(&mut map, last)?;
+                let mut map = login.map();
+                let lost = yaml::merge(&mut map, read("the user data", user_data)?);
+                append_install(&mut map, install)?;
                 let note = |lost: yaml::Conflict| {
                     format!("user data: {} is not used, the driver sets it to something else", lost.path)
                 };
-                let template = theirs.lines().next().is_some_and(|first| first.trim_end() == JINJA);
+                let template = user_data.lines().next().is_some_and(|first| first.trim_end() == JINJA);
                 let header = if template { format!("{JINJA}\n") } else { String::new() };
                 (header + &document(&map), lost.into_iter().map(note).collect())
             }
         };
-        Ok(Self { user_data: Secret(user_data), network_data: Secret(network_data.to_owned()), notes })
+        Ok(Self { user_data: Secret(merged), network_data: Secret(network_data.to_owned()), notes })
     }
 
-    /// Whether the texts are too long to stand in the VM. Upstream asks only for the length of the user data, and KubeVirt
-    /// then refuses long network data (pitfalls-node-driver.md B15).
-    pub fn needs_secret(&self) -> bool {
+    /// Whether a text is too long for the VM. Upstream looks only at the length of the user data, and KubeVirt then refuses
+    /// long network data (pitfalls-node-driver.md B15).
+    pub(crate) fn needs_secret(&self) -> bool {
         self.user_data.0.len() > INLINE_LIMIT || self.network_data.0.len() > INLINE_LIMIT
     }
 }
 
-/// rancher-machine's part is the script that makes the machine a node: losing it is no small thing.
-fn append_last(map: &mut Map, last: Map) -> Result<(), String> {
-    match yaml::merge(map, last).first() {
+/// Appends rancher-machine's part. Its script installs the node, so a conflict is an error.
+fn append_install(map: &mut Map, install: Map) -> Result<(), String> {
+    match yaml::merge(map, install).first() {
         None => Ok(()),
         Some(lost) => Err(format!(
             "user data: {0} must be a list, because rancher-machine appends its install script to it",
@@ -104,7 +110,7 @@ fn document(map: &Map) -> String {
     format!("{HEADER}\n{}", map.to_yaml())
 }
 
-impl Ours<'_> {
+impl Login<'_> {
     fn map(&self) -> Map {
         let mut map = Map::default();
         if !self.password.is_empty() {
@@ -132,8 +138,8 @@ impl Ours<'_> {
     }
 }
 
-/// The MIME type of user data that is no cloud-config, by its first line as cloud-init tells them apart. Upstream refuses
-/// it (pitfalls-node-driver.md B16).
+/// The MIME type of user data that is no cloud-config. Like cloud-init, it goes by the first line. Upstream refuses such
+/// data (pitfalls-node-driver.md B16).
 fn part_type(text: &str) -> Option<&'static str> {
     let known = [
         ("#!", "text/x-shellscript"),
@@ -146,9 +152,9 @@ fn part_type(text: &str) -> Option<&'static str> {
     known.into_iter().find(|(start, _)| text.starts_with(start)).map(|(_, kind)| kind)
 }
 
-/// Both parts as MIME. Each is base64: Python's email module, with which cloud-init reads them, takes letters beyond ASCII
-/// for another encoding where a part has none.
-fn multipart(kind: &str, user_data: &str, ours: &str) -> String {
+/// Both parts as MIME, each in base64: cloud-init reads them with Python's email module, which alters letters beyond ASCII
+/// in a part without transfer encoding.
+fn multipart(kind: &str, user_data: &str, own: &str) -> String {
     let part = |kind: &str, merge: &str, text: &str| {
         let lines = base64_lines(text);
         format!(
@@ -159,11 +165,11 @@ fn multipart(kind: &str, user_data: &str, ours: &str) -> String {
     format!(
         "Content-Type: multipart/mixed; boundary=\"{BOUNDARY}\"\nMIME-Version: 1.0\n\n{}{}--{BOUNDARY}--\n",
         part(kind, "", user_data),
-        part("text/cloud-config", &format!("Merge-Type: {MERGE_TYPE}\n"), ours)
+        part("text/cloud-config", &format!("Merge-Type: {MERGE_TYPE}\n"), own)
     )
 }
 
-/// Base64 in lines as RFC 2045 has them.
+/// Base64 in lines of 76 letters (RFC 2045).
 fn base64_lines(text: &str) -> String {
     let encoded = STANDARD.encode(text);
     let lines = encoded.as_bytes().chunks(76).map(String::from_utf8_lossy);

@@ -1,5 +1,5 @@
-//! The configuration as rancher-machine stores it: one flat JSON object, whose keys and types running clusters depend
-//! on. An old plugin may read what we wrote, and we read what an old one wrote.
+//! The configuration that rancher-machine stores: one flat JSON object. Running clusters depend on its keys and types,
+//! because this driver and upstream's read what the other one wrote.
 
 mod lists;
 
@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 pub struct Config {
     #[serde(rename = "IPAddress")]
     pub ip_address: String,
-    /// Never filled: Rancher would make `node-ip` of it alone (pitfalls-node-driver.md 1.8).
+    /// Always empty: Rancher would build `node-ip` from it alone (pitfalls-node-driver.md 1.8).
     #[serde(rename = "IPv6Address")]
     pub ipv6_address: String,
     pub machine_name: String,
@@ -93,7 +93,7 @@ pub struct Config {
     pub reserved_memory_size: String,
     #[serde(rename = "CPUModel")]
     pub cpu_model: String,
-    /// Ours, as the next two: upstream ignores what it does not know.
+    /// Not upstream's, as the next two; upstream ignores unknown keys.
     pub host_device_info: Option<HostDeviceInfo>,
     #[serde(rename = "VMLabels")]
     pub vm_labels: Option<BTreeMap<String, String>>,
@@ -101,10 +101,10 @@ pub struct Config {
     pub create_timeout: String,
 
     pub server_version: String,
-    /// Ours, as the next two: UID of the Setting `server-version`, which tells one Harvester from another.
+    /// Not upstream's, as the next two. UID of the Setting `server-version`, which identifies the Harvester.
     #[serde(rename = "HarvesterUID")]
     pub harvester_uid: String,
-    /// Address of the API through which the machine was made, for messages.
+    /// Address of the API through which `Create` ran, for messages.
     pub harvester_server: String,
     /// UID of the VM that `Create` brought up.
     #[serde(rename = "VMUID")]
@@ -115,7 +115,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// What a plugin has before it is told anything: a name that means nothing yet.
+    /// The configuration before `SetConfigRaw`: only a meaningless name.
     pub fn fresh() -> Self {
         Self { machine_name: "machine".to_owned(), ..Self::default() }
     }
@@ -125,11 +125,11 @@ impl Config {
         serde_json::to_vec(self).expect("text keys and plain values")
     }
 
-    /// Takes over JSON by Go's rules: keys in any letter case, unknown ones ignored, absent ones keep their value, null
-    /// changes nothing but an object.
+    /// Merges JSON by Go's rules: keys in any letter case, unknown keys ignored, absent keys unchanged; null changes only
+    /// an object.
     ///
     /// # Errors
-    /// A sentence, where the JSON is none or a value has another type; then nothing has changed.
+    /// The text is no JSON object, or a value has another type. The configuration is unchanged then.
     pub fn merge(&mut self, json: &[u8]) -> Result<(), String> {
         let fault = |error: serde_json::Error| {
             format!("the stored configuration of the machine cannot be read: {error}")
@@ -151,10 +151,10 @@ impl Config {
         Ok(())
     }
 
-    /// Takes over options. The notes are about options that are missing or of another kind.
+    /// Reads the options. The notes name options that are missing or have another type.
     ///
     /// # Errors
-    /// Every fault at once; then nothing has changed.
+    /// All faults. The configuration is unchanged then.
     pub fn take(&mut self, options: &Options) -> Result<Vec<String>, Vec<String>> {
         let mut reader = Reader::new(options);
         let mut faults = vec![];
@@ -235,7 +235,7 @@ pub fn kubeconfig(text: &str) -> String {
     decoded(text, is_document)
 }
 
-/// A list of ours given as JSON; empty text is none, and so is null.
+/// Reads one of the lists from JSON. Empty text and null are no list.
 fn object<T: DeserializeOwned>(name: &str, text: &str, faults: &mut Vec<String>) -> Option<T> {
     json(name, text, lists::as_go_reads, faults)
 }

@@ -1,12 +1,12 @@
-//! One machine, as rancher-machine asks for it: the calls of the plugin protocol, without the protocol.
+//! The driver of one machine: it carries out the calls of the plugin protocol and knows nothing of the protocol itself.
 //!
 //! ```text
 //! SetConfigRaw, SetConfigFromFlags ──► Config ──Machine::check──► Machine
 //! PreCreateCheck ── looks, writes nothing ──► Prepared (classes of images, keys, inputs)
-//! Create ── key files ─► VM ─► Secret ─► wait ──► address       on failure: takes back what this process made
+//! Create ── key files ─► VM ─► Secret ─► wait ──► address       on failure: deletes what this process created
 //! ```
-//! State is what rancher-machine stores and Harvester keeps: a process that was cut off anywhere is followed by one that
-//! goes on from there.
+//! All state is in rancher-machine's store and in Harvester's objects, so a new process continues where a killed one
+//! stopped.
 
 mod actions;
 mod create;
@@ -26,10 +26,11 @@ use kube::Client;
 
 use crate::{
     config::{Config, Secret},
-    host::{Host, calm, follow::Start},
+    harvester::{Harvester, follow::Start, mask_not_found},
     machine::Machine,
     options::Options,
-    say::Say,
+    output::Output,
+    reference::Reference,
     ssh_key::KeyPair,
     wait::{self, Goal, Wait},
 };
@@ -41,54 +42,54 @@ pub struct Access {
     pub client: Client,
     /// Address of its API, for messages.
     pub server: String,
-    /// Asks how long the credential lasts; at most one request, and only if this is awaited.
+    /// Asks how long the credential lasts: one request at most, sent when this is awaited.
     pub expiry: BoxFuture<'static, Expiry>,
 }
 
-/// Connects with a kubeconfig's content; empty means the surroundings of the process.
+/// Connects with the content of a kubeconfig; an empty one stands for `KUBECONFIG` or the pod's account.
 pub type Connect = Arc<dyn Fn(&str) -> Result<Access, String> + Send + Sync>;
 
-/// What a driver needs from the world.
+/// The functions and values that a driver gets from its process, and that tests replace.
 #[derive(Clone)]
-pub struct Parts {
+pub struct Dependencies {
     pub connect: Connect,
-    /// Makes a machine's SSH key; it runs beside everything else.
+    /// Generates the machine's SSH key, on a thread of its own.
     pub make_key: fn() -> KeyPair,
-    pub say: Say,
-    /// The time of day.
+    pub output: Output,
+    /// Reads the wall clock.
     pub now: fn() -> Timestamp,
     /// For random name parts.
     pub seed: u64,
-    /// The kubeconfig that was passed to this process, which wins over the stored one.
+    /// The kubeconfig that rancher-machine passed to this process; it replaces the stored one.
     pub kubeconfig: Option<String>,
 }
 
-/// Why a call failed, as its caller reads it. The cause comes last.
+/// The text with which rancher-machine fails a call. It ends with the cause.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
 
 impl Error {
-    /// For `PreCreateCheck`, whose text rancher-machine shows in quotes: one line without quotes of its own.
+    /// For `PreCreateCheck`: rancher-machine prints the text in quotes, so it is one line without quotes.
     fn in_quotes(text: &str) -> Self {
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
         Self(line.replace('"', "'"))
     }
 
-    /// For calls whose error may not have the words that mean an absent machine.
-    fn calm(text: &str) -> Self {
-        Self(calm(text))
+    /// For calls after which rancher-machine takes the words `not found` for an absent machine.
+    fn mask_not_found(text: &str) -> Self {
+        Self(mask_not_found(text))
     }
 }
 
-impl From<crate::host::Error> for Error {
-    fn from(error: crate::host::Error) -> Self {
-        Self::calm(&error.to_string())
+impl From<crate::harvester::Error> for Error {
+    fn from(error: crate::harvester::Error) -> Self {
+        Self::mask_not_found(&error.to_string())
     }
 }
 
 /// A connection, and the kubeconfig that it was opened with.
-struct Open {
+struct OpenConnection {
     content: Secret,
     client: Client,
     server: String,
@@ -97,19 +98,19 @@ struct Open {
 
 /// The driver of one machine.
 pub struct Driver {
-    parts: Parts,
+    dependencies: Dependencies,
     random: Mutex<fastrand::Rng>,
     config: Mutex<Config>,
     /// The connection that is open.
-    open: Mutex<Option<Open>>,
+    open: Mutex<Option<OpenConnection>>,
     prepared: Mutex<Option<Prepared>>,
 }
 
 impl Driver {
-    pub fn new(parts: Parts) -> Self {
+    pub fn new(dependencies: Dependencies) -> Self {
         Self {
-            random: Mutex::new(fastrand::Rng::with_seed(parts.seed)),
-            parts,
+            random: Mutex::new(fastrand::Rng::with_seed(dependencies.seed)),
+            dependencies,
             config: Mutex::new(Config::fresh()),
             open: Mutex::default(),
             prepared: Mutex::default(),
@@ -125,20 +126,21 @@ impl Driver {
         self.locked().clone()
     }
 
-    /// `SetConfigRaw`: merges the stored configuration in. A kubeconfig passed to this process wins over the stored one.
+    /// `SetConfigRaw`: merges the stored configuration in. The kubeconfig that was passed to this process replaces the
+    /// stored one.
     ///
     /// # Errors
-    /// Where the JSON is none, or a value has another type.
+    /// The text is no JSON object, or a value has another type.
     pub fn set_config_raw(&self, json: &[u8]) -> Result<(), Error> {
         let mut config = self.locked();
         config.merge(json).map_err(Error)?;
-        if let Some(kubeconfig) = &self.parts.kubeconfig {
+        if let Some(kubeconfig) = &self.dependencies.kubeconfig {
             config.kube_config_content = Secret(kubeconfig.clone());
         }
         Ok(())
     }
 
-    /// `SetConfigFromFlags`: takes over and checks all flags.
+    /// `SetConfigFromFlags`: reads and checks all flags.
     ///
     /// # Errors
     /// Everything that is wrong with them, in one line.
@@ -146,12 +148,12 @@ impl Driver {
         let mut config = self.locked();
         let faults = |faults: Vec<String>| Error::in_quotes(&faults.join("; "));
         for note in config.take(options).map_err(faults)? {
-            self.parts.say.line(&note);
+            self.dependencies.output.line(&note);
         }
         Machine::check(&config).map(drop).map_err(faults)
     }
 
-    /// Names the machine, where no stored configuration does.
+    /// Sets the machine's name, for commands that get no stored configuration.
     pub fn name_machine(&self, name: &str) {
         self.locked().machine_name = name.to_owned();
     }
@@ -161,7 +163,7 @@ impl Driver {
         self.locked().machine_name.clone()
     }
 
-    /// `GetSSHKeyPath`: where the key is, or will be.
+    /// `GetSSHKeyPath`: the path of the key, which `Create` writes.
     pub fn ssh_key_path(&self) -> String {
         let config = self.locked();
         if config.ssh_key_path.is_empty() {
@@ -182,74 +184,64 @@ impl Driver {
             .unwrap_or_else(|| "root".to_owned())
     }
 
-    /// `GetIPv6`: nothing fills it, on purpose.
+    /// `GetIPv6`. The driver never sets it: Rancher would build `node-ip` from it alone.
     ///
     /// # Errors
-    /// While there is none.
+    /// No address is stored.
     pub fn ipv6(&self) -> Result<String, Error> {
         let address = self.locked().ipv6_address.clone();
         if address.is_empty() { Err(Error("IPv6 address is not set".to_owned())) } else { Ok(address) }
     }
 
-    fn opened(&self) -> MutexGuard<'_, Option<Open>> {
+    fn opened(&self) -> MutexGuard<'_, Option<OpenConnection>> {
         self.open.lock().expect("no panic while a connection is opened")
     }
 
-    /// Harvester, and the machine's name there. The connection is opened once for each kubeconfig.
-    fn host(&self) -> Result<(Host, Place), Error> {
-        let (content, place) = {
+    /// Opens a connection once for each kubeconfig. The answer is Harvester's API, and the name of the machine's VM.
+    fn harvester(&self) -> Result<(Harvester, Reference), Error> {
+        let (content, vm_ref) = {
             let config = self.locked();
             let namespace = if config.vm_namespace.is_empty() { "default" } else { &config.vm_namespace };
-            let place = Place { namespace: namespace.to_owned(), machine: config.machine_name.clone() };
-            (config.kube_config_content.clone(), place)
+            let vm_ref = Reference { namespace: namespace.to_owned(), name: config.machine_name.clone() };
+            (config.kube_config_content.clone(), vm_ref)
         };
         let mut open = self.opened();
         let (client, server) = match &*open {
             Some(open) if open.content == content => (open.client.clone(), open.server.clone()),
             _ => {
                 let Access { client, server, expiry } =
-                    (self.parts.connect)(&content.0).map_err(|text| Error::calm(&text))?;
-                let opened =
-                    Open { content, client: client.clone(), server: server.clone(), expiry: Some(expiry) };
+                    (self.dependencies.connect)(&content.0).map_err(|text| Error::mask_not_found(&text))?;
+                let opened = OpenConnection {
+                    content,
+                    client: client.clone(),
+                    server: server.clone(),
+                    expiry: Some(expiry),
+                };
                 *open = Some(opened);
                 (client, server)
             }
         };
-        Ok((Host::new(client, &server, &place.namespace), place))
+        Ok((Harvester::new(client, &server, &vm_ref.namespace), vm_ref))
     }
 
-    /// Waits for the machine from now on; the answer is the address of one that is up.
+    /// Waits until the VM has reached the goal. The answer is the address of a VM that is up.
     async fn wait(
         &self,
-        host: &Host,
-        place: &Place,
+        harvester: &Harvester,
+        vm_ref: &Reference,
         goal: Goal,
         limit: Duration,
         start: Start,
     ) -> Result<Option<Ipv4Addr>, String> {
-        let (machine, name) = (place.machine.clone(), place.to_string());
-        let wait = Wait { machine, name, goal, limit, start, since: (self.parts.now)() };
-        wait::until(host, &wait, &self.parts.say).await
+        let wait = Wait { vm_ref: vm_ref.clone(), goal, limit, start, since: (self.dependencies.now)() };
+        wait::until(harvester, &wait, &self.dependencies.output).await
     }
 }
 
-/// Where a machine's VM is.
-#[derive(Clone, Debug)]
-struct Place {
-    namespace: String,
-    machine: String,
-}
-
-impl std::fmt::Display for Place {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(out, "{}/{}", self.namespace, self.machine)
-    }
-}
-
-/// Repeats what may do better in a moment: three times, a second and two apart.
-async fn again<T, F>(mut request: impl FnMut() -> F) -> Result<T, crate::host::Error>
+/// Sends a request up to three times, one and two seconds apart, while its error may pass.
+async fn retried<T, F>(mut request: impl FnMut() -> F) -> Result<T, crate::harvester::Error>
 where
-    F: Future<Output = Result<T, crate::host::Error>>,
+    F: Future<Output = Result<T, crate::harvester::Error>>,
 {
     for pause in [1, 2] {
         match request().await {

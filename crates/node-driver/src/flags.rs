@@ -1,17 +1,17 @@
-//! The flags, as Rancher and rancher-machine learn them.
+//! The flags that Rancher and rancher-machine ask for.
 //!
-//! Names, kinds, defaults and order are contract. Rancher makes the fields of a machine pool from the names, and the
-//! defaults become defaults of a CRD: another default makes existing pools look changed, and their machines are
-//! replaced. rancher-machine puts its install script into the file that the *first* flag with `cloud-config` or
-//! `user-data` in its name names, so `harvester-cloud-config` stands before `harvester-user-data`.
+//! Names, types, defaults and order are contract. Rancher makes the fields of a machine pool from the names, and defaults of
+//! a CRD from the defaults: after a changed default it would replace the machines of existing pools. rancher-machine writes
+//! its install script to the file of the *first* flag with `cloud-config` or `user-data` in its name, so
+//! `harvester-cloud-config` stands before `harvester-user-data`.
 //!
 //! A new flag goes to the end, is text or a switch, and has no default.
 
 use go_rpc::{Interface, ToGob, gob_struct};
 
-/// What a flag takes.
+/// Type of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagType {
     /// Text, with its default.
     Text(&'static str),
     /// An integer, with its default.
@@ -24,13 +24,13 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag {
     pub name: &'static str,
-    pub kind: Kind,
-    /// For people.
+    pub flag_type: FlagType,
+    /// Help text.
     pub usage: &'static str,
 }
 
 impl Flag {
-    /// The environment variable that is read where the flag is not given.
+    /// The environment variable that replaces an absent flag.
     pub fn variable(&self) -> String {
         self.name.to_ascii_uppercase().replace('-', "_")
     }
@@ -73,15 +73,15 @@ pub const VM_LABELS: &str = "harvester-vm-labels";
 pub const CREATE_TIMEOUT: &str = "harvester-create-timeout";
 
 const fn text(name: &'static str, default: &'static str, usage: &'static str) -> Flag {
-    Flag { name, kind: Kind::Text(default), usage }
+    Flag { name, flag_type: FlagType::Text(default), usage }
 }
 
 const fn number(name: &'static str, default: i64, usage: &'static str) -> Flag {
-    Flag { name, kind: Kind::Number(default), usage }
+    Flag { name, flag_type: FlagType::Number(default), usage }
 }
 
 const fn switch(name: &'static str, usage: &'static str) -> Flag {
-    Flag { name, kind: Kind::Switch, usage }
+    Flag { name, flag_type: FlagType::Switch, usage }
 }
 
 /// All flags, in their order.
@@ -102,7 +102,7 @@ pub const ALL: [Flag; 35] = [
     text(SSH_PASSWORD, "", "Password of the user; allows login by password"),
     text(KEY_PAIR_NAME, "", "KeyPair in Harvester, namespace/name, that may log in too"),
     text(SSH_PRIVATE_KEY_PATH, "", "File with the private key to log in with; one is made if empty"),
-    text(NETWORK_TYPE, "", "RawObject for old configurations, without effect"),
+    text(NETWORK_TYPE, "", "Kept for old configurations, without effect"),
     text(NETWORK_NAME, "", "VM network, namespace/name (one NIC; see harvester-network-info)"),
     text(NETWORK_MODEL, "", "Model of the NIC, virtio if empty (one NIC; see harvester-network-info)"),
     text(NETWORK_INFO, "", r#"NICs: {"interfaces":[{"networkName":"ns/name","macAddress":""}]}"#),
@@ -154,12 +154,12 @@ gob_struct!(BoolFlag as "BoolFlag" { name => "Name", usage => "Usage", env_var =
 pub fn as_gob() -> Vec<Option<Interface>> {
     let one = |flag: &Flag| {
         let (name, usage, env_var) = (flag.name.to_owned(), flag.usage.to_owned(), flag.variable());
-        Some(match flag.kind {
-            Kind::Text(value) => {
+        Some(match flag.flag_type {
+            FlagType::Text(value) => {
                 holding("*mcnflag.StringFlag", &StringFlag { name, usage, env_var, value: value.into() })
             }
-            Kind::Number(value) => holding("*mcnflag.IntFlag", &IntFlag { name, usage, env_var, value }),
-            Kind::Switch => holding("*mcnflag.BoolFlag", &BoolFlag { name, usage, env_var }),
+            FlagType::Number(value) => holding("*mcnflag.IntFlag", &IntFlag { name, usage, env_var, value }),
+            FlagType::Switch => holding("*mcnflag.BoolFlag", &BoolFlag { name, usage, env_var }),
         })
     };
     ALL.iter().map(one).collect()
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn new_flags_come_last_and_have_no_default() {
         for flag in &ALL[32..] {
-            assert!(matches!(flag.kind, Kind::Text("") | Kind::Switch), "{flag:?}");
+            assert!(matches!(flag.flag_type, FlagType::Text("") | FlagType::Switch), "{flag:?}");
         }
     }
 

@@ -1,13 +1,12 @@
-//! Which kubeconfig: the one that is passed now wins over the stored one, so that a machine can be removed with a
-//! renewed credential (harvester/harvester#5827).
+//! Finds the kubeconfig that rancher-machine passes to this process. It replaces the stored one, so that a machine can be
+//! removed with a renewed credential (harvester/harvester#5827).
 
 use std::ffi::OsString;
 
 use crate::{config, flags};
 
-/// The kubeconfig that this process was given, by the command line of its parent or by the environment; none where
-/// neither names it. An empty but present variable counts.
-pub fn given(args: &[OsString], variable: Option<&str>) -> Option<String> {
+/// The kubeconfig from the parent's command line or from the environment. An empty but present variable counts.
+pub(crate) fn given(args: &[OsString], variable: Option<&str>) -> Option<String> {
     match on_command_line(args) {
         Some(value) => value,
         None => variable.map(str::to_owned),
@@ -15,8 +14,8 @@ pub fn given(args: &[OsString], variable: Option<&str>) -> Option<String> {
     .map(|text| config::kubeconfig(&text))
 }
 
-/// The flag's value; `Some(None)` where the flag stands there without one. The value goes on after a second `=`
-/// (upstream cuts it there and loses the padding of base64, pitfalls-node-driver.md B21).
+/// The flag's value; `Some(None)` for a flag without value. A second `=` is part of the value (upstream cuts there and loses
+/// the padding of base64, pitfalls-node-driver.md B21).
 fn on_command_line(args: &[OsString]) -> Option<Option<String>> {
     let mut found = None;
     let mut args = args.iter().skip(1).map(|arg| arg.to_string_lossy()).peekable();

@@ -1,8 +1,7 @@
-//! The labels by which the rest of the cloud provider, and users, know the machines.
+//! The labels of a VM, which the cloud controller manager, the load balancer, the affinity terms and users select by.
 //!
-//! They stand on the VM and on its template: from there they reach the VMI, where the cloud controller manager, the
-//! load balancer and the affinity terms read them. Upstream has them there only because its builder shares one map
-//! (pitfalls-node-driver.md 1.4).
+//! The driver sets them on the VM and on its template; KubeVirt copies those of the template to the VMI, where they are
+//! read. Upstream sets both only because its builder shares one map (pitfalls-node-driver.md 1.4).
 
 use std::collections::BTreeMap;
 
@@ -10,17 +9,17 @@ use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use harvester_api::labels::{CREATOR, GUEST_CLUSTER, NODE_DRIVER, VM_NAME};
 
 /// Namespace and set of the machine; the affinity terms select by it.
-pub const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
-/// Pool of the machine with its machine set's suffix, as upstream has it: another one after each rollout.
-pub const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
-/// Pool of the machine, the same over rollouts (pitfalls-node-driver.md 1.3).
-pub const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
+pub(crate) const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
+/// Pool of the machine with its machine set's suffix, as upstream sets it. It changes with each rollout.
+pub(crate) const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
+/// Pool of the machine; it survives rollouts (pitfalls-node-driver.md 1.3).
+pub(crate) const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
 
-/// Keys that a user may not set: other programs rely on what we write there.
-pub const OURS: [&str; 6] = [CREATOR, VM_NAME, MACHINE_SET, GUEST_CLUSTER, NODE_POOL, STABLE_POOL];
+/// Keys that a user may not set, because other programs rely on the driver's values.
+pub(crate) const OURS: [&str; 6] = [CREATOR, VM_NAME, MACHINE_SET, GUEST_CLUSTER, NODE_POOL, STABLE_POOL];
 
 /// All labels of a machine. `own` are the user's.
-pub fn of_machine(
+pub(crate) fn of_machine(
     machine: &str,
     namespace: &str,
     cluster: &str,
@@ -44,7 +43,7 @@ pub fn of_machine(
 }
 
 /// Value of [`MACHINE_SET`]: the namespace and the machine's name without its last two parts.
-pub fn machine_set(machine: &str, namespace: &str) -> String {
+pub(crate) fn machine_set(machine: &str, namespace: &str) -> String {
     let parts: Vec<&str> = machine.split('-').collect();
     let value = match parts.len() {
         1 => String::new(),
@@ -63,7 +62,7 @@ fn pool<'a>(machine: &'a str, cluster: &str, parts: usize) -> Option<&'a str> {
 }
 
 /// The text if it can be the value of a label, else a hash of it that can.
-pub fn legal(text: &str) -> String {
+pub(crate) fn legal(text: &str) -> String {
     if is_value(text) {
         return text.to_owned();
     }
@@ -75,12 +74,12 @@ pub fn legal(text: &str) -> String {
 }
 
 /// Whether Kubernetes takes this as a label's value.
-pub fn is_value(text: &str) -> bool {
+pub(crate) fn is_value(text: &str) -> bool {
     text.is_empty() || is_name(text)
 }
 
 /// Whether Kubernetes takes this as a label's key: a name, and perhaps a DNS name and a slash in front.
-pub fn is_key(text: &str) -> bool {
+pub(crate) fn is_key(text: &str) -> bool {
     match text.split_once('/') {
         None => is_name(text),
         Some((prefix, name)) => {

@@ -7,39 +7,39 @@
 //!            watches ──► Seen ──► wait::decide ──► Done | Failed(cause)                   pure
 //! ```
 //! Three things are true whatever happens:
-//! * One machine, one VM: an attempt that was cut off is gone on with by the next one of the same inputs, and of two
-//!   attempts at once one is refused without harm to the other ([`ownership`]).
-//! * A failed attempt leaves nothing that it made, and names the cause in the last words of its error ([`cause`]).
-//! * A removal ends well only when the VM was seen to be gone.
+//! * One machine has one VM. An attempt continues with the VM of an earlier attempt that had the same inputs; of two
+//!   attempts at the same time one is refused, and the other one's VM is left alone (`ownership`).
+//! * A failed attempt deletes the objects that it created, and its error ends with the cause (`cause`).
+//! * A removal deletes only objects that belong to the machine, and succeeds only once the VM is gone.
 //!
-//! What rancher-machine and running clusters rely on is in [`flags`] (names, defaults, order), [`config`] (the stored
-//! JSON), [`labels`] and [`objects`]. [`cli`] is the process. Nothing here polls, with one exception: where watching is
-//! refused, what is waited for is read every five seconds ([`host::follow`]).
+//! rancher-machine and running clusters rely on [`flags`] (names, defaults, order), on [`config`] (the stored JSON), on
+//! `labels` and on `objects`. [`cli`] is the process. The driver watches and does not poll, with one exception: where the
+//! credential may not watch, the driver reads the objects every five seconds (`harvester::follow`).
 
 #![forbid(unsafe_code)]
 
-pub mod access;
-pub mod address;
-pub mod cause;
+mod access;
+mod address;
+mod cause;
 pub mod cli;
-pub mod cloud_init;
+mod cloud_init;
 pub mod config;
 pub mod driver;
 pub mod flags;
-pub mod host;
-pub mod kubeconfig;
-pub mod labels;
-pub mod machine;
-pub mod network_data;
-pub mod objects;
+mod harvester;
+mod kubeconfig;
+mod labels;
+mod machine;
+mod network_data;
+mod objects;
 pub mod options;
-pub mod ownership;
+pub mod output;
+mod ownership;
 pub mod plugin;
-pub mod reference;
-pub mod render;
-pub mod say;
-pub mod seen;
+mod reference;
+mod render;
+mod seen;
 pub mod ssh_key;
-pub mod text;
-pub mod wait;
-pub mod yaml;
+mod text;
+mod wait;
+mod yaml;

@@ -1,5 +1,4 @@
-//! The door: a configuration becomes a machine that can be made, or everything that is wrong with it is said at once.
-//! What is behind this door needs no further checks.
+//! Checks a configuration, and reports all its faults at once. Code that gets a [`Machine`] needs no further checks.
 
 mod devices;
 #[cfg(test)]
@@ -19,32 +18,31 @@ use crate::{
     labels, network_data,
     reference::Reference,
 };
-pub use devices::{Disk, Nic, Source};
+pub(crate) use devices::{Disk, Nic, Source};
 
-/// How long a VM may take to run, and again to have an address, where nothing else was asked for; what upstream's 120
-/// tries come to.
-pub const TIMEOUT: Duration = Duration::from_secs(600);
-/// The longest time that can be asked for.
+/// Default limit for each phase: until the VM runs, and until it has an address. Upstream tries 120 times, 5 s apart.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(600);
+/// The longest limit in seconds.
 const LONGEST: u64 = 24 * 3600;
 
-/// What starts the guest.
+/// Firmware of the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Firmware {
+pub(crate) enum Firmware {
     Bios,
     Efi { secure_boot: bool },
 }
 
 /// A device of the host in the VM; names are unique.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Device {
+pub(crate) struct Device {
     pub name: String,
     pub device: String,
 }
 
-/// Everything by which a machine is made. It serialises for the hash by which a VM is recognised as made from the same
-/// inputs: where the kubeconfig came from, files and times are no part of that.
+/// The checked inputs of a machine. Its serialised form is hashed, and the hash recognises a VM of the same inputs: the
+/// kubeconfig, paths and limits are not part of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Machine {
+pub(crate) struct Machine {
     pub name: String,
     pub namespace: String,
     /// Of the guest cluster; may be empty.
@@ -52,7 +50,7 @@ pub struct Machine {
     pub cores: i64,
     /// A Kubernetes quantity.
     pub memory: String,
-    /// RawObject for the hypervisor, out of the memory: a quantity.
+    /// The part of the memory that is kept for the hypervisor: a quantity.
     pub reserved_memory: Option<String>,
     pub cpu_model: Option<String>,
     pub cpu_pinning: bool,
@@ -87,8 +85,8 @@ impl Machine {
     /// Checks a configuration.
     ///
     /// # Errors
-    /// Every fault, one sentence each, with the flag that it is about.
-    pub fn check(config: &Config) -> Result<Self, Vec<String>> {
+    /// All faults, one sentence each, with the flag.
+    pub(crate) fn check(config: &Config) -> Result<Self, Vec<String>> {
         let mut faults = vec![];
         let namespace = config.vm_namespace.clone();
         if !is_dns_label(&config.machine_name) {
@@ -178,24 +176,24 @@ impl Machine {
     }
 
     /// All labels that VM and VMI get.
-    pub fn all_labels(&self) -> BTreeMap<String, String> {
+    pub(crate) fn all_labels(&self) -> BTreeMap<String, String> {
         labels::of_machine(&self.name, &self.namespace, &self.cluster, &self.labels)
     }
 
     /// Name of the Secret with long cloud-init data.
-    pub fn secret_name(&self) -> String {
+    pub(crate) fn secret_name(&self) -> String {
         secret_name(&self.name)
     }
 
     /// The disk that the machine boots from: the first in the boot order, else the first.
-    pub fn boot_disk(&self) -> Option<&Disk> {
+    pub(crate) fn boot_disk(&self) -> Option<&Disk> {
         let ordered = self.disks.iter().filter(|disk| disk.boot_order.is_some());
         ordered.min_by_key(|disk| disk.boot_order).or_else(|| self.disks.first())
     }
 }
 
 /// Name of the Secret with long cloud-init data of a machine.
-pub fn secret_name(machine: &str) -> String {
+pub(crate) fn secret_name(machine: &str) -> String {
     format!("{machine}-cloudinit")
 }
 
@@ -209,7 +207,7 @@ fn non_empty(text: &str) -> Option<&str> {
 }
 
 /// Whether this can be the name of a namespace, and of whatever becomes a host name.
-pub fn is_dns_label(text: &str) -> bool {
+pub(crate) fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     let end = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
     bytes.len() <= 63
@@ -237,7 +235,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text} is no number of seconds from 1 to {LONGEST}"))
 }
 
-/// The affinity; `null` means none (upstream falls over it, pitfalls-node-driver.md B14).
+/// The affinity; `null` means none (upstream panics, pitfalls-node-driver.md B14).
 fn affinity(text: &str, faults: &mut Vec<String>) -> Option<Map<String, Value>> {
     if text.is_empty() {
         return None;

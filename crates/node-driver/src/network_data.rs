@@ -1,14 +1,14 @@
-//! cloud-init's network configuration, looked at before a VM is made with it: a mistake in it would only show after
-//! minutes, as a machine without address. The text itself is passed on unchanged.
+//! Checks cloud-init's network configuration before a VM is created with it: a mistake would show only after minutes, as a
+//! VM without address. The text is passed on unchanged.
 //!
-//! Upstream understands `physical` and `nameserver` of version 1 only, and dies of other shapes
+//! Upstream understands only `physical` and `nameserver` of version 1, and panics on other shapes
 //! (pitfalls-node-driver.md B18, B19).
 
 use serde_json::{Map, Value};
 
 use crate::yaml;
 
-/// What a configuration offers, as far as it matters for getting on the network.
+/// The parts of a configuration that bring a guest on the network.
 #[derive(Debug, Default)]
 struct Found {
     gateways: Vec<String>,
@@ -17,11 +17,11 @@ struct Found {
     nameservers: bool,
 }
 
-/// Looks a configuration through.
+/// Checks a configuration.
 ///
 /// # Errors
-/// Everything that is wrong with it, one sentence each.
-pub fn check(text: &str) -> Result<(), Vec<String>> {
+/// All faults, one sentence each.
+pub(crate) fn check(text: &str) -> Result<(), Vec<String>> {
     yaml::check_size(text).map_err(|fault| vec![format!("the network data is too long: {fault}")])?;
     let root: Value =
         serde_saphyr::from_str(text).map_err(|_| vec!["the network data is no YAML".to_owned()])?;
@@ -109,7 +109,7 @@ fn check_subnet(subnet: &Value, at: usize, found: &mut Found, faults: &mut Vec<S
     }
 }
 
-/// A route to everywhere is as good as a gateway.
+/// A default route counts as a gateway.
 fn route(entry: &Value, found: &mut Found) {
     let to = ["destination", "network", "to"].into_iter().find_map(|key| entry.get(key)?.as_str());
     let gateway = ["gateway", "via"].into_iter().find_map(|key| entry.get(key)?.as_str());
@@ -141,7 +141,7 @@ fn texts(value: Option<&Value>) -> Option<Vec<&str>> {
     }
 }
 
-/// Shapes only: what netplan makes of version 2 is netplan's.
+/// Checks the shapes of version 2; netplan checks the rest.
 fn check_v2(root: &Map<String, Value>, faults: &mut Vec<String>) {
     for section in ["ethernets", "bonds", "bridges", "vlans", "wifis"] {
         let Some(devices) = root.get(section) else { continue };

@@ -1,8 +1,8 @@
-//! The objects that a machine is made of: a VirtualMachine, and a Secret where cloud-init's data is long. Pure: the same
-//! machine gives the same objects, random name parts are an argument.
+//! Builds the objects of a machine: a VirtualMachine, and a Secret for long cloud-init data. Pure: the same machine gives
+//! the same objects; random parts of names are arguments.
 //!
-//! Harvester makes the claims of the disks itself, from an annotation. The schema of the objects is KubeVirt's; what is
-//! not written here is left to Harvester's webhook (requests, machine type, node selector terms of the network).
+//! Harvester creates the claims of the disks from an annotation, and its webhook fills in requests, machine type and the
+//! node selector terms of the network.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -19,32 +19,32 @@ use crate::{
 
 mod affinity;
 
-/// The claims that Harvester shall make.
-pub const CLAIM_TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
-/// The claims that Harvester shall delete with the VM, joined by commas.
-pub const REMOVED_CLAIMS: &str = "harvesterhci.io/removedPersistentVolumeClaims";
+/// The claims that Harvester creates.
+pub(crate) const CLAIM_TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
+/// The claims that Harvester deletes with the VM, joined by commas.
+pub(crate) const REMOVED_CLAIMS: &str = "harvesterhci.io/removedPersistentVolumeClaims";
 const IMAGE_ID: &str = "harvesterhci.io/imageId";
 const RESERVED_MEMORY: &str = "harvesterhci.io/reservedMemory";
 const SSH_NAMES: &str = "harvesterhci.io/sshNames";
 const WAIT_FOR_LEASE: &str = "harvesterhci.io/waitForLeaseInterfaceNames";
-/// Hash of the inputs of which a VM was made: a VM with ours is ours to go on with.
-pub const INPUTS: &str = "node-driver.harvesterhci.io/inputs";
-/// Which attempt made the VM: only that one may take it back.
-pub const ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
+/// Hash of a VM's inputs. An attempt continues with a VM that has its own hash.
+pub(crate) const INPUTS: &str = "node-driver.harvesterhci.io/inputs";
+/// The attempt that created the VM, and that alone deletes it after a failure.
+pub(crate) const ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
 
-/// Letters of random name parts, as Kubernetes has them: no vowels, so no words.
+/// Letters of random name parts, as in Kubernetes.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 const SUFFIX_LENGTH: usize = 5;
 /// Name of the disk that carries cloud-init's data.
 const CLOUD_INIT_DISK: &str = "cloudinitdisk";
 
 /// Five random letters for a name.
-pub fn suffix(random: &mut fastrand::Rng) -> String {
+pub(crate) fn suffix(random: &mut fastrand::Rng) -> String {
     (0..SUFFIX_LENGTH).map(|_| char::from(ALPHABET[random.usize(..ALPHABET.len())])).collect()
 }
 
-/// Whether a claim has the name that a disk of this machine's VM gives it.
-pub fn is_claim_name(claim: &str, machine: &str) -> bool {
+/// Whether a claim has a name that the driver gives to a disk of this machine.
+pub(crate) fn is_claim_name(claim: &str, machine: &str) -> bool {
     let rest = claim.strip_prefix(machine).and_then(|rest| rest.strip_prefix("-disk-"));
     rest.and_then(|rest| rest.split_once('-')).is_some_and(|(number, suffix)| {
         !number.is_empty()
@@ -54,17 +54,17 @@ pub fn is_claim_name(claim: &str, machine: &str) -> bool {
     })
 }
 
-/// Where a vGPU belongs in the VM. Harvester 1.8 wants it among the host devices, the versions before and after among
-/// the GPUs (pitfalls-node-driver.md B25).
+/// The list of the VM for vGPUs: `hostDevices` with Harvester 1.8, `gpus` with the versions before and after
+/// (pitfalls-node-driver.md B25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GpuPlace {
+pub(crate) enum GpuPlace {
     Gpus,
     HostDevices,
 }
 
 impl GpuPlace {
-    /// By Harvester's Setting `server-version`.
-    pub fn of(server_version: &str) -> Self {
+    /// Decides by the Setting `server-version`; builds of a branch have names such as `v1.8-head`.
+    pub(crate) fn of(server_version: &str) -> Self {
         let mut numbers =
             server_version.trim_start_matches('v').split(|letter: char| !letter.is_ascii_digit());
         let is_1_8 = numbers.next() == Some("1") && numbers.next() == Some("8");
@@ -72,27 +72,27 @@ impl GpuPlace {
     }
 }
 
-/// What is not known before somebody has asked Harvester or thrown dice.
+/// Values that come from Harvester or at random.
 #[derive(Clone, Debug)]
-pub struct Circumstances {
+pub(crate) struct Resolved {
     /// Storage class of each image.
     pub classes: BTreeMap<String, String>,
     pub gpus: GpuPlace,
     /// Random part of each disk's claim, in their order.
     pub suffixes: Vec<String>,
     pub inputs: InputHash,
-    /// Random: tells this attempt from all others.
+    /// Random identity of this attempt.
     pub attempt: String,
 }
 
-/// Hash of everything by which a machine is made, random name parts apart.
+/// Hash of a machine's inputs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InputHash(String);
+pub(crate) struct InputHash(String);
 
 impl InputHash {
-    /// Of a machine and rancher-machine's user data. The private key of the machine makes it one that nobody can guess
-    /// from, and one that only an attempt with the same key can have.
-    pub fn of(machine: &Machine, last: &str, private_key: &str) -> Self {
+    /// Hashes the machine, rancher-machine's user data and the private key. The key keeps others from guessing inputs by
+    /// their hash, and only an attempt with the same key gets the same hash.
+    pub(crate) fn of(machine: &Machine, last: &str, private_key: &str) -> Self {
         let inputs = serde_json::to_vec(&(private_key, machine, last)).expect("plain data");
         let digest = Sha256::digest(inputs);
         Self(digest.iter().map(|byte| format!("{byte:02x}")).collect())
@@ -106,19 +106,19 @@ impl fmt::Display for InputHash {
 }
 
 /// The VirtualMachine.
-pub fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, by: &Circumstances) -> Value {
+pub(crate) fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, resolved: &Resolved) -> Value {
     let labels = machine.all_labels();
     let claims: Vec<Claim<'_>> = machine
         .disks
         .iter()
-        .zip(&by.suffixes)
+        .zip(&resolved.suffixes)
         .map(|(disk, suffix)| Claim { disk, name: format!("{}-{}-{suffix}", machine.name, disk.name) })
         .collect();
-    let templates: Vec<Value> = claims.iter().map(|claim| claim.template(&by.classes)).collect();
+    let templates: Vec<Value> = claims.iter().map(|claim| claim.template(&resolved.classes)).collect();
     let mut annotations = json!({
         CLAIM_TEMPLATES: text_of(&templates),
-        INPUTS: by.inputs.to_string(),
-        ATTEMPT: by.attempt,
+        INPUTS: resolved.inputs.to_string(),
+        ATTEMPT: resolved.attempt,
     });
     if let Some(reserved) = &machine.reserved_memory {
         annotations[RESERVED_MEMORY] = json!(reserved);
@@ -127,7 +127,7 @@ pub fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, by: &Circumsta
     let spec = json!({
         "evictionStrategy": "LiveMigrateIfPossible",
         "affinity": affinity::of(machine.affinity.as_ref(), labels.get(MACHINE_SET).map_or("", String::as_str)),
-        "domain": domain(machine, &claims, by.gpus),
+        "domain": domain(machine, &claims, resolved.gpus),
         "networks": machine.nics.iter().map(network).collect::<Vec<_>>(),
         "volumes": volumes(machine, cloud_init, &claims),
     });
@@ -153,8 +153,8 @@ pub fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, by: &Circumsta
     })
 }
 
-/// The Secret with cloud-init's data; `owner` is the VM's UID, it goes with the VM.
-pub fn secret(machine: &Machine, cloud_init: &CloudInit, owner: &str) -> Value {
+/// The Secret with cloud-init's data. Its owner is the VM of UID `owner`, so Kubernetes deletes it with the VM.
+pub(crate) fn secret(machine: &Machine, cloud_init: &CloudInit, owner: &str) -> Value {
     let mut data = json!({"userdata": cloud_init.user_data.0});
     if !cloud_init.network_data.0.is_empty() {
         data["networkdata"] = json!(cloud_init.network_data.0);
@@ -225,7 +225,7 @@ impl Claim<'_> {
     }
 }
 
-/// Harvester makes a class for each image; where nobody was asked, it is the one that Harvester usually makes.
+/// The storage class that Harvester made for the image; without an answer of Harvester, the usual name of it.
 fn class_of(image: &Reference, classes: &BTreeMap<String, String>) -> String {
     classes.get(&image.to_string()).cloned().unwrap_or_else(|| format!("longhorn-{}", image.name))
 }

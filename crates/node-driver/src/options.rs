@@ -4,47 +4,47 @@ use std::collections::BTreeMap;
 
 use go_rpc::{FromGob, Interface, Mismatch, Value};
 
-use crate::flags::{self, Kind};
+use crate::flags::{self, FlagType};
 
 /// The name under which rancher-machine registers its options.
 const REGISTERED: &str = "*rpcdriver.RPCFlags";
 
 /// One value.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Given {
+pub enum FlagValue {
     Text(String),
     Number(i64),
     Switch(bool),
-    /// Of a kind that no flag of ours has.
+    /// Of a type that none of the driver's flags has.
     Other(&'static str),
 }
 
-/// Values by the name of their flag. Names that are not ours (`swarm-host`, `engine-install-url`, …) are there too.
+/// Values by the name of their flag, with rancher-machine's own (`swarm-host`, `engine-install-url`, …).
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Options(BTreeMap<String, Given>);
+pub struct Options(BTreeMap<String, FlagValue>);
 
 impl Options {
     /// The defaults of all flags.
     pub fn defaults() -> Self {
         let given = |kind| match kind {
-            Kind::Text(default) => Given::Text(default.to_owned()),
-            Kind::Number(default) => Given::Number(default),
-            Kind::Switch => Given::Switch(false),
+            FlagType::Text(default) => FlagValue::Text(default.to_owned()),
+            FlagType::Number(default) => FlagValue::Number(default),
+            FlagType::Switch => FlagValue::Switch(false),
         };
-        Self(flags::ALL.iter().map(|flag| (flag.name.to_owned(), given(flag.kind))).collect())
+        Self(flags::ALL.iter().map(|flag| (flag.name.to_owned(), given(flag.flag_type))).collect())
     }
 
     /// Sets a value.
-    pub fn set(&mut self, name: &str, given: Given) {
+    pub fn set(&mut self, name: &str, given: FlagValue) {
         self.0.insert(name.to_owned(), given);
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<&Given> {
+    pub(crate) fn get(&self, name: &str) -> Option<&FlagValue> {
         self.0.get(name)
     }
 }
 
-/// What `SetConfigFromFlags` gets: an interface that holds a pointer to a struct with one map.
+/// The argument of `SetConfigFromFlags`: an interface that holds a pointer to a struct with one map.
 impl FromGob for Options {
     fn from_value(value: Value) -> Result<Self, Mismatch> {
         let held: Option<Interface> = FromGob::from_value(value)?;
@@ -58,16 +58,16 @@ impl FromGob for Options {
         let values: BTreeMap<String, Option<Interface>> =
             FromGob::from_value(values).map_err(|mismatch: Mismatch| mismatch.inside("Values"))?;
         let given = |held: Interface| match held.holds.value {
-            Value::String(text) => Given::Text(text.to_lossy().into_owned()),
-            Value::Int(number) => Given::Number(number),
-            Value::Bool(switch) => Given::Switch(switch),
-            other => Given::Other(other.describe()),
+            Value::String(text) => FlagValue::Text(text.to_lossy().into_owned()),
+            Value::Int(number) => FlagValue::Number(number),
+            Value::Bool(switch) => FlagValue::Switch(switch),
+            other => FlagValue::Other(other.describe()),
         };
         Ok(Self(values.into_iter().filter_map(|(name, held)| Some((name, given(held?)))).collect()))
     }
 }
 
-/// Reads options, and notes what is missing or of another kind: that counts as empty and is worth a line.
+/// Reads options. An option that is missing or has another type counts as empty, and gets a note.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     options: &'a Options,
@@ -81,32 +81,32 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn text(&mut self, name: &str) -> String {
         match self.options.get(name) {
-            Some(Given::Text(text)) => text.clone(),
+            Some(FlagValue::Text(text)) => text.clone(),
             other => self.note(name, "text", other),
         }
     }
 
     pub(crate) fn number(&mut self, name: &str) -> i64 {
         match self.options.get(name) {
-            Some(Given::Number(number)) => *number,
+            Some(FlagValue::Number(number)) => *number,
             other => self.note(name, "a number", other),
         }
     }
 
     pub(crate) fn switch(&mut self, name: &str) -> bool {
         match self.options.get(name) {
-            Some(Given::Switch(switch)) => *switch,
+            Some(FlagValue::Switch(switch)) => *switch,
             other => self.note(name, "a switch", other),
         }
     }
 
-    fn note<T: Default>(&mut self, name: &str, wanted: &str, found: Option<&Given>) -> T {
+    fn note<T: Default>(&mut self, name: &str, wanted: &str, found: Option<&FlagValue>) -> T {
         let found = match found {
             None => "nothing",
-            Some(Given::Text(_)) => "text",
-            Some(Given::Number(_)) => "a number",
-            Some(Given::Switch(_)) => "a switch",
-            Some(Given::Other(kind)) => kind,
+            Some(FlagValue::Text(_)) => "text",
+            Some(FlagValue::Number(_)) => "a number",
+            Some(FlagValue::Switch(_)) => "a switch",
+            Some(FlagValue::Other(kind)) => kind,
         };
         self.notes.push(format!("option {name}: expected {wanted}, got {found}; taken as not given"));
         T::default()
@@ -150,10 +150,10 @@ mod tests {
         );
         for (name, value) in told.as_object().unwrap() {
             let expected = match value {
-                serde_json::Value::String(text) => Some(Given::Text(text.clone())),
-                serde_json::Value::Number(number) => Some(Given::Number(number.as_i64().unwrap())),
-                serde_json::Value::Bool(switch) => Some(Given::Switch(*switch)),
-                serde_json::Value::Array(_) => Some(Given::Other("list")),
+                serde_json::Value::String(text) => Some(FlagValue::Text(text.clone())),
+                serde_json::Value::Number(number) => Some(FlagValue::Number(number.as_i64().unwrap())),
+                serde_json::Value::Bool(switch) => Some(FlagValue::Switch(*switch)),
+                serde_json::Value::Array(_) => Some(FlagValue::Other("list")),
                 _ => None,
             };
             assert_eq!(options.get(name), expected.as_ref(), "{name}");
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn what_is_missing_or_of_another_kind_counts_as_empty_and_is_noted() {
         let mut options = Options::default();
-        options.set(flags::CPU_COUNT, Given::Text("four".into()));
+        options.set(flags::CPU_COUNT, FlagValue::Text("four".into()));
         let mut reader = Reader::new(&options);
         assert_eq!((reader.number(flags::CPU_COUNT), reader.text(flags::USER_DATA)), (0, String::new()));
         assert_eq!(

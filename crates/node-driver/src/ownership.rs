@@ -1,4 +1,5 @@
-//! Whose VM is it that has our machine's name?
+//! Decides whether a VM of the machine's name, and its Secret, belong to the machine: before `Create` continues with it, and
+//! before `Remove` deletes it.
 
 use harvester_api::{
     VirtualMachine,
@@ -11,54 +12,58 @@ use crate::{
     objects::{ATTEMPT, INPUTS, InputHash},
 };
 
-/// The answer.
+/// Who created a VM, as `Create` sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ownership {
-    /// This attempt made it: it may go on with it, and take it back.
-    Made,
-    /// An earlier attempt with the same inputs made it: this one may go on with it, and must not take it back.
-    Left,
-    /// It is being deleted.
-    Going,
-    /// Somebody else's, or of other inputs.
+pub(crate) enum Ownership {
+    /// This attempt: it may continue with the VM, and delete it after a failure.
+    ThisAttempt,
+    /// An earlier attempt with the same inputs: this one may continue with the VM, and must not delete it.
+    EarlierAttempt,
+    /// The VM is being deleted.
+    Terminating,
+    /// Somebody else, or an attempt with other inputs.
     Foreign,
 }
 
-/// Judges a VM. Without inputs (no key was made yet) none can be ours.
-pub fn of(vm: &VirtualMachine, inputs: Option<&InputHash>, attempt: Option<&str>) -> Ownership {
+/// Compares creator, inputs and attempt. Without inputs (no key exists yet) each VM is foreign.
+pub(crate) fn of(vm: &VirtualMachine, inputs: Option<&InputHash>, attempt: Option<&str>) -> Ownership {
     let annotation = |key: &str| vm.annotations().get(key).map(String::as_str);
     let ours = vm.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
     let same = inputs.is_some_and(|inputs| annotation(INPUTS) == Some(inputs.to_string().as_str()));
     match (ours && same, vm.metadata.deletion_timestamp.is_some()) {
-        (true, true) => Ownership::Going,
-        (true, false) if attempt.is_some() && annotation(ATTEMPT) == attempt => Ownership::Made,
-        (true, false) => Ownership::Left,
+        (true, true) => Ownership::Terminating,
+        (true, false) if attempt.is_some() && annotation(ATTEMPT) == attempt => Ownership::ThisAttempt,
+        (true, false) => Ownership::EarlierAttempt,
         (false, _) => Ownership::Foreign,
     }
 }
 
-/// What to say of a VM with which we cannot go on.
-pub fn refusal(ownership: &Ownership, name: &str) -> Option<String> {
+/// The refusal to continue with a VM.
+pub(crate) fn refusal(ownership: &Ownership, name: &str) -> Option<String> {
     match ownership {
-        Ownership::Made | Ownership::Left => None,
-        Ownership::Going => Some(format!("VM {name} is being deleted: try again when it is gone")),
+        Ownership::ThisAttempt | Ownership::EarlierAttempt => None,
+        Ownership::Terminating => Some(format!("VM {name} is being deleted: try again when it is gone")),
         Ownership::Foreign => Some(format!(
             "VM {name} exists and was not made by this machine: delete it or choose another name"
         )),
     }
 }
 
-/// What to say of a VM of this machine's name that is not the machine's, so that it must not be removed. `uid` is that of
-/// the VM that `Create` brought up, where it is stored.
+/// The refusal to remove a VM of the machine's name that is not the machine's. `uid` is that of the VM that `Create` brought
+/// up, if it is stored.
 ///
-/// Upstream's driver writes the creator, and the guest cluster where it knows it; it stores no UID.
-pub fn removal_refusal(vm: &VirtualMachine, name: &str, cluster: &str, uid: &str) -> Option<String> {
+/// Upstream's driver sets the creator, and the guest cluster if it knows it; it stores no UID.
+pub(crate) fn removal_refusal(vm: &VirtualMachine, name: &str, cluster: &str, uid: &str) -> Option<String> {
     let label = |key: &str| vm.labels().get(key).map(String::as_str).unwrap_or_default();
     let creator = label(CREATOR);
     if creator != NODE_DRIVER {
-        let by = if creator.is_empty() { "nobody's label".to_owned() } else { format!("creator {creator}") };
+        let made_by = if creator.is_empty() {
+            "without label harvesterhci.io/creator".to_owned()
+        } else {
+            format!("creator {creator}")
+        };
         return Some(format!(
-            "VM {name} was not made by the node driver ({by}): remove it in Harvester, then the machine"
+            "VM {name} was not made by the node driver ({made_by}): remove it in Harvester, then the machine"
         ));
     }
     let (of, ours) = (label(GUEST_CLUSTER), labels::legal(cluster));
@@ -76,8 +81,8 @@ pub fn removal_refusal(vm: &VirtualMachine, name: &str, cluster: &str, uid: &str
     None
 }
 
-/// Whether a Secret belongs to a VM of this name, by whichever driver it was made. Without an owner its label decides.
-pub fn is_secret_of(secret: &DynamicObject, vm: &str) -> bool {
+/// Whether a Secret of this driver or of upstream's belongs to a VM of this name. Without an owner the label decides.
+pub(crate) fn is_secret_of(secret: &DynamicObject, vm: &str) -> bool {
     let owners = secret.owner_references();
     if owners.is_empty() {
         return secret.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
@@ -115,9 +120,9 @@ mod tests {
     }
 
     #[rstest]
-    #[case::made(NODE_DRIVER, true, "a", false, Ownership::Made)]
-    #[case::left(NODE_DRIVER, true, "b", false, Ownership::Left)]
-    #[case::going(NODE_DRIVER, true, "a", true, Ownership::Going)]
+    #[case::made(NODE_DRIVER, true, "a", false, Ownership::ThisAttempt)]
+    #[case::left(NODE_DRIVER, true, "b", false, Ownership::EarlierAttempt)]
+    #[case::going(NODE_DRIVER, true, "a", true, Ownership::Terminating)]
     #[case::other_inputs(NODE_DRIVER, false, "a", false, Ownership::Foreign)]
     #[case::somebody_elses("harvester", true, "a", false, Ownership::Foreign)]
     fn creator_and_inputs_decide(
@@ -130,7 +135,7 @@ mod tests {
         let hash = if same { inputs().to_string() } else { "0".into() };
         let vm = vm(creator, &hash, attempt, deleting);
         assert_eq!(of(&vm, Some(&inputs()), Some("a")), expected);
-        let usable = matches!(expected, Ownership::Made | Ownership::Left);
+        let usable = matches!(expected, Ownership::ThisAttempt | Ownership::EarlierAttempt);
         assert_eq!(refusal(&expected, "shop/demo-1").is_none(), usable);
     }
 

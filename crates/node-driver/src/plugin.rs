@@ -1,12 +1,12 @@
-//! The plugin process: rancher-machine's side of the protocol meets a [`Driver`].
+//! Serves a [`Driver`] to rancher-machine over its plugin protocol.
 //!
 //! ```text
 //! exec ──► listen on 127.0.0.1 ──► first line of standard output: the address ──► serve
 //!                                   Close: answered, then exit 0 ◄──┤
 //!                   no Heartbeat for 10 s: exit 1, nothing undone ◄─┘
 //! ```
-//! Nothing else ends it: a plugin that ends early hangs its parent for ever (pitfalls-node-driver.md 1.6). A connection
-//! that ends cancels nothing.
+//! Nothing else ends the process: rancher-machine hangs for ever if its plugin ends early (pitfalls-node-driver.md 1.6). The
+//! end of a connection cancels no call.
 
 use std::{fmt::Display, future::Future, io, net::TcpListener, sync::Arc, time::Duration};
 
@@ -21,23 +21,23 @@ use crate::{
 
 /// The version of the protocol that rancher-machine asks for.
 const VERSION: i64 = 1;
-/// What rancher-machine calls us, whatever it has named the file.
+/// The driver's name in rancher-machine, whatever the file's name is.
 const NAME: &str = "harvester";
-/// Both names under which the methods are known; the second is of old clients.
+/// Names of the service; old clients use the second.
 const SERVICES: [&str; 2] = ["RPCServerDriver", "RpcServerDriver"];
-/// So long without a heartbeat means that the client is gone.
-pub const SILENCE: Duration = Duration::from_secs(10);
+/// Without a heartbeat for so long the client is gone.
+pub const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a plugin process ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum Shutdown {
     /// The client asked for it.
     Closed,
     /// The client is gone.
-    Silence,
+    ClientGone,
 }
 
-/// Listens, and writes the address to `out`: the first line there is.
+/// Listens, and writes the address to `out` as the first line.
 ///
 /// # Errors
 /// The system's.
@@ -49,24 +49,24 @@ pub fn listen(out: &mut impl io::Write) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-/// Serves until the client says goodbye or falls silent. Inside a tokio runtime.
+/// Serves until the client calls `Close` or sends no more heartbeats. Must run inside a tokio runtime.
 ///
 /// # Errors
-/// Where the listener is of no use to the runtime.
-pub async fn serve(listener: TcpListener, driver: Arc<Driver>) -> io::Result<Ending> {
+/// The runtime refuses the listener.
+pub async fn serve(listener: TcpListener, driver: Arc<Driver>) -> io::Result<Shutdown> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let (alive, closed) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let server = server(&driver, &alive, &closed);
     tokio::select! {
         never = server.listen(listener) => match never {},
-        () = closed.notified() => Ok(Ending::Closed),
-        () = silence(&alive) => Ok(Ending::Silence),
+        () = closed.notified() => Ok(Shutdown::Closed),
+        () = heartbeats_end(&alive) => Ok(Shutdown::ClientGone),
     }
 }
 
-/// Ends when there was no heartbeat for [`SILENCE`]; it begins with the process.
-async fn silence(alive: &Notify) {
-    while tokio::time::timeout(SILENCE, alive.notified()).await.is_ok() {}
+/// Returns after [`HEARTBEAT_TIMEOUT`] without a heartbeat.
+async fn heartbeats_end(alive: &Notify) {
+    while tokio::time::timeout(HEARTBEAT_TIMEOUT, alive.notified()).await.is_ok() {}
 }
 
 fn server(driver: &Arc<Driver>, alive: &Arc<Notify>, closed: &Arc<Notify>) -> Server {
@@ -143,7 +143,7 @@ mod tests {
                 heart.notify_one();
             }
         });
-        silence(&alive).await;
+        heartbeats_end(&alive).await;
         assert_eq!(began.elapsed(), Duration::from_secs(55));
         beating.await.unwrap();
     }

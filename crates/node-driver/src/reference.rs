@@ -6,7 +6,7 @@ use serde::Serialize;
 
 /// An object in a namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-pub struct Reference {
+pub(crate) struct Reference {
     pub namespace: String,
     pub name: String,
 }
@@ -15,8 +15,8 @@ impl Reference {
     /// Reads `name` or `namespace/name`; without a namespace it is `default`.
     ///
     /// # Errors
-    /// A sentence, where there is no name or more than one slash.
-    pub fn parse(text: &str, default: &str) -> Result<Self, String> {
+    /// The name is empty, or there is more than one slash.
+    pub(crate) fn parse(text: &str, default: &str) -> Result<Self, String> {
         let (namespace, name) = text.split_once('/').unwrap_or((default, text));
         if namespace.is_empty() || name.is_empty() || name.contains('/') {
             return Err(format!("{text} is not a name or namespace/name"));

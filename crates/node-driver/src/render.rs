@@ -1,25 +1,26 @@
-//! What a machine would be made of, as YAML. Nobody is asked: what only Harvester or the dice know is a word that says so.
+//! Prints the objects of a machine as YAML without a request to Harvester. Placeholders stand for values that come from
+//! Harvester or at random.
 
 use std::collections::BTreeMap;
 
 use crate::{
-    cloud_init::{CloudInit, Ours},
+    cloud_init::{CloudInit, Login},
     config::Config,
     machine::Machine,
-    objects::{self, Circumstances, GpuPlace, InputHash},
+    objects::{self, GpuPlace, InputHash, Resolved},
     options::Options,
 };
 
-/// Random name parts of claims are this.
+/// Placeholder for random parts of names.
 const SUFFIX: &str = "xxxxx";
-/// Stands for a key that is made with the machine.
+/// Placeholder for the key that `Create` generates.
 const KEY: &str = "ssh-rsa (the key that is made with the machine)";
 
 /// The objects as YAML documents.
 ///
 /// # Errors
-/// Everything that is wrong with the flags.
-pub fn render(machine: &str, options: &Options) -> Result<String, Vec<String>> {
+/// All faults of the flags.
+pub(crate) fn render(machine: &str, options: &Options) -> Result<String, Vec<String>> {
     let mut config = Config { machine_name: machine.to_owned(), ..Config::default() };
     config.take(options)?;
     let machine = Machine::check(&config)?;
@@ -29,22 +30,22 @@ pub fn render(machine: &str, options: &Options) -> Result<String, Vec<String>> {
             .map_err(|error| vec![format!("read {}: {error}", path.display())])?,
     };
     let keys = [KEY.to_owned()];
-    let ours = Ours {
+    let login = Login {
         ssh_user: &machine.ssh_user,
         password: &machine.ssh_password.0,
         public_keys: &keys,
         docker_group: machine.docker_group,
     };
-    let cloud_init = CloudInit::build(&ours, &machine.user_data.0, &last, &machine.network_data.0)
+    let cloud_init = CloudInit::build(&login, &machine.user_data.0, &last, &machine.network_data.0)
         .map_err(|fault| vec![fault])?;
-    let by = Circumstances {
+    let resolved = Resolved {
         classes: BTreeMap::new(),
         gpus: GpuPlace::of(&config.server_version),
         suffixes: machine.disks.iter().map(|_| SUFFIX.to_owned()).collect(),
         inputs: InputHash::of(&machine, &last, KEY),
         attempt: SUFFIX.to_owned(),
     };
-    let mut documents = vec![objects::virtual_machine(&machine, &cloud_init, &by)];
+    let mut documents = vec![objects::virtual_machine(&machine, &cloud_init, &resolved)];
     if cloud_init.needs_secret() {
         documents.push(objects::secret(&machine, &cloud_init, "(the UID of the VM)"));
     }

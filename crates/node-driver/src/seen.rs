@@ -1,14 +1,14 @@
-//! What a wait knows of the world: the VM, its instance, and, once it does not get on, what else might say why.
+//! The objects that a wait has seen: the VM, its instance, and later the objects that may show why it takes long.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt, api::DynamicObject};
 
-use crate::host::follow::News;
+use crate::harvester::follow::Change;
 
-/// Objects of one kind. `None` until there was news of all of them, or where they may not be read.
+/// Objects of one kind. `None` until the first list, and where the credential may not read them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Objects<K>(Option<Vec<K>>);
+pub(crate) struct Objects<K>(Option<Vec<K>>);
 
 impl<K> Default for Objects<K> {
     fn default() -> Self {
@@ -18,44 +18,45 @@ impl<K> Default for Objects<K> {
 
 impl<K: Resource> Objects<K> {
     /// Exactly these.
-    pub fn these(objects: Vec<K>) -> Self {
+    #[cfg(test)]
+    pub(crate) fn these(objects: Vec<K>) -> Self {
         Self(Some(objects))
     }
 
     /// Whether all of them are known.
-    pub fn known(&self) -> bool {
+    pub(crate) fn known(&self) -> bool {
         self.0.is_some()
     }
 
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &K> {
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = &K> {
         self.0.iter().flatten()
     }
 
-    fn take(&mut self, news: News<K>) -> Option<String> {
-        match news {
-            News::All(objects) => self.0 = Some(objects),
-            News::Present(object) => {
+    fn apply(&mut self, change: Change<K>) -> Option<String> {
+        match change {
+            Change::Replaced(objects) => self.0 = Some(objects),
+            Change::Applied(object) => {
                 let objects = self.0.get_or_insert_default();
                 match objects.iter_mut().find(|known| known.name_any() == object.name_any()) {
                     Some(known) => *known = object,
                     None => objects.push(object),
                 }
             }
-            News::Gone(object) => {
+            Change::Deleted(object) => {
                 let objects = self.0.get_or_insert_default();
                 objects.retain(|known| known.meta().uid != object.meta().uid);
             }
-            News::Refused => self.0 = None,
-            News::Trouble(text) => return Some(text),
+            Change::Forbidden => self.0 = None,
+            Change::Failed(text) => return Some(text),
         }
         None
     }
 }
 
-/// What a wait has seen so far.
+/// Everything that a wait has seen so far.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// When the wait began: older warnings are of an earlier life of the machine.
+pub(crate) struct Seen {
+    /// When the wait began. Older warnings are about an earlier VM of this name.
     pub since: Option<Timestamp>,
     pub vm: Objects<VirtualMachine>,
     pub instance: Objects<VirtualMachineInstance>,
@@ -64,56 +65,56 @@ pub struct Seen {
     pub quotas: Objects<DynamicObject>,
     /// Warnings in the namespace.
     pub warnings: Objects<DynamicObject>,
-    /// The newest failure of a request, until the next news of the VM.
-    pub trouble: Option<String>,
+    /// The error of the newest failed request, until the next change of the VM.
+    pub error: Option<String>,
 }
 
-/// News of something.
+/// A change of one of the followed kinds.
 #[derive(Clone, Debug)]
-pub enum Heard {
-    Vm(News<VirtualMachine>),
-    Instance(News<VirtualMachineInstance>),
-    Pods(News<DynamicObject>),
-    Claim(News<DynamicObject>),
-    Quotas(News<DynamicObject>),
-    Warnings(News<DynamicObject>),
+pub(crate) enum Update {
+    Vm(Change<VirtualMachine>),
+    Instance(Change<VirtualMachineInstance>),
+    Pods(Change<DynamicObject>),
+    Claim(Change<DynamicObject>),
+    Quotas(Change<DynamicObject>),
+    Warnings(Change<DynamicObject>),
 }
 
 impl Seen {
-    /// Takes news in.
-    pub fn take(&mut self, heard: Heard) {
-        let trouble = match heard {
-            Heard::Vm(news) => {
-                let trouble = self.vm.take(news);
-                self.trouble = None;
-                trouble
+    /// Applies a change.
+    pub(crate) fn apply(&mut self, update: Update) {
+        let error = match update {
+            Update::Vm(change) => {
+                let error = self.vm.apply(change);
+                self.error = None;
+                error
             }
-            Heard::Instance(news) => self.instance.take(news),
-            Heard::Pods(news) => return drop(self.pods.take(news)),
+            Update::Instance(change) => self.instance.apply(change),
+            Update::Pods(change) => return drop(self.pods.apply(change)),
             // each claim is followed by itself, so all of one are not all
-            Heard::Claim(News::All(claims)) => {
+            Update::Claim(Change::Replaced(claims)) => {
                 for claim in claims {
-                    self.claims.take(News::Present(claim));
+                    self.claims.apply(Change::Applied(claim));
                 }
                 return;
             }
-            Heard::Claim(News::Refused) => return,
-            Heard::Claim(news) => return drop(self.claims.take(news)),
-            Heard::Quotas(news) => return drop(self.quotas.take(news)),
-            Heard::Warnings(news) => return drop(self.warnings.take(news)),
+            Update::Claim(Change::Forbidden) => return,
+            Update::Claim(change) => return drop(self.claims.apply(change)),
+            Update::Quotas(change) => return drop(self.quotas.apply(change)),
+            Update::Warnings(change) => return drop(self.warnings.apply(change)),
         };
-        if trouble.is_some() {
-            self.trouble = trouble;
+        if error.is_some() {
+            self.error = error;
         }
     }
 
     /// The VM, if there is one.
-    pub fn vm(&self) -> Option<&VirtualMachine> {
+    pub(crate) fn vm(&self) -> Option<&VirtualMachine> {
         self.vm.iter().next()
     }
 
     /// Its instance, if there is one.
-    pub fn instance(&self) -> Option<&VirtualMachineInstance> {
+    pub(crate) fn instance(&self) -> Option<&VirtualMachineInstance> {
         self.instance.iter().next()
     }
 }
@@ -132,23 +133,23 @@ mod tests {
     fn news_change_what_is_known() {
         let mut seen = Seen::default();
         assert!(!seen.vm.known());
-        seen.take(Heard::Vm(News::All(vec![])));
+        seen.apply(Update::Vm(Change::Replaced(vec![])));
         assert!(seen.vm.known() && seen.vm().is_none());
-        seen.take(Heard::Vm(News::Present(vm("a"))));
-        seen.take(Heard::Vm(News::Gone(vm("older"))));
+        seen.apply(Update::Vm(Change::Applied(vm("a"))));
+        seen.apply(Update::Vm(Change::Deleted(vm("older"))));
         assert_eq!(seen.vm().unwrap().uid().as_deref(), Some("a"), "the end of another one changes nothing");
-        seen.take(Heard::Vm(News::Gone(vm("a"))));
+        seen.apply(Update::Vm(Change::Deleted(vm("a"))));
         assert!(seen.vm().is_none() && seen.vm.known());
     }
 
     #[test]
     fn trouble_lasts_until_the_vm_is_heard_of_again() {
         let mut seen = Seen::default();
-        seen.take(Heard::Vm(News::Trouble("no route".into())));
-        assert_eq!(seen.trouble.as_deref(), Some("no route"));
-        seen.take(Heard::Warnings(News::Trouble("x".into())));
-        assert_eq!(seen.trouble.as_deref(), Some("no route"), "what may be refused makes no trouble");
-        seen.take(Heard::Vm(News::Present(vm("a"))));
-        assert_eq!(seen.trouble, None);
+        seen.apply(Update::Vm(Change::Failed("no route".into())));
+        assert_eq!(seen.error.as_deref(), Some("no route"));
+        seen.apply(Update::Warnings(Change::Failed("x".into())));
+        assert_eq!(seen.error.as_deref(), Some("no route"), "what may be refused makes no trouble");
+        seen.apply(Update::Vm(Change::Applied(vm("a"))));
+        assert_eq!(seen.error, None);
     }
 }

@@ -1,7 +1,7 @@
 //! The machine's SSH key: RSA 2048 in the forms that rancher-machine and Rancher read (PKCS#1 PEM, `authorized_keys`).
 //!
-//! The files are written when the machine is made and not before: rancher-machine takes the folder's existence for the
-//! machine's, so an early file would block the name for good.
+//! `Create` writes the files, and nothing before it does: rancher-machine takes the folder for the machine, so an early file
+//! would block the name for good.
 
 use std::{
     fs, io,
@@ -31,7 +31,7 @@ pub struct KeyPair {
     pub public: String,
 }
 
-/// Makes a key: some ten milliseconds of work for the processor.
+/// Generates a key; it takes some ten milliseconds.
 pub fn generate() -> KeyPair {
     // the system's random source does not fail on a system that runs
     let mut random = UnwrapErr(getrandom::SysRng);
@@ -96,9 +96,9 @@ pub fn stored_public(private: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-/// Puts a key into the machine's folder unless one is there, and returns the public key of the one that is there then: an
-/// attempt that was cut off goes on with its key, and of two attempts at once both have the same. The private key decides,
-/// it appears as a whole or not at all.
+/// Writes a key to the machine's folder unless the folder has one, and returns the public key of the folder's key. So an
+/// attempt continues with the key of a killed one, and two attempts at the same time use the same key. The private key's
+/// file appears as a whole or not at all.
 ///
 /// # Errors
 /// If a file cannot be written or read.
@@ -118,7 +118,7 @@ pub fn store(folder: &Path, key: &KeyPair) -> Result<String, Error> {
     Ok(key.public.clone())
 }
 
-/// The public key of the private one in a machine's folder, also where the file for it was never written.
+/// The public key of the folder's private key; its file is written if it is missing.
 ///
 /// # Errors
 /// If a file cannot be read or written.
@@ -134,7 +134,7 @@ pub fn stored(folder: &Path) -> Result<Option<String>, Error> {
     Ok(Some(public))
 }
 
-/// Makes a file with this content, unless there is one of this name.
+/// Creates a file with this content, unless the file exists.
 fn claim(path: &Path, content: &str) -> Result<bool, Error> {
     let new = path.with_extension(format!("new-{}", std::process::id()));
     fill(&new, content.as_bytes())?;
@@ -147,8 +147,8 @@ fn claim(path: &Path, content: &str) -> Result<bool, Error> {
     }
 }
 
-/// Copies a private key of the user's into the machine's folder; `with_public` also the file beside it. Returns the
-/// public key, where that was copied.
+/// Copies the user's private key into the machine's folder, and with `with_public` the public key beside it, which is then
+/// the answer.
 ///
 /// # Errors
 /// If a file cannot be read or written.

@@ -1,10 +1,10 @@
-//! Text that may come as base64: Rancher's form encodes it, people mostly do not.
+//! Decodes flags that may be base64: Rancher's form encodes them, users of the command line mostly do not.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
-/// The text itself, or what it encodes. Upstream decodes whatever can be decoded, so that a plain word of the right
-/// letters becomes garbage (pitfalls-node-driver.md B20); here the outcome must be text that `expected` recognises.
-pub fn decoded(text: &str, expected: fn(&str) -> bool) -> String {
+/// Decodes base64 if `expected` recognises the result; otherwise the text itself. Upstream decodes each text of the right
+/// letters, and so makes garbage of plain words (pitfalls-node-driver.md B20).
+pub(crate) fn decoded(text: &str, expected: fn(&str) -> bool) -> String {
     let compact: String = text.trim().chars().filter(|letter| !matches!(letter, '\r' | '\n')).collect();
     STANDARD
         .decode(compact)
@@ -14,14 +14,14 @@ pub fn decoded(text: &str, expected: fn(&str) -> bool) -> String {
         .unwrap_or_else(|| text.to_owned())
 }
 
-/// Whether this looks like a document: YAML, JSON or a script, as opposed to what random bytes come to.
-pub fn is_document(text: &str) -> bool {
+/// Whether a text looks like YAML, JSON or a script, and not like decoded random bytes.
+pub(crate) fn is_document(text: &str) -> bool {
     let printable = text.chars().all(|letter| !letter.is_control() || matches!(letter, '\n' | '\r' | '\t'));
     printable && (text.is_empty() || text.contains([':', '{', '#', '[', '\n']))
 }
 
-/// Whether this looks like a document, or is JSON that looks like none, such as `null`.
-pub fn is_json_or_document(text: &str) -> bool {
+/// Whether a text looks like a document, or is JSON such as `null`.
+pub(crate) fn is_json_or_document(text: &str) -> bool {
     is_document(text) || serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 

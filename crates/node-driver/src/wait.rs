@@ -1,11 +1,11 @@
-//! Waiting for a machine: `decide` says after each piece of news whether it is over, and [`until`] brings the news.
+//! Waits for a VM: [`until`] follows the objects, and [`decide`] says after each change whether the wait is over.
 //!
 //! ```text
 //! watches of VM and instance ──► Seen ──decide──► Done | Failed(cause) | Over(cause) | Wait
-//!         (after GRACE also pods, claims, quotas, warnings: what may say why)
+//!         (after GRACE also pods, claims, quotas, warnings, for the cause)
 //! ```
-//! A watch can die without a word. So both are read where nothing was heard by GRACE, and once more before the time is said
-//! to be over: a machine that is up must not be taken back because nobody told.
+//! A watch can die in silence. So the driver reads VM and instance if no change has come by GRACE, and once more before it
+//! declares that the time is over: it must not delete a VM that is up because a watch did not tell.
 
 use std::{net::Ipv4Addr, time::Duration};
 
@@ -25,60 +25,58 @@ use harvester_api::{VirtualMachine, VirtualMachineInstance, labels::VM_NAME};
 
 use crate::{
     address,
-    cause::{self, Cause, Weight},
-    host::{
-        self, Host,
-        follow::{News, Select, Start, follow},
+    cause::{self, Cause, CauseType},
+    harvester::{
+        self, Harvester,
+        follow::{Change, Select, Start, follow},
     },
-    say::Say,
-    seen::{Heard, Seen},
+    output::Output,
+    reference::Reference,
+    seen::{Seen, Update},
 };
 
-/// A machine that is not up by then is asked why.
-pub const GRACE: Duration = Duration::from_secs(10);
-/// News that wait to be taken in.
+/// If the VM is not up by then, the driver looks for the cause.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+/// Changes that wait to be applied.
 const QUEUE: usize = 64;
-/// So many different causes are told while waiting; the log's end must stay free for the last one.
-const MOST_TOLD: usize = 4;
+/// How many causes the driver prints during a wait. Rancher keeps only the end of the log, which is for the last cause.
+const MOST_PRINTED: usize = 4;
 
-/// What is waited for.
+/// The state for which the driver waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Goal {
-    /// An instance runs and has an address; one with the UID `not` does not count.
+pub(crate) enum Goal {
+    /// An instance with another UID than `not` runs and has an address.
     Up { not: Option<String> },
-    /// Nothing runs.
+    /// No instance runs.
     Stopped,
     /// The VM with this UID is gone.
     Gone { uid: String },
 }
 
 impl Goal {
-    /// Whether it is about the VM's instance too.
+    /// Whether the instance matters too.
     fn has_instance(&self) -> bool {
         !matches!(self, Self::Gone { .. })
     }
 }
 
-/// One wait.
+/// A wait for one VM.
 #[derive(Clone, Debug)]
-pub struct Wait {
-    /// Name of the VM.
-    pub machine: String,
-    /// `namespace/name` of the VM, as people read it.
-    pub name: String,
+pub(crate) struct Wait {
+    pub vm_ref: Reference,
     pub goal: Goal,
     /// For each phase.
     pub limit: Duration,
-    /// What is known of the VM.
+    /// How the watches begin.
     pub start: Start,
-    /// When it begins, by the clock on the wall.
+    /// Wall time of its beginning.
     pub since: Timestamp,
 }
 
-/// How long a wait has lasted. A VM that is to be up goes through two phases: until its instance runs (the image is
-/// copied), and until its guest has an address (the agent starts). Each has the whole limit, as each has with upstream.
+/// How long a wait has lasted. Two phases lead to a VM that is up: until its instance runs (Longhorn copies the image), and
+/// until its guest has an address (the agent starts). As with upstream, each phase has the whole limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Elapsed {
+pub(crate) struct Elapsed {
     /// Since the wait began.
     pub total: Duration,
     /// When the instance was first seen running.
@@ -96,21 +94,21 @@ impl Elapsed {
     }
 }
 
-/// What follows from what was seen.
+/// The decision after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// It is there; the address of a machine that is up.
+pub(crate) enum Step {
+    /// The goal is reached; the address of a VM that is up.
     Done(Option<Ipv4Addr>),
-    /// It will not be: the cause.
+    /// The goal will not be reached, for this cause.
     Failed(String),
-    /// The time is over: the cause, unless a last look shows something else.
+    /// The time is over, for this cause, unless a last read shows another state.
     Over(String),
-    /// Look again when there is news, and at this time since the start at the latest.
+    /// Decide again after the next change, and at this time since the beginning at the latest.
     Wait {
         until: Duration,
-        /// Also look at what may say why it takes long.
+        /// Also follow the objects that may show the cause.
         investigate: bool,
-        /// Do not rely on the watches, which should have told something by now.
+        /// Read VM and instance: the watches should have brought them by now.
         look: bool,
     },
 }
@@ -127,7 +125,7 @@ fn running<'a>(goal: &Goal, seen: &'a Seen) -> Option<&'a VirtualMachineInstance
 }
 
 /// Decides; `name` is `namespace/name` of the VM, `limit` that of each phase.
-pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Duration) -> Step {
+pub(crate) fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Duration) -> Step {
     let deadline = elapsed.deadline(limit);
     let over = elapsed.total >= deadline;
     let seconds = limit.as_secs();
@@ -138,7 +136,7 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Dur
             }
             let known = seen.vm.known();
             let cause = cause::of(seen, name);
-            match (known && cause.weight == Weight::Final, over) {
+            match (known && cause.cause_type == CauseType::Final, over) {
                 (true, _) => return Step::Failed(cause.text),
                 (false, true) => {
                     let phase = elapsed.phase();
@@ -180,9 +178,9 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Dur
                     ));
                 }
                 (_, None) if over => {
-                    let trouble = seen.trouble.as_deref().unwrap_or("nothing was heard of it");
+                    let error = seen.error.as_deref().unwrap_or("nothing was heard of it");
                     return Step::Over(format!(
-                        "whether VM {name} is gone is unknown after {seconds} s: {trouble}"
+                        "whether VM {name} is gone is unknown after {seconds} s: {error}"
                     ));
                 }
                 _ => {}
@@ -201,48 +199,53 @@ pub fn decide(goal: &Goal, seen: &Seen, name: &str, elapsed: Elapsed, limit: Dur
 ///
 /// # Errors
 /// The cause, in one line.
-pub async fn until(host: &Host, wait: &Wait, say: &Say) -> Result<Option<Ipv4Addr>, String> {
-    let Wait { machine, name, goal, limit, start, since } = wait;
-    let (tell, mut hear) = mpsc::channel(QUEUE);
-    let mut followed = Followed { tasks: JoinSet::new(), tell };
+pub(crate) async fn until(
+    harvester: &Harvester,
+    wait: &Wait,
+    output: &Output,
+) -> Result<Option<Ipv4Addr>, String> {
+    let Wait { vm_ref, goal, limit, start, since } = wait;
+    let (machine, name) = (&vm_ref.name, vm_ref.to_string());
+    let (sender, mut receiver) = mpsc::channel(QUEUE);
+    let mut watches = Watches { tasks: JoinSet::new(), sender };
     let by_name = || Select::Name(machine.clone());
-    followed.add(host.any::<VirtualMachine>(), by_name(), *start, |news| Heard::Vm(news.read()));
+    watches.add(harvester.any::<VirtualMachine>(), by_name(), *start, |change| Update::Vm(change.read()));
     if goal.has_instance() {
-        let instances = host.any::<VirtualMachineInstance>();
-        followed.add(instances, by_name(), *start, |news| Heard::Instance(news.read()));
+        let instances = harvester.any::<VirtualMachineInstance>();
+        watches.add(instances, by_name(), *start, |change| Update::Instance(change.read()));
     }
     let mut seen = Seen { since: Some(*since), ..Seen::default() };
     let (began, mut investigating, mut looked) = (Instant::now(), false, false);
     // the phase at whose end both were read
     let mut looked_last = None;
-    let (mut told, mut ran_after) = (Vec::<String>::new(), None);
+    let (mut printed, mut ran_after) = (Vec::<String>::new(), None);
     loop {
         let total = began.elapsed();
         ran_after = ran_after.or(running(goal, &seen).map(|_| total));
         let elapsed = Elapsed { total, ran_after };
-        match decide(goal, &seen, name, elapsed, *limit) {
+        match decide(goal, &seen, &name, elapsed, *limit) {
             Step::Done(address) => return Ok(address),
             Step::Over(_) if looked_last != Some(elapsed.phase()) => {
                 looked_last = Some(elapsed.phase());
-                look(host, machine, goal, &mut seen).await;
+                look(harvester, machine, goal, &mut seen).await;
             }
             Step::Failed(cause) | Step::Over(cause) => return Err(cause),
             Step::Wait { look: true, .. } if !looked => {
                 looked = true;
-                look(host, machine, goal, &mut seen).await;
+                look(harvester, machine, goal, &mut seen).await;
             }
             Step::Wait { until, investigate, .. } => {
                 if investigate && !investigating {
-                    investigating = followed.investigate(host, machine, &seen);
+                    investigating = watches.investigate(harvester, machine, &seen);
                 }
-                let Cause { text, weight } = cause::of(&seen, name);
-                let worth = investigate && weight == Weight::Passing;
-                if worth && told.len() < MOST_TOLD && !told.contains(&text) {
-                    say.line(&format!("waiting for VM {name}: {text}"));
-                    told.push(text);
+                let Cause { text, cause_type } = cause::of(&seen, &name);
+                let worth = investigate && cause_type == CauseType::Passing;
+                if worth && printed.len() < MOST_PRINTED && !printed.contains(&text) {
+                    output.line(&format!("waiting for VM {name}: {text}"));
+                    printed.push(text);
                 }
                 tokio::select! {
-                    heard = hear.recv() => seen.take(heard.expect("this function holds a sender")),
+                    update = receiver.recv() => seen.apply(update.expect("this function holds a sender")),
                     () = sleep(until.saturating_sub(began.elapsed())) => {}
                 }
             }
@@ -251,66 +254,76 @@ pub async fn until(host: &Host, wait: &Wait, say: &Say) -> Result<Option<Ipv4Add
 }
 
 /// Reads the VM and its instance, without a watch.
-async fn look(host: &Host, machine: &str, goal: &Goal, seen: &mut Seen) {
-    fn news<K>(read: Result<Option<K>, host::Error>) -> News<K> {
+async fn look(harvester: &Harvester, machine: &str, goal: &Goal, seen: &mut Seen) {
+    fn change<K>(read: Result<Option<K>, harvester::Error>) -> Change<K> {
         read.map_or_else(
-            |error| News::Trouble(error.to_string()),
-            |found| News::All(found.into_iter().collect()),
+            |error| Change::Failed(error.to_string()),
+            |found| Change::Replaced(found.into_iter().collect()),
         )
     }
-    let instance = async { if goal.has_instance() { Some(host.instance(machine).await) } else { None } };
-    let (vm, instance) = futures::join!(host.vm(machine), instance);
-    seen.take(Heard::Vm(news(vm)));
+    let instance = async { if goal.has_instance() { Some(harvester.instance(machine).await) } else { None } };
+    let (vm, instance) = futures::join!(harvester.vm(machine), instance);
+    seen.apply(Update::Vm(change(vm)));
     if let Some(instance) = instance {
-        seen.take(Heard::Instance(news(instance)));
+        seen.apply(Update::Instance(change(instance)));
     }
 }
 
 /// Watches that end with the wait.
-struct Followed {
+struct Watches {
     tasks: JoinSet<()>,
-    tell: mpsc::Sender<Heard>,
+    sender: mpsc::Sender<Update>,
 }
 
-impl Followed {
+impl Watches {
     fn add(
         &mut self,
         api: Api<DynamicObject>,
         select: Select,
         start: Start,
-        heard: fn(News<DynamicObject>) -> Heard,
+        update: fn(Change<DynamicObject>) -> Update,
     ) {
-        let (tell, mut hear) = mpsc::channel(1);
-        let to = self.tell.clone();
+        let (sender, mut receiver) = mpsc::channel(1);
+        let to = self.sender.clone();
         self.tasks.spawn(async move {
             let forward = async {
-                while let Some(news) = hear.recv().await {
-                    if to.send(heard(news)).await.is_err() {
+                while let Some(change) = receiver.recv().await {
+                    if to.send(update(change)).await.is_err() {
                         return;
                     }
                 }
             };
-            tokio::join!(follow(api, select, start, tell), forward);
+            tokio::join!(follow(api, select, start, sender), forward);
         });
     }
 
-    /// Follows what may say why; answers whether the VM's claims are among it.
-    fn investigate(&mut self, host: &Host, machine: &str, seen: &Seen) -> bool {
+    /// Follows the objects that may show the cause. `false`: the VM and so its claims are not known yet.
+    fn investigate(&mut self, harvester: &Harvester, machine: &str, seen: &Seen) -> bool {
         let Some(vm) = seen.vm() else { return false };
         for claim in claim_names(vm, |_| true) {
-            self.add(host.any::<PersistentVolumeClaim>(), Select::Name(claim), Start::Read, Heard::Claim);
+            self.add(
+                harvester.any::<PersistentVolumeClaim>(),
+                Select::Name(claim),
+                Start::Read,
+                Update::Claim,
+            );
         }
         let pods = Select::Labels(format!("{VM_NAME}={machine}"));
-        self.add(host.any::<Pod>(), pods, Start::Read, Heard::Pods);
-        self.add(host.any::<ResourceQuota>(), Select::Fields(String::new()), Start::Read, Heard::Quotas);
+        self.add(harvester.any::<Pod>(), pods, Start::Read, Update::Pods);
+        self.add(
+            harvester.any::<ResourceQuota>(),
+            Select::Fields(String::new()),
+            Start::Read,
+            Update::Quotas,
+        );
         let warnings = Select::Fields("type=Warning".to_owned());
-        self.add(host.any::<Event>(), warnings, Start::Read, Heard::Warnings);
+        self.add(harvester.any::<Event>(), warnings, Start::Read, Update::Warnings);
         true
     }
 }
 
-/// Names of the claims of a VM whose volumes are of interest, in their order.
-pub fn claim_names(vm: &VirtualMachine, interest: impl Fn(&serde_json::Value) -> bool) -> Vec<String> {
+/// Names of the claims in the VM's volumes for which `interest` is true, in their order.
+pub(crate) fn claim_names(vm: &VirtualMachine, interest: impl Fn(&serde_json::Value) -> bool) -> Vec<String> {
     let volumes = vm.spec.rest.get("template").and_then(|template| template["spec"]["volumes"].as_array());
     let claims = volumes.into_iter().flatten().map(|volume| &volume["persistentVolumeClaim"]);
     claims

@@ -1,8 +1,7 @@
 //! YAML whose scalars keep their text.
 //!
-//! cloud-init reads YAML 1.1: there `012` is ten, `yes` is true, `1e3` a number or a text depending on who asks. Reading
-//! values and writing them again would make other values of them, so this tree holds what stands in the document: the
-//! text of each scalar, whether it stood there without quotes, and its tag. Only the layout is made anew.
+//! cloud-init reads YAML 1.1, where `012` is ten and `yes` is true; other readers disagree. So the driver does not
+//! interpret scalars: this tree keeps the text of each one, whether it had quotes, and its tag. Only the layout changes.
 
 mod emit;
 mod merge;
@@ -11,17 +10,17 @@ use std::{borrow::Cow, collections::HashMap};
 
 use granit_parser::{Event, Options, Parser, ScalarStyle, Tag};
 
-pub use merge::{Conflict, merge};
+pub(crate) use merge::{Conflict, merge};
 
-/// Nodes of one document, aliases written out: a document that grows beyond this is an attack or a mistake.
+/// Most nodes of one document, with aliases written out.
 const MOST_NODES: usize = 100_000;
-/// Bytes of its scalars, aliases written out: no Secret can hold more.
+/// Most bytes of all scalars, with aliases written out. No Secret can hold more.
 const MOST_BYTES: usize = 1 << 20;
 const DEEPEST: usize = 64;
 
 /// A node of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Node {
+pub(crate) enum Node {
     Scalar {
         text: String,
         /// Without quotes: its text decides what it is.
@@ -37,28 +36,28 @@ pub enum Node {
 
 /// A mapping, in the document's order. No two keys have the same text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Map {
+pub(crate) struct Map {
     entries: Vec<(Node, Node)>,
     tag: Option<String>,
 }
 
 impl Node {
-    /// A text, whatever its letters look like.
-    pub fn text(text: impl Into<String>) -> Self {
+    /// A scalar with quotes.
+    pub(crate) fn text(text: impl Into<String>) -> Self {
         Self::Scalar { text: text.into(), plain: false, tag: None }
     }
 
-    /// What stands in a document without quotes.
-    pub fn plain(text: &str) -> Self {
+    /// A scalar without quotes.
+    pub(crate) fn plain(text: &str) -> Self {
         Self::Scalar { text: text.to_owned(), plain: true, tag: None }
     }
 
-    pub fn list(items: impl IntoIterator<Item = Self>) -> Self {
+    pub(crate) fn list(items: impl IntoIterator<Item = Self>) -> Self {
         Self::List { items: items.into_iter().collect(), tag: None }
     }
 
     /// Whether this is YAML's null.
-    pub fn is_null(&self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         matches!(self, Self::Scalar { text, plain: true, tag: None }
             if matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL"))
     }
@@ -67,21 +66,12 @@ impl Node {
 impl Map {
     /// With one more entry.
     #[must_use]
-    pub fn with(mut self, key: &str, value: Node) -> Self {
+    pub(crate) fn with(mut self, key: &str, value: Node) -> Self {
         self.insert(Node::plain(key), value);
         self
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    pub fn get(&self, key: &str) -> Option<&Node> {
-        let is = |node: &Node| matches!(node, Node::Scalar { text, .. } if text == key);
-        self.entries.iter().find(|(known, _)| is(known)).map(|(_, value)| value)
-    }
-
-    /// The last one of two equal keys wins, as everywhere in YAML's practice.
+    /// Of two equal keys the last one wins, as in most readers of YAML.
     fn insert(&mut self, key: Node, value: Node) {
         match self.entries.iter_mut().find(|(known, _)| same_key(known, &key)) {
             Some((_, present)) => *present = value,
@@ -90,7 +80,7 @@ impl Map {
     }
 
     /// The document, without a header. An empty map is `{}`.
-    pub fn to_yaml(&self) -> String {
+    pub(crate) fn to_yaml(&self) -> String {
         emit::document(self)
     }
 }
@@ -102,11 +92,11 @@ fn same_key(one: &Node, other: &Node) -> bool {
     }
 }
 
-/// Reads a document whose root is a mapping; an empty one is an empty mapping. Aliases and `<<` are written out.
+/// Reads a document whose root is a mapping, and writes aliases and `<<` out. An empty document is an empty mapping.
 ///
 /// # Errors
 /// One line: where the YAML is broken, or why it is no mapping.
-pub fn parse(text: &str) -> Result<Map, String> {
+pub(crate) fn parse(text: &str) -> Result<Map, String> {
     match read(text).map_err(|(Broken(reason) | TooLong(reason))| reason)? {
         None => Ok(Map::default()),
         Some(Node::Map(map)) => Ok(map),
@@ -119,7 +109,7 @@ pub fn parse(text: &str) -> Result<Map, String> {
 ///
 /// # Errors
 /// One line: which limit.
-pub fn check_size(text: &str) -> Result<(), String> {
+pub(crate) fn check_size(text: &str) -> Result<(), String> {
     match read(text) {
         Err(TooLong(reason)) => Err(reason),
         Err(Broken(_)) | Ok(_) => Ok(()),
@@ -158,14 +148,14 @@ fn one_line(text: &str) -> String {
 }
 
 /// A collection that is not complete yet.
-enum Open {
+enum OpenCollection {
     List { items: Vec<Node>, tag: Option<String>, anchor: usize },
     Map { map: Map, key: Option<Node>, merged: Vec<Node>, anchor: usize },
 }
 
 #[derive(Default)]
 struct Builder {
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     anchors: HashMap<usize, (Node, Size)>,
     size: Size,
     root: Option<Node>,
@@ -180,17 +170,19 @@ impl Builder {
                 self.complete(Node::Scalar { text: text.into_owned(), plain, tag }, anchor)
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.open.push(Open::List { items: vec![], tag: tag_text(tag), anchor });
+                self.open.push(OpenCollection::List { items: vec![], tag: tag_text(tag), anchor });
                 self.count(Size { nodes: 1, bytes: 0 })
             }
             Event::MappingStart(_, anchor, tag) => {
                 let map = Map { entries: vec![], tag: tag_text(tag) };
-                self.open.push(Open::Map { map, key: None, merged: vec![], anchor });
+                self.open.push(OpenCollection::Map { map, key: None, merged: vec![], anchor });
                 self.count(Size { nodes: 1, bytes: 0 })
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List { items, tag, anchor }) => self.complete(Node::List { items, tag }, anchor),
-                Some(Open::Map { map, merged, anchor, .. }) => {
+                Some(OpenCollection::List { items, tag, anchor }) => {
+                    self.complete(Node::List { items, tag }, anchor)
+                }
+                Some(OpenCollection::Map { map, merged, anchor, .. }) => {
                     let map = with_merged(map, merged)?;
                     self.complete(Node::Map(map), anchor)
                 }
@@ -226,8 +218,8 @@ impl Builder {
         }
         match self.open.last_mut() {
             None => self.root = Some(node),
-            Some(Open::List { items, .. }) => items.push(node),
-            Some(Open::Map { map, key, merged, .. }) => match key.take() {
+            Some(OpenCollection::List { items, .. }) => items.push(node),
+            Some(OpenCollection::Map { map, key, merged, .. }) => match key.take() {
                 None if matches!(node, Node::Scalar { .. }) => *key = Some(node),
                 None => return Err(Broken("a key is a list or a mapping".to_owned())),
                 Some(Node::Scalar { text, plain: true, tag: None }) if text == "<<" => merged.push(node),
@@ -238,7 +230,7 @@ impl Builder {
     }
 }
 
-/// What `<<` brings is there unless the map itself says otherwise; of several, the first wins.
+/// Adds the entries of `<<` whose keys the map does not have; of several sources the first wins.
 fn with_merged(mut map: Map, merged: Vec<Node>) -> Result<Map, Error> {
     for node in merged {
         let sources = match node {

@@ -50,7 +50,7 @@ impl World {
             claims: read(list(self.claims)),
             quotas: read(list(self.quotas)),
             warnings: read(list(self.warnings)),
-            trouble: None,
+            error: None,
         }
     }
 }
@@ -65,7 +65,7 @@ fn warning(about: &str, reason: &str, message: &str, at: &str) -> Value {
         "involvedObject": {"name": about}, "lastTimestamp": at})
 }
 
-use Weight::{Final as FINAL, Late as LATE, Passing as PASSING};
+use CauseType::{Final as FINAL, Late as LATE, Passing as PASSING};
 
 #[rstest]
 #[case::deleting(World { vm: vm(&json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z"}})), ..World::default() },
@@ -127,17 +127,17 @@ use Weight::{Final as FINAL, Late as LATE, Passing as PASSING};
     LATE, "does not get on")]
 #[case::nothing_known(World { vm: vm(&json!({"status": {"printableStatus": "Starting"}})), ..World::default() },
     LATE, "VM shop/demo-1 does not get on (Starting), and nothing says why")]
-fn the_cause_is_named_in_one_line(#[case] world: World, #[case] weight: Weight, #[case] part: &str) {
+fn the_cause_is_named_in_one_line(#[case] world: World, #[case] cause_type: CauseType, #[case] part: &str) {
     let cause = of(&world.seen(), "shop/demo-1");
     assert!(cause.text.contains(part), "{}", cause.text);
-    assert_eq!((cause.weight, cause.text.lines().count()), (weight, 1), "{}", cause.text);
+    assert_eq!((cause.cause_type, cause.text.lines().count()), (cause_type, 1), "{}", cause.text);
 }
 
 #[test]
 fn a_vm_that_is_gone_was_deleted_and_one_that_was_never_heard_of_is_not() {
     let gone = Seen { vm: Objects::these(vec![]), ..Seen::default() };
-    assert_eq!(of(&gone, "shop/demo-1").weight, FINAL);
-    let silent = Seen { trouble: Some("no route to host".into()), ..Seen::default() };
+    assert_eq!(of(&gone, "shop/demo-1").cause_type, FINAL);
+    let silent = Seen { error: Some("no route to host".into()), ..Seen::default() };
     assert_eq!(of(&silent, "shop/demo-1"), passing("Harvester could not be asked: no route to host"));
 }
 

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 
 use crate::{
-    flags::{self, Kind},
-    options::{Given, Options},
+    flags::{self, FlagType},
+    options::{FlagValue, Options},
 };
 
 /// What the program shall do.
@@ -33,12 +33,12 @@ pub(super) fn parse(args: &[OsString], variable: impl Fn(&str) -> Option<String>
     };
     let mut options = Options::defaults();
     for name in ["swarm-host", "swarm-discovery"] {
-        options.set(name, Given::Text(String::new()));
+        options.set(name, FlagValue::Text(String::new()));
     }
-    options.set("swarm-master", Given::Switch(false));
+    options.set("swarm-master", FlagValue::Switch(false));
     for flag in &flags::ALL {
         if let Some(text) = variable(&flag.variable()).filter(|text| !text.is_empty()) {
-            options.set(flag.name, given(flag.kind, Some(text), flag.name)?);
+            options.set(flag.name, given(flag.flag_type, Some(text), flag.name)?);
         }
     }
     let mut machine = None;
@@ -53,28 +53,28 @@ pub(super) fn parse(args: &[OsString], variable: impl Fn(&str) -> Option<String>
             option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value.to_owned())));
         let known = flags::ALL.iter().find(|flag| flag.name == name);
         let flag = known.ok_or_else(|| format!("there is no flag --{name}"))?;
-        let value = match (flag.kind, value) {
-            (Kind::Switch, value) => value,
+        let value = match (flag.flag_type, value) {
+            (FlagType::Switch, value) => value,
             (_, None) => Some(args.next().ok_or_else(|| format!("--{name} needs a value"))?),
             (_, value) => value,
         };
-        options.set(flag.name, given(flag.kind, value, flag.name)?);
+        options.set(flag.name, given(flag.flag_type, value, flag.name)?);
     }
     let machine = machine.ok_or("which machine? Its name comes last, for example demo-pool1-x7k2m-9d4tq")?;
     Ok(build(machine, options))
 }
 
-fn given(kind: Kind, text: Option<String>, name: &str) -> Result<Given, String> {
-    match (kind, text) {
-        (Kind::Switch, text) => match text.as_deref() {
-            None | Some("true" | "1") => Ok(Given::Switch(true)),
-            Some("false" | "0") => Ok(Given::Switch(false)),
+fn given(flag_type: FlagType, text: Option<String>, name: &str) -> Result<FlagValue, String> {
+    match (flag_type, text) {
+        (FlagType::Switch, text) => match text.as_deref() {
+            None | Some("true" | "1") => Ok(FlagValue::Switch(true)),
+            Some("false" | "0") => Ok(FlagValue::Switch(false)),
             Some(other) => Err(format!("--{name}: {other} is neither true nor false")),
         },
-        (Kind::Number(_), Some(text)) => {
-            text.parse().map(Given::Number).map_err(|_| format!("--{name}: {text} is no number"))
+        (FlagType::Number(_), Some(text)) => {
+            text.parse().map(FlagValue::Number).map_err(|_| format!("--{name}: {text} is no number"))
         }
-        (_, text) => Ok(Given::Text(text.unwrap_or_default())),
+        (_, text) => Ok(FlagValue::Text(text.unwrap_or_default())),
     }
 }
 
@@ -105,12 +105,12 @@ mod tests {
         let Ok(Command::Render { machine, options }) = command else { panic!("{command:?}") };
         assert_eq!(machine, "demo-1");
         for (name, expected) in [
-            (flags::CPU_COUNT, Given::Number(8)),
-            (flags::MEMORY_SIZE, Given::Number(16)),
-            (flags::ENABLE_EFI, Given::Switch(true)),
-            (flags::ENABLE_TPM, Given::Switch(true)),
-            (flags::USER_DATA, Given::Text("a=b".into())),
-            (flags::SSH_PORT, Given::Number(22)),
+            (flags::CPU_COUNT, FlagValue::Number(8)),
+            (flags::MEMORY_SIZE, FlagValue::Number(16)),
+            (flags::ENABLE_EFI, FlagValue::Switch(true)),
+            (flags::ENABLE_TPM, FlagValue::Switch(true)),
+            (flags::USER_DATA, FlagValue::Text("a=b".into())),
+            (flags::SSH_PORT, FlagValue::Number(22)),
         ] {
             assert_eq!(options.get(name), Some(&expected), "{name}");
         }

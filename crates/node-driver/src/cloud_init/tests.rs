@@ -17,8 +17,8 @@ runcmd:
 
 fn build(theirs: &str, last: &str) -> Result<CloudInit, String> {
     let keys = ["ssh-rsa AAAA\n".to_owned()];
-    let ours = Ours { ssh_user: "opensuse", public_keys: &keys, ..Ours::default() };
-    CloudInit::build(&ours, theirs, last, "")
+    let login = Login { ssh_user: "opensuse", public_keys: &keys, ..Login::default() };
+    CloudInit::build(&login, theirs, last, "")
 }
 
 fn user_data(theirs: &str, last: &str) -> String {
@@ -68,8 +68,8 @@ fn a_template_stays_one() {
 #[test]
 fn a_password_opens_login_by_password_and_the_users_own_list_of_keys_is_appended() {
     let keys = ["ssh-rsa AAAA\n".to_owned()];
-    let ours = Ours { ssh_user: "opensuse", password: "007", public_keys: &keys, docker_group: false };
-    let built = CloudInit::build(&ours, "ssh_authorized_keys: [ssh-ed25519 BBBB]", "", "").unwrap();
+    let login = Login { ssh_user: "opensuse", password: "007", public_keys: &keys, docker_group: false };
+    let built = CloudInit::build(&login, "ssh_authorized_keys: [ssh-ed25519 BBBB]", "", "").unwrap();
     let expected = "#cloud-config\nuser: \"opensuse\"\npassword: \"007\"\nchpasswd:\n  expire: false\nssh_pwauth: true\n\
             ssh_authorized_keys:\n  - \"ssh-rsa AAAA\"\n  - ssh-ed25519 BBBB\n";
     assert_eq!(built.user_data.0, expected);
@@ -78,8 +78,8 @@ fn a_password_opens_login_by_password_and_the_users_own_list_of_keys_is_appended
 #[test]
 fn a_hand_made_configuration_may_ask_for_a_docker_user() {
     let keys = ["ssh-rsa AAAA".to_owned()];
-    let ours = Ours { ssh_user: "core", public_keys: &keys, docker_group: true, ..Ours::default() };
-    let text = CloudInit::build(&ours, "", "", "").unwrap().user_data.0;
+    let login = Login { ssh_user: "core", public_keys: &keys, docker_group: true, ..Login::default() };
+    let text = CloudInit::build(&login, "", "", "").unwrap().user_data.0;
     assert!(text.contains("groups:\n  - \"docker\"\nusers:\n  - name: \"core\"\n"), "{text}");
     assert!(!text.starts_with("#cloud-config\nssh_authorized_keys"), "{text}");
 }
@@ -117,8 +117,8 @@ fn what_cannot_be_carried_out_is_refused(#[case] theirs: &str, #[case] part: &st
 
 #[test]
 fn what_the_driver_overrides_is_told() {
-    let ours = Ours { ssh_user: "a", password: "b", ..Ours::default() };
-    let built = CloudInit::build(&ours, "chpasswd: [x]", "", "").unwrap();
+    let login = Login { ssh_user: "a", password: "b", ..Login::default() };
+    let built = CloudInit::build(&login, "chpasswd: [x]", "", "").unwrap();
     assert_eq!(built.notes, ["user data: chpasswd is not used, the driver sets it to something else"]);
 }
 
@@ -135,6 +135,6 @@ fn the_agents_user_data_is_good_user_data() {
 #[case::just_fits(0, 2048, false)]
 fn long_texts_go_into_a_secret(#[case] user: usize, #[case] network: usize, #[case] expected: bool) {
     let theirs = format!("a: {}\n", "x".repeat(user));
-    let built = CloudInit::build(&Ours::default(), &theirs, "", &"n".repeat(network)).unwrap();
+    let built = CloudInit::build(&Login::default(), &theirs, "", &"n".repeat(network)).unwrap();
     assert_eq!(built.needs_secret(), expected);
 }

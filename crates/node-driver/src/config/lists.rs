@@ -20,7 +20,7 @@ pub struct Disk {
     pub storage_class_name: String,
     /// GiB.
     pub size: i64,
-    /// Place in the boot order; 0 for none.
+    /// Position in the boot order; 0 for none.
     pub boot_order: i64,
     /// Empty for virtio.
     pub bus: String,
@@ -92,8 +92,7 @@ const KEYS: [&str; 15] = [
     "deviceName",
 ];
 
-/// The value as Go reads it: the keys above in the letter case that we expect, for which Go does not care, and without
-/// members that are null, which change nothing there.
+/// Normalises JSON as Go reads it: known keys in the letter case above, and no members that are null.
 pub(super) fn as_go_reads(value: Value) -> Value {
     match value {
         Value::Object(fields) => {

@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::options::Given;
+use crate::options::FlagValue;
 
 fn stored(config: &Config) -> Value {
     serde_json::from_slice(&config.to_json()).unwrap()
@@ -100,10 +100,10 @@ fn a_value_of_another_type_changes_nothing_and_is_named() {
 fn what_was_written_is_read_back_equal() {
     let mut config = Config { machine_name: "demo-1".into(), ..Config::default() };
     let mut options = Options::defaults();
-    options.set(flags::VM_LABELS, Given::Text(r#"{"size":"large","Type":"x"}"#.into()));
+    options.set(flags::VM_LABELS, FlagValue::Text(r#"{"size":"large","Type":"x"}"#.into()));
     options.set(
         flags::HOST_DEVICE_INFO,
-        Given::Text(r#"{"hostDevices":[{"name":"a","deviceName":"b"}]}"#.into()),
+        FlagValue::Text(r#"{"hostDevices":[{"name":"a","deviceName":"b"}]}"#.into()),
     );
     config.take(&options).unwrap();
     let mut back = Config::default();
@@ -131,9 +131,9 @@ fn options_become_what_upstream_stores() {
 #[test]
 fn all_json_that_cannot_be_read_is_named_at_once() {
     let mut options = Options::defaults();
-    options.set(flags::DISK_INFO, Given::Text("{".into()));
-    options.set(flags::NETWORK_INFO, Given::Text(r#"{"interfaces":3}"#.into()));
-    options.set(flags::VGPU_INFO, Given::Text(r#"{"vGPURequests":[{"name":1}]}"#.into()));
+    options.set(flags::DISK_INFO, FlagValue::Text("{".into()));
+    options.set(flags::NETWORK_INFO, FlagValue::Text(r#"{"interfaces":3}"#.into()));
+    options.set(flags::VGPU_INFO, FlagValue::Text(r#"{"vGPURequests":[{"name":1}]}"#.into()));
     let before = Config::default();
     let mut config = before.clone();
     let faults = config.take(&options).unwrap_err();
@@ -145,13 +145,13 @@ fn all_json_that_cannot_be_read_is_named_at_once() {
 fn null_changes_nothing_as_in_go() {
     let mut options = Options::defaults();
     let disks = r#"{"disks":[{"imageName":"default/leap","storageClassName":null,"size":10}]}"#;
-    options.set(flags::DISK_INFO, Given::Text(disks.into()));
+    options.set(flags::DISK_INFO, FlagValue::Text(disks.into()));
     let nics = r#"{"interfaces":[{"networkName":"default/vlan1","macAddress":null}]}"#;
-    options.set(flags::NETWORK_INFO, Given::Text(nics.into()));
-    options.set(flags::VGPU_INFO, Given::Text(r#"{"vGPURequests":null}"#.into()));
-    options.set(flags::HOST_DEVICE_INFO, Given::Text("null".into()));
-    options.set(flags::VM_LABELS, Given::Text("null".into()));
-    options.set(flags::VM_AFFINITY, Given::Text("bnVsbA==".into()));
+    options.set(flags::NETWORK_INFO, FlagValue::Text(nics.into()));
+    options.set(flags::VGPU_INFO, FlagValue::Text(r#"{"vGPURequests":null}"#.into()));
+    options.set(flags::HOST_DEVICE_INFO, FlagValue::Text("null".into()));
+    options.set(flags::VM_LABELS, FlagValue::Text("null".into()));
+    options.set(flags::VM_AFFINITY, FlagValue::Text("bnVsbA==".into()));
     let mut config = Config::default();
     config.take(&options).unwrap();
     let disk = Disk { image_name: "default/leap".into(), size: 10, ..Disk::default() };

@@ -1,12 +1,12 @@
-//! The calls on a machine that exists: state, address, start, stop, kill, restart.
+//! Calls on a machine that exists: state, address, start, stop, kill, restart.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use kube::ResourceExt as _;
 
-use super::{Driver, Error, again};
+use super::{Driver, Error, retried};
 use crate::{
     address,
-    host::{self, Host, Order, follow::Start},
+    harvester::{self, Harvester, VmAction, follow::Start},
     machine::TIMEOUT,
     wait::Goal,
 };
@@ -22,19 +22,20 @@ pub enum State {
     Error = 7,
 }
 
-/// The words that rancher-machine shows as an empty column.
+/// rancher-machine shows an empty column for exactly this text.
 const NOT_RUNNING: &str = "Host is not running";
 
 impl Driver {
     /// `GetState`.
     ///
     /// # Errors
-    /// Also where the VM is absent: the text says `not found` then and only then, which rancher-machine looks for.
+    /// The VM cannot be read, or is absent. Only for an absent VM the text says `not found`, which rancher-machine takes
+    /// for that.
     pub async fn state(&self) -> Result<State, Error> {
-        let (host, place) = self.host()?;
-        let (vm, instance) = futures::join!(host.vm(&place.machine), host.instance(&place.machine));
+        let (harvester, vm_ref) = self.harvester()?;
+        let (vm, instance) = futures::join!(harvester.vm(&vm_ref.name), harvester.instance(&vm_ref.name));
         let Some(vm) = vm? else {
-            return Err(Error(format!("VM {place} not found")));
+            return Err(Error(format!("VM {vm_ref} not found")));
         };
         let status = vm.status.map(|status| status.printable_status).unwrap_or_default();
         Ok(state_of(&status, instance?.as_ref()))
@@ -43,12 +44,12 @@ impl Driver {
     /// `GetIP` and `GetSSHHostname`.
     ///
     /// # Errors
-    /// Where the machine does not run or has no IPv4 address.
+    /// The machine does not run, or it has no IPv4 address.
     pub async fn ip(&self) -> Result<String, Error> {
-        let (host, place) = self.host()?;
-        let (vm, instance) = futures::join!(host.vm(&place.machine), host.instance(&place.machine));
+        let (harvester, vm_ref) = self.harvester()?;
+        let (vm, instance) = futures::join!(harvester.vm(&vm_ref.name), harvester.instance(&vm_ref.name));
         let Some(vm) = vm? else {
-            return Err(Error(format!("VM {place} not found")));
+            return Err(Error(format!("VM {vm_ref} not found")));
         };
         let status = vm.status.map(|status| status.printable_status).unwrap_or_default();
         let instance = instance?;
@@ -58,7 +59,7 @@ impl Driver {
         let address = address::of(instance);
         address
             .map(|address| address.to_string())
-            .ok_or_else(|| Error(format!("VM {place} has no IPv4 address yet")))
+            .ok_or_else(|| Error(format!("VM {vm_ref} has no IPv4 address yet")))
     }
 
     /// `GetURL`.
@@ -74,66 +75,71 @@ impl Driver {
     /// # Errors
     /// Why the machine is not up.
     pub async fn start(&self) -> Result<(), Error> {
-        self.change(Order::Start, Goal::Up { not: None }).await
+        self.change(VmAction::Start, Goal::Up { not: None }).await
     }
 
-    /// `Stop`: the guest shuts down.
+    /// `Stop`: asks the guest to shut down.
     ///
     /// # Errors
     /// Why the machine still runs.
     pub async fn stop(&self) -> Result<(), Error> {
-        self.change(Order::Stop, Goal::Stopped).await
+        self.change(VmAction::Stop, Goal::Stopped).await
     }
 
-    /// `Kill`: the guest gets no time.
+    /// `Kill`: stops the VM without a grace period.
     ///
     /// # Errors
     /// Why the machine still runs.
     pub async fn kill(&self) -> Result<(), Error> {
-        self.change(Order::Kill, Goal::Stopped).await
+        self.change(VmAction::Kill, Goal::Stopped).await
     }
 
     /// `Restart`.
     ///
     /// # Errors
-    /// Where nothing runs, or why the machine is not up again.
+    /// No instance runs, or why the machine is not up again.
     pub async fn restart(&self) -> Result<(), Error> {
-        let (host, place) = self.host()?;
-        let running = host.instance(&place.machine).await?;
+        let (harvester, vm_ref) = self.harvester()?;
+        let running = harvester.instance(&vm_ref.name).await?;
         let old = running.and_then(|instance| instance.uid());
-        let old = old.ok_or_else(|| Error(format!("VM {place} does not run: start it")))?;
-        self.change(Order::Restart, Goal::Up { not: Some(old) }).await
+        let old = old.ok_or_else(|| Error(format!("VM {vm_ref} does not run: start it")))?;
+        self.change(VmAction::Restart, Goal::Up { not: Some(old) }).await
     }
 
-    /// Orders a change and waits for it.
-    async fn change(&self, order: Order, goal: Goal) -> Result<(), Error> {
-        let (host, place) = self.host()?;
-        if order == Order::Restart {
-            host.order(&place.machine, order).await?;
+    /// Requests an action and waits for its effect.
+    async fn change(&self, action: VmAction, goal: Goal) -> Result<(), Error> {
+        let (harvester, vm_ref) = self.harvester()?;
+        if action == VmAction::Restart {
+            harvester.act(&vm_ref.name, action).await?;
         } else {
-            again(|| order_unless_late(&host, &place.machine, order, &goal)).await?;
+            retried(|| act_unless_late(&harvester, &vm_ref.name, action, &goal)).await?;
         }
-        let reached = self.wait(&host, &place, goal, TIMEOUT, Start::Read).await;
-        if let Some(address) = reached.map_err(|cause| Error::calm(&cause))? {
+        let reached = self.wait(&harvester, &vm_ref, goal, TIMEOUT, Start::Read).await;
+        if let Some(address) = reached.map_err(|cause| Error::mask_not_found(&cause))? {
             self.locked().ip_address = address.to_string();
         }
         Ok(())
     }
 }
 
-/// Gives an order. One that comes too late, because the VM is there already or on its way, is no failure
-/// (pitfalls-node-driver.md B23). KubeVirt answers it with 409, but also one that lost a race with another writer, and one
-/// that the VM's state forbids: those are failures, and the first of them passes.
-async fn order_unless_late(host: &Host, machine: &str, order: Order, goal: &Goal) -> Result<(), host::Error> {
-    let Err(refusal) = host.order(machine, order).await else { return Ok(()) };
+/// Requests an action. KubeVirt answers 409 where the VM is in the wanted state or on its way to it, which is no failure
+/// (pitfalls-node-driver.md B23). It answers 409 also where another writer was quicker, which passes, and where the VM's
+/// state forbids the action, which does not.
+async fn act_unless_late(
+    harvester: &Harvester,
+    machine: &str,
+    action: VmAction,
+    goal: &Goal,
+) -> Result<(), harvester::Error> {
+    let Err(refusal) = harvester.act(machine, action).await else { return Ok(()) };
     if !refusal.is_taken() {
         return Err(refusal);
     }
-    let (vm, instance) = futures::try_join!(host.vm(machine), host.instance(machine))?;
+    let (vm, instance) = futures::try_join!(harvester.vm(machine), harvester.instance(machine))?;
     if heads_for(goal, vm.as_ref(), instance.as_ref()) { Ok(()) } else { Err(refusal) }
 }
 
-/// Whether a VM has reached the goal or gets there by itself.
+/// Whether a VM has reached the goal or reaches it without another request.
 fn heads_for(goal: &Goal, vm: Option<&VirtualMachine>, instance: Option<&VirtualMachineInstance>) -> bool {
     let status = vm.and_then(|vm| vm.status.as_ref());
     let requests = status.and_then(|status| status.rest.get("stateChangeRequests")?.as_array());
@@ -150,7 +156,7 @@ fn heads_for(goal: &Goal, vm: Option<&VirtualMachine>, instance: Option<&Virtual
     }
 }
 
-/// The state by the phase of the instance, and by KubeVirt's own word for the VM where an ended instance lingers
+/// The phase of the instance decides. Where an ended instance lingers, the VM's `printableStatus` does
 /// (pitfalls-node-driver.md B27).
 fn state_of(printable: &str, instance: Option<&VirtualMachineInstance>) -> State {
     let phase = instance.map(|instance| instance.status.as_ref().map_or("", |status| status.phase.as_str()));

@@ -1,38 +1,39 @@
-//! `Create`: key files, VM, Secret, and then waiting until the machine has an address.
+//! `Create` writes the key files, creates the VM and its Secret, and waits until the machine has an address.
 //!
-//! Each object carries what an attempt needs that comes after a cut-off one: the VM the hash of its inputs, the Secret
-//! its VM. What fails after something was made is taken back before the call is answered, since the process ends then.
+//! A later attempt recognises the objects of one that was killed: the VM carries the hash of its inputs, the Secret its
+//! owner. A failed attempt deletes the objects that it created before it answers, because the process ends then.
 
 use std::{net::Ipv4Addr, path::Path, time::Duration};
 
 use harvester_api::VirtualMachine;
 use kube::ResourceExt as _;
 
-use super::{Driver, Error, Place, again};
+use super::{Driver, Error, retried};
 use crate::{
-    cloud_init::{CloudInit, Ours},
-    host::{Host, follow::Start},
+    cloud_init::{CloudInit, Login},
+    harvester::{Harvester, follow::Start},
     machine::Machine,
-    objects::{self, Circumstances, GpuPlace, InputHash},
+    objects::{self, GpuPlace, InputHash, Resolved},
     ownership::{self, Ownership},
+    reference::Reference,
     ssh_key,
     wait::{self, Goal},
 };
 
-/// How long taking back may take: Rancher's pod has more to do.
+/// Limit for the deletion after a failure. The job of Rancher waits for it.
 const UNDO_LIMIT: Duration = Duration::from_secs(120);
-/// A VM of an earlier attempt may need the whole time again; this only guards the loop of making one.
+/// How often one object is posted.
 const ATTEMPTS: usize = 3;
 
 /// The VM that the machine is made of, and whether this attempt made it.
-struct Found {
+struct EnsuredVm {
     vm: VirtualMachine,
     made_here: bool,
 }
 
-/// What this attempt has made so far, in its order.
+/// The objects that this attempt has created so far.
 #[derive(Default)]
-struct Made {
+struct Created {
     /// UID and claims of the VM.
     vm: Option<(String, Vec<String>)>,
     /// UID of the Secret.
@@ -43,8 +44,8 @@ impl Driver {
     /// `Create`.
     ///
     /// # Errors
-    /// Why the machine is not up; the cause stands at the end. What this attempt had made is gone again then, or the text
-    /// says what is left.
+    /// Why the machine is not up; the text ends with the cause. This attempt has deleted the objects that it created, or
+    /// the text names those that are left.
     pub async fn create(&self) -> Result<(), Error> {
         let config = self.config();
         let machine = Machine::check(&config).map_err(|faults| Error(faults.join("; ")))?;
@@ -54,7 +55,7 @@ impl Driver {
             None => self.prepare(&machine).await.map_err(|faults| Error(faults.join("; ")))?,
         };
         self.store_findings(&prepared);
-        let (host, place) = self.host()?;
+        let (harvester, vm_ref) = self.harvester()?;
         let keys = Keys::put(&machine, prepared.key, &config.machine_folder(), prepared.key_pair.as_ref())
             .await
             .map_err(Error)?;
@@ -63,32 +64,32 @@ impl Driver {
             config.ssh_key_path = ssh_key::path(&config.machine_folder()).display().to_string();
             config.ssh_public_key.clone_from(&keys.stored_public);
         }
-        let ours = Ours {
+        let login = Login {
             ssh_user: &machine.ssh_user,
             password: &machine.ssh_password.0,
             public_keys: &keys.public,
             docker_group: machine.docker_group,
         };
         let cloud_init =
-            CloudInit::build(&ours, &machine.user_data.0, &prepared.last, &machine.network_data.0)
+            CloudInit::build(&login, &machine.user_data.0, &prepared.last, &machine.network_data.0)
                 .map_err(Error)?;
         for note in &cloud_init.notes {
-            self.parts.say.line(note);
+            self.dependencies.output.line(note);
         }
-        let by = self.circumstances(
+        let resolved = self.resolved(
             &machine,
             &prepared.server_version.value,
             prepared.classes,
             InputHash::of(&machine, &prepared.last, &keys.private),
         );
-        let mut made = Made::default();
-        match self.bring_up(&host, &place, &machine, &cloud_init, &by, &mut made).await {
+        let mut made = Created::default();
+        match self.bring_up(&harvester, &vm_ref, &machine, &cloud_init, &resolved, &mut made).await {
             Ok(address) => {
                 self.locked().ip_address = address.to_string();
                 Ok(())
             }
             Err(cause) => {
-                let left = self.take_back(&host, &place, &machine, made).await;
+                let left = self.take_back(&harvester, &vm_ref, &machine, made).await;
                 Err(Error(
                     left.map_or(cause.clone(), |left| format!("{left}; and the reason for all: {cause}")),
                 ))
@@ -96,15 +97,15 @@ impl Driver {
         }
     }
 
-    fn circumstances(
+    fn resolved(
         &self,
         machine: &Machine,
         server_version: &str,
         classes: std::collections::BTreeMap<String, String>,
         inputs: InputHash,
-    ) -> Circumstances {
+    ) -> Resolved {
         let mut random = self.random.lock().expect("no panic while drawing");
-        Circumstances {
+        Resolved {
             classes,
             gpus: GpuPlace::of(server_version),
             suffixes: machine.disks.iter().map(|_| objects::suffix(&mut random)).collect(),
@@ -115,46 +116,54 @@ impl Driver {
 
     async fn bring_up(
         &self,
-        host: &Host,
-        place: &Place,
+        harvester: &Harvester,
+        vm_ref: &Reference,
         machine: &Machine,
         cloud_init: &CloudInit,
-        by: &Circumstances,
-        made: &mut Made,
+        resolved: &Resolved,
+        made: &mut Created,
     ) -> Result<Ipv4Addr, String> {
-        let wanted = objects::virtual_machine(machine, cloud_init, by);
-        let Found { vm, made_here } = make_vm(host, place, &wanted, by).await?;
+        let wanted = objects::virtual_machine(machine, cloud_init, resolved);
+        let EnsuredVm { vm, made_here } = make_vm(harvester, vm_ref, &wanted, resolved).await?;
         let uid = vm.uid().unwrap_or_default();
         self.locked().vm_uid.clone_from(&uid);
         if made_here {
             made.vm = Some((uid.clone(), wait::claim_names(&vm, |_| true)));
         } else {
-            self.parts.say.line(&format!("going on with VM {place}, which an earlier attempt has made"));
+            self.dependencies
+                .output
+                .line(&format!("going on with VM {vm_ref}, which an earlier attempt has made"));
         }
         if cloud_init.needs_secret() {
             let wanted = objects::secret(machine, cloud_init, &uid);
-            made.secret = make_secret(host, place, &machine.secret_name(), &wanted, &uid).await?;
+            made.secret = make_secret(harvester, vm_ref, &machine.secret_name(), &wanted, &uid).await?;
         }
         let start = if made_here { Start::Watch } else { Start::Read };
         let goal = Goal::Up { not: None };
-        let address = self.wait(host, place, goal, machine.timeout, start).await?;
+        let address = self.wait(harvester, vm_ref, goal, machine.timeout, start).await?;
         address.ok_or_else(|| "the machine is up without an address".to_owned())
     }
 
-    /// Takes back what this attempt made; says what could not be taken back.
-    async fn take_back(&self, host: &Host, place: &Place, machine: &Machine, made: Made) -> Option<String> {
-        let Made { vm, secret } = made;
+    /// Deletes the objects that this attempt created. The answer names those that are left.
+    async fn take_back(
+        &self,
+        harvester: &Harvester,
+        vm_ref: &Reference,
+        machine: &Machine,
+        made: Created,
+    ) -> Option<String> {
+        let Created { vm, secret } = made;
         let mut left = vec![];
         if let Some((uid, claims)) = vm {
-            self.parts.say.line(&format!("taking VM {place} back"));
-            let ended = self.end(host, place, &uid, &claims, UNDO_LIMIT).await;
+            self.dependencies.output.line(&format!("taking VM {vm_ref} back"));
+            let ended = self.delete_vm_with_claims(harvester, vm_ref, &uid, &claims, UNDO_LIMIT).await;
             left.extend(
                 ended.err().map(|why| format!("remove the machine to end what is left of it ({why})")),
             );
         }
         if let Some(uid) = secret {
             let name = machine.secret_name();
-            let deleted = again(|| host.delete_secret(&name, &uid)).await;
+            let deleted = retried(|| harvester.delete_secret(&name, &uid)).await;
             left.extend(deleted.err().map(|error| format!("Secret {name} is left ({error})")));
         }
         (!left.is_empty()).then(|| left.join("; "))
@@ -164,9 +173,9 @@ impl Driver {
 /// The keys of a machine, as they are in its folder.
 struct Keys {
     private: String,
-    /// What may log in.
+    /// Public keys that may log in.
     public: Vec<String>,
-    /// What is stored as the machine's public key.
+    /// The key that rancher-machine stores as the machine's.
     stored_public: String,
 }
 
@@ -195,40 +204,41 @@ impl Keys {
     }
 }
 
-/// Makes the VM, or finds one to go on with. An answer that was lost, and a name that is taken, are decided by looking.
+/// Creates the VM, or finds the one of an earlier attempt. It reads the VM where an answer was lost, and where the name is
+/// taken.
 async fn make_vm(
-    host: &Host,
-    place: &Place,
+    harvester: &Harvester,
+    vm_ref: &Reference,
     wanted: &serde_json::Value,
-    by: &Circumstances,
-) -> Result<Found, String> {
+    resolved: &Resolved,
+) -> Result<EnsuredVm, String> {
     let mut last = String::new();
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        let error = match host.create_vm(wanted).await {
-            Ok(vm) => return Ok(Found { vm, made_here: true }),
+        let error = match harvester.create_vm(wanted).await {
+            Ok(vm) => return Ok(EnsuredVm { vm, made_here: true }),
             Err(error) if error.is_taken() || error.is_passing() => error,
             Err(error) => return Err(error.to_string()),
         };
         last = error.to_string();
-        let there = again(|| host.vm(&place.machine)).await.map_err(|error| error.to_string())?;
+        let there = retried(|| harvester.vm(&vm_ref.name)).await.map_err(|error| error.to_string())?;
         let Some(vm) = there else { continue };
-        let ownership = ownership::of(&vm, Some(&by.inputs), Some(&by.attempt));
-        return match ownership::refusal(&ownership, &place.to_string()) {
+        let ownership = ownership::of(&vm, Some(&resolved.inputs), Some(&resolved.attempt));
+        return match ownership::refusal(&ownership, &vm_ref.to_string()) {
             Some(refusal) => Err(refusal),
-            None => Ok(Found { vm, made_here: ownership == Ownership::Made }),
+            None => Ok(EnsuredVm { vm, made_here: ownership == Ownership::ThisAttempt }),
         };
     }
     Err(last)
 }
 
-/// Makes the Secret of a VM; the answer is its UID, if this attempt made it. One of an earlier VM of this name gives
-/// way.
+/// Creates the Secret of a VM and replaces the one of an earlier VM of this name. The answer is its UID, if this attempt
+/// created it.
 async fn make_secret(
-    host: &Host,
-    place: &Place,
+    harvester: &Harvester,
+    vm_ref: &Reference,
     name: &str,
     wanted: &serde_json::Value,
     vm: &str,
@@ -238,22 +248,22 @@ async fn make_secret(
         if attempt > 0 {
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
-        let error = match host.create_secret(wanted).await {
+        let error = match harvester.create_secret(wanted).await {
             Ok(made) => return Ok(made.uid()),
             Err(error) if error.is_taken() || error.is_passing() => error,
             Err(error) => return Err(error.to_string()),
         };
         last = error.to_string();
-        let text = |error: crate::host::Error| error.to_string();
-        let Some(there) = again(|| host.secret(name)).await.map_err(text)? else { continue };
+        let text = |error: crate::harvester::Error| error.to_string();
+        let Some(there) = retried(|| harvester.secret(name)).await.map_err(text)? else { continue };
         if there.owner_references().iter().any(|owner| owner.uid == vm) {
             return Ok(None);
         }
-        if !ownership::is_secret_of(&there, &place.machine) {
+        if !ownership::is_secret_of(&there, &vm_ref.name) {
             return Err(format!("{last}: delete it or choose another name for the machine"));
         }
         let uid = there.uid().unwrap_or_default();
-        again(|| host.delete_secret(name, &uid)).await.map_err(text)?;
+        retried(|| harvester.delete_secret(name, &uid)).await.map_err(text)?;
     }
     Err(last)
 }

@@ -1,5 +1,5 @@
-//! `PreCreateCheck`: everything that can be known before a VM is made, asked at once and answered with everything that
-//! is wrong. It writes nothing, neither to Harvester nor to disk: after a failure nobody would clean up.
+//! `PreCreateCheck` asks Harvester everything that can be known before the VM is created, all at once, and reports all
+//! faults together. It writes nothing, neither to Harvester nor to disk: after its failure rancher-machine removes nothing.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,10 +10,10 @@ use cloud_config::{
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use tokio::task::JoinHandle;
 
-use super::{Driver, Error, Place};
+use super::{Driver, Error};
 use crate::{
-    cloud_init::{CloudInit, Ours},
-    host::{Host, ServerVersion},
+    cloud_init::{CloudInit, Login},
+    harvester::{Harvester, ServerVersion},
     machine::{Machine, Source},
     objects::InputHash,
     ownership,
@@ -23,10 +23,10 @@ use crate::{
 
 mod inventory;
 
-/// The first releases had other objects.
+/// Harvester 0.1 had other objects.
 const TOO_OLD: &str = "v0.1.0";
 
-/// What `PreCreateCheck` found out, for `Create`.
+/// Findings of `PreCreateCheck` that `Create` uses.
 pub(super) struct Prepared {
     pub(super) server_version: ServerVersion,
     /// Address of Harvester's API.
@@ -37,20 +37,20 @@ pub(super) struct Prepared {
     pub(super) key_pair: Option<String>,
     /// rancher-machine's user data.
     pub(super) last: String,
-    /// A key in the making, where none is there.
+    /// The key that is being generated, where none is stored.
     pub(super) key: Option<JoinHandle<KeyPair>>,
 }
 
-/// What one question came to.
+/// Result of one question to Harvester.
 #[derive(Default)]
-struct Answer {
+struct Finding {
     faults: Vec<String>,
     notes: Vec<String>,
     class: Option<(String, String)>,
     key_pair: Option<String>,
 }
 
-impl Answer {
+impl Finding {
     fn fault(text: String) -> Self {
         Self { faults: vec![text], ..Self::default() }
     }
@@ -60,7 +60,7 @@ impl Driver {
     /// `PreCreateCheck`.
     ///
     /// # Errors
-    /// Everything that stands against making the machine, in one line.
+    /// All reasons why the machine cannot be created, in one line.
     pub async fn pre_create_check(&self) -> Result<(), Error> {
         let faults = |faults: Vec<String>| Error::in_quotes(&faults.join("; "));
         let config = self.config();
@@ -94,24 +94,24 @@ impl Driver {
         };
         let inputs = stored_key(machine, &folder)?.map(|key| InputHash::of(machine, &last, &key));
         let placeholder = ["ssh-rsa AAAA".to_owned()];
-        let ours = Ours { ssh_user: &machine.ssh_user, public_keys: &placeholder, ..Ours::default() };
-        CloudInit::build(&ours, &machine.user_data.0, &last, &machine.network_data.0)
+        let login = Login { ssh_user: &machine.ssh_user, public_keys: &placeholder, ..Login::default() };
+        CloudInit::build(&login, &machine.user_data.0, &last, &machine.network_data.0)
             .map_err(|fault| vec![fault])?;
 
         let one = |error: Error| vec![error.to_string()];
-        let (host, place) = self.host().map_err(one)?;
+        let (harvester, vm_ref) = self.harvester().map_err(one)?;
         let expiry = self.opened().as_mut().and_then(|open| open.expiry.take());
-        let make_key = self.parts.make_key;
+        let make_key = self.dependencies.make_key;
         let key = (machine.private_key.is_none() && inputs.is_none())
             .then(|| tokio::task::spawn_blocking(make_key));
         // alone and first: if this fails, everything would
-        let server_version = host.server_version().await.map_err(|error| vec![error.to_string()])?;
+        let server_version = harvester.server_version().await.map_err(|error| vec![error.to_string()])?;
         if server_version.value.starts_with(TOO_OLD) {
             let version = &server_version.value;
             return Err(vec![format!("Harvester {version} is too old for this driver")]);
         }
-        let (mut found, mut classes) = (Answer::default(), BTreeMap::new());
-        for answer in join_all(self.questions(&host, &place, machine, inputs, expiry)).await {
+        let (mut found, mut classes) = (Finding::default(), BTreeMap::new());
+        for answer in join_all(self.questions(&harvester, &vm_ref, machine, inputs, expiry)).await {
             found.faults.extend(answer.faults);
             found.notes.extend(answer.notes);
             found.key_pair = found.key_pair.or(answer.key_pair);
@@ -123,26 +123,26 @@ impl Driver {
             return Err(found.faults);
         }
         for note in found.notes {
-            self.parts.say.line(&note);
+            self.dependencies.output.line(&note);
         }
-        let server = host.server().to_owned();
+        let server = harvester.server().to_owned();
         Ok(Prepared { server_version, server, classes, key_pair: found.key_pair, last, key })
     }
 
-    /// Everything that is asked of Harvester, to be asked at once.
+    /// All questions to Harvester, for the caller to send at once.
     fn questions<'a>(
         &self,
-        host: &'a Host,
-        place: &'a Place,
+        harvester: &'a Harvester,
+        vm_ref: &'a Reference,
         machine: &'a Machine,
         inputs: Option<InputHash>,
         expiry: Option<BoxFuture<'static, Expiry>>,
-    ) -> Vec<BoxFuture<'a, Answer>> {
-        let now = (self.parts.now)();
+    ) -> Vec<BoxFuture<'a, Finding>> {
+        let now = (self.dependencies.now)();
         let mut questions = vec![
-            namespace_is_there(host, place).boxed(),
-            name_is_free(host, place, inputs).boxed(),
-            rights(host, place).boxed(),
+            namespace_is_there(harvester, vm_ref).boxed(),
+            name_is_free(harvester, vm_ref, inputs).boxed(),
+            rights(harvester, vm_ref).boxed(),
         ];
         if let Some(expiry) = expiry {
             questions.push(async move { lasts(&expiry.await, now) }.boxed());
@@ -156,18 +156,18 @@ impl Driver {
                 _ => {}
             }
         }
-        questions.extend(images.into_iter().map(|at| inventory::image(host, machine, at).boxed()));
-        questions.extend(classes.into_iter().map(|name| inventory::storage_class(host, name).boxed()));
+        questions.extend(images.into_iter().map(|at| inventory::image(harvester, machine, at).boxed()));
+        questions.extend(classes.into_iter().map(|name| inventory::storage_class(harvester, name).boxed()));
         let mut networks: Vec<&Reference> = vec![];
         for nic in &machine.nics {
             if !networks.contains(&&nic.network) {
                 networks.push(&nic.network);
             }
         }
-        questions.extend(networks.into_iter().map(|at| inventory::network(host, at).boxed()));
-        questions.extend(machine.key_pair.iter().map(|(at, _)| inventory::key_pair(host, at).boxed()));
+        questions.extend(networks.into_iter().map(|at| inventory::network(harvester, at).boxed()));
+        questions.extend(machine.key_pair.iter().map(|(at, _)| inventory::key_pair(harvester, at).boxed()));
         if !(machine.gpus.is_empty() && machine.host_devices.is_empty()) {
-            questions.push(inventory::devices(host, machine).boxed());
+            questions.push(inventory::devices(harvester, machine).boxed());
         }
         questions
     }
@@ -184,53 +184,54 @@ pub(super) fn stored_key(machine: &Machine, folder: &Path) -> Result<Option<Stri
     }
 }
 
-async fn namespace_is_there(host: &Host, place: &Place) -> Answer {
-    if host.has_namespace().await {
-        return Answer::default();
+async fn namespace_is_there(harvester: &Harvester, vm_ref: &Reference) -> Finding {
+    if harvester.has_namespace().await {
+        return Finding::default();
     }
-    let namespace = &place.namespace;
-    Answer::fault(format!(
+    let namespace = &vm_ref.namespace;
+    Finding::fault(format!(
         "namespace {namespace} does not exist in Harvester: make it, or set harvester-vm-namespace"
     ))
 }
 
-async fn name_is_free(host: &Host, place: &Place, inputs: Option<InputHash>) -> Answer {
-    match host.vm(&place.machine).await {
-        Ok(None) => Answer::default(),
+async fn name_is_free(harvester: &Harvester, vm_ref: &Reference, inputs: Option<InputHash>) -> Finding {
+    match harvester.vm(&vm_ref.name).await {
+        Ok(None) => Finding::default(),
         Ok(Some(vm)) => {
-            let refusal = ownership::refusal(&ownership::of(&vm, inputs.as_ref(), None), &place.to_string());
-            refusal.map_or_else(Answer::default, Answer::fault)
+            let refusal = ownership::refusal(&ownership::of(&vm, inputs.as_ref(), None), &vm_ref.to_string());
+            refusal.map_or_else(Finding::default, Finding::fault)
         }
         // pitfalls-node-driver.md B4: upstream takes every error for a free name
-        Err(error) => Answer::fault(error.to_string()),
+        Err(error) => Finding::fault(error.to_string()),
     }
 }
 
-async fn rights(host: &Host, place: &Place) -> Answer {
-    let missing = permissions::missing(&host.client(), &place.namespace, &permissions::NODE_DRIVER).await;
+async fn rights(harvester: &Harvester, vm_ref: &Reference) -> Finding {
+    let missing =
+        permissions::missing(&harvester.client(), &vm_ref.namespace, &permissions::NODE_DRIVER).await;
     let faults = missing.iter().map(|Permission { verb, group, resource, .. }| {
         let kind = if group.is_empty() { (*resource).to_owned() } else { format!("{resource}.{group}") };
-        let namespace = &place.namespace;
+        let namespace = &vm_ref.namespace;
         format!("the credential may not {verb} {kind} in namespace {namespace}: give its user the right, or use another namespace")
     });
-    Answer { faults: faults.collect(), ..Answer::default() }
+    Finding { faults: faults.collect(), ..Finding::default() }
 }
 
-/// What a credential's remaining life is worth saying.
-fn lasts(expiry: &Expiry, now: jiff::Timestamp) -> Answer {
+/// Refuses an expired credential, and warns of one that expires soon.
+fn lasts(expiry: &Expiry, now: jiff::Timestamp) -> Finding {
     match expiry.remaining(now) {
-        Some(left) if left.is_negative() || left.is_zero() => Answer::fault(
+        Some(left) if left.is_negative() || left.is_zero() => Finding::fault(
             "the credential of the Harvester cluster has expired: renew the cloud credential in Rancher"
                 .to_owned(),
         ),
-        Some(left) if left < expiry::WARN_BEFORE => Answer {
+        Some(left) if left < expiry::WARN_BEFORE => Finding {
             notes: vec![format!(
                 "the credential of the Harvester cluster expires in {} hours: renew the cloud credential in Rancher",
                 left.as_hours()
             )],
-            ..Answer::default()
+            ..Finding::default()
         },
-        _ => Answer::default(),
+        _ => Finding::default(),
     }
 }
 

@@ -1,7 +1,12 @@
-//! `Remove`: the VM, the volumes that are its own, and its Secret. It ends well only when the VM is seen to be gone, and
-//! can be repeated from wherever an earlier one was cut off.
+//! `Remove` deletes the VM, its own volumes and its Secret, and nothing that belongs to another machine. It succeeds only
+//! once the VM is gone, and it continues where a killed removal stopped.
 //!
-//! Every error is worded without the two words that rancher-machine takes for success.
+//! ```text
+//! same Harvester? ──► VM? ──no──► volumes by their names ─┐
+//!                      └──yes──► ours? ──► volumes to Harvester or to us ──► delete VM ──► gone ──► Secret
+//! ```
+//! Each delete carries the UID that was read. No error has the words `not found`, which rancher-machine takes for success
+//! (`commands/rm.go`).
 
 use std::time::Duration;
 
@@ -9,184 +14,198 @@ use cloud_config::permissions::{self, Permission};
 use harvester_api::{VirtualMachine, annotations::REMOVE_ALL_PVCS, labels::GUEST_CLUSTER};
 use kube::ResourceExt as _;
 
-use super::{Driver, Error, Place, again};
+use super::{Driver, Error, retried};
 use crate::{
-    host::{self, Claim, Host, follow::Start},
+    harvester::{self, Claim, Harvester, follow::Start},
     labels,
     machine::secret_name,
     objects::{self, REMOVED_CLAIMS},
     ownership,
+    reference::Reference,
     wait::{self, Goal},
 };
 
-/// What it takes to delete volumes without Harvester's help.
+/// Rights with which the driver deletes volumes itself.
 const DELETE_CLAIMS: [Permission; 2] = [
     Permission { verb: "get", group: "", resource: "persistentvolumeclaims", subresource: "" },
     Permission { verb: "delete", group: "", resource: "persistentvolumeclaims", subresource: "" },
 ];
 
-/// How long a VM may take to go.
+/// Limit for the deletion of a VM.
 const LIMIT: Duration = Duration::from_secs(600);
 
 impl Driver {
     /// `Remove`.
     ///
     /// # Errors
-    /// Why the VM may still be there, or what is left of it.
+    /// Why the VM was not deleted, or what is left of it.
     pub async fn remove(&self) -> Result<(), Error> {
-        let (host, place) = self.host()?;
-        self.check_harvester(&host, &place).await?;
-        let Some(vm) = again(|| host.vm(&place.machine)).await? else {
-            self.parts.say.line(&format!("no VM {place} at {}", host.server()));
-            self.remove_left_claims(&host, &place).await?;
-            return Ok(remove_secret(&host, &place, None).await?);
+        let (harvester, vm_ref) = self.harvester()?;
+        self.check_harvester(&harvester, &vm_ref).await?;
+        let Some(vm) = retried(|| harvester.vm(&vm_ref.name)).await? else {
+            self.dependencies.output.line(&format!("no VM {vm_ref} at {}", harvester.server()));
+            self.remove_left_claims(&harvester, &vm_ref).await?;
+            return Ok(remove_secret(&harvester, &vm_ref, None).await?);
         };
         let config = self.config();
         let refusal =
-            ownership::removal_refusal(&vm, &place.to_string(), &config.cluster_name, &config.vm_uid);
+            ownership::removal_refusal(&vm, &vm_ref.to_string(), &config.cluster_name, &config.vm_uid);
         if let Some(refusal) = refusal {
-            return Err(Error::calm(&refusal));
+            return Err(Error::mask_not_found(&refusal));
         }
-        let claims = claims_to_remove(&host, &place, &vm, &labels::legal(&config.cluster_name)).await?;
+        let claims = claims_to_remove(&harvester, &vm_ref, &vm, &labels::legal(&config.cluster_name)).await?;
         let uid = vm.uid().unwrap_or_default();
-        let deleted = self.end(&host, &place, &uid, &claims, LIMIT).await;
-        if !deleted.map_err(|why| Error::calm(&why))? {
-            self.parts.say.line(&format!("VM {place} was gone already, or another VM has its name"));
+        let deleted = self.delete_vm_with_claims(&harvester, &vm_ref, &uid, &claims, LIMIT).await;
+        if !deleted.map_err(|why| Error::mask_not_found(&why))? {
+            self.dependencies
+                .output
+                .line(&format!("VM {vm_ref} was gone already, or another VM has its name"));
         }
-        Ok(remove_secret(&host, &place, Some(&uid)).await?)
+        Ok(remove_secret(&harvester, &vm_ref, Some(&uid)).await?)
     }
 
-    /// Fails where the credential leads to another Harvester than the one on which the machine was made: an absent VM there
-    /// means nothing, and a VM of its name there is somebody else's. Machines of upstream's driver store no identity.
-    async fn check_harvester(&self, host: &Host, place: &Place) -> Result<(), Error> {
+    /// Fails if the credential leads to another Harvester than the one on which the machine was created: that the VM is
+    /// absent there means nothing, and a VM of its name there belongs to somebody else. Upstream's driver stores no UID.
+    async fn check_harvester(&self, harvester: &Harvester, vm_ref: &Reference) -> Result<(), Error> {
         let config = self.config();
         if config.harvester_uid.is_empty() {
             return Ok(());
         }
-        let found = again(|| host.server_version()).await.map_err(|error| {
-            Error::calm(&format!("whether this is the Harvester of VM {place} cannot be told: {error}"))
+        let found = retried(|| harvester.server_version()).await.map_err(|error| {
+            Error::mask_not_found(&format!(
+                "whether this is the Harvester of VM {vm_ref} cannot be told: {error}"
+            ))
         })?;
         if found.uid == config.harvester_uid {
             return Ok(());
         }
-        let (server, made_at) = (host.server(), &config.harvester_server);
-        Err(Error::calm(&format!(
-            "the credential leads to another Harvester ({server}) than the one of VM {place} (made at {made_at}): renew the \
+        let (server, made_at) = (harvester.server(), &config.harvester_server);
+        Err(Error::mask_not_found(&format!(
+            "the credential leads to another Harvester ({server}) than the one of VM {vm_ref} (made at {made_at}): renew the \
              cloud credential for that one, or remove the machine by force if that Harvester exists no more"
         )))
     }
 
-    /// Deletes the VM of this UID with these volumes of it, and sees it gone. `Ok(false)` where it was gone already, or
-    /// another one has its name.
+    /// Deletes the VM of this UID with these volumes, and waits until it is gone. `Ok(false)`: it was gone already, or
+    /// another VM has its name.
     ///
-    /// Once a VM is gone, little tells which volumes were its own. So it stays while they can be neither given to
-    /// Harvester, to go with it, nor be deleted by us.
+    /// Harvester deletes the volumes if the VM's annotation names them. Otherwise the driver deletes them after the VM. If
+    /// it can do neither, it leaves the VM, which alone names all its volumes.
     ///
     /// # Errors
-    /// What is left, and why.
-    pub(super) async fn end(
+    /// The objects that are left, and why.
+    pub(super) async fn delete_vm_with_claims(
         &self,
-        host: &Host,
-        place: &Place,
+        harvester: &Harvester,
+        vm_ref: &Reference,
         uid: &str,
         claims: &[String],
         limit: Duration,
     ) -> Result<bool, String> {
-        let text = |error: host::Error| error.to_string();
-        let ours = match give_to_harvester(host, place, uid, claims).await {
+        let text = |error: harvester::Error| error.to_string();
+        let ours = match give_to_harvester(harvester, vm_ref, uid, claims).await {
             Ok(true) => vec![],
-            Ok(false) => read_claims(host, claims).await.map_err(text)?,
+            Ok(false) => read_claims(harvester, claims).await.map_err(text)?,
             // pitfalls-node-driver.md B8: the webhook may refuse, and upstream's removal is stuck
             Err(refusal) => {
-                let missing = permissions::missing(&host.client(), &place.namespace, &DELETE_CLAIMS).await;
+                let missing =
+                    permissions::missing(&harvester.client(), &vm_ref.namespace, &DELETE_CLAIMS).await;
                 if !missing.is_empty() {
-                    let (claims, namespace) = (claims.join(", "), &place.namespace);
+                    let (claims, namespace) = (claims.join(", "), &vm_ref.namespace);
                     let verbs: Vec<&str> = missing.iter().map(|missing| missing.verb).collect();
                     return Err(format!(
-                        "VM {place} stays, because its volumes {claims} would be left behind: give the credential's user the \
+                        "VM {vm_ref} stays, because its volumes {claims} would be left behind: give the credential's user the \
                          right to {} persistentvolumeclaims in namespace {namespace}, or to update virtualmachines ({refusal})",
                         verbs.join(" and ")
                     ));
                 }
-                self.parts.say.line(&format!("volumes of VM {place} are deleted one by one: {refusal}"));
-                read_claims(host, claims).await.map_err(text)?
+                self.dependencies
+                    .output
+                    .line(&format!("volumes of VM {vm_ref} are deleted one by one: {refusal}"));
+                read_claims(harvester, claims).await.map_err(text)?
             }
         };
-        let deleted = again(|| host.delete_vm(&place.machine, uid)).await.map_err(text)?;
+        let deleted = retried(|| harvester.delete_vm(&vm_ref.name, uid)).await.map_err(text)?;
         if deleted {
-            self.wait(host, place, Goal::Gone { uid: uid.to_owned() }, limit, Start::Read).await?;
+            self.wait(harvester, vm_ref, Goal::Gone { uid: uid.to_owned() }, limit, Start::Read).await?;
         }
         // after the VM: Harvester refuses to delete a volume that one uses
-        delete_claims(host, place, &ours).await?;
+        delete_claims(harvester, vm_ref, &ours).await?;
         Ok(deleted)
     }
 
-    /// Deletes the volumes of a VM that is gone. A removal that had to delete them itself died before it did.
-    async fn remove_left_claims(&self, host: &Host, place: &Place) -> Result<(), Error> {
-        let mut claims = match again(|| host.claims("")).await {
+    /// Deletes the volumes of a VM that is gone. They are left if a removal that had to delete them itself was killed
+    /// between the VM and them.
+    async fn remove_left_claims(&self, harvester: &Harvester, vm_ref: &Reference) -> Result<(), Error> {
+        let mut claims = match retried(|| harvester.claims("")).await {
             Ok(claims) => claims,
             // upstream does not ask: its users need not have the right to
             Err(error) if error.is_forbidden() => {
-                self.parts.say.line(&format!("whether volumes of VM {place} are left is unknown: {error}"));
+                self.dependencies
+                    .output
+                    .line(&format!("whether volumes of VM {vm_ref} are left is unknown: {error}"));
                 return Ok(());
             }
             Err(error) => return Err(error.into()),
         };
         claims.retain(|claim| {
-            let used = claim.users.iter().any(|user| *user != place.to_string());
-            objects::is_claim_name(&claim.name, &place.machine) && !claim.is_being_deleted && !used
+            let used = claim.users.iter().any(|user| *user != vm_ref.to_string());
+            objects::is_claim_name(&claim.name, &vm_ref.name) && !claim.is_being_deleted && !used
         });
         for claim in &claims {
-            self.parts.say.line(&format!("deleting volume {}, which is left of VM {place}", claim.name));
+            self.dependencies
+                .output
+                .line(&format!("deleting volume {}, which is left of VM {vm_ref}", claim.name));
         }
-        delete_claims(host, place, &claims).await.map_err(|why| Error::calm(&why))
+        delete_claims(harvester, vm_ref, &claims).await.map_err(|why| Error::mask_not_found(&why))
     }
 }
 
 /// The claims of these names that exist.
-async fn read_claims(host: &Host, names: &[String]) -> Result<Vec<Claim>, host::Error> {
+async fn read_claims(harvester: &Harvester, names: &[String]) -> Result<Vec<Claim>, harvester::Error> {
     let mut claims = vec![];
     for name in names {
-        claims.extend(again(|| host.claim(name)).await?);
+        claims.extend(retried(|| harvester.claim(name)).await?);
     }
     Ok(claims)
 }
 
 /// Deletes claims of a VM that is gone.
-async fn delete_claims(host: &Host, place: &Place, claims: &[Claim]) -> Result<(), String> {
+async fn delete_claims(harvester: &Harvester, vm_ref: &Reference, claims: &[Claim]) -> Result<(), String> {
     let mut faults = vec![];
     for claim in claims {
-        faults.extend(again(|| host.delete_claim(claim)).await.err().map(|error| error.to_string()));
+        faults.extend(retried(|| harvester.delete_claim(claim)).await.err().map(|error| error.to_string()));
     }
     if faults.is_empty() {
         return Ok(());
     }
     let faults = faults.join("; ");
-    Err(format!("VM {place} is gone and its volumes are left, delete them in Harvester: {faults}"))
+    Err(format!("VM {vm_ref} is gone and its volumes are left, delete them in Harvester: {faults}"))
 }
 
-/// Names the volumes for Harvester to delete them with the VM; `Ok(false)` where the VM is gone.
+/// Writes the names of the volumes to the VM's annotation, so that Harvester deletes them with the VM. `Ok(false)`: the VM
+/// is gone.
 async fn give_to_harvester(
-    host: &Host,
-    place: &Place,
+    harvester: &Harvester,
+    vm_ref: &Reference,
     uid: &str,
     claims: &[String],
-) -> Result<bool, host::Error> {
+) -> Result<bool, harvester::Error> {
     if claims.is_empty() {
         return Ok(true);
     }
-    let (name, value) = (&place.machine, claims.join(","));
-    match again(|| host.annotate_vm(name, uid, REMOVED_CLAIMS, &value)).await {
+    let (name, value) = (&vm_ref.name, claims.join(","));
+    match retried(|| harvester.annotate_vm(name, uid, REMOVED_CLAIMS, &value)).await {
         // upstream never patches: its users need not have the right to
-        Err(_) => again(|| host.rewrite_vm(name, uid, REMOVED_CLAIMS, &value)).await,
+        Err(_) => retried(|| harvester.rewrite_vm(name, uid, REMOVED_CLAIMS, &value)).await,
         answer => answer,
     }
 }
 
-/// The machine's own volumes; with the whole cluster also those that were plugged into it, and the cluster's by label.
+/// The VM's own volumes. If the whole cluster is removed, also the hot-plugged ones, and those with the cluster's label.
 async fn claims_to_remove(
-    host: &Host,
-    place: &Place,
+    harvester: &Harvester,
+    vm_ref: &Reference,
     vm: &VirtualMachine,
     cluster: &str,
 ) -> Result<Vec<String>, Error> {
@@ -195,9 +214,9 @@ async fn claims_to_remove(
     // pitfalls-node-driver.md B10: an empty name would select what belongs to nobody
     if whole_cluster && !cluster.is_empty() {
         let selector = format!("{GUEST_CLUSTER}={cluster}");
-        let labelled = again(|| host.claims(&selector)).await.map_err(|error| {
-            Error::calm(&format!(
-                "VM {place} stays, because the volumes that go with its cluster are unknown: {error}"
+        let labelled = retried(|| harvester.claims(&selector)).await.map_err(|error| {
+            Error::mask_not_found(&format!(
+                "VM {vm_ref} stays, because the volumes that go with its cluster are unknown: {error}"
             ))
         })?;
         claims.extend(labelled.into_iter().map(|claim| claim.name));
@@ -207,27 +226,31 @@ async fn claims_to_remove(
     Ok(claims)
 }
 
-/// Removes the Secret of the VM that was `removed`, or of an earlier one of its name; never that of one that lives.
-async fn remove_secret(host: &Host, place: &Place, removed: Option<&str>) -> Result<(), host::Error> {
-    let name = secret_name(&place.machine);
-    let found = match again(|| host.secret(&name)).await {
+/// Deletes the Secret of the VM with UID `removed`, or of an earlier VM of its name; never the Secret of a living VM.
+async fn remove_secret(
+    harvester: &Harvester,
+    vm_ref: &Reference,
+    removed: Option<&str>,
+) -> Result<(), harvester::Error> {
+    let name = secret_name(&vm_ref.name);
+    let found = match retried(|| harvester.secret(&name)).await {
         Ok(found) => found,
         // upstream does not read it: without the right it goes with its VM, as there
         Err(error) if error.is_forbidden() => return Ok(()),
         Err(error) => return Err(error),
     };
-    let Some(secret) = found.filter(|secret| ownership::is_secret_of(secret, &place.machine)) else {
+    let Some(secret) = found.filter(|secret| ownership::is_secret_of(secret, &vm_ref.name)) else {
         return Ok(());
     };
     let owners = secret.owner_references();
     if removed.is_some() && owners.iter().any(|owner| Some(owner.uid.as_str()) != removed) {
-        let living = again(|| host.vm(&place.machine)).await?.and_then(|vm| vm.uid());
+        let living = retried(|| harvester.vm(&vm_ref.name)).await?.and_then(|vm| vm.uid());
         if owners.iter().any(|owner| Some(&owner.uid) == living.as_ref()) {
             return Ok(());
         }
     }
     let uid = secret.uid().unwrap_or_default();
-    match again(|| host.delete_secret(&name, &uid)).await {
+    match retried(|| harvester.delete_secret(&name, &uid)).await {
         Err(error) if error.is_forbidden() => Ok(()),
         outcome => outcome.map(drop),
     }

@@ -1,4 +1,4 @@
-//! Disks, NICs and devices, from the lists or from the flags of old for one of each.
+//! Disks, NICs and devices, from the lists or from the older flags for one disk and one NIC.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::{config, config::Config, reference::Reference};
 
 /// Where a disk's content comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub enum Source {
+pub(crate) enum Source {
     /// A cloud image.
     Image(Reference),
     /// Empty, of this storage class.
@@ -18,7 +18,7 @@ pub enum Source {
 
 /// A disk with a claim of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// In the VM.
     pub name: String,
     pub source: Source,
@@ -31,11 +31,11 @@ pub struct Disk {
 
 /// A NIC.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Nic {
+pub(crate) struct Nic {
     /// In the VM.
     pub name: String,
     pub network: Reference,
-    /// The network as the user wrote it: so it goes into the VM.
+    /// The network as the user wrote it, for the VM.
     pub network_name: String,
     pub model: String,
     pub mac: Option<String>,
@@ -89,7 +89,7 @@ fn listed_disk(at: usize, disk: &config::Disk, config: &Config, faults: &mut Vec
     })
 }
 
-/// The form of old: one disk, whose name is `disk-1`.
+/// The older flags: one disk of the name `disk-1`.
 fn one_disk(config: &Config, faults: &mut Vec<String>) -> Option<Disk> {
     let gib = config.disk_size.parse().ok().filter(|gib: &i64| *gib > 0);
     if gib.is_none() {
@@ -158,8 +158,8 @@ fn is_mac(text: &str) -> bool {
     parts.clone().count() == 6 && parts.all(byte)
 }
 
-/// Devices with names of their own: Rancher's form gives all vGPUs one name (pitfalls-node-driver.md B26). `taken` are
-/// the names that other devices of the machine have.
+/// Gives each device a unique name: Rancher's form gives all vGPUs the same one (pitfalls-node-driver.md B26). `taken` holds
+/// the names of the machine's other devices.
 pub(super) fn devices<'a>(
     given: impl Iterator<Item = &'a config::Device>,
     flag: &str,

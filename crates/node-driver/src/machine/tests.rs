@@ -3,15 +3,15 @@ use rstest::rstest;
 use super::*;
 use crate::{
     flags,
-    options::{Given, Options},
+    options::{FlagValue, Options},
 };
 
-fn text(text: &str) -> Given {
-    Given::Text(text.into())
+fn text(text: &str) -> FlagValue {
+    FlagValue::Text(text.into())
 }
 
 /// The configuration after `SetConfigFromFlags` with what a pool of Rancher's form has, and the given changes.
-fn config(changes: Vec<(&str, Given)>) -> Config {
+fn config(changes: Vec<(&str, FlagValue)>) -> Config {
     let mut options = Options::defaults();
     options
         .set(flags::DISK_INFO, text(r#"{"disks":[{"imageName":"default/leap","bootOrder":1,"size":40}]}"#));
@@ -27,7 +27,7 @@ fn config(changes: Vec<(&str, Given)>) -> Config {
     config
 }
 
-fn check(changes: Vec<(&str, Given)>) -> Result<Machine, Vec<String>> {
+fn check(changes: Vec<(&str, FlagValue)>) -> Result<Machine, Vec<String>> {
     Machine::check(&config(changes))
 }
 
@@ -56,7 +56,7 @@ fn the_flags_of_old_make_one_disk_and_one_nic() {
         (flags::DISK_INFO, text("")),
         (flags::NETWORK_INFO, text("")),
         (flags::IMAGE_NAME, text("leap")),
-        (flags::DISK_SIZE, Given::Number(20)),
+        (flags::DISK_SIZE, FlagValue::Number(20)),
         (flags::DISK_BUS, text("scsi")),
         (flags::NETWORK_NAME, text("vlan1")),
         (flags::NETWORK_MODEL, text("e1000")),
@@ -86,11 +86,11 @@ fn empty_lists_pass() {
 }
 
 #[rstest]
-#[case::cpu(flags::CPU_COUNT, Given::Number(0), "at least 1 CPU")]
-#[case::memory(flags::MEMORY_SIZE, Given::Number(0), "0Gi is no amount of memory")]
-#[case::reserved(flags::RESERVED_MEMORY_SIZE, Given::Number(4096), "4096Mi of 4Gi leaves no memory")]
-#[case::secure_boot(flags::ENABLE_SECURE_BOOT, Given::Switch(true), "needs harvester-enable-efi")]
-#[case::isolated(flags::ISOLATE_EMULATOR_THREAD, Given::Switch(true), "needs harvester-cpu-pinning")]
+#[case::cpu(flags::CPU_COUNT, FlagValue::Number(0), "at least 1 CPU")]
+#[case::memory(flags::MEMORY_SIZE, FlagValue::Number(0), "0Gi is no amount of memory")]
+#[case::reserved(flags::RESERVED_MEMORY_SIZE, FlagValue::Number(4096), "4096Mi of 4Gi leaves no memory")]
+#[case::secure_boot(flags::ENABLE_SECURE_BOOT, FlagValue::Switch(true), "needs harvester-enable-efi")]
+#[case::isolated(flags::ISOLATE_EMULATOR_THREAD, FlagValue::Switch(true), "needs harvester-cpu-pinning")]
 #[case::namespace(flags::VM_NAMESPACE, text("Shop"), "Shop is no name of a namespace")]
 #[case::no_source(flags::DISK_INFO, text(r#"{"disks":[{"size":1}]}"#), "disk 0 has neither imageName")]
 #[case::no_size(flags::DISK_INFO, text(r#"{"disks":[{"storageClassName":"a"}]}"#), "disk 0 has size 0")]
@@ -125,7 +125,7 @@ fn empty_lists_pass() {
 #[case::label_value(flags::VM_LABELS, text(r#"{"a":"-"}"#), "cannot be a label's value")]
 #[case::timeout(flags::CREATE_TIMEOUT, text("soon"), "soon is no number of seconds")]
 #[case::key_pair(flags::KEY_PAIR_NAME, text("a/b/c"), "harvester-key-pair-name: a/b/c is not a name")]
-fn a_fault_names_its_flag(#[case] flag: &str, #[case] given: Given, #[case] part: &str) {
+fn a_fault_names_its_flag(#[case] flag: &str, #[case] given: FlagValue, #[case] part: &str) {
     let faults = check(vec![(flag, given)]).unwrap_err();
     assert!(faults.iter().any(|fault| fault.contains(part)), "{faults:?}");
     let own_words = faults.iter().all(|fault| !fault.contains('"') && fault.lines().count() == 1);
@@ -135,7 +135,7 @@ fn a_fault_names_its_flag(#[case] flag: &str, #[case] given: Given, #[case] part
 #[test]
 fn all_faults_are_said_at_once() {
     let faults = check(vec![
-        (flags::CPU_COUNT, Given::Number(0)),
+        (flags::CPU_COUNT, FlagValue::Number(0)),
         (flags::DISK_INFO, text(r#"{"disks":[{},{"imageName":"a"}]}"#)),
         (flags::CREATE_TIMEOUT, text("0")),
     ])

@@ -1,4 +1,4 @@
-//! Which hosts a machine likes: what the user says, or spread over the hosts.
+//! The affinity of a VM: the user's, or one that spreads VMs over the hosts.
 
 use harvester_api::labels::CREATOR;
 use serde_json::{Map, Value, json};
@@ -8,8 +8,8 @@ use crate::labels::MACHINE_SET;
 const HOST: &str = "kubernetes.io/hostname";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// The affinity of a machine of this machine set. To each kind of pod affinity that the user gives, a faint preference
-/// for (or against) machines of the same set is added; without any, machines of the driver keep apart.
+/// The affinity of a VM of this machine set. Each pod affinity (or anti-affinity) of the user gets one more preferred term
+/// of weight 1 for (or against) VMs of the same set. Without a user's affinity, VMs of the driver repel each other.
 pub(super) fn of(given: Option<&Map<String, Value>>, machine_set: &str) -> Value {
     let Some(given) = given else {
         return json!({"podAntiAffinity": {PREFERRED: [{

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    cloud_init::Ours,
+    cloud_init::Login,
     config::{self, Config, Secret},
 };
 
@@ -36,8 +36,8 @@ fn config() -> Config {
     }
 }
 
-fn circumstances() -> Circumstances {
-    Circumstances {
+fn resolved() -> Resolved {
+    Resolved {
         classes: BTreeMap::from([("default/leap".to_owned(), "longhorn-leap".to_owned())]),
         gpus: GpuPlace::Gpus,
         suffixes: vec!["abcde".into(), "fghjk".into(), "lmnpq".into()],
@@ -52,7 +52,7 @@ fn long() -> CloudInit {
 }
 
 fn vm(config: &Config, cloud_init: &CloudInit) -> Value {
-    virtual_machine(&Machine::check(config).unwrap(), cloud_init, &circumstances())
+    virtual_machine(&Machine::check(config).unwrap(), cloud_init, &resolved())
 }
 
 /// The example of the contract (node-driver.md section 8), with our two annotations and one label more.
@@ -210,8 +210,8 @@ fn vgpus_go_where_this_harvester_wants_them() {
         ("v1.9.0-rc6", "gpus", "hostDevices"),
         ("", "gpus", "hostDevices"),
     ] {
-        let by = Circumstances { gpus: GpuPlace::of(version), ..circumstances() };
-        let vm = virtual_machine(&machine, &long(), &by);
+        let resolved = Resolved { gpus: GpuPlace::of(version), ..resolved() };
+        let vm = virtual_machine(&machine, &long(), &resolved);
         let devices = &vm["spec"]["template"]["spec"]["domain"]["devices"];
         assert_eq!(
             devices[place],
@@ -224,7 +224,7 @@ fn vgpus_go_where_this_harvester_wants_them() {
 
 #[test]
 fn short_data_stands_in_the_vm_and_long_data_in_the_secret_that_goes_with_it() {
-    let short = CloudInit::build(&Ours::default(), "a: 1", "", "version: 2\n").unwrap();
+    let short = CloudInit::build(&Login::default(), "a: 1", "", "version: 2\n").unwrap();
     let source = &vm(&config(), &short)["spec"]["template"]["spec"]["volumes"][0]["cloudInitNoCloud"];
     assert_eq!(*source, json!({"userData": "#cloud-config\na: 1\n", "networkData": "version: 2\n"}));
 

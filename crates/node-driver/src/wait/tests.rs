@@ -99,7 +99,7 @@ fn what_was_seen_decides(
     "VM shop/demo-1 is not up after 600 s of waiting for it to run: guest agent missing")]
 #[case::does_not_stop(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, LIMIT, "still runs after 600 s")]
 #[case::held(gone(), Seen { vm: vm(&json!({"finalizers": ["a/b"]})), ..Seen::default() }, LIMIT, "still exists after 600 s: held by a/b")]
-#[case::not_known(gone(), Seen { trouble: Some("no route".into()), ..Seen::default() }, LIMIT, "is unknown after 600 s: no route")]
+#[case::not_known(gone(), Seen { error: Some("no route".into()), ..Seen::default() }, LIMIT, "is unknown after 600 s: no route")]
 fn an_end_without_success_says_why(
     #[case] goal: Goal,
     #[case] seen: Seen,
@@ -112,7 +112,7 @@ fn an_end_without_success_says_why(
         step => panic!("{step:?}"),
     };
     assert!(cause.contains(part), "{cause}");
-    assert_eq!(cause, host::calm(&cause), "never the words for an absent machine");
+    assert_eq!(cause, harvester::mask_not_found(&cause), "never the words for an absent machine");
 }
 
 #[rstest]

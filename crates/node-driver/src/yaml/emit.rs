@@ -1,4 +1,4 @@
-//! Writing: block style throughout, so that whatever stood without quotes anywhere may stand without them here.
+//! Writes a document in block style, in which each scalar that needed no quotes anywhere needs none.
 
 use std::fmt::Write as _;
 

@@ -1,19 +1,19 @@
-//! Two documents become one: the first wins unless it says nothing, lists are appended, maps are merged.
+//! Merges two documents: the values of the first one win, lists are appended, maps are merged.
 //!
-//! Upstream's merge lets a later layer win over an explicit `false`, `0` or `""` (pitfalls-node-driver.md B17); here
-//! only what is absent or null gives way.
+//! Upstream replaces an explicit `false`, `0` or `""` of the first document (pitfalls-node-driver.md B17); this merge
+//! replaces only absent values and null.
 
 use super::{Map, Node};
 
-/// A list or a map of the second document that found something else in its place, and is lost.
+/// A list or a map of the second document that is lost, because the first has a value of another type there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Conflict {
+pub(crate) struct Conflict {
     /// Keys from the root, joined by dots.
     pub path: String,
 }
 
 /// Merges `second` into `first`.
-pub fn merge(first: &mut Map, second: Map) -> Vec<Conflict> {
+pub(crate) fn merge(first: &mut Map, second: Map) -> Vec<Conflict> {
     let mut conflicts = vec![];
     merge_at(first, second, "", &mut conflicts);
     conflicts

@@ -39,7 +39,7 @@ struct RancherMachine {
 
 /// How a command ended.
 #[derive(Debug, PartialEq)]
-struct Told {
+struct CommandOutput {
     code: Option<i32>,
     out: String,
     err: String,
@@ -83,8 +83,8 @@ impl RancherMachine {
         command
     }
 
-    async fn run(&self, args: &[&str]) -> Told {
-        told(self.command(args).spawn().unwrap()).await
+    async fn run(&self, args: &[&str]) -> CommandOutput {
+        output_of(self.command(args).spawn().unwrap()).await
     }
 
     /// `create` with the pool's flags and more of them.
@@ -96,8 +96,8 @@ impl RancherMachine {
         command
     }
 
-    async fn created(&self, more: &[&str]) -> Told {
-        told(self.create(more).spawn().unwrap()).await
+    async fn created(&self, more: &[&str]) -> CommandOutput {
+        output_of(self.create(more).spawn().unwrap()).await
     }
 
     /// What it keeps of the machine; null for nothing.
@@ -111,14 +111,14 @@ impl RancherMachine {
     }
 }
 
-async fn told(child: Child) -> Told {
+async fn output_of(child: Child) -> CommandOutput {
     let output = tokio::task::spawn_blocking(move || child.wait_with_output()).await.unwrap().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap().trim().to_owned();
-    Told { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    CommandOutput { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
 }
 
-fn good(out: &str) -> Told {
-    Told { code: Some(0), out: out.to_owned(), err: String::new() }
+fn good(out: &str) -> CommandOutput {
+    CommandOutput { code: Some(0), out: out.to_owned(), err: String::new() }
 }
 
 #[test]
@@ -284,7 +284,7 @@ async fn after_a_killed_driver_the_machine_is_removed_and_made_anew(
     }
     let driver = children(making.id()).pop().unwrap();
     assert!(Command::new("kill").args(["-KILL", &driver.to_string()]).status().unwrap().success());
-    let ended = told(making).await;
+    let ended = output_of(making).await;
     assert!(ended.code == Some(1) && ended.err.ends_with("unexpected EOF"), "{ended:?}");
     harvester.server.faults().clear();
     assert!(!harvester.vm().await.is_null());

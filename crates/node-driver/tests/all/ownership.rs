@@ -121,7 +121,11 @@ async fn a_vm_that_takes_the_name_during_the_removal_is_not_touched() {
     assert_eq!(harvester.vm().await["metadata"]["uid"], later["metadata"]["uid"]);
     assert!(harvester.vm().await["metadata"]["deletionTimestamp"].is_null());
     assert!(!harvester.secret().await.is_null(), "it is the later VM's");
-    assert!(driver.said().iter().any(|line| line.contains("another VM has its name")), "{:?}", driver.said());
+    assert!(
+        driver.output().iter().any(|line| line.contains("another VM has its name")),
+        "{:?}",
+        driver.output()
+    );
 }
 
 /// Makes a VM of another name, and a Secret with this machine's Secret's name that it owns.
@@ -201,7 +205,7 @@ async fn a_vm_that_is_not_there_is_said_with_the_server() {
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.driver(store.path()).configured(&[]);
     driver.remove().await.unwrap();
-    assert_eq!(driver.said(), [format!("no VM {NAMESPACE}/{MACHINE} at {SERVER}")]);
+    assert_eq!(driver.output(), [format!("no VM {NAMESPACE}/{MACHINE} at {SERVER}")]);
 }
 
 /// A removal that deletes the volumes itself dies between the VM and them.
@@ -247,7 +251,7 @@ async fn volumes_are_found_by_their_names_where_the_vm_is_gone() {
     for name in &others {
         assert!(!is_going(&harvester, name).await, "{name}");
     }
-    assert!(next.said().iter().any(|line| line.contains(&own)), "{:?}", next.said());
+    assert!(next.output().iter().any(|line| line.contains(&own)), "{:?}", next.output());
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,7 +272,7 @@ async fn a_refused_list_of_volumes_is_said() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     driver.remove().await.unwrap();
-    let said = driver.said();
+    let said = driver.output();
     let line = said.iter().find(|line| line.contains("volumes")).unwrap_or_else(|| panic!("{said:?}"));
     assert!(line.contains("no right to that (403)"), "{line}");
 }

@@ -19,7 +19,7 @@ async fn pre_flight(harvester: &Harvester, changes: &[(&str, Value)]) -> Result<
             "rancher-machine shows it in quotes: {text}"
         );
     }
-    outcome.map(|()| driver.said())
+    outcome.map(|()| driver.output())
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,7 +136,9 @@ async fn a_credential_that_ends_soon_is_warned_about_and_one_that_ended_is_refus
             harvester.driver_that_expires(store.path(), Expiry::At(end.parse().unwrap())).configured(&[]);
         let outcome = driver.pre_create_check().await;
         match expected {
-            Ok(part) => assert!(outcome.is_ok() && driver.said()[0].contains(part), "{:?}", driver.said()),
+            Ok(part) => {
+                assert!(outcome.is_ok() && driver.output()[0].contains(part), "{:?}", driver.output());
+            }
             Err(part) => assert!(outcome.unwrap_err().to_string().contains(part)),
         }
     }
@@ -163,11 +165,11 @@ async fn what_is_refused_is_taken_back(#[case] resource: &str, #[case] code: u16
     assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null(), "{text}");
 }
 
-/// A machine that does not come up, because of what `world` says; the answer is the error's text and how long it took.
+/// A machine that does not come up, because of what `meanwhile` does; the answer is the error's text and how long it took.
 async fn fails(
     harvester: &Harvester,
     changes: &[(&str, Value)],
-    world: impl AsyncFnOnce(&Harvester),
+    meanwhile: impl AsyncFnOnce(&Harvester),
 ) -> (String, u64) {
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.driver(store.path()).configured(changes);
@@ -177,7 +179,7 @@ async fn fails(
     while harvester.vm().await.is_null() {
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    world(harvester).await;
+    meanwhile(harvester).await;
     let text = making.await.unwrap().unwrap_err().to_string();
     assert!(harvester.vm().await.is_null(), "taken back: {text}");
     (text, began.elapsed().as_secs())
@@ -318,7 +320,11 @@ async fn what_a_user_should_know_is_said_while_waiting_and_once() {
     }
     for phase in ["Scheduling", "Running"] {
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
-        assert!(driver.said().is_empty(), "every machine looks like that for a while: {:?}", driver.said());
+        assert!(
+            driver.output().is_empty(),
+            "every machine looks like that for a while: {:?}",
+            driver.output()
+        );
         let status = json!({"status": {"printableStatus": phase}});
         harvester.patch(&format!("{}/status", vm_path()), &status).await;
     }
@@ -327,7 +333,7 @@ async fn what_a_user_should_know_is_said_while_waiting_and_once() {
         harvester.patch(&format!("{}/status", vm_path()), &status).await;
         tokio::time::sleep(std::time::Duration::from_secs(30)).await;
     }
-    assert_eq!(driver.said(), [format!("waiting for VM {NAMESPACE}/{MACHINE}: no host can take the VM")]);
+    assert_eq!(driver.output(), [format!("waiting for VM {NAMESPACE}/{MACHINE}: no host can take the VM")]);
     making.await.unwrap().unwrap_err();
 }
 

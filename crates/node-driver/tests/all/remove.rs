@@ -71,8 +71,8 @@ async fn a_refused_annotation_does_not_stop_the_removal(#[case] code: u16) {
         driver.remove().await.unwrap();
         assert!(harvester.vm().await.is_null());
         assert!(is_going(&harvester, &claim).await, "{verbs:?}");
-        let one_by_one = driver.said().iter().any(|line| line.contains("are deleted one by one"));
-        assert_eq!(one_by_one, verbs.len() == 2, "{:?}", driver.said());
+        let one_by_one = driver.output().iter().any(|line| line.contains("are deleted one by one"));
+        assert_eq!(one_by_one, verbs.len() == 2, "{:?}", driver.output());
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use node_driver::plugin::{self, Ending};
+use node_driver::plugin::{self, Shutdown};
 
 use crate::support::Harvester;
 
@@ -100,5 +100,5 @@ async fn recorded_calls_of_go_are_answered(#[case] session: &str) {
             assert_eq!((error.as_str(), Some(body)), ("", expected(step)), "{call}");
         }
     }
-    assert_eq!(serving.await.unwrap().unwrap(), Ending::Closed, "every session ends with Close");
+    assert_eq!(serving.await.unwrap().unwrap(), Shutdown::Closed, "every session ends with Close");
 }

@@ -26,9 +26,9 @@ use sim_harvester::{
 };
 
 use node_driver::{
-    driver::{Access, Driver, Parts},
+    driver::{Access, Dependencies, Driver},
     options::Options,
-    say::Say,
+    output::Output,
     ssh_key::{self, KeyPair},
 };
 
@@ -218,22 +218,22 @@ impl Harvester {
         make_key: fn() -> KeyPair,
         expiry: Expiry,
     ) -> TestDriver {
-        let said = Arc::new(Mutex::new(vec![]));
-        let to = said.clone();
-        let driver = Driver::new(Parts {
+        let output = Arc::new(Mutex::new(vec![]));
+        let to = output.clone();
+        let driver = Driver::new(Dependencies {
             connect: Arc::new(move |_| {
                 let expiry = std::future::ready(expiry).boxed();
                 Ok(Access { client: client.clone(), server: SERVER.to_owned(), expiry })
             }),
             make_key,
-            say: Say::to(move |line| to.lock().unwrap().push(line.to_owned())),
+            output: Output::to(move |line| to.lock().unwrap().push(line.to_owned())),
             now: || START.parse().unwrap(),
             seed,
             kubeconfig: None,
         });
         let json = json!({"MachineName": MACHINE, "StorePath": store});
         driver.set_config_raw(json.to_string().as_bytes()).unwrap();
-        TestDriver { driver: Arc::new(driver), said }
+        TestDriver { driver: Arc::new(driver), output }
     }
 
     /// The driver of a machine that is up.
@@ -279,7 +279,7 @@ pub(crate) fn other_key() -> KeyPair {
 /// A driver, and what it said.
 pub(crate) struct TestDriver {
     pub(crate) driver: Arc<Driver>,
-    pub(crate) said: Arc<Mutex<Vec<String>>>,
+    pub(crate) output: Arc<Mutex<Vec<String>>>,
 }
 
 impl std::ops::Deref for TestDriver {
@@ -297,8 +297,8 @@ impl TestDriver {
         self
     }
 
-    pub(crate) fn said(&self) -> Vec<String> {
-        self.said.lock().unwrap().clone()
+    pub(crate) fn output(&self) -> Vec<String> {
+        self.output.lock().unwrap().clone()
     }
 }
 
@@ -372,10 +372,10 @@ pub(crate) fn options(changes: &[(&str, Value)]) -> Value {
     let mut options = json!({"swarm-master": false, "swarm-host": "tcp://0.0.0.0:3376", "swarm-discovery": "",
         "driver": "harvester", "custom-install-script": "/run/secrets/machine/value"});
     for flag in &node_driver::flags::ALL {
-        options[flag.name] = match flag.kind {
-            node_driver::flags::Kind::Text(default) => json!(default),
-            node_driver::flags::Kind::Number(default) => json!(default),
-            node_driver::flags::Kind::Switch => json!(false),
+        options[flag.name] = match flag.flag_type {
+            node_driver::flags::FlagType::Text(default) => json!(default),
+            node_driver::flags::FlagType::Number(default) => json!(default),
+            node_driver::flags::FlagType::Switch => json!(false),
         };
     }
     options["harvester-vm-namespace"] = json!(NAMESPACE);

@@ -1,30 +1,30 @@
-//! What a machine is made of: whether Harvester has it, and whether a machine can be made of it.
+//! Asks Harvester for the images, networks, storage classes, keys and devices that the VM uses.
 
 use std::collections::BTreeMap;
 
 use kube::{ResourceExt as _, api::DynamicObject};
 
-use super::Answer;
+use super::Finding;
 use crate::{
-    host::Host,
+    harvester::Harvester,
     machine::{Machine, Source},
     reference::Reference,
 };
 
-/// Set by Harvester on the network that it keeps for the traffic of its storage.
+/// Harvester sets it on the network that it keeps for its storage.
 const STORAGE_NETWORK: &str = "storage-network.settings.harvesterhci.io";
 
-pub(super) async fn image(host: &Host, machine: &Machine, at: &Reference) -> Answer {
-    match host.image(at).await {
-        Err(error) => Answer::fault(error.to_string()),
-        Ok(found) => judge_image(machine, at, &found),
+pub(super) async fn image(harvester: &Harvester, machine: &Machine, at: &Reference) -> Finding {
+    match harvester.image(at).await {
+        Err(error) => Finding::fault(error.to_string()),
+        Ok(found) => check_image(machine, at, &found),
     }
 }
 
-/// Whether an image can be booted from now, and its storage class.
-fn judge_image(machine: &Machine, at: &Reference, image: &DynamicObject) -> Answer {
+/// Finds the image's storage class, and refuses an image from which the VM cannot boot.
+fn check_image(machine: &Machine, at: &Reference, image: &DynamicObject) -> Finding {
     let status = &image.data["status"];
-    let mut answer = Answer::default();
+    let mut answer = Finding::default();
     let boots = machine.boot_disk().is_some_and(|disk| disk.source == Source::Image(at.clone()));
     if boots && is_iso(image) {
         answer.faults.push(format!(
@@ -78,58 +78,60 @@ fn is_iso(image: &DynamicObject) -> bool {
         || ends(path)
 }
 
-pub(super) async fn storage_class(host: &Host, name: &str) -> Answer {
-    host.storage_class(name)
+pub(super) async fn storage_class(harvester: &Harvester, name: &str) -> Finding {
+    harvester
+        .storage_class(name)
         .await
-        .map_or_else(|error| Answer::fault(error.to_string()), |_| Answer::default())
+        .map_or_else(|error| Finding::fault(error.to_string()), |_| Finding::default())
 }
 
-pub(super) async fn network(host: &Host, at: &Reference) -> Answer {
-    host.network(at)
+pub(super) async fn network(harvester: &Harvester, at: &Reference) -> Finding {
+    harvester
+        .network(at)
         .await
-        .map_or_else(|error| Answer::fault(error.to_string()), |found| judge_network(at, &found))
+        .map_or_else(|error| Finding::fault(error.to_string()), |found| check_network(at, &found))
 }
 
-fn judge_network(at: &Reference, network: &DynamicObject) -> Answer {
+fn check_network(at: &Reference, network: &DynamicObject) -> Finding {
     if network.annotations().get(STORAGE_NETWORK).is_some_and(|value| value == "true") {
-        return Answer::fault(format!(
+        return Finding::fault(format!(
             "VM network {at} is the one that Harvester keeps for its storage: choose another one"
         ));
     }
-    Answer::default()
+    Finding::default()
 }
 
-/// Whether a host can have all devices of the machine. Upstream does not ask for hosts: where that may not be asked, the
-/// scheduler will tell.
-pub(super) async fn devices(host: &Host, machine: &Machine) -> Answer {
-    match host.nodes().await {
-        Ok(hosts) => judge_devices(machine, &hosts),
-        Err(_) => Answer::default(),
+/// Refuses devices that no single host offers. Upstream does not list hosts: if the credential may not, the scheduler
+/// decides later.
+pub(super) async fn devices(harvester: &Harvester, machine: &Machine) -> Finding {
+    match harvester.nodes().await {
+        Ok(nodes) => check_devices(machine, &nodes),
+        Err(_) => Finding::default(),
     }
 }
 
-fn judge_devices(machine: &Machine, hosts: &[DynamicObject]) -> Answer {
+fn check_devices(machine: &Machine, nodes: &[DynamicObject]) -> Finding {
     let mut wanted = BTreeMap::<&str, i64>::new();
     for device in machine.gpus.iter().chain(&machine.host_devices) {
         *wanted.entry(&device.device).or_default() += 1;
     }
-    let offers = |host: &DynamicObject, device: &str| {
-        let quantity = host.data["status"]["allocatable"][device].as_str();
+    let offers = |node: &DynamicObject, device: &str| {
+        let quantity = node.data["status"]["allocatable"][device].as_str();
         quantity.map_or(0, |quantity| quantity.parse().unwrap_or(i64::MAX))
     };
-    if hosts.iter().any(|host| wanted.iter().all(|(device, count)| offers(host, device) >= *count)) {
-        return Answer::default();
+    if nodes.iter().any(|node| wanted.iter().all(|(device, count)| offers(node, device) >= *count)) {
+        return Finding::default();
     }
     let wanted: Vec<String> = wanted.iter().map(|(device, count)| format!("{count} x {device}")).collect();
-    Answer::fault(format!(
+    Finding::fault(format!(
         "no host of Harvester offers {}: enable the devices on a host, or ask for others",
         wanted.join(" and ")
     ))
 }
 
-pub(super) async fn key_pair(host: &Host, at: &Reference) -> Answer {
-    match host.key_pair(at).await {
-        Err(error) => Answer::fault(error.to_string()),
+pub(super) async fn key_pair(harvester: &Harvester, at: &Reference) -> Finding {
+    match harvester.key_pair(at).await {
+        Err(error) => Finding::fault(error.to_string()),
         Ok(found) => {
             let conditions = found.data["status"]["conditions"].as_array();
             let validated = conditions
@@ -137,8 +139,8 @@ pub(super) async fn key_pair(host: &Host, at: &Reference) -> Answer {
                 .flatten()
                 .any(|it| it["type"] == "validated" && it["status"] == "True");
             match found.data["spec"]["publicKey"].as_str() {
-                Some(key) if validated => Answer { key_pair: Some(key.to_owned()), ..Answer::default() },
-                _ => Answer::fault(format!("KeyPair {at} is not validated: its public key cannot be used")),
+                Some(key) if validated => Finding { key_pair: Some(key.to_owned()), ..Finding::default() },
+                _ => Finding::fault(format!("KeyPair {at} is not validated: its public key cannot be used")),
             }
         }
     }
@@ -182,14 +184,14 @@ mod tests {
         Machine::check(&config).unwrap()
     }
 
-    fn judged(name: &str, spec: &Value, status: &Value, labels: &Value) -> Answer {
+    fn checked(name: &str, spec: &Value, status: &Value, labels: &Value) -> Finding {
         let mut full = json!({"progress": 100, "storageClassName": "longhorn-x"});
         for (key, value) in status.as_object().unwrap() {
             full[key] = value.clone();
         }
         let image = json!({"metadata": {"name": name, "labels": labels}, "spec": spec, "status": full});
         let at = Reference { namespace: "default".into(), name: name.into() };
-        judge_image(&machine(), &at, &serde_json::from_value(image).unwrap())
+        check_image(&machine(), &at, &serde_json::from_value(image).unwrap())
     }
 
     #[rstest]
@@ -214,7 +216,7 @@ mod tests {
         #[case] labels: Value,
         #[case] fault: Option<&str>,
     ) {
-        let answer = judged(name, &spec, &status, &labels);
+        let answer = checked(name, &spec, &status, &labels);
         match fault {
             None => assert_eq!((answer.faults.len(), answer.class.unwrap().1.as_str()), (0, "longhorn-x")),
             Some(part) => {
@@ -229,7 +231,7 @@ mod tests {
     fn the_storage_network_is_for_storage(#[case] annotations: Value, #[case] faults: usize) {
         let network = json!({"metadata": {"name": "vlan1", "annotations": annotations}});
         let at = Reference { namespace: "default".into(), name: "vlan1".into() };
-        let answer = judge_network(&at, &serde_json::from_value(network).unwrap());
+        let answer = check_network(&at, &serde_json::from_value(network).unwrap());
         assert_eq!(answer.faults.len(), faults, "{:?}", answer.faults);
     }
 
@@ -240,14 +242,14 @@ mod tests {
     #[case::too_many(&["gpu", "gpu", "gpu"], Some("offers 3 x gpu:"))]
     #[case::unknown(&["tape"], Some("offers 1 x tape:"))]
     fn one_host_must_offer_all_devices(#[case] wanted: &[&str], #[case] fault: Option<&str>) {
-        let hosts = [json!({"gpu": "2", "nic": "1", "cpu": "3900m"}), json!({"disk": "1"})];
-        let host =
+        let nodes = [json!({"gpu": "2", "nic": "1", "cpu": "3900m"}), json!({"disk": "1"})];
+        let node =
             |allocatable| serde_json::from_value(json!({"status": {"allocatable": allocatable}})).unwrap();
         let device = |name: &&str| Device { name: format!("{name}-1"), device: (*name).to_owned() };
         let (gpus, others): (Vec<_>, Vec<_>) =
             wanted.iter().map(device).partition(|device| device.device == "gpu");
         let machine = Machine { gpus, host_devices: others, ..machine() };
-        let answer = judge_devices(&machine, &hosts.map(host));
+        let answer = check_devices(&machine, &nodes.map(node));
         match fault {
             None => assert!(answer.faults.is_empty(), "{:?}", answer.faults),
             Some(part) => {

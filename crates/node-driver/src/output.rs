@@ -1,6 +1,6 @@
-//! What a user must see while a call runs. rancher-machine shows the plugin's standard output line by line; a line of
-//! 64 KiB would stop it from reading for good, and its last 4096 bytes are what Rancher keeps. So: few lines, short, and
-//! whether anybody reads them is no concern of ours.
+//! Lines for the user while a call runs. rancher-machine prints the plugin's standard output line by line, and a line of
+//! 64 KiB stops it from reading for good; Rancher keeps the last 4096 bytes. So the driver prints few and short lines, and
+//! ignores errors of writing.
 
 use std::{fmt, sync::Arc};
 
@@ -8,21 +8,21 @@ const LONGEST: usize = 2000;
 
 /// Takes lines for the user. Cheap to clone.
 #[derive(Clone)]
-pub struct Say(Arc<dyn Fn(&str) + Send + Sync>);
+pub struct Output(Arc<dyn Fn(&str) + Send + Sync>);
 
-impl fmt::Debug for Say {
+impl fmt::Debug for Output {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Say")
+        out.write_str("Output")
     }
 }
 
-impl Say {
-    /// To whatever this function does with a line.
+impl Output {
+    /// Passes lines to a function.
     pub fn to(write: impl Fn(&str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(write))
     }
 
-    /// To standard output, where errors are no concern: the parent may be gone.
+    /// Writes lines to standard output. Errors are ignored: the parent may be gone.
     pub fn to_stdout() -> Self {
         Self::to(|line| {
             use std::io::Write as _;
@@ -34,7 +34,7 @@ impl Say {
         })
     }
 
-    /// Says one line: what is more becomes one, and what is too long is cut.
+    /// Prints the text as one line, and cuts a long one.
     pub fn line(&self, text: &str) {
         let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if line.len() > LONGEST {
@@ -56,9 +56,9 @@ mod tests {
     fn a_line_is_one_and_never_long() {
         let said = Arc::new(Mutex::new(vec![]));
         let to = said.clone();
-        let say = Say::to(move |line| to.lock().unwrap().push(line.to_owned()));
-        say.line("two\nlines");
-        say.line(&"ü".repeat(70_000));
+        let output = Output::to(move |line| to.lock().unwrap().push(line.to_owned()));
+        output.line("two\nlines");
+        output.line(&"ü".repeat(70_000));
         let said = said.lock().unwrap();
         assert_eq!(said[0], "two lines");
         assert!(said[1].len() < 2100 && said[1].ends_with(" …"), "{}", said[1].len());

@@ -1,8 +1,8 @@
-//! Harvester's API, as far as a machine needs it.
+//! The requests that the driver sends to Harvester's API.
 
 mod answer;
 mod error;
-pub mod follow;
+pub(crate) mod follow;
 
 use http::Request;
 use k8s_openapi::api::{
@@ -23,27 +23,27 @@ use serde_json::{Value, json};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
 use crate::reference::Reference;
-pub use error::{Error, calm};
+pub(crate) use error::{Error, mask_not_found};
 
 /// Access to one namespace of a Harvester cluster. Cheap to clone.
 #[derive(Clone)]
-pub struct Host {
+pub(crate) struct Harvester {
     client: Client,
     server: String,
     namespace: String,
 }
 
-/// What a VM can be asked to do.
+/// A change of a VM's state, by a subresource of KubeVirt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub(crate) enum VmAction {
     Start,
     Stop,
-    /// Stop, and give the guest no time for it.
+    /// Stop without a grace period.
     Kill,
     Restart,
 }
 
-impl Order {
+impl VmAction {
     fn subresource(self) -> &'static str {
         match self {
             Self::Start => "start",
@@ -60,31 +60,31 @@ impl Order {
     }
 }
 
-impl Host {
+impl Harvester {
     /// `server` is the address of the API, for messages.
-    pub fn new(client: Client, server: &str, namespace: &str) -> Self {
+    pub(crate) fn new(client: Client, server: &str, namespace: &str) -> Self {
         let (server, namespace) = (server.to_owned(), namespace.to_owned());
         Self { client: answer::limited(client), server, namespace }
     }
 
     /// Address of the API.
-    pub fn server(&self) -> &str {
+    pub(crate) fn server(&self) -> &str {
         &self.server
     }
 
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// Objects of a kind in the machine's namespace. They are read later: what handles them is compiled once for all kinds.
-    pub fn any<K>(&self) -> Api<DynamicObject>
+    /// Objects of a kind in the machine's namespace, untyped: so the watches are compiled once for all kinds.
+    pub(crate) fn any<K>(&self) -> Api<DynamicObject>
     where
         K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
     {
         self.of(&ApiResource::erase::<K>(&()))
     }
 
-    /// Objects of a kind without namespaces.
+    /// Objects of a cluster-scoped kind.
     fn anywhere<K>(&self) -> Api<DynamicObject>
     where
         K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
@@ -96,31 +96,31 @@ impl Host {
         Api::namespaced_with(self.client.clone(), &self.namespace, kind)
     }
 
-    /// The VM of this name, or nothing. A 404 about anything else (the cluster behind Rancher's proxy, the kind) is an
-    /// error: upstream takes it for a removed VM (pitfalls-node-driver.md 1.2).
+    /// Reads the VM. Only a 404 that names this VM means that it is absent; one about anything else (the cluster behind
+    /// Rancher's proxy, the kind) is an error. Upstream takes each for a removed VM (pitfalls-node-driver.md 1.2).
     ///
     /// # Errors
     /// As the server says.
-    pub async fn vm(&self, name: &str) -> Result<Option<VirtualMachine>, Error> {
+    pub(crate) async fn vm(&self, name: &str) -> Result<Option<VirtualMachine>, Error> {
         let found = self.get(&ApiResource::erase::<VirtualMachine>(&()), "VM", name).await?;
         found.map(parse).transpose().map_err(|error| self.error("read", "VM", name, error))
     }
 
-    /// The running instance of this name, or nothing.
+    /// Reads the VM's instance.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn instance(&self, name: &str) -> Result<Option<VirtualMachineInstance>, Error> {
+    pub(crate) async fn instance(&self, name: &str) -> Result<Option<VirtualMachineInstance>, Error> {
         let what = "instance of VM";
         let found = self.get(&ApiResource::erase::<VirtualMachineInstance>(&()), what, name).await?;
         found.map(parse).transpose().map_err(|error| self.error("read", what, name, error))
     }
 
-    /// The Secret of this name, or nothing.
+    /// Reads a Secret.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn secret(&self, name: &str) -> Result<Option<DynamicObject>, Error> {
+    pub(crate) async fn secret(&self, name: &str) -> Result<Option<DynamicObject>, Error> {
         self.get(&ApiResource::erase::<Secret>(&()), "Secret", name).await
     }
 
@@ -137,21 +137,21 @@ impl Host {
         }
     }
 
-    /// Makes the VM. The answer has its UID.
+    /// Creates the VM.
     ///
     /// # Errors
-    /// As the server says; an error without an answer does not mean that nothing was made.
-    pub async fn create_vm(&self, vm: &Value) -> Result<VirtualMachine, Error> {
+    /// As the server says. After an error without an answer the VM may exist.
+    pub(crate) async fn create_vm(&self, vm: &Value) -> Result<VirtualMachine, Error> {
         let made = self.create(&ApiResource::erase::<VirtualMachine>(&()), "VM", vm).await?;
         let name = made.name_any();
         parse(made).map_err(|error| self.error("make", "VM", &name, error))
     }
 
-    /// Makes the Secret. The answer has its UID.
+    /// Creates the Secret.
     ///
     /// # Errors
-    /// As [`Host::create_vm`].
-    pub async fn create_secret(&self, secret: &Value) -> Result<DynamicObject, Error> {
+    /// As [`Harvester::create_vm`].
+    pub(crate) async fn create_secret(&self, secret: &Value) -> Result<DynamicObject, Error> {
         self.create(&ApiResource::erase::<Secret>(&()), "Secret", secret).await
     }
 
@@ -167,27 +167,27 @@ impl Host {
         made.map_err(|error| self.error("make", what, &object.name_any(), error))
     }
 
-    /// Deletes the VM of this UID; `Ok(false)` where it is gone already, or has another UID by now.
+    /// Deletes the VM of this UID. `Ok(false)`: it is gone, or another VM has its name.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete_vm(&self, name: &str, uid: &str) -> Result<bool, Error> {
+    pub(crate) async fn delete_vm(&self, name: &str, uid: &str) -> Result<bool, Error> {
         self.delete(&ApiResource::erase::<VirtualMachine>(&()), "VM", name, uid).await
     }
 
-    /// Deletes the Secret of this UID; the answer is that of [`Host::delete_vm`].
+    /// Deletes the Secret of this UID; the answer is that of [`Harvester::delete_vm`].
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete_secret(&self, name: &str, uid: &str) -> Result<bool, Error> {
+    pub(crate) async fn delete_secret(&self, name: &str, uid: &str) -> Result<bool, Error> {
         self.delete(&ApiResource::erase::<Secret>(&()), "Secret", name, uid).await
     }
 
-    /// Deletes the claim; the answer is that of [`Host::delete_vm`].
+    /// Deletes the claim; the answer is that of [`Harvester::delete_vm`].
     ///
     /// # Errors
     /// As the server says.
-    pub async fn delete_claim(&self, claim: &Claim) -> Result<bool, Error> {
+    pub(crate) async fn delete_claim(&self, claim: &Claim) -> Result<bool, Error> {
         let Claim { name, uid, .. } = claim;
         self.delete(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name, uid).await
     }
@@ -209,7 +209,7 @@ impl Host {
             Err(error) if error::is_about(&error, &kind.plural, name) => return Ok(false),
             Err(error) => self.error("delete", what, name, error),
         };
-        // a conflict may be about the UID, or about anything else
+        // a conflict is about the UID, or about anything else
         if error.is_taken() {
             let there = self.get(kind, what, name).await?;
             if there.is_none_or(|there| there.metadata.uid.as_deref() != Some(uid)) {
@@ -219,25 +219,37 @@ impl Host {
         Err(error)
     }
 
-    /// Sets one annotation of the VM with this UID; nothing else of it is touched (upstream writes the whole VM as it read it, and fails
-    /// where somebody else wrote in between, pitfalls-node-driver.md B7). `Ok(false)` where the VM is gone.
+    /// Sets one annotation of the VM with this UID by a patch. Upstream writes the whole VM, and fails where somebody else
+    /// wrote in between (pitfalls-node-driver.md B7). `Ok(false)`: the VM is gone.
     ///
     /// # Errors
     /// As the server says; also where another VM has the name.
-    pub async fn annotate_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<bool, Error> {
-        // the UID is a condition: another VM of that name answers 409
+    pub(crate) async fn annotate_vm(
+        &self,
+        name: &str,
+        uid: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<bool, Error> {
+        // the UID is a condition: the server answers 409 if another VM has the name
         let patch = json!({"metadata": {"uid": uid, "annotations": {key: value}}});
         let patched =
             self.any::<VirtualMachine>().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         self.written(name, patched)
     }
 
-    /// The same in upstream's way, for a credential that has only upstream's rights: reads the VM, and writes it whole.
-    /// `Ok(false)` where the VM is gone, or another one has its name.
+    /// Sets the annotation as upstream does, for a credential with upstream's rights: reads the VM, and writes it whole.
+    /// `Ok(false)`: the VM is gone, or another VM has its name.
     ///
     /// # Errors
     /// As the server says; a conflict where somebody else wrote in between.
-    pub async fn rewrite_vm(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<bool, Error> {
+    pub(crate) async fn rewrite_vm(
+        &self,
+        name: &str,
+        uid: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<bool, Error> {
         let found = self.get(&ApiResource::erase::<VirtualMachine>(&()), "VM", name).await?;
         let Some(mut vm) = found.filter(|vm| vm.metadata.uid.as_deref() == Some(uid)) else {
             return Ok(false);
@@ -247,7 +259,7 @@ impl Host {
         self.written(name, put)
     }
 
-    /// Whether the VM was there to be written. Only a 404 about itself says that it was not.
+    /// Whether the write reached the VM. Only a 404 that names the VM means that it is gone.
     fn written(&self, name: &str, answer: kube::Result<DynamicObject>) -> Result<bool, Error> {
         match answer {
             Ok(_) => Ok(true),
@@ -256,20 +268,20 @@ impl Host {
         }
     }
 
-    /// Asks a VM to change its state.
+    /// Requests a change of the VM's state.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn order(&self, name: &str, order: Order) -> Result<(), Error> {
-        let (namespace, subresource) = (&self.namespace, order.subresource());
+    pub(crate) async fn act(&self, name: &str, action: VmAction) -> Result<(), Error> {
+        let (namespace, subresource) = (&self.namespace, action.subresource());
         let path = format!(
             "/apis/subresources.kubevirt.io/v1/namespaces/{namespace}/virtualmachines/{name}/{subresource}"
         );
         let mut request = Request::put(path);
-        if order == Order::Kill {
+        if action == VmAction::Kill {
             request = request.header(http::header::CONTENT_TYPE, "application/json");
         }
-        let request = request.body(order.body()).expect("names of machines are good in paths");
+        let request = request.body(action.body()).expect("names of machines are good in paths");
         self.client
             .request_text(request)
             .await
@@ -277,12 +289,12 @@ impl Host {
             .map_err(|error| self.error(subresource, "VM", name, error))
     }
 
-    /// The Setting of Harvester with its version.
+    /// Reads the Setting `server-version`.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn server_version(&self) -> Result<ServerVersion, Error> {
-        let api = Api::all_with(self.client.clone(), &harvester("Setting", "settings"));
+    pub(crate) async fn server_version(&self) -> Result<ServerVersion, Error> {
+        let api = Api::all_with(self.client.clone(), &harvester_resource("Setting", "settings"));
         let found: DynamicObject = api
             .get(SERVER_VERSION)
             .await
@@ -295,23 +307,23 @@ impl Host {
     ///
     /// # Errors
     /// As the server says, also where it is not there.
-    pub async fn image(&self, at: &Reference) -> Result<DynamicObject, Error> {
-        self.foreign("image", at, &harvester("VirtualMachineImage", "virtualmachineimages")).await
+    pub(crate) async fn image(&self, at: &Reference) -> Result<DynamicObject, Error> {
+        self.foreign("image", at, &harvester_resource("VirtualMachineImage", "virtualmachineimages")).await
     }
 
     /// A key pair.
     ///
     /// # Errors
     /// As the server says, also where it is not there.
-    pub async fn key_pair(&self, at: &Reference) -> Result<DynamicObject, Error> {
-        self.foreign("KeyPair", at, &harvester("KeyPair", "keypairs")).await
+    pub(crate) async fn key_pair(&self, at: &Reference) -> Result<DynamicObject, Error> {
+        self.foreign("KeyPair", at, &harvester_resource("KeyPair", "keypairs")).await
     }
 
     /// A VM network.
     ///
     /// # Errors
     /// As the server says, also where it is not there.
-    pub async fn network(&self, at: &Reference) -> Result<DynamicObject, Error> {
+    pub(crate) async fn network(&self, at: &Reference) -> Result<DynamicObject, Error> {
         let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
         let resource = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
         self.foreign("VM network", at, &resource).await
@@ -331,7 +343,7 @@ impl Host {
     ///
     /// # Errors
     /// As the server says, also where it is not there.
-    pub async fn storage_class(&self, name: &str) -> Result<DynamicObject, Error> {
+    pub(crate) async fn storage_class(&self, name: &str) -> Result<DynamicObject, Error> {
         let api = self.anywhere::<StorageClass>();
         api.get(name).await.map_err(|error| Error::new("read", "storage class", name, error))
     }
@@ -340,25 +352,25 @@ impl Host {
     ///
     /// # Errors
     /// As the server says.
-    pub async fn nodes(&self) -> Result<Vec<DynamicObject>, Error> {
+    pub(crate) async fn nodes(&self) -> Result<Vec<DynamicObject>, Error> {
         let listed = self.anywhere::<Node>().list(&ListParams::default()).await;
         Ok(listed.map_err(|error| Error::new("list", "hosts", "of Harvester", error))?.items)
     }
 
-    /// The claim of this name, or nothing.
+    /// Reads a claim.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn claim(&self, name: &str) -> Result<Option<Claim>, Error> {
+    pub(crate) async fn claim(&self, name: &str) -> Result<Option<Claim>, Error> {
         let found = self.get(&ApiResource::erase::<PersistentVolumeClaim>(&()), "volume", name).await?;
         Ok(found.map(|claim| Claim::of(claim.metadata)))
     }
 
-    /// The claims of the namespace with these labels; all, where none are given.
+    /// Lists the claims of the namespace with these labels; all claims for an empty selector.
     ///
     /// # Errors
     /// As the server says.
-    pub async fn claims(&self, labels: &str) -> Result<Vec<Claim>, Error> {
+    pub(crate) async fn claims(&self, labels: &str) -> Result<Vec<Claim>, Error> {
         let params = ListParams::default().labels(labels);
         let listed = self.any::<PersistentVolumeClaim>().list_metadata(&params).await;
         let of = format!("of namespace {} {labels}", self.namespace);
@@ -366,8 +378,8 @@ impl Host {
         Ok(listed.items.into_iter().map(|claim| Claim::of(claim.metadata)).collect())
     }
 
-    /// Whether the namespace is there; where that may not be asked, it is.
-    pub async fn has_namespace(&self) -> bool {
+    /// Whether the namespace exists. If the credential may not ask, it does.
+    pub(crate) async fn has_namespace(&self) -> bool {
         let answer = self.anywhere::<Namespace>().get(&self.namespace).await;
         !answer.is_err_and(|error| error::is_about(&error, "namespaces", &self.namespace))
     }
@@ -377,22 +389,22 @@ impl Host {
     }
 }
 
-/// Harvester's Setting `server-version`. Harvester makes it once and keeps it, and whoever makes machines may read it: so
-/// its UID tells one Harvester from another.
+/// Harvester's Setting `server-version`. Its UID identifies a Harvester: Harvester creates the Setting once and keeps it,
+/// and upstream's driver needs the right to read it too.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerVersion {
+pub(crate) struct ServerVersion {
     pub value: String,
     pub uid: String,
 }
 
 const SERVER_VERSION: &str = "server-version";
 
-/// The VMs that use a claim, as Harvester writes them.
+/// Harvester writes the VMs that use a claim into it.
 const OWNED_BY: &str = "harvesterhci.io/owned-by";
 
-/// A claim, as far as its removal needs it.
+/// The part of a claim that a removal needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     pub name: String,
     pub uid: String,
     /// `namespace/name` of the VMs that use it.
@@ -418,11 +430,11 @@ impl Claim {
     }
 }
 
-/// An object as its kind.
+/// Reads an untyped object as its kind.
 fn parse<K: DeserializeOwned>(object: DynamicObject) -> kube::Result<K> {
     serde_json::to_value(object).and_then(serde_json::from_value).map_err(kube::Error::SerdeError)
 }
 
-fn harvester(kind: &str, plural: &str) -> ApiResource {
+fn harvester_resource(kind: &str, plural: &str) -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", kind), plural)
 }

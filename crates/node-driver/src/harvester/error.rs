@@ -1,4 +1,4 @@
-//! What went wrong between us and Harvester, in one line for the person who reads a machine's error in Rancher.
+//! Failed requests to Harvester, in one line for the user who reads a machine's error in Rancher.
 
 use std::{error::Error as _, fmt};
 
@@ -30,18 +30,18 @@ impl Error {
         }
     }
 
-    /// Whether the object of that name is there already.
+    /// Whether the server answered 409: an object has the name already, or another writer was quicker.
     pub fn is_taken(&self) -> bool {
         self.status().is_some_and(|status| status.code == 409)
     }
 
-    /// Whether the user of the credential may not do this.
+    /// Whether the credential lacks the right.
     pub fn is_forbidden(&self) -> bool {
         self.status().is_some_and(|status| status.code == 403)
     }
 
-    /// Whether the same request may do better in a moment: no answer, or one that says so, or somebody wrote in between.
-    /// Without an answer the request may have been carried out.
+    /// Whether the same request may succeed later: there was no answer, the server asks for patience, or another writer
+    /// was quicker. Without an answer the server may have carried the request out.
     pub fn is_passing(&self) -> bool {
         let passing = |status: &Status| match status.code {
             409 => status.reason != "AlreadyExists",
@@ -84,7 +84,7 @@ fn reason(error: &kube::Error) -> String {
     }
 }
 
-/// The texts of an error and of what it stands on, without repetitions.
+/// The texts of an error and of its sources, without repetitions.
 fn chain(error: &kube::Error) -> String {
     let mut text = one_line(&error.to_string());
     let mut cause = error.source();
@@ -102,18 +102,17 @@ pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A text for the places where rancher-machine looks for the words `not found`, and takes an error that has them for
-/// success or for an absent machine.
-pub fn calm(text: &str) -> String {
-    let mut calm = String::with_capacity(text.len());
+/// Replaces the words `not found`: rancher-machine takes an error with them for success or for an absent machine.
+pub(crate) fn mask_not_found(text: &str) -> String {
+    let mut masked = String::with_capacity(text.len());
     let lower = text.to_ascii_lowercase();
     let mut from = 0;
     while let Some(at) = lower[from..].find("not found") {
-        calm.push_str(&text[from..from + at]);
-        calm.push_str("missing");
+        masked.push_str(&text[from..from + at]);
+        masked.push_str("missing");
         from += at + "not found".len();
     }
-    calm + &text[from..]
+    masked + &text[from..]
 }
 
 #[cfg(test)]
@@ -166,6 +165,6 @@ mod tests {
         #[case] text: &str,
         #[case] expected: &str,
     ) {
-        assert_eq!(calm(text), expected);
+        assert_eq!(mask_not_found(text), expected);
     }
 }

@@ -1,14 +1,14 @@
-//! No answer of a server is read beyond [`LONGEST`]. A kubeconfig may lead anywhere, and what answers there must not fill
-//! the memory of Rancher's pod.
+//! The driver reads no answer beyond [`LONGEST`]. A kubeconfig may lead anywhere, and a server there must not fill the
+//! memory of Rancher's pod.
 
 use http::{Request, Response};
 use http_body_util::Limited;
 use kube::{Client, client::Body};
 
-/// Bytes of one answer. A list of all claims and warnings of a large namespace is a tenth of it.
+/// Bytes of one answer. The list of all claims of a large namespace has a tenth of it.
 const LONGEST: usize = 32 << 20;
 
-/// The client, whose answers end with an error where they are longer.
+/// Wraps a client: a longer answer ends with an error.
 pub(crate) fn limited(client: Client) -> Client {
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
@@ -29,7 +29,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::host::Host;
+    use crate::harvester::Harvester;
     use bytes::Bytes;
     use futures::stream;
 
@@ -52,8 +52,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_without_end_is_an_error_before_it_fills_the_memory() {
         let sent = Arc::new(AtomicUsize::new(0));
-        let host = Host::new(endless(sent.clone()), "https://h:6443", "shop");
-        let error = host.vm("demo-1").await.unwrap_err().to_string();
+        let harvester = Harvester::new(endless(sent.clone()), "https://h:6443", "shop");
+        let error = harvester.vm("demo-1").await.unwrap_err().to_string();
         assert!(error.starts_with("read VM shop/demo-1: ") && error.contains("limit"), "{error}");
         assert!(sent.load(Ordering::Relaxed) <= LONGEST + (2 << 20), "{sent:?}");
     }

@@ -1,11 +1,11 @@
-//! Following some objects of a kind until somebody stops listening.
+//! Follows objects of a kind until the receiver is dropped.
 //!
 //! ```text
-//! watch ──established──► read ──► All(…) ──► Present, Gone, Gone, Present … ──ends──► watch again
-//!   └─refused (403)──► read every POLL ──► All(…), All(…), …    (refused too: Refused, and that is all)
+//! watch ──established──► read ──► Replaced ──► Applied, Deleted, Deleted, Applied … ──ends──► watch again
+//!   └─refused (403)──► read every POLL ──► Replaced, Replaced, …    (refused too: Forbidden, and the end)
 //! ```
-//! The read comes after the watch stands, so nothing can happen between the two. What the watch tells of the time before
-//! the read may come late, and then the newest version comes behind it.
+//! The driver reads after the watch is established, so no change is missed between the two. A watch event from before the
+//! read may come after it; the newest version of the object follows then.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use tokio::{sync::mpsc, time::sleep};
 use super::error::{is_about, one_line};
 
 /// Time between two reads where watching is refused.
-pub const POLL: Duration = Duration::from_secs(5);
-/// Seconds until a watch ends and a read follows: so long, and a little longer (`cloud_config`), nothing may be heard of
-/// changes while a connection is dead without a word. Most machines are up before.
+pub(crate) const POLL: Duration = Duration::from_secs(5);
+/// Seconds until a watch ends and a read follows. A connection that died in silence hides changes for so long, and a little
+/// longer (`cloud_config`). Most machines are up before.
 const WATCH_SECONDS: u32 = 60;
-/// The longest pause after a failure; it begins with a second.
+/// Longest pause after a failure; the first one lasts a second.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
-/// Which objects.
+/// Selects objects.
 #[derive(Clone, Debug)]
-pub enum Select {
+pub(crate) enum Select {
     /// The one of this name.
     Name(String),
     /// Those with these labels.
@@ -38,63 +38,65 @@ pub enum Select {
     Fields(String),
 }
 
-/// What is known before.
+/// How to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Nothing: read first.
+pub(crate) enum Start {
+    /// Read first: nothing is known.
     Read,
-    /// All: what is there comes with the watch, and nothing else matters.
+    /// Only watch: the watch brings the objects that exist, and the absence of others is not asked for.
     Watch,
 }
 
-/// News.
+/// A change of the followed objects.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News<K> {
-    /// These are all objects.
-    All(Vec<K>),
-    Present(K),
-    Gone(K),
-    /// Neither watching nor reading is allowed: there will be no news.
-    Refused,
-    /// No connection or a failure, in words; it is tried again.
-    Trouble(String),
+pub(crate) enum Change<K> {
+    /// These are all objects now.
+    Replaced(Vec<K>),
+    Applied(K),
+    Deleted(K),
+    /// The credential may neither watch nor read: no change will follow.
+    Forbidden,
+    /// A request failed; the next one follows.
+    Failed(String),
 }
 
-impl News<DynamicObject> {
-    /// The same news of objects of their kind; trouble where one is not what its kind should be.
-    pub fn read<K: Resource + DeserializeOwned>(self) -> News<K> {
+impl Change<DynamicObject> {
+    /// The same change with typed objects; a failure if one does not parse.
+    pub(crate) fn read<K: Resource + DeserializeOwned>(self) -> Change<K> {
         let read = |object: DynamicObject| {
             let name = object.name_any();
             object.try_parse::<K>().map_err(|error| format!("{name} cannot be read: {error}"))
         };
-        let news = match self {
-            Self::All(objects) => objects.into_iter().map(read).collect::<Result<_, _>>().map(News::All),
-            Self::Present(object) => read(object).map(News::Present),
-            Self::Gone(object) => read(object).map(News::Gone),
-            Self::Refused => Ok(News::Refused),
-            Self::Trouble(why) => Ok(News::Trouble(why)),
+        let change = match self {
+            Self::Replaced(objects) => {
+                objects.into_iter().map(read).collect::<Result<_, _>>().map(Change::Replaced)
+            }
+            Self::Applied(object) => read(object).map(Change::Applied),
+            Self::Deleted(object) => read(object).map(Change::Deleted),
+            Self::Forbidden => Ok(Change::Forbidden),
+            Self::Failed(why) => Ok(Change::Failed(why)),
         };
-        news.unwrap_or_else(News::Trouble)
+        change.unwrap_or_else(Change::Failed)
     }
 }
 
 /// Follows objects until the receiver is dropped.
-pub async fn follow(
+pub(crate) async fn follow(
     api: Api<DynamicObject>,
     select: Select,
     start: Start,
-    tell: mpsc::Sender<News<DynamicObject>>,
+    sender: mpsc::Sender<Change<DynamicObject>>,
 ) {
     let (mut read_first, mut pause) = (start == Start::Read, Duration::from_secs(1));
     loop {
-        let ended = watch_once(&api, &select, read_first, &tell).await;
+        let ended = watch_once(&api, &select, read_first, &sender).await;
         read_first = true;
         match ended {
             Ended::Normally => pause = Duration::from_secs(1),
             Ended::NobodyListens => return,
-            Ended::Refused => return poll(&api, &select, &tell).await,
+            Ended::Refused => return poll(&api, &select, &sender).await,
             Ended::Failed(error) => {
-                if tell.send(News::Trouble(text(&error))).await.is_err() {
+                if sender.send(Change::Failed(text(&error))).await.is_err() {
                     return;
                 }
                 sleep(pause).await;
@@ -107,7 +109,7 @@ pub async fn follow(
 enum Ended {
     Normally,
     NobodyListens,
-    /// Watching is not allowed.
+    /// The credential may not watch.
     Refused,
     Failed(kube::Error),
 }
@@ -116,7 +118,7 @@ async fn watch_once(
     api: &Api<DynamicObject>,
     select: &Select,
     read_first: bool,
-    tell: &mpsc::Sender<News<DynamicObject>>,
+    sender: &mpsc::Sender<Change<DynamicObject>>,
 ) -> Ended {
     let params = match select {
         Select::Name(name) => WatchParams::default().fields(&format!("metadata.name={name}")),
@@ -130,27 +132,27 @@ async fn watch_once(
         Err(error) => return Ended::Failed(error),
     };
     if read_first {
-        let news = match read(api, select).await {
-            Ok(objects) => News::All(objects),
+        let change = match read(api, select).await {
+            Ok(objects) => Change::Replaced(objects),
             // a watch without a read says nothing of what is absent, but all of what is there
-            Err(kube::Error::Api(status)) if status.code == 403 => News::Trouble(one_line(&status.message)),
+            Err(kube::Error::Api(status)) if status.code == 403 => Change::Failed(one_line(&status.message)),
             Err(error) => return Ended::Failed(error),
         };
-        if tell.send(news).await.is_err() {
+        if sender.send(change).await.is_err() {
             return Ended::NobodyListens;
         }
     }
     let mut events = std::pin::pin!(events);
     loop {
-        let news = match events.try_next().await {
-            Ok(Some(WatchEvent::Added(object) | WatchEvent::Modified(object))) => News::Present(object),
-            Ok(Some(WatchEvent::Deleted(object))) => News::Gone(object),
+        let change = match events.try_next().await {
+            Ok(Some(WatchEvent::Added(object) | WatchEvent::Modified(object))) => Change::Applied(object),
+            Ok(Some(WatchEvent::Deleted(object))) => Change::Deleted(object),
             Ok(Some(WatchEvent::Bookmark(_))) => continue,
             Ok(None) => return Ended::Normally,
             Ok(Some(WatchEvent::Error(status))) => return Ended::Failed(kube::Error::Api(status)),
             Err(error) => return Ended::Failed(error),
         };
-        if tell.send(news).await.is_err() {
+        if sender.send(change).await.is_err() {
             return Ended::NobodyListens;
         }
     }
@@ -171,21 +173,21 @@ async fn read(api: &Api<DynamicObject>, select: &Select) -> kube::Result<Vec<Dyn
     Ok(api.list(&list).await?.items)
 }
 
-/// A 404 about this object, whatever its kind is.
+/// Whether this is a 404 about the object of this name, of whichever kind.
 fn gone(error: &kube::Error, name: &str) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let kind = status.details.as_ref().map(|details| details.kind.as_str()).unwrap_or_default();
     !kind.is_empty() && !kind.contains("clusters.management") && is_about(error, kind, name)
 }
 
-async fn poll(api: &Api<DynamicObject>, select: &Select, tell: &mpsc::Sender<News<DynamicObject>>) {
+async fn poll(api: &Api<DynamicObject>, select: &Select, sender: &mpsc::Sender<Change<DynamicObject>>) {
     loop {
-        let (news, last) = match read(api, select).await {
-            Ok(objects) => (News::All(objects), false),
-            Err(kube::Error::Api(status)) if status.code == 403 => (News::Refused, true),
-            Err(error) => (News::Trouble(text(&error)), false),
+        let (change, last) = match read(api, select).await {
+            Ok(objects) => (Change::Replaced(objects), false),
+            Err(kube::Error::Api(status)) if status.code == 403 => (Change::Forbidden, true),
+            Err(error) => (Change::Failed(text(&error)), false),
         };
-        if tell.send(news).await.is_err() || last {
+        if sender.send(change).await.is_err() || last {
             return;
         }
         sleep(POLL).await;

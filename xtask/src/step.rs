@@ -32,10 +32,22 @@ pub(crate) fn now() -> Instant {
 /// # Errors
 /// Where it cannot be started.
 pub(crate) fn run(name: &str, command: &mut Command) -> Result<Outcome> {
+    run_showing(name, command, str::to_owned)
+}
+
+/// [`run`], but of the output it prints what `shown` leaves.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_showing(
+    name: &str,
+    command: &mut Command,
+    shown: impl Fn(&str) -> String,
+) -> Result<Outcome> {
     println!("       {name} …");
     let outcome = watch(name, command)?;
     if !outcome.succeeded {
-        println!("{}", outcome.output.trim_end());
+        println!("{}", shown(&outcome.output).trim_end());
     }
     let word = if outcome.succeeded { "ok" } else { "FAILED" };
     println!("{word:<7}{name} ({:.1} s)", outcome.took.as_secs_f64());

@@ -1,11 +1,16 @@
 //! `cargo xtask test`: everything that stands behind a change.
 //!
 //! ```text
-//! options + what the machine has ──plan──► parts to run, parts not run and why ──► steps ──► counts
+//! options + what the machine has ──plan──► parts to run, parts not run and why ──► steps ──► counts, times
 //! ```
+//! There is one build with code in it, of all tests: the tour and the fault schedules run what it made, and clippy and
+//! rustdoc only check. What ships is built for the node driver's package.
+//!
 //! Nothing is left out in silence: what was not run, and how to have it, is in the last lines, and with `CI=true` or
 //! `--all` a part that the machine lacks is a failure.
 
+mod built;
+mod jobs;
 mod plan;
 
 use std::env;
@@ -15,12 +20,18 @@ use std::process::Command;
 use anyhow::Result;
 use outside_tools::{REAL_SERVER, Tool};
 
+use self::built::Built;
+use self::jobs::Job;
 use self::plan::{NotRun, Part, Plan, plan};
 use crate::counts::{self, Counts};
 use crate::{package_driver, seeds, step, tools, tour, workspace};
 
 /// Generated inputs for the decoder of gobs; one test on its own is content with fewer.
 const INPUTS: &str = "1000000";
+/// The program whose sandbox is toured: as the tests were built, with all checks of a debug build.
+const PROGRAM: &str = "harvester-cloud-provider";
+/// The test program that runs fault schedules.
+const SEEDS: &str = "fault_schedules";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -41,20 +52,29 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let strict = options.all || env::var("CI").is_ok_and(|ci| ci == "true");
     let Plan { parts, not_run, complete } = plan(&options.without, strict, lacking);
     let notes = Notes::new()?;
-    let mut counts = Vec::new();
+    let mut run = Run { parts: &parts, notes: &notes, built: Built::default(), left_out: Vec::new() };
+    let (mut counts, mut times) = (Vec::new(), Vec::new());
     for part in &parts {
-        let Some(mut command) = command(*part, &parts, &notes) else { continue };
-        let outcome = step::run(part.says(), &mut command)?;
-        counts.push(counts::of(&outcome.output, outcome.succeeded));
+        let begun = step::now();
+        let Some(counted) = run.part(*part)? else { continue };
+        counts.push(counted);
+        times.push((part.says(), begun.elapsed()));
     }
     let only_simulated = notes.read();
 
-    println!("\n{:.0} s", start.elapsed().as_secs_f64());
+    println!();
+    for (part, time) in &times {
+        println!("{:>5.0} s  {part}", time.as_secs_f64());
+    }
+    println!("{:>5.0} s  in all", start.elapsed().as_secs_f64());
     if !not_run.is_empty() {
         println!("Not run:");
     }
     for NotRun { part, why } in &not_run {
         println!("  {part}: {why}");
+    }
+    for left_out in &run.left_out {
+        println!("{left_out}");
     }
     for (reason, tests) in &only_simulated {
         println!("On the simulated server only ({tests}): {reason}");
@@ -79,38 +99,104 @@ fn lacking(part: Part) -> Option<String> {
     needed.iter().find_map(|tool| tools::ensure(*tool).err()).map(|error| format!("{error:#}"))
 }
 
-fn command(part: Part, parts: &[Part], notes: &Notes) -> Option<Command> {
-    Some(match part {
-        Part::Fmt => workspace::cargo(["fmt", "--all", "--check"]),
-        Part::Clippy => workspace::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
-        Part::Tests => {
-            let mut command = workspace::cargo(["test", "--workspace", "--no-fail-fast", "--all-targets"]);
-            if !parts.contains(&Part::RealServer) {
-                command.args(["--", "--skip", "real::ours::", "--skip", "real::existing::"]);
+/// A run under way.
+struct Run<'a> {
+    parts: &'a [Part],
+    notes: &'a Notes,
+    /// From [`Part::Build`] on.
+    built: Built,
+    /// What tests themselves left out.
+    left_out: Vec<String>,
+}
+
+impl Run<'_> {
+    /// `None` where a part is not a step of its own.
+    fn part(&mut self, part: Part) -> Result<Option<Counts>> {
+        let mut command = match part {
+            Part::Fmt => workspace::cargo(["fmt", "--all", "--check"]),
+            Part::Clippy => {
+                workspace::cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
             }
-            command.env(Notes::VARIABLE, &notes.file).env("GO_RPC_INPUTS", INPUTS);
-            if let Err(error) = tools::ensure_go() {
-                println!("      tests whose other side is in Go are left out: {error:#}");
+            Part::Build => {
+                let mut command = workspace::cargo(["test", "--workspace", "--all-targets", "--no-run"]);
+                command.arg("--message-format=json-render-diagnostics");
+                let outcome = step::run_showing(part.says(), &mut command, built::without_json)?;
+                self.built = built::of(&outcome.output);
+                return Ok(Some(counts::of("", outcome.succeeded)));
             }
-            command
+            Part::Tests => return self.tests().map(Some),
+            // a server to test on, not a step of its own
+            Part::RealServer => return Ok(None),
+            Part::DocTests => workspace::cargo(["test", "--workspace", "--no-fail-fast", "--doc"]),
+            Part::Docs => {
+                let mut command = workspace::cargo(["doc", "--workspace", "--no-deps"]);
+                command.env("RUSTDOCFLAGS", "-D warnings");
+                command
+            }
+            Part::Deny => {
+                let Some(program) = Tool::CargoDeny.find() else { return Ok(Some(counts::of("", false))) };
+                let mut command = Command::new(program);
+                command.current_dir(workspace::root()).args(["check", "licenses", "bans", "sources"]);
+                command
+            }
+            Part::Tour => match self.built.program(PROGRAM) {
+                Some(program) => tour::of(program),
+                None => return Ok(Some(counts::of("", false))),
+            },
+            Part::Package => package_driver::command(),
+            Part::Seeds => {
+                let tests = &self.built.tests;
+                let Some(program) = tests.iter().find(|program| program.name.ends_with(SEEDS)) else {
+                    return Ok(Some(counts::of("", false)));
+                };
+                let mut command = jobs::command(program);
+                seeds::of_the_full_run(&mut command)?;
+                let outcome = step::run(part.says(), &mut command)?;
+                seeds::keep(&seeds::failed(&outcome.output))?;
+                return Ok(Some(counts::of(&outcome.output, outcome.succeeded)));
+            }
+        };
+        let outcome = step::run(part.says(), &mut command)?;
+        Ok(Some(counts::of(&outcome.output, outcome.succeeded)))
+    }
+
+    /// Tests on the real servers take longest, so they begin first.
+    fn tests(&mut self) -> Result<Counts> {
+        if let Err(error) = tools::ensure_go() {
+            self.left_out.push(format!("Left out: tests whose other side is in Go: {error:#}"));
         }
-        // a server to test on, not a step of its own
-        Part::RealServer => return None,
-        Part::DocTests => workspace::cargo(["test", "--workspace", "--no-fail-fast", "--doc"]),
-        Part::Docs => {
-            let mut command = workspace::cargo(["doc", "--workspace", "--no-deps"]);
-            command.env("RUSTDOCFLAGS", "-D warnings");
-            command
+        let (mut real, mut others) = (Vec::new(), Vec::new());
+        for program in &self.built.tests {
+            let prepared = || {
+                let mut command = jobs::command(program);
+                command.env(Notes::VARIABLE, &self.notes.file).env("GO_RPC_INPUTS", INPUTS);
+                command
+            };
+            let mut command = prepared();
+            if jobs::has_real(program)? {
+                command.args(jobs::REAL.iter().flat_map(|name| ["--skip", name]));
+                let mut on_real = prepared();
+                // they take turns: there is one pair of servers for each process
+                on_real.args(jobs::REAL).arg("--test-threads=1").env("TEST_CLUSTER_NEED_REAL", "1");
+                real.push(Job { name: format!("{} on real servers", program.name), command: on_real });
+            }
+            others.push(Job { name: program.name.clone(), command });
         }
-        Part::Deny => {
-            let mut command = Command::new(Tool::CargoDeny.find()?);
-            command.current_dir(workspace::root()).args(["check", "licenses", "bans", "sources"]);
-            command
+        if !self.parts.contains(&Part::RealServer) {
+            real.clear();
         }
-        Part::Tour => tour::command(),
-        Part::Package => package_driver::command(),
-        Part::Seeds => seeds::command(0..seeds::FULL_RUN),
-    })
+        let begun = self.built.tests.is_empty();
+        let done = jobs::run(real.into_iter().chain(others).collect())?;
+        self.left_out.extend(
+            done.iter()
+                .flat_map(|(_, _, output)| output.lines())
+                .filter(|line| line.starts_with("left out: "))
+                .map(str::to_owned),
+        );
+        let counts: Counts = done.iter().map(|(_, counts, _)| *counts).sum();
+        // nothing was built, so nothing was tested
+        Ok(if begun { counts::of("", false) } else { counts })
+    }
 }
 
 /// A file in which `test-cluster` notes each test that runs on the simulated server only, with its reason.

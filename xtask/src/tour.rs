@@ -1,5 +1,6 @@
 //! `cargo xtask tour`: the sandbox's own check, as often as asked.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -34,6 +35,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 }
 
 /// The tour once, in the profile in which a newcomer meets it.
-pub(crate) fn command() -> Command {
+fn command() -> Command {
     workspace::cargo(["run", "--release", "--", "sandbox", "--check"])
+}
+
+/// The tour of a program that is built already.
+pub(crate) fn of(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(workspace::root()).args(["sandbox", "--check"]);
+    command
 }

@@ -11,6 +11,8 @@ pub(super) enum Part {
     Fmt,
     /// clippy, warnings are errors
     Clippy,
+    /// the one build of all tests and programs
+    Build,
     /// unit, property and component tests
     Tests,
     /// the component tests on a real API server
@@ -35,6 +37,7 @@ impl Part {
         match self {
             Self::Fmt => "format",
             Self::Clippy => "clippy",
+            Self::Build => "build of all tests",
             Self::Tests => "unit, property and component tests",
             Self::RealServer => "real API server",
             Self::DocTests => "doc tests",
@@ -43,6 +46,17 @@ impl Part {
             Self::Tour => "sandbox tour",
             Self::Package => "node driver's package",
             Self::Seeds => "fault schedules",
+        }
+    }
+}
+
+impl Part {
+    /// Without these there is nothing to run.
+    fn needs(self) -> &'static [Self] {
+        match self {
+            Self::Tests | Self::Tour | Self::Seeds => &[Self::Build],
+            Self::RealServer => &[Self::Tests, Self::Build],
+            _ => &[],
         }
     }
 }
@@ -75,8 +89,8 @@ pub(super) fn plan(without: &[Part], strict: bool, lacking: impl Fn(Part) -> Opt
     for &part in Part::value_variants() {
         if without.contains(&part) {
             plan.not_run.push(NotRun { part, why: "left out on purpose, with --without".to_owned() });
-        } else if part == Part::RealServer && without.contains(&Part::Tests) {
-            plan.not_run.push(NotRun { part, why: "left out with the tests, with --without".to_owned() });
+        } else if let Some(needed) = part.needs().iter().find(|needed| without.contains(needed)) {
+            plan.not_run.push(NotRun { part, why: format!("left out with {needed}, with --without") });
         } else if let Some(why) = lacking(part) {
             plan.complete &= !strict;
             plan.not_run.push(NotRun { part, why });
@@ -103,6 +117,9 @@ mod tests {
     #[case::a_machine_without_go_where_all_must_run(&[], true, no_go, &[Part::RealServer], false)]
     #[case::left_out_on_purpose(&[Part::RealServer, Part::Tour], true, no_go, &[Part::RealServer, Part::Tour], true)]
     #[case::no_tests_need_no_server(&[Part::Tests], true, no_go, &[Part::Tests, Part::RealServer], true)]
+    #[case::nothing_built_runs_nothing(
+        &[Part::Build], true, no_go, &[Part::Build, Part::Tests, Part::RealServer, Part::Tour, Part::Seeds], true
+    )]
     fn what_is_not_run_is_told(
         #[case] without: &[Part],
         #[case] strict: bool,

@@ -1,0 +1,113 @@
+//! The programs that `cargo test --no-run` built, as its JSON lines name them.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+/// A file with tests in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TestProgram {
+    /// Such as `load-balancer component`.
+    pub(super) name: String,
+    pub(super) file: PathBuf,
+    /// Where tests expect to run.
+    pub(super) folder: PathBuf,
+}
+
+/// All of a build.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Built {
+    pub(super) tests: Vec<TestProgram>,
+    /// Programs themselves, by name.
+    pub(super) programs: Vec<(String, PathBuf)>,
+}
+
+impl Built {
+    /// The program of this name.
+    pub(super) fn program(&self, name: &str) -> Option<&Path> {
+        self.programs.iter().find(|(its, _)| its == name).map(|(_, file)| file.as_path())
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    #[serde(default)]
+    manifest_path: PathBuf,
+    #[serde(default)]
+    target: Target,
+    #[serde(default)]
+    profile: Profile,
+    executable: Option<PathBuf>,
+}
+
+#[derive(Default, Deserialize)]
+struct Target {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Default, Deserialize)]
+struct Profile {
+    #[serde(default)]
+    test: bool,
+}
+
+/// Reads the JSON lines in `output`.
+pub(super) fn of(output: &str) -> Built {
+    let mut built = Built::default();
+    for line in output.lines().filter(|line| line.starts_with('{')) {
+        let Ok(Line { manifest_path, target, profile, executable: Some(file) }) = serde_json::from_str(line)
+        else {
+            continue;
+        };
+        if profile.test {
+            let folder = manifest_path.parent().unwrap_or(Path::new("/")).to_owned();
+            let of = folder.file_name().unwrap_or_default().display().to_string();
+            let name = if of == target.name || of.replace('-', "_") == target.name {
+                of
+            } else {
+                format!("{of} {}", target.name)
+            };
+            built.tests.push(TestProgram { name, file, folder });
+        } else {
+            built.programs.push((target.name, file));
+        }
+    }
+    built
+}
+
+/// `output` for people.
+pub(super) fn without_json(output: &str) -> String {
+    output.lines().filter(|line| !line.starts_with('{')).fold(String::new(), |text, line| text + line + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = r#"   Compiling ipam v0.1.0
+{"reason":"compiler-artifact","manifest_path":"/w/crates/ipam/Cargo.toml","target":{"name":"ipam"},"profile":{"test":true},"executable":"/t/ipam-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/crates/load-balancer/Cargo.toml","target":{"name":"component"},"profile":{"test":true},"executable":"/t/component-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/Cargo.toml","target":{"name":"harvester-cloud-provider"},"profile":{"test":false},"executable":"/t/h"}
+{"reason":"compiler-artifact","manifest_path":"/r/serde/Cargo.toml","target":{"name":"serde"},"profile":{"test":false},"executable":null}
+{"reason":"build-finished","success":true}
+"#;
+
+    #[test]
+    fn the_tests_and_programs_of_a_build_are_found() {
+        let test = |name: &str, file: &str, folder: &str| TestProgram {
+            name: name.to_owned(),
+            file: file.into(),
+            folder: folder.into(),
+        };
+        let expected = Built {
+            tests: vec![
+                test("ipam", "/t/ipam-1", "/w/crates/ipam"),
+                test("load-balancer component", "/t/component-1", "/w/crates/load-balancer"),
+            ],
+            programs: vec![("harvester-cloud-provider".to_owned(), "/t/h".into())],
+        };
+        assert_eq!(of(OUTPUT), expected);
+        assert_eq!(without_json(OUTPUT), "   Compiling ipam v0.1.0\n");
+    }
+}

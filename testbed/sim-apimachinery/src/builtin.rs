@@ -1,7 +1,7 @@
 //! The built-in kinds that the simulated server knows.
 //!
-//! Facts as in kube-apiserver 1.36's discovery and registry; kinds that neither Harvester's parts nor people at the
-//! sandbox meet are left out, so a request for them is answered as on a server where that API is turned off.
+//! Facts as in kube-apiserver 1.36's discovery and registry; kinds that few controllers and few people
+//! use are left out; a request for one gets the answer of a server on which that API is turned off.
 
 use std::sync::LazyLock;
 

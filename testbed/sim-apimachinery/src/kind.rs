@@ -219,8 +219,8 @@ mod tests {
     #[test]
     fn a_crd_serves_one_kind_for_each_served_version() {
         let crd = json!({"spec": {
-        "group": "loadbalancer.harvesterhci.io",
-        "names": {"kind": "IPPool", "plural": "ippools", "shortNames": ["pool"]},
+        "group": "pools.example.com",
+        "names": {"kind": "AddressPool", "plural": "addresspools", "shortNames": ["pool"]},
         "scope": "Cluster",
         "versions": [
             {"name": "v1beta1", "served": true, "storage": true, "subresources": {"status": {}},
@@ -230,10 +230,10 @@ mod tests {
         let kinds = Kind::of_crd(&crd);
         assert_eq!(kinds.len(), 1);
         let pool = &kinds[0];
-        assert_eq!(pool.list_kind, "IPPoolList");
-        assert_eq!(pool.singular, "ippool");
-        assert_eq!(pool.path(Some("x")), "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools");
-        assert_eq!(pool.qualified_resource(), "ippools.loadbalancer.harvesterhci.io");
+        assert_eq!(pool.list_kind, "AddressPoolList");
+        assert_eq!(pool.singular, "addresspool");
+        assert_eq!(pool.path(Some("x")), "/apis/pools.example.com/v1beta1/addresspools");
+        assert_eq!(pool.qualified_resource(), "addresspools.pools.example.com");
         assert!(pool.has_status() && !pool.has_subresource("scale") && pool.storage);
         assert_eq!(pool.columns[0].json_path, ".status.total");
     }

@@ -1,13 +1,5 @@
-//! Kubernetes API machinery as pure functions over [`serde_json::Value`].
-//!
-//! ```text
-//! request body ──protobuf──► Value ──schema──► defaulted, pruned, checked Value ──► store
-//!                              │                                                    │
-//!                       strategic_merge, apply                     table, openapi, discovery ──► answer
-//! ```
-//! What a Kubernetes API server decides without looking at its store is decided here: who may do what, which
-//! fields a kind has, what a patch makes of an object, which fields belong to whom, what a wrong object is told.
-//! Nothing here does I/O, waits, or reads a clock; nothing panics on foreign input.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 pub mod apply;
 pub mod body;

@@ -40,7 +40,7 @@ pub fn service_account(namespace: &str, name: &str) -> String {
 /// Who asks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
-    /// User name, such as `system:serviceaccount:kube-system:harvester-cloud-controller-manager`.
+    /// User name, such as `system:serviceaccount:kube-system:cloud-controller-manager`.
     pub name: String,
     /// Groups, such as `system:authenticated`.
     pub groups: Vec<String>,

@@ -37,18 +37,18 @@ fn a_service_is_explained_and_patched_by_its_schema() {
 
 #[test]
 fn a_custom_resource_shows_its_schema_and_the_fields_of_every_object() {
-    let crd = json!({"spec": {"group": "loadbalancer.harvesterhci.io", "scope": "Namespaced",
-        "names": {"kind": "LoadBalancer", "plural": "loadbalancers"}, "versions": [{"name": "v1beta1", "served": true}]}});
+    let crd = json!({"spec": {"group": "pools.example.com", "scope": "Namespaced",
+        "names": {"kind": "Pool", "plural": "pools"}, "versions": [{"name": "v1beta1", "served": true}]}});
     let kind = &Kind::of_crd(&crd)[0];
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "description": "What is wanted."}}});
     let document = document(&[Described { kind, schema: Some(&schema) }]);
-    let published = &document["components"]["schemas"]["io.harvesterhci.loadbalancer.v1beta1.LoadBalancer"];
+    let published = &document["components"]["schemas"]["com.example.pools.v1beta1.Pool"];
     assert_eq!(published["properties"]["spec"]["description"], "What is wanted.");
     assert!(
         published["properties"]["metadata"]["allOf"][0]["$ref"].as_str().unwrap().ends_with("ObjectMeta")
     );
-    assert_eq!(published["x-kubernetes-group-version-kind"][0]["kind"], "LoadBalancer");
-    assert_eq!(path(kind), "apis/loadbalancer.harvesterhci.io/v1beta1");
+    assert_eq!(published["x-kubernetes-group-version-kind"][0]["kind"], "Pool");
+    assert_eq!(path(kind), "apis/pools.example.com/v1beta1");
 }
 
 #[test]

@@ -184,7 +184,7 @@ impl Rule {
         }
         if let Some(resource) = resource.as_deref().filter(|resource| !is_resource(resource)) {
             wrong.push(format!(
-                "resource {resource:?}: expected a plural without its group, such as ippools or services/status"
+                "resource {resource:?}: expected a plural without its group, such as pods or services/status"
             ));
         }
         if *nth == Some(0) {
@@ -302,10 +302,10 @@ mod tests {
     #[test]
     fn rules_are_a_yaml_list_and_a_wrong_one_is_named() {
         let rules =
-            Rule::parse("- verb: update\n  resource: ippools\n  nth: 3\n  answer: 409\n  when: after\n");
+            Rule::parse("- verb: update\n  resource: pods\n  nth: 3\n  answer: 409\n  when: after\n");
         let rule = Rule {
             verb: Some("update".into()),
-            resource: Some("ippools".into()),
+            resource: Some("pods".into()),
             nth: Some(3),
             when: When::After,
             ..Rule::new(Answer::Code(409))
@@ -323,8 +323,8 @@ mod tests {
     #[case("verb: x*", "verb \"x*\" is none of")]
     #[case("nth: 0", "counted from 1")]
     #[case("probability: 7", "not between 0 and 1")]
-    #[case("resource: ippools.loadbalancer.harvesterhci.io", "a plural without its group")]
-    #[case("resource: IPPool", "a plural without its group")]
+    #[case("resource: widgets.example.com", "a plural without its group")]
+    #[case("resource: Pod", "a plural without its group")]
     #[case("resource: services/", "a plural without its group")]
     #[case("resource: '*/status'", "a plural without its group")]
     #[case("resource: ''", "a plural without its group")]
@@ -342,7 +342,7 @@ mod tests {
     #[case("verb: delete*, name: web", None)]
     #[case("verb: '*', resource: '*'", None)]
     #[case("resource: ip*", None)]
-    #[case("resource: ippools", Some("ippools"))]
+    #[case("resource: pods", Some("pods"))]
     #[case("resource: services/status", Some("services"))]
     #[case("resource: services/*", Some("services"))]
     #[case("verb: create, resource: pods/eviction, name: web", Some("pods"))]
@@ -370,7 +370,7 @@ mod tests {
         #[case] is_admin: bool,
         #[case] hit: bool,
     ) {
-        let aim = Aim { user, is_admin, verb: "get", resource: "ippools", namespace: "", name: "default" };
+        let aim = Aim { user, is_admin, verb: "get", resource: "pods", namespace: "", name: "default" };
         assert_eq!(rule.matches(aim), hit);
     }
 }

@@ -205,14 +205,14 @@ async fn a_cluster_role_bound_in_a_namespace_holds_there() {
     let (server, admin) = cluster();
     let roles: Api<ClusterRole> = Api::all(admin.clone());
     let role = object(json!({
-        "metadata": {"name": "harvesterhci.io:cloudprovider"},
+        "metadata": {"name": "example.com:cloud-provider"},
         "rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list"]}],
     }));
     roles.create(&PostParams::default(), &role).await.unwrap();
     let bindings: Api<RoleBinding> = Api::namespaced(admin, "shop");
     let binding = object(json!({
         "metadata": {"name": "ccm"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "harvesterhci.io:cloudprovider"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "example.com:cloud-provider"},
         "subjects": [{"kind": "ServiceAccount", "namespace": "shop", "name": "ccm"}],
     }));
     bindings.create(&PostParams::default(), &binding).await.unwrap();

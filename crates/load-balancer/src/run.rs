@@ -99,20 +99,25 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     };
     let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
     if let Some(listener) = metrics {
-        http::serve(&tasks, listener, health, registry.clone());
+        http::serve(&tasks, listener, health.clone(), registry.clone());
     }
     let wanted = Wanted {
         rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],
         fields: vec![controller::BACKENDS_FIELD],
     };
     let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
+    // a candidate has nothing to list
+    let lists = health.readiness("lists");
+    lists.pass();
     let inner = tasks.child();
     let lead = election::lead(client.clone(), election, clock, &tasks, |leadership| {
         let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {
             let client = leadership.client(client);
+            lists.fail("not complete yet");
             let parts = Start { client, clock, dial, seed, config, capabilities, registry: &registry };
             if stop.run_until_cancelled(start(parts, &inner)).await.is_some() {
+                lists.pass();
                 stop.cancelled().await;
             }
             inner.end().await;

@@ -1,13 +1,15 @@
-//! An address for each load balancer, and what it says while there is none.
+//! An address for each load load_balancer, and what it says while there is none.
 
 use std::collections::BTreeSet;
 
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition, finalizers};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
-use test_cluster::{Side, TestCluster, User};
+use test_cluster::{Side, TestCluster};
 
-use super::fixtures::{address_of, balancer, controller, in_step, pool, ready_of, record_of, status_of};
+use super::fixtures::{
+    address_of, controller, in_step, load_balancer, pool, ready_of, record_of, status_of, work,
+};
 
 test_cluster::component_tests! {
     async fn a_load_balancer_has_an_address_while_it_lives_and_leaves_nothing(cluster: TestCluster) {
@@ -16,7 +18,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         let before = cluster.objects(Side::Harvester).await;
 
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         let status = status_of(&cluster, "web").await;
         assert_eq!(
@@ -44,7 +46,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         cluster.harvester.forget_requests();
         let names: Vec<_> = (0..100).map(|n| format!("web-{n}")).collect();
-        futures::future::join_all(names.iter().map(|name| balancer(&cluster, name, ""))).await;
+        futures::future::join_all(names.iter().map(|name| load_balancer(&cluster, name, ""))).await;
         cluster.settle().await;
         in_step(&cluster).await;
         let mut addresses = BTreeSet::new();
@@ -58,7 +60,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert!(cluster.harvester.list::<LoadBalancer>().await.is_empty());
         in_step(&cluster).await;
-        let work = cluster.harvester.work_of(User::LoadBalancer);
+        let work = work(&cluster);
         let writes = work.iter().filter(|request| request.is_write()).count();
         assert!(writes <= 300, "{writes} writes");
         let conflicts = work.iter().filter(|request| request.code == 409).count();
@@ -67,8 +69,8 @@ test_cluster::component_tests! {
 
     async fn a_load_balancer_waits_for_a_pool_and_says_so(cluster: TestCluster) {
         let _running = controller(&cluster).await;
-        balancer(&cluster, "web", "").await;
-        balancer(&cluster, "named", ", ipPool: edge").await;
+        load_balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "named", ", ipPool: edge").await;
         cluster.settle().await;
         let ready = ready_of(&cluster, "web").await;
         assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "NoMatchingPool"));
@@ -79,7 +81,7 @@ test_cluster::component_tests! {
 
         cluster.harvester.forget_requests();
         cluster.settle().await;
-        assert_eq!(cluster.harvester.work_of(User::LoadBalancer), [], "waiting costs nothing");
+        assert_eq!(work(&cluster), [], "waiting costs nothing");
         pool(&cluster, "edge", 10, 20).await;
         cluster.settle().await;
         in_step(&cluster).await;
@@ -89,9 +91,9 @@ test_cluster::component_tests! {
     async fn a_freed_address_goes_to_one_who_waits(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 10).await;
-        balancer(&cluster, "first", "").await;
+        load_balancer(&cluster, "first", "").await;
         cluster.settle().await;
-        balancer(&cluster, "second", "").await;
+        load_balancer(&cluster, "second", "").await;
         cluster.settle().await;
         let ready = ready_of(&cluster, "second").await;
         assert_eq!(ready.reason, "PoolExhausted");
@@ -107,8 +109,8 @@ test_cluster::component_tests! {
     async fn a_wider_range_serves_those_who_wait(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 10).await;
-        balancer(&cluster, "first", "").await;
-        balancer(&cluster, "second", "").await;
+        load_balancer(&cluster, "first", "").await;
+        load_balancer(&cluster, "second", "").await;
         cluster.settle().await;
         pool(&cluster, "edge", 10, 11).await;
         cluster.settle().await;
@@ -126,10 +128,10 @@ test_cluster::component_tests! {
         pool(&cluster, "lab", 50, 50).await;
         cluster.harvester.patch::<IPPool>("lab", scope("lab")).await;
         cluster.settle().await;
-        balancer(&cluster, "first", "").await;
+        load_balancer(&cluster, "first", "").await;
         cluster.settle().await;
-        balancer(&cluster, "second", "").await;
-        balancer(&cluster, "third", "").await;
+        load_balancer(&cluster, "second", "").await;
+        load_balancer(&cluster, "third", "").await;
         cluster.settle().await;
         for waiting in ["second", "third"] {
             assert_eq!(ready_of(&cluster, waiting).await.reason, "PoolExhausted");
@@ -146,7 +148,7 @@ test_cluster::component_tests! {
 
     async fn dhcp_needs_no_pool_and_no_record(cluster: TestCluster) {
         let _running = controller(&cluster).await;
-        balancer(&cluster, "web", ", ipam: dhcp").await;
+        load_balancer(&cluster, "web", ", ipam: dhcp").await;
         cluster.settle().await;
         let status = status_of(&cluster, "web").await;
         assert_eq!(serde_json::to_value(&status.allocated_address).unwrap(), json!({"ip": "0.0.0.0"}));
@@ -159,7 +161,7 @@ test_cluster::component_tests! {
     async fn a_load_balancer_moves_to_the_pool_that_it_names(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
         cluster.settle().await;
@@ -206,13 +208,13 @@ test_cluster::component_tests! {
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 40).await;
         for n in 0..20 {
-            balancer(&cluster, &format!("web-{n}"), "").await;
+            load_balancer(&cluster, &format!("web-{n}"), "").await;
         }
         cluster.settle().await;
         running.stop().await;
         cluster.harvester.forget_requests();
         let _again = controller(&cluster).await;
-        let writes: Vec<_> = cluster.harvester.work_of(User::LoadBalancer);
+        let writes: Vec<_> = work(&cluster);
         assert!(writes.iter().all(|request| !request.is_write()), "{writes:?}");
         in_step(&cluster).await;
     }
@@ -223,7 +225,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         // a second is the finest that creation times tell; equal ones are told apart by name
         pool(&cluster, "second", 20, 30).await;
-        balancer(&cluster, "web", ", ipPool: second").await;
+        load_balancer(&cluster, "web", ", ipPool: second").await;
         cluster.settle().await;
         let record = record_of(&cluster, "second").await;
         let ready = condition::ready(&record.conditions).cloned().unwrap();
@@ -246,8 +248,8 @@ test_cluster::component_tests! {
         // fifteen thousand records would do as well
         let full = json!({"spec": {"description": "x".repeat(1_200_000), "selector": {"priority": 9}}});
         cluster.harvester.patch::<IPPool>("first", full).await;
-        balancer(&cluster, "named", ", ipPool: first").await;
-        balancer(&cluster, "any", "").await;
+        load_balancer(&cluster, "named", ", ipPool: first").await;
+        load_balancer(&cluster, "any", "").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "any").await, "192.0.2.30");
         let ready = ready_of(&cluster, "named").await;
@@ -262,7 +264,7 @@ test_cluster::component_tests! {
               spec: {ranges: [{subnet: 192.0.2.0}, {subnet: 192.0.2.0/24, rangeEnd: 192.0.3.1}]}}",
         ).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
         let broken = record_of(&cluster, "broken").await;
@@ -273,7 +275,7 @@ test_cluster::component_tests! {
     async fn a_pool_that_is_deleted_goes_when_its_last_address_came_back(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         cluster.harvester.delete::<IPPool>("edge").await;
         cluster.settle().await;
@@ -287,11 +289,11 @@ test_cluster::component_tests! {
     async fn a_settled_cluster_costs_no_request(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
-        balancer(&cluster, "waiting", ", ipPool: none").await;
+        load_balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "waiting", ", ipPool: none").await;
         cluster.settle().await;
         cluster.harvester.forget_requests();
         cluster.advance(std::time::Duration::from_secs(3600)).await;
-        assert_eq!(cluster.harvester.work_of(User::LoadBalancer), []);
+        assert_eq!(work(&cluster), []);
     }
 }

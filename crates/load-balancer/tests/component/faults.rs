@@ -6,7 +6,7 @@ use harvester_api::LoadBalancer;
 use test_cluster::TestCluster;
 
 use super::fixtures::{
-    Controller, address_of, balancer, controller, faults, in_step, pool, ready_of, record_of,
+    Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of,
 };
 
 /// Ten load balancers come and five go while `rules` hold; then all is in step.
@@ -16,7 +16,7 @@ async fn works_in_the_end(cluster: &TestCluster, rules: &str) {
     cluster.settle().await;
     faults(cluster, rules).await;
     for n in 0..10 {
-        balancer(cluster, &format!("web-{n}"), "").await;
+        load_balancer(cluster, &format!("web-{n}"), "").await;
     }
     cluster.settle().await;
     for n in 0..5 {
@@ -40,7 +40,7 @@ async fn leader_stopped_between_two_writes(cluster: &TestCluster) -> Controller 
     pool(cluster, "edge", 10, 40).await;
     cluster.settle().await;
     faults(cluster, "[{verb: update, resource: loadbalancers, nth: 1, answer: delay=60s}]").await;
-    balancer(cluster, "web", "").await;
+    load_balancer(cluster, "web", "").await;
     cluster.advance(Duration::from_secs(1)).await;
     assert_eq!(record_of(cluster, "edge").await.allocated["192.0.2.10"], "team-a/web");
     former.hang();
@@ -71,7 +71,7 @@ test_cluster::component_tests! {
         pool(&cluster, "edge", 10, 40).await;
         cluster.settle().await;
         faults(&cluster, "[{verb: update, resource: ippools, probability: 1, answer: 403}]").await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         let ready = ready_of(&cluster, "web").await;
         assert_eq!(ready.reason, "PoolNotWritten");
@@ -92,7 +92,7 @@ test_cluster::component_tests! {
     async fn a_late_write_of_a_former_leader_finds_the_address_where_it_was(cluster: TestCluster) {
         let _former = leader_stopped_between_two_writes(&cluster).await;
         let _successor = Controller::start(&cluster, "two");
-        balancer(&cluster, "api", "").await;
+        load_balancer(&cluster, "api", "").await;
         cluster.advance(Duration::from_secs(300)).await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
         assert_eq!(address_of(&cluster, "api").await, "192.0.2.11");
@@ -118,8 +118,8 @@ test_cluster::component_tests! {
             cluster.advance(Duration::from_secs(60)).await;
             faults(&cluster, &format!("[{{verb: update, resource: ippools, nth: {nth}, answer: delay=600s, when: after}},
                 {{verb: update, resource: loadbalancers, nth: {nth}, answer: delay=600s, when: after}}]")).await;
-            balancer(&cluster, &name, "").await;
-            balancer(&cluster, &format!("gone-{nth}"), "").await;
+            load_balancer(&cluster, &name, "").await;
+            load_balancer(&cluster, &format!("gone-{nth}"), "").await;
             cluster.advance(Duration::from_secs(1)).await;
             cluster.harvester.delete::<LoadBalancer>(&format!("team-a/gone-{nth}")).await;
             cluster.advance(Duration::from_secs(1)).await;

@@ -1,4 +1,4 @@
-//! What the stories have in common: a running controller, faults, and sentences about objects.
+//! What the tests have in common: a running controller, faults, and sentences about objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,7 +10,7 @@ use kube::Client;
 use load_balancer::{Config, ElectionTimes, Parts, run};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::json;
-use test_cluster::{Rights, TestCluster, User};
+use test_cluster::{Request, Rights, TestCluster, User};
 use tokio::task::JoinHandle;
 
 fn nobody_answers() -> Dial {
@@ -81,6 +81,16 @@ impl Controller {
     }
 }
 
+/// What the load balancer asked of the server to do its work, without its questions about rights and CRDs, which it
+/// repeats every ten minutes.
+pub(crate) fn work(cluster: &TestCluster) -> Vec<Request> {
+    let mut work = cluster.harvester.work_of(User::LoadBalancer);
+    work.retain(|request| {
+        !matches!(request.resource().as_str(), "selfsubjectaccessreviews" | "customresourcedefinitions")
+    });
+    work
+}
+
 /// A controller that has come to rest.
 pub(crate) async fn controller(cluster: &TestCluster) -> Controller {
     let controller = Controller::start(cluster, "one");
@@ -118,7 +128,7 @@ pub(crate) async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8)
 }
 
 /// What the cloud controller manager of a guest cluster makes.
-pub(crate) async fn balancer(cluster: &TestCluster, name: &str, spec: &str) {
+pub(crate) async fn load_balancer(cluster: &TestCluster, name: &str, spec: &str) {
     let yaml = format!(
         "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
            metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},

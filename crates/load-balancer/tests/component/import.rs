@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::fixtures::{address_of, balancer, controller, granted, in_step, record_of, told};
+use super::fixtures::{address_of, controller, granted, in_step, load_balancer, record_of, told};
 
 const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
     data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.200/29, range-team-a: 192.0.2.100-192.0.2.110,
@@ -34,7 +34,7 @@ test_cluster::component_tests! {
 
         // each finds the address that it had, also the one that a range of today would not give out
         for (name, address) in [("web", "192.0.2.105"), ("api", "192.0.2.201")] {
-            balancer(&cluster, name, "").await;
+            load_balancer(&cluster, name, "").await;
             cluster.settle().await;
             assert_eq!(address_of(&cluster, name).await, address);
         }
@@ -43,7 +43,7 @@ test_cluster::component_tests! {
 
     async fn a_map_that_comes_later_is_imported_once(cluster: TestCluster) {
         let _running = controller(&cluster).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         cluster.harvester.apply(MAP).await;
         cluster.settle().await;

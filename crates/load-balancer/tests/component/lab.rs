@@ -11,9 +11,9 @@ use health_check::{Dial, DialError};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::json;
-use test_cluster::{TestCluster, User};
+use test_cluster::TestCluster;
 
-use super::fixtures::Controller;
+use super::fixtures::{Controller, work};
 
 /// How often the cluster may come to rest without showing what is waited for: thresholds and leases take time.
 const RESTS: usize = 80;
@@ -165,7 +165,7 @@ impl Lab {
         self.cluster.harvester.get("team-a/web").await
     }
 
-    pub(crate) async fn balancer(&self) -> LoadBalancer {
+    pub(crate) async fn load_balancer(&self) -> LoadBalancer {
         self.cluster.harvester.get("team-a/web").await.expect("the load balancer is there")
     }
 
@@ -200,7 +200,7 @@ impl Lab {
                 return;
             }
         }
-        panic!("expected {expected:?}, they stay {seen:?}; {:#?}", self.balancer().await.status);
+        panic!("expected {expected:?}, they stay {seen:?}; {:#?}", self.load_balancer().await.status);
     }
 
     /// Waits until the Ready condition says this; an empty text: is true.
@@ -235,32 +235,32 @@ impl Lab {
     pub(crate) async fn until_address(&self, expected: &str) {
         for _ in 0..RESTS {
             self.cluster.settle().await;
-            if self.balancer().await.status.unwrap_or_default().address == expected {
+            if self.load_balancer().await.status.unwrap_or_default().address == expected {
                 return;
             }
         }
-        panic!("expected {expected}, it stays {:#?}", self.balancer().await.status);
+        panic!("expected {expected}, it stays {:#?}", self.load_balancer().await.status);
     }
 
     /// Waits until the status gives this error for its only backend.
     pub(crate) async fn until_error(&self, expected: &str) {
         for _ in 0..RESTS {
             self.cluster.settle().await;
-            let backends = self.balancer().await.status.unwrap_or_default().backends;
+            let backends = self.load_balancer().await.status.unwrap_or_default().backends;
             if backends.iter().map(|backend| backend.last_error.as_str()).eq([expected]) {
                 return;
             }
         }
-        panic!("expected {expected:?}, it stays {:#?}", self.balancer().await.status);
+        panic!("expected {expected:?}, it stays {:#?}", self.load_balancer().await.status);
     }
 
     pub(crate) async fn ready(&self) -> Option<Condition> {
-        condition::ready(&self.balancer().await.status?.conditions).cloned()
+        condition::ready(&self.load_balancer().await.status?.conditions).cloned()
     }
 
     /// Verb and resource of what the load balancer wrote since the last look, in order.
     pub(crate) fn writes(&self) -> Vec<String> {
-        let work = self.cluster.harvester.work_of(User::LoadBalancer);
+        let work = work(&self.cluster);
         self.cluster.harvester.forget_requests();
         let writes = work.iter().filter(|request| request.is_write());
         writes.map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()

@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::fixtures::{
-    Controller, address_of, balancer, controller, granted, in_step, overwrite_pool_status, pool, record_of,
-    told, vanish,
+    Controller, address_of, controller, granted, in_step, load_balancer, overwrite_pool_status, pool,
+    record_of, told, vanish,
 };
 
 test_cluster::component_tests! {
     async fn a_load_balancer_whose_status_was_erased_keeps_its_address(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "api", "").await;
+        load_balancer(&cluster, "api", "").await;
         cluster.settle().await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"status": null})).await;
         cluster.settle().await;
@@ -30,14 +30,14 @@ test_cluster::component_tests! {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
         for name in ["web", "api", "db"] {
-            balancer(&cluster, name, "").await;
+            load_balancer(&cluster, name, "").await;
         }
         cluster.settle().await;
         let before = record_of(&cluster, "edge").await.allocated;
         overwrite_pool_status(&cluster, "edge", Value::Null).await;
         cluster.settle().await;
         assert_eq!(record_of(&cluster, "edge").await.allocated, before);
-        balancer(&cluster, "new", "").await;
+        load_balancer(&cluster, "new", "").await;
         cluster.settle().await;
         in_step(&cluster).await;
     }
@@ -46,7 +46,7 @@ test_cluster::component_tests! {
     async fn an_address_that_the_pool_gives_to_another_is_lost_and_replaced(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         let stolen = json!({"status": {"allocated": {"192.0.2.10": "machines/node-1"}}});
         cluster.harvester.patch::<IPPool>("edge", stolen).await;
@@ -60,8 +60,8 @@ test_cluster::component_tests! {
     async fn an_object_that_went_while_nobody_looked_gives_its_address_back_to_those_who_ask_by_hand(cluster: TestCluster) {
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
-        balancer(&cluster, "api", "").await;
+        load_balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "api", "").await;
         cluster.settle().await;
         running.stop().await;
         vanish(&cluster, "team-a/web").await;
@@ -106,7 +106,7 @@ test_cluster::component_tests! {
         cluster.settle().await;
         for turn in 0..5 {
             let name = format!("web-{turn}");
-            balancer(&cluster, &name, "").await;
+            load_balancer(&cluster, &name, "").await;
             cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
         }
         cluster.settle().await;
@@ -117,7 +117,7 @@ test_cluster::component_tests! {
     async fn the_server_tells_who_made_a_record(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         let foreign = json!({"status": {"allocated": {"192.0.2.19": "machines/node-1"}}});
         cluster.harvester.patch::<IPPool>("edge", foreign).await;
@@ -131,7 +131,7 @@ test_cluster::component_tests! {
     async fn abandoned_records_are_released_after_half_a_minute_and_foreign_ones_never(cluster: TestCluster) {
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         running.stop().await;
         vanish(&cluster, "team-a/web").await;

@@ -12,7 +12,7 @@ use kube::{Client, client::Body};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::fixtures::{Controller, address_of, balancer, controller, in_step, pool, ready_of};
+use super::fixtures::{Controller, address_of, controller, in_step, load_balancer, pool, ready_of};
 
 /// How often the cluster may come to rest before a watch that broke is tried again.
 const RESTS: usize = 80;
@@ -87,7 +87,7 @@ test_cluster::component_tests! {
     async fn with_a_removed_guest_cluster_its_load_balancers_go(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;
-        balancer(&cluster, "web", "").await;
+        load_balancer(&cluster, "web", "").await;
         cluster.harvester.apply(
             "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
               metadata: {name: other, namespace: team-a, labels: {cloudprovider.harvesterhci.io/cluster: green}},

@@ -1,6 +1,6 @@
-//! The load balancer against API servers: the controller and the host path.
+//! The load balancer's controller against API servers.
 
-#![expect(clippy::unwrap_used, reason = "a story that cannot go on has failed")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod component {
     mod addresses;
@@ -10,5 +10,6 @@ mod component {
     mod import;
     mod lab;
     mod repair;
+    mod reuse;
     mod vms;
 }

@@ -6,7 +6,7 @@ use harvester_api::LoadBalancer;
 use test_cluster::TestCluster;
 
 use super::fixtures::{
-    Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of,
+    Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, work,
 };
 
 /// Ten load balancers come and five go while `rules` hold; then all is in step.
@@ -79,6 +79,31 @@ test_cluster::component_tests! {
         faults(&cluster, "[]").await;
         cluster.advance(Duration::from_secs(90)).await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        in_step(&cluster).await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_slow_write_of_a_pool_holds_up_no_other_pool_and_the_next_takes_all_that_came(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 200).await;
+        pool(&cluster, "core", 210, 220).await;
+        cluster.settle().await;
+        faults(&cluster, "[{verb: update, resource: ippools, nth: 1, answer: delay=5s}]").await;
+        cluster.harvester.forget_requests();
+        load_balancer(&cluster, "first", ", ipPool: edge").await;
+        cluster.advance(Duration::from_secs(1)).await;
+        // more than there are workers
+        for n in 0..100 {
+            load_balancer(&cluster, &format!("web-{n}"), ", ipPool: edge").await;
+        }
+        load_balancer(&cluster, "elsewhere", ", ipPool: core").await;
+        cluster.advance(Duration::from_secs(1)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 0);
+        assert_eq!(address_of(&cluster, "elsewhere").await, "192.0.2.210");
+        cluster.advance(Duration::from_secs(10)).await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 101);
+        let puts = work(&cluster).iter().filter(|request| request.verb == "update" && request.resource() == "ippools").count();
+        assert_eq!(puts, 3, "edge twice, core once");
         in_step(&cluster).await;
     }
 

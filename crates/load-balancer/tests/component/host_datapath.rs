@@ -137,6 +137,24 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.14+"]).await;
     }
 
+    async fn a_vm_that_was_refused_for_the_address_of_a_load_balancer_serves_when_that_is_gone(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        lab.cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+              metadata: {name: guest, namespace: team-a}, spec: {workloadType: cluster, ipam: dhcp}}",
+        ).await;
+        lab.cluster.settle().await;
+        let lease = |address: &str| json!({"status": {"address": address}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/guest", lease("192.168.7.11")).await;
+        lab.until_endpoints(&["dummy+"]).await;
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/guest", lease("192.168.7.99")).await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/guest", lease("192.168.7.11")).await;
+        lab.until_endpoints(&["dummy+"]).await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/guest").await;
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+    }
+
     #[each_role]
     async fn what_lost_our_label_gets_it_back(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;

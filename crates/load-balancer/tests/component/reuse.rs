@@ -1,0 +1,224 @@
+//! Addresses that something may still announce are given to nobody else, whatever happened to their load balancer.
+
+use std::time::Duration;
+
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition};
+use k8s_openapi::api::{core::v1::Service, rbac::v1::ClusterRole};
+use serde_json::json;
+use test_cluster::{Rights, TestCluster};
+
+use super::fixtures::{address_of, controller, in_step, load_balancer, pool, ready_of, record_of, vanish};
+use super::lab::{A_WHILE, Lab};
+
+/// The first address of the lab's pool.
+const ADDRESS: &str = "203.0.113.2";
+
+/// Somebody else's finalizer keeps the Service, as a garbage collector that is slow would.
+async fn hold(lab: &Lab, held: bool) {
+    let finalizers = if held { json!(["example.com/hold"]) } else { json!(null) };
+    lab.cluster
+        .harvester
+        .patch::<Service>("team-a/web", json!({"metadata": {"finalizers": finalizers}}))
+        .await;
+}
+
+async fn holder_of(lab: &Lab, address: &str) -> Option<String> {
+    record_of(&lab.cluster, "edge").await.allocated.get(address).cloned()
+}
+
+/// Grants the load balancer these verbs on Services.
+async fn grant_on_services(cluster: &TestCluster, verbs: &[&str]) {
+    const ROLE: &str = "harvester-load-balancer";
+    let role = cluster.harvester.get::<ClusterRole>(ROLE).await.unwrap();
+    let mut rules = role.rules.unwrap();
+    for rule in &mut rules {
+        let services = |resources: &Vec<String>| resources.iter().any(|resource| resource == "services");
+        if rule.resources.as_ref().is_some_and(services) {
+            rule.verbs = verbs.iter().map(|&verb| verb.to_owned()).collect();
+        }
+    }
+    cluster.harvester.patch::<ClusterRole>(ROLE, json!({"rules": rules})).await;
+}
+
+/// The object goes while no controller runs, and the garbage collector waits for somebody else's finalizer.
+async fn gone_before_its_service(cluster: TestCluster) -> Lab {
+    let mut lab = Lab::serving(cluster).await;
+    lab.stop_controller().await;
+    hold(&lab, true).await;
+    vanish(&lab.cluster, "team-a/web").await;
+    lab
+}
+
+test_cluster::component_tests! {
+    #[each_role]
+    async fn a_service_keeps_its_type_until_it_is_gone_and_then_its_address_goes_back(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        hold(&lab, true).await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.cluster.settle().await;
+        let service = lab.service().await.unwrap();
+        assert!(service.metadata.deletion_timestamp.is_some());
+        assert_eq!(service.spec.unwrap().type_.as_deref(), Some("LoadBalancer"));
+        assert_eq!(service.metadata.annotations.unwrap_or_default().get("kube-vip.io/ignore"), None);
+        assert_eq!(lab.slice().await.map_or(0, |slice| slice.endpoints.len()), 0, "nothing is reachable");
+        assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"));
+        hold(&lab, false).await;
+        lab.until_gone().await;
+    }
+
+    #[each_role]
+    async fn an_object_made_again_waits_for_the_former_service_whatever_it_asks_for(cluster: TestCluster) {
+        let mut lab = gone_before_its_service(cluster).await;
+        pool(&lab.cluster, "core", 30, 40).await;
+        let specs = [
+            "workloadType: cluster",
+            "workloadType: cluster, ipPool: core",
+            "workloadType: cluster, ipam: dhcp",
+            "workloadType: vm, ipPool: core, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]",
+            "workloadType: vm, ipam: dhcp, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]",
+        ];
+        lab.start_controller();
+        for spec in specs {
+            lab.cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+                   metadata: {{name: web, namespace: team-a}}, spec: {{{spec}}}}}"
+            )).await;
+            lab.cluster.settle().await;
+            assert_eq!(address_of(&lab.cluster, "web").await, "", "{spec}");
+            assert_eq!(ready_of(&lab.cluster, "web").await.reason, "FormerServiceGoing", "{spec}");
+            assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"), "{spec}");
+            lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+            lab.cluster.settle().await;
+            assert!(lab.cluster.harvester.get::<LoadBalancer>("team-a/web").await.is_none(), "{spec}");
+            assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"), "{spec}");
+        }
+        load_balancer(&lab.cluster, "web", ", ipPool: core").await;
+        lab.cluster.settle().await;
+        hold(&lab, false).await;
+        lab.cluster.settle().await;
+        assert_eq!(address_of(&lab.cluster, "web").await, "192.0.2.30");
+        assert_eq!(holder_of(&lab, ADDRESS).await, None);
+        in_step(&lab.cluster).await;
+    }
+
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
+    async fn a_crash_after_the_finalizer_went_gives_the_address_back_when_the_service_is_gone(cluster: TestCluster) {
+        let mut lab = gone_before_its_service(cluster).await;
+        lab.start_controller();
+        lab.cluster.advance(A_WHILE * 4).await;
+        assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"), "still announced");
+        lab.stop_controller().await;
+        hold(&lab, false).await;
+        lab.cluster.settle().await;
+        assert!(lab.service().await.is_none());
+        lab.start_controller();
+        lab.cluster.advance(Duration::from_secs(90)).await;
+        assert_eq!(holder_of(&lab, ADDRESS).await, None);
+    }
+
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
+    async fn an_address_stays_held_while_a_service_shows_it_that_lost_our_label_and_owner(cluster: TestCluster) {
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        let bare = json!({"metadata": {"labels": null, "ownerReferences": null}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        lab.start_controller();
+        lab.cluster.advance(Duration::from_secs(300)).await;
+        assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"));
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.cluster.advance(Duration::from_secs(90)).await;
+        assert_eq!(holder_of(&lab, ADDRESS).await, None);
+    }
+
+    #[each_role]
+    async fn an_orphaned_service_is_deleted_or_named_and_its_address_stays_held_until_then(cluster: TestCluster) {
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        // as `kubectl delete --cascade=orphan` does
+        lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        lab.start_controller();
+        lab.cluster.settle().await;
+        if lab.cluster.rights() == Rights::Existing {
+            let service = lab.service().await.expect("our role may not delete it");
+            assert_eq!(service.spec.unwrap().type_.as_deref(), Some("LoadBalancer"));
+            assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"));
+            let ready = condition::ready(&record_of(&lab.cluster, "edge").await.conditions).cloned().unwrap();
+            assert_eq!(ready.status, ConditionStatus::True);
+            assert!(ready.message.contains("203.0.113.2 by Service team-a/web; delete the Service"), "{}", ready.message);
+            lab.cluster.harvester.delete::<Service>("team-a/web").await;
+            lab.cluster.settle().await;
+        }
+        assert!(lab.service().await.is_none());
+        let record = record_of(&lab.cluster, "edge").await;
+        assert_eq!(record.allocated.len(), 0);
+        assert_eq!(condition::ready(&record.conditions).unwrap().message, "");
+    }
+
+    #[simulated_only("rights are asked for every half minute")]
+    async fn a_right_that_is_granted_while_the_controller_runs_is_used_within_a_minute(cluster: TestCluster) {
+        let all = ["get", "list", "watch", "create", "update"];
+        grant_on_services(&cluster, &all).await;
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        lab.start_controller();
+        lab.cluster.advance(A_WHILE * 4).await;
+        assert!(lab.service().await.is_some());
+        grant_on_services(&lab.cluster, &[&all[..], &["delete"]].concat()).await;
+        lab.cluster.advance(Duration::from_secs(60)).await;
+        assert!(lab.service().await.is_none());
+        lab.until_gone().await;
+    }
+
+    async fn an_address_in_use_of_a_pool_that_was_removed_by_force_is_not_given_by_its_successor(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        // as the cloud controller manager does
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"status": {"address": "192.0.2.10"}})).await;
+        cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;
+        cluster.harvester.delete::<IPPool>("edge").await;
+        cluster.settle().await;
+        cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;
+        assert!(cluster.harvester.get::<IPPool>("edge").await.is_none());
+        pool(&cluster, "successor", 10, 11).await;
+        load_balancer(&cluster, "api", "").await;
+        load_balancer(&cluster, "db", "").await;
+        cluster.settle().await;
+        let held = record_of(&cluster, "successor").await.allocated;
+        assert_eq!(held.into_keys().collect::<Vec<_>>(), ["192.0.2.11"]);
+        let waiting = [ready_of(&cluster, "api").await, ready_of(&cluster, "db").await];
+        assert_eq!(waiting.iter().filter(|ready| ready.reason == "PoolExhausted").count(), 1);
+    }
+
+    async fn a_tenant_who_writes_an_allocated_address_blocks_nobody(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        load_balancer(&cluster, "web", ", ipPool: nowhere").await;
+        cluster.settle().await;
+        let forged = json!({"status": {"allocatedAddress": {"ipPool": "nowhere", "ip": "192.0.2.10"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", forged).await;
+        pool(&cluster, "edge", 10, 10).await;
+        load_balancer(&cluster, "api", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10");
+    }
+
+    async fn of_pools_that_overlap_after_an_edit_none_gives_what_the_other_records(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "a-first", 10, 10).await;
+        pool(&cluster, "b-second", 30, 30).await;
+        load_balancer(&cluster, "web", ", ipPool: b-second").await;
+        cluster.settle().await;
+        pool(&cluster, "a-first", 30, 31).await;
+        load_balancer(&cluster, "api", ", ipPool: a-first").await;
+        load_balancer(&cluster, "db", ", ipPool: a-first").await;
+        cluster.settle().await;
+        let held = record_of(&cluster, "a-first").await.allocated;
+        assert_eq!(held.into_keys().collect::<Vec<_>>(), ["192.0.2.31"]);
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30");
+    }
+}

@@ -89,6 +89,7 @@ impl Driver {
                 Ok(())
             }
             Err(cause) => {
+                self.locked().vm_uid.clear();
                 let left = self.take_back(&harvester, &vm_ref, &machine, made).await;
                 Err(Error(
                     left.map_or(cause.clone(), |left| format!("{left}; and the reason for all: {cause}")),

@@ -1,5 +1,5 @@
 //! Tests that wait in real time, until a process gives up its client after ten seconds. They begin together with the first
-//! of them and run beside all other tests, so that nobody waits for each of them in turn.
+//! of them and run beside all other tests, so that the ten seconds pass once.
 
 use std::{
     collections::HashMap,

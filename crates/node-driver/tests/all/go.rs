@@ -295,7 +295,7 @@ async fn after_a_killed_driver_the_machine_is_removed_and_made_anew(
     assert_eq!(rancher.run(&["status", MACHINE]).await, good("Running"));
 }
 
-/// Nobody reads what the driver says, and then nobody is there at all: it goes on, and ends by itself.
+/// The driver loses its reader, and then its parent: it continues, and ends after ten seconds without a heartbeat.
 #[test]
 fn a_driver_whose_rancher_machine_is_killed_ends_and_undoes_nothing() {
     beside::outcome_of("go: rancher-machine killed");

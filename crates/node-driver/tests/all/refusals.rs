@@ -1,4 +1,5 @@
-//! What stands against a machine: said before anything is made, or said last after it was taken back.
+//! Refusals: `PreCreateCheck` reports them before anything is created, and `Create` ends with them after it has deleted
+//! what it created.
 
 use cloud_config::expiry::Expiry;
 use rstest::rstest;

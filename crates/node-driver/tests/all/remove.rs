@@ -16,7 +16,7 @@ async fn plug(harvester: &Harvester, claim: &str) {
     harvester.patch(&vm_path(), &json!({"spec": {"template": {"spec": {"volumes": volumes}}}})).await;
 }
 
-/// The claims that Harvester is told to delete, seen in the audit of a driver that may not delete the VM.
+/// The claims in the VM's annotation, after the removal by a driver that may not delete the VM.
 async fn named_claims(harvester: &Harvester, driver: &TestDriver) -> Vec<String> {
     harvester.server.faults().add(refused("delete", "virtualmachines", 403));
     let error = driver.remove().await.unwrap_err().to_string();

@@ -52,7 +52,7 @@ impl Replies {
     }
 }
 
-/// The recorded value as it is on the wire; none where it is not told.
+/// The recorded value as it is on the wire; none if the recording does not name it.
 fn expected(step: &Value) -> Option<Gob> {
     match &step["result"] {
         Value::Number(number) => number.as_i64().map(Gob::Int),

@@ -276,7 +276,7 @@ pub(crate) fn other_key() -> KeyPair {
     KEY.clone()
 }
 
-/// A driver, and what it said.
+/// A driver, and the lines that it printed.
 pub(crate) struct TestDriver {
     pub(crate) driver: Arc<Driver>,
     pub(crate) output: Arc<Mutex<Vec<String>>>,
@@ -337,7 +337,7 @@ pub(crate) async fn own_claim(harvester: &Harvester) -> String {
         .to_owned()
 }
 
-/// Whether a claim is gone, or goes as soon as nobody uses it.
+/// Whether a claim is gone, or goes once no pod uses it.
 pub(crate) async fn is_going(harvester: &Harvester, claim: &str) -> bool {
     let claim = harvester.get(&claim_path(claim)).await;
     claim.is_null() || claim["metadata"]["deletionTimestamp"].is_string()

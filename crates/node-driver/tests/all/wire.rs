@@ -21,7 +21,7 @@ use crate::{
 /// A plugin process; it ends with the test.
 pub(crate) struct Plugin {
     child: Child,
-    /// What it says is read at its end; nobody reads it where there is none.
+    /// Its standard output, which the test reads at the end, if it reads it at all.
     out: Option<BufReader<ChildStdout>>,
     address: String,
     pub(crate) client: Client,
@@ -99,7 +99,7 @@ impl Plugin {
         called.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Waits for the end; the answer is the exit code and what else it said.
+    /// Waits for the end. The answer is the exit code and the rest of its output.
     pub(crate) async fn ended(mut self) -> (Option<i32>, String) {
         tokio::task::spawn_blocking(move || {
             let code = self.child.wait().unwrap().code();

@@ -1,8 +1,8 @@
 //! Certificates for the webhook's server: a certificate authority of our own and a serving certificate.
 //!
-//! What is stored beside the PEM texts (names, ends, the authority that signed) saves us from reading X.509. What
-//! was stored by the Go program has none of it, and is replaced once; its authority stays in the bundle, so that its
-//! replicas are believed until they are gone.
+//! The secrets hold names, ends and the authority that signed beside the PEM texts, so that nothing here reads X.509.
+//! Secrets of the Go program hold none of it, and are replaced once; the Go program's authority stays in the bundle, so
+//! that API servers trust its replicas until they are gone.
 
 use std::collections::BTreeSet;
 
@@ -11,62 +11,62 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 
-/// How long an authority lasts, and how long before its end it is replaced; in days.
+/// How long an authority lasts, and how long before its end the rotator replaces it; in days.
 const AUTHORITY_DAYS: (i64, i64) = (3650, 365);
 /// The same for a serving certificate.
 const SERVING_DAYS: (i64, i64) = (365, 90);
 
 /// A certificate authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Authority {
+pub(crate) struct Authority {
     /// Its certificate.
-    pub(super) certificate: String,
-    /// The certificate of the one before it, believed as well.
-    pub(super) former: Option<String>,
-    pub(super) key: String,
+    pub(crate) certificate: String,
+    /// The certificate of the authority before it, trusted as well.
+    pub(crate) former: Option<String>,
+    pub(crate) key: String,
     /// First day on which it is no longer good.
-    pub(super) ends: Date,
+    pub(crate) ends: Date,
 }
 
 impl Authority {
-    /// Whom clients should believe.
-    pub(super) fn bundle(&self) -> String {
+    /// The certificates that clients should trust.
+    pub(crate) fn bundle(&self) -> String {
         format!("{}{}", self.certificate, self.former.as_deref().unwrap_or_default())
     }
 }
 
 /// A serving certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Serving {
-    pub(super) certificate: String,
-    pub(super) key: String,
+pub(crate) struct Serving {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
     /// The certificate of the authority that signed it.
-    pub(super) authority: String,
-    pub(super) names: BTreeSet<String>,
-    pub(super) ends: Date,
+    pub(crate) authority: String,
+    pub(crate) names: BTreeSet<String>,
+    pub(crate) ends: Date,
 }
 
-/// What has to be made.
+/// The first of the certificates that has to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Plan {
-    /// Both are good until at least this day's beginning.
-    Keep {
+pub(crate) enum State {
+    /// Both are good until at least the beginning of this day.
+    Good {
         until: Timestamp,
     },
-    Authority,
-    Serving,
+    NeedsAuthority,
+    NeedsServing,
 }
 
-/// What is missing or near its end.
-pub(super) fn plan(
+/// Finds the certificate that is missing, near its end, or not good for `names`.
+pub(crate) fn state(
     authority: Option<&Authority>,
     serving: Option<&Serving>,
     names: &BTreeSet<String>,
     now: Timestamp,
-) -> Plan {
+) -> State {
     let Some(authority) = authority.filter(|authority| renewal(authority.ends, AUTHORITY_DAYS.1) > now)
     else {
-        return Plan::Authority;
+        return State::NeedsAuthority;
     };
     let good = |serving: &&Serving| {
         serving.authority == authority.certificate
@@ -76,9 +76,9 @@ pub(super) fn plan(
     match serving.filter(good) {
         Some(serving) => {
             let until = renewal(serving.ends, SERVING_DAYS.1).min(renewal(authority.ends, AUTHORITY_DAYS.1));
-            Plan::Keep { until }
+            State::Good { until }
         }
-        None => Plan::Serving,
+        None => State::NeedsServing,
     }
 }
 
@@ -87,8 +87,8 @@ fn renewal(ends: Date, days: i64) -> Timestamp {
     day.to_zoned(TimeZone::UTC).map_or(Timestamp::MIN, |zoned| zoned.timestamp())
 }
 
-/// Makes an authority; `former` stays believed.
-pub(super) fn new_authority(former: Option<String>, now: Timestamp) -> Result<Authority, rcgen::Error> {
+/// Makes an authority; clients still trust `former`.
+pub(crate) fn new_authority(former: Option<String>, now: Timestamp) -> Result<Authority, rcgen::Error> {
     let (params, ends) = authority_params(now);
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?.pem();
@@ -96,7 +96,7 @@ pub(super) fn new_authority(former: Option<String>, now: Timestamp) -> Result<Au
 }
 
 /// Makes a serving certificate for `names`, DNS names and addresses.
-pub(super) fn new_serving(
+pub(crate) fn new_serving(
     authority: &Authority,
     names: &BTreeSet<String>,
     now: Timestamp,
@@ -110,8 +110,8 @@ pub(super) fn new_serving(
     Ok(Serving { certificate, key: key.serialize_pem(), authority, names: names.clone(), ends })
 }
 
-/// Everything of an authority but its key. The issuer of what it signs is known by name and key only, so these
-/// need not be those of the day on which it was made.
+/// Everything of an authority but its key. A certificate knows its issuer by name and key only, so these need not be
+/// the parameters of the day on which the authority was made.
 fn authority_params(now: Timestamp) -> (CertificateParams, Date) {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, "harvester-load-balancer-webhook-ca");
@@ -157,28 +157,28 @@ mod tests {
     #[rstest]
     #[case::just_made(&["a.svc"], 0, None)]
     #[case::before_renewal(&["a.svc"], 274, None)]
-    #[case::serving_near_its_end(&["a.svc"], 276, Some(Plan::Serving))]
-    #[case::authority_near_its_end(&["a.svc"], 3286, Some(Plan::Authority))]
-    #[case::another_name(&["b.svc"], 0, Some(Plan::Serving))]
+    #[case::serving_near_its_end(&["a.svc"], 276, Some(State::NeedsServing))]
+    #[case::authority_near_its_end(&["a.svc"], 3286, Some(State::NeedsAuthority))]
+    #[case::another_name(&["b.svc"], 0, Some(State::NeedsServing))]
     fn certificates_are_renewed_before_they_end(
         #[case] wanted: &[&str],
         #[case] days: i64,
-        #[case] expected: Option<Plan>,
+        #[case] expected: Option<State>,
     ) {
         let authority = new_authority(None, now()).unwrap();
         let serving = new_serving(&authority, &names(&["a.svc", "127.0.0.1"]), now()).unwrap();
-        let plan = plan(Some(&authority), Some(&serving), &names(wanted), later(days));
-        let expected = expected.unwrap_or(Plan::Keep { until: "2027-05-22T00:00:00Z".parse().unwrap() });
-        assert_eq!(plan, expected);
+        let state = state(Some(&authority), Some(&serving), &names(wanted), later(days));
+        let expected = expected.unwrap_or(State::Good { until: "2027-05-22T00:00:00Z".parse().unwrap() });
+        assert_eq!(state, expected);
     }
 
     #[test]
-    fn a_new_authority_asks_for_a_new_serving_certificate_and_keeps_the_former_believed() {
+    fn a_new_authority_asks_for_a_new_serving_certificate_and_keeps_the_former_trusted() {
         let former = new_authority(None, now()).unwrap();
         let serving = new_serving(&former, &names(&["a.svc"]), now()).unwrap();
         let authority = new_authority(Some(former.certificate.clone()), now()).unwrap();
-        assert_eq!(plan(Some(&authority), Some(&serving), &names(&["a.svc"]), now()), Plan::Serving);
-        assert_eq!(plan(None, Some(&serving), &names(&["a.svc"]), now()), Plan::Authority);
+        assert_eq!(state(Some(&authority), Some(&serving), &names(&["a.svc"]), now()), State::NeedsServing);
+        assert_eq!(state(None, Some(&serving), &names(&["a.svc"]), now()), State::NeedsAuthority);
         assert!(
             authority.bundle().contains(&former.certificate)
                 && authority.bundle().contains(&authority.certificate)

@@ -4,24 +4,24 @@
 //! API server ──AdmissionReview──► server ──► limits ──Write──► reviewer ──► load_balancer, ip_pool: validate, mutate (pure)
 //!                                   ▲                             │
 //!                     certificates  │                             └─ sees: Namespaces, VMs, VMIs (watched), pools, networks
-//! secrets ◄──► keep ────────────────┘
-//!               └──► both webhook configurations (caBundle)
+//! secrets ◄──► rotator ─────────────┘
+//!                 └──► registrations: both webhook configurations (caBundle)
 //! ```
 //! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
 //! where they are not as they should be. A review has no side effects, so a dry run is reviewed like any other write.
 
 mod certificate;
 pub mod cli;
-mod configuration;
 pub mod fixtures;
 pub mod ip_pool;
-mod keep;
 mod limits;
 pub mod load_balancer;
 mod owners;
 mod patch;
+pub mod registration;
 pub mod review;
 mod reviewer;
+mod rotator;
 mod secret;
 mod server;
 mod status;
@@ -35,26 +35,26 @@ use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
 use program::{Clock, TaskGroup};
 
-pub use configuration::Address;
-pub use keep::Error as KeepError;
+pub use registration::Address;
+pub use rotator::Error as RotatorError;
 
 /// How long open connections may finish when the process ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What the rules depend on besides objects.
+/// The part of the rules that the command line sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     /// The one user who may write addresses and records: the load balancer's controller.
     pub status_writer: String,
 }
 
-/// What the command line decides.
+/// The settings of the command line.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Namespace of the chart: of the secrets, and of the Service.
     pub namespace: String,
     pub policy: Policy,
-    /// Where the API server finds us.
+    /// Where the API server finds the webhook.
     pub address: Address,
 }
 
@@ -62,13 +62,13 @@ pub struct Config {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("prepare certificates")]
-    Keep(#[from] keep::Error),
+    Rotator(#[from] RotatorError),
     #[error("listen for admission reviews")]
     Listen(#[from] io::Error),
 }
 
-/// The webhook without a socket: what answers reviews, and the certificates to serve it with, which are kept good
-/// in place. The API server is told where we are as soon as the caller lets other tasks run.
+/// The webhook without a socket: the router that answers reviews, and the TLS configuration to serve it with, whose
+/// certificates the rotator renews in place. The rotator registers the webhook as soon as the caller yields.
 ///
 /// # Errors
 /// No certificate could be had.
@@ -80,13 +80,15 @@ pub async fn prepare(
 ) -> Result<(Router, RustlsConfig), Error> {
     let Config { namespace, policy, address } = config;
     let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
-    let keeper = keep::Keeper::start(tasks, client, clock, namespace, address).await;
-    let tls = keeper.first().await?;
-    tasks.spawn_until_stop(keeper.keep(tls.clone()));
+    let (names, registrations) =
+        (rotator::names(&namespace, &address), registration::webhooks(&namespace, &address));
+    let rotator = rotator::Rotator::start(tasks, client, clock, namespace, names, registrations).await;
+    let tls = rotator.first().await?;
+    tasks.spawn_until_stop(rotator.run(tls.clone()));
     Ok((server::router(reviewer), tls))
 }
 
-/// Serves on `listener` until the life ends.
+/// Serves on `listener` until `tasks` stops.
 ///
 /// # Errors
 /// No certificate could be had, or the listener failed.

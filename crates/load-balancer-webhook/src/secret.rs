@@ -6,52 +6,52 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
 
-use super::certificate::{Authority, Serving};
+use crate::certificate::{Authority, Serving};
 
 /// Secret of the authority.
-pub(super) const CA_SECRET: &str = "harvester-load-balancer-webhook-ca";
+pub(crate) const CA_SECRET: &str = "harvester-load-balancer-webhook-ca";
 /// Secret of the serving certificate.
-pub(super) const TLS_SECRET: &str = "harvester-load-balancer-webhook-tls";
+pub(crate) const TLS_SECRET: &str = "harvester-load-balancer-webhook-tls";
 
 const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
-/// In the serving certificate's secret: the certificate of who signed it.
+/// In the serving certificate's secret: the certificate of the authority that signed it.
 const AUTHORITY: &str = "ca.crt";
-/// Day on which the certificate ends. Only what carries it is ours.
+/// Day on which the certificate ends. A secret without it is not of this program's making.
 const ENDS: &str = "loadbalancer.harvesterhci.io/certificate-ends";
 /// Names that the certificate is good for, separated by commas.
 const NAMES: &str = "loadbalancer.harvesterhci.io/certificate-names";
 
 const PEM_END: &str = "-----END CERTIFICATE-----";
 
-/// The authority in a secret; nothing when it is not of our making.
-pub(super) fn authority(secret: &Secret) -> Option<Authority> {
+/// The authority in a secret; nothing when another program made it.
+pub(crate) fn authority(secret: &Secret) -> Option<Authority> {
     let bundle = text(secret, CERTIFICATE)?;
     let (certificate, former) = split_first(&bundle)?;
     let former = (!former.is_empty()).then_some(former);
     Some(Authority { certificate, former, key: text(secret, KEY)?, ends: ends(secret)? })
 }
 
-/// The certificate that a secret of the authority begins with, whoever made it.
-pub(super) fn first_certificate(secret: &Secret) -> Option<String> {
+/// The first certificate in a secret of an authority, whichever program made it.
+pub(crate) fn first_certificate(secret: &Secret) -> Option<String> {
     Some(split_first(&text(secret, CERTIFICATE)?)?.0)
 }
 
-/// The serving certificate in a secret; nothing when it is not of our making.
-pub(super) fn serving(secret: &Secret) -> Option<Serving> {
+/// The serving certificate in a secret; nothing when another program made it.
+pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
     let names = secret.annotations().get(NAMES)?.split(',').map(ToOwned::to_owned).collect::<BTreeSet<_>>();
     let (certificate, key) = (text(secret, CERTIFICATE)?, text(secret, KEY)?);
     Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends: ends(secret)? })
 }
 
 /// `secret` (or a new one in `namespace`) with this authority in it.
-pub(super) fn with_authority(secret: Option<Secret>, namespace: &str, authority: &Authority) -> Secret {
+pub(crate) fn with_authority(secret: Option<Secret>, namespace: &str, authority: &Authority) -> Secret {
     let data = [(CERTIFICATE, authority.bundle()), (KEY, authority.key.clone())];
     filled(secret, namespace, CA_SECRET, &data, &[(ENDS, authority.ends.to_string())])
 }
 
 /// `secret` (or a new one in `namespace`) with this serving certificate in it.
-pub(super) fn with_serving(secret: Option<Secret>, namespace: &str, serving: &Serving) -> Secret {
+pub(crate) fn with_serving(secret: Option<Secret>, namespace: &str, serving: &Serving) -> Secret {
     let data = [
         (CERTIFICATE, serving.certificate.clone()),
         (KEY, serving.key.clone()),
@@ -97,7 +97,7 @@ fn ends(secret: &Secret) -> Option<jiff::civil::Date> {
     secret.annotations().get(ENDS)?.parse().ok()
 }
 
-/// The first certificate of a bundle, and the second; a third is forgotten.
+/// The first and the second certificate of a bundle; a third is dropped.
 fn split_first(bundle: &str) -> Option<(String, String)> {
     let mut parts = bundle.split_inclusive(PEM_END).map(str::trim).filter(|part| part.ends_with(PEM_END));
     let first = format!("{}\n", parts.next()?);
@@ -106,11 +106,11 @@ fn split_first(bundle: &str) -> Option<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::certificate::{new_authority, new_serving};
     use super::*;
+    use crate::certificate::{new_authority, new_serving};
 
     #[test]
-    fn what_is_stored_reads_back() {
+    fn a_stored_certificate_reads_back() {
         let now = "2026-08-20T10:00:00Z".parse().unwrap();
         let former = new_authority(None, now).unwrap();
         let stored = new_authority(Some(former.certificate), now).unwrap();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_go_programs_authority_is_not_ours_but_stays_known() {
+    fn the_go_programs_authority_is_replaced_but_its_certificate_is_read() {
         let now = "2026-08-20T10:00:00Z".parse().unwrap();
         let go = new_authority(None, now).unwrap();
         let mut secret = with_authority(None, "harvester-system", &go);

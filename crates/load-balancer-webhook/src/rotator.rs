@@ -1,0 +1,342 @@
+//! Keeps certificates and registrations true: at the start, when another program changes them, and before they end.
+//!
+//! ```text
+//! secrets, registered objects ──see──► Seen ──decide──► Plan ──act──► secrets, registered objects, the server
+//! ```
+//! Any number of replicas may run: a write that another replica made first counts, and the rotator looks again.
+
+mod decide;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::http::Uri;
+use axum_server::tls_rustls::RustlsConfig;
+use controller_kit::{Cache, ObjectKey};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use program::{Clock, TaskGroup};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::sync::Notify;
+
+use self::decide::{Plan, Seen, Step, decide};
+use crate::certificate::{Serving, new_authority, new_serving};
+use crate::registration::{Address, NAME, Registration, Write};
+use crate::secret::{self, CA_SECRET, TLS_SECRET};
+
+/// How long after a failure the rotator tries again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the rotator looks again because another replica was faster.
+const ATTEMPTS: usize = 8;
+
+/// A step failed; the rotator tries it again.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("{doing} {name}")]
+    Request {
+        doing: &'static str,
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("make a certificate")]
+    Certificate(#[from] rcgen::Error),
+    #[error("use the certificate of secret {TLS_SECRET}: {0}")]
+    Unusable(String),
+    #[error("the secrets with the certificates change faster than they can be read")]
+    Contended,
+}
+
+/// The one task that writes secrets and registrations.
+pub(crate) struct Rotator {
+    client: Client,
+    clock: Clock,
+    namespace: String,
+    /// Names that the serving certificate must be good for.
+    names: BTreeSet<String>,
+    ca: Cache<Secret>,
+    tls: Cache<Secret>,
+    registered: Vec<Registered>,
+    changed: Arc<Notify>,
+}
+
+/// A registration and the newest version known of its object.
+struct Registered {
+    registration: Registration,
+    newest: Arc<Mutex<Newest>>,
+}
+
+#[derive(Clone, Debug)]
+enum Newest {
+    /// The watch has brought nothing yet.
+    Unknown,
+    Known(Option<Arc<DynamicObject>>),
+}
+
+impl Rotator {
+    /// Starts the watches, and waits for those of the secrets.
+    pub(crate) async fn start(
+        tasks: &TaskGroup,
+        client: Client,
+        clock: Clock,
+        namespace: String,
+        names: BTreeSet<String>,
+        registrations: Vec<Registration>,
+    ) -> Self {
+        let changed = Arc::new(Notify::new());
+        let secret = |name: &str| {
+            let named = watcher::Config::default().fields(&format!("metadata.name={name}"));
+            let cache: Cache<Secret> =
+                Cache::start(tasks, Api::namespaced(client.clone(), &namespace), named);
+            let changed = changed.clone();
+            cache.on_change(move |_| changed.notify_one());
+            cache
+        };
+        let (ca, tls) = (secret(CA_SECRET), secret(TLS_SECRET));
+        let watched = |registration: Registration| {
+            let api = Api::all_with(client.clone(), &registration.resource);
+            let newest = Arc::new(Mutex::new(Newest::Unknown));
+            tasks.spawn_until_stop(follow(api, registration.clone(), newest.clone(), changed.clone()));
+            Registered { registration, newest }
+        };
+        let registered = registrations.into_iter().map(watched).collect();
+        ca.ready().await;
+        tls.ready().await;
+        Self { client, clock, namespace, names, ca, tls, registered, changed }
+    }
+
+    /// A first certificate to serve with; makes it where there is none.
+    pub(crate) async fn first(&self) -> Result<RustlsConfig, Error> {
+        for _ in 0..ATTEMPTS {
+            for step in decide(Seen { registered: Vec::new(), ..self.see() }).steps {
+                match step {
+                    Step::Serve(serving) => return Ok(RustlsConfig::from_config(server_config(&serving)?)),
+                    step => self.act(step, None).await?,
+                }
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    /// Keeps certificates and registrations true. `server` gets new certificates in place; connections stay open.
+    pub(crate) async fn run(self, server: RustlsConfig) {
+        loop {
+            let wait = match self.rotate(&server).await {
+                Ok(renewal) => {
+                    let wait = renewal.duration_since(self.clock.now());
+                    Duration::try_from(wait).unwrap_or_default()
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, retry_in = ?AGAIN, "certificates and registrations");
+                    AGAIN
+                }
+            };
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Carries out plans until one needs no certificate, and returns when the next certificate is due.
+    async fn rotate(&self, server: &RustlsConfig) -> Result<Timestamp, Error> {
+        for _ in 0..ATTEMPTS {
+            let Plan { steps, again } = decide(self.see());
+            for step in steps {
+                self.act(step, Some(server)).await?;
+            }
+            if let Some(again) = again {
+                return Ok(again);
+            }
+        }
+        Err(Error::Contended)
+    }
+
+    fn see(&self) -> Seen<'_> {
+        let registered = self.registered.iter().filter_map(|Registered { registration, newest }| {
+            match &*newest.lock().expect("no panic while an object is stored") {
+                Newest::Unknown => None,
+                Newest::Known(object) => Some((registration, object.clone())),
+            }
+        });
+        Seen {
+            authority: self.secret(&self.ca, CA_SECRET).as_deref().and_then(secret::authority),
+            serving: self.secret(&self.tls, TLS_SECRET).as_deref().and_then(secret::serving),
+            names: &self.names,
+            registered: registered.collect(),
+            now: self.clock.now(),
+        }
+    }
+
+    fn secret(&self, cache: &Cache<Secret>, name: &str) -> Option<Arc<Secret>> {
+        cache.get(&ObjectKey::new(self.namespace.clone(), name))
+    }
+
+    async fn act(&self, step: Step, server: Option<&RustlsConfig>) -> Result<(), Error> {
+        let now = self.clock.now();
+        match step {
+            Step::MakeAuthority => {
+                let stored = self.secret(&self.ca, CA_SECRET);
+                let former = stored.as_deref().and_then(secret::first_certificate);
+                let authority = new_authority(former, now)?;
+                let secret = secret::with_authority(stored.as_deref().cloned(), &self.namespace, &authority);
+                self.store(&self.ca, CA_SECRET, secret).await
+            }
+            Step::MakeServing { authority, names } => {
+                let stored = self.secret(&self.tls, TLS_SECRET);
+                let serving = new_serving(&authority, &names, now)?;
+                let secret = secret::with_serving(stored.as_deref().cloned(), &self.namespace, &serving);
+                self.store(&self.tls, TLS_SECRET, secret).await
+            }
+            Step::Serve(serving) => {
+                if let Some(server) = server {
+                    server.reload_from_config(server_config(&serving)?);
+                }
+                Ok(())
+            }
+            Step::Register(write) => self.register(write).await,
+        }
+    }
+
+    /// Stores a secret; when another replica was faster, its secret counts.
+    async fn store(&self, cache: &Cache<Secret>, name: &'static str, secret: Secret) -> Result<(), Error> {
+        let failed = |doing| move |source| Error::Request { doing, name: name.to_owned(), source };
+        let api = Api::<Secret>::namespaced(self.client.clone(), &self.namespace);
+        let answer = match secret.resource_version() {
+            Some(_) => api.replace(name, &PostParams::default(), &secret).await,
+            None => api.create(&PostParams::default(), &secret).await,
+        };
+        match answer {
+            Ok(secret) => {
+                tracing::info!(secret = name, "stored a new certificate");
+                cache.wrote(secret);
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                match api.get_opt(name).await.map_err(failed("read secret"))? {
+                    Some(secret) => {
+                        cache.wrote(secret);
+                    }
+                    None => cache.gone(&ObjectKey::of(&secret), &secret.uid().unwrap_or_default()),
+                }
+            }
+            Err(source) => return Err(failed("store secret")(source)),
+        }
+        Ok(())
+    }
+
+    async fn register(&self, write: Write) -> Result<(), Error> {
+        let (Write::Create(object) | Write::Replace(object)) = &write;
+        let written = |one: &&Registered| {
+            object.types.as_ref().is_some_and(|types| types.kind == one.registration.resource.kind)
+                && one.registration.name == object.name_any()
+        };
+        let Some(Registered { registration, newest }) = self.registered.iter().find(written) else {
+            return Ok(());
+        };
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &registration.resource);
+        let answer = match &write {
+            Write::Create(object) => api.create(&PostParams::default(), object).await,
+            Write::Replace(object) => api.replace(&registration.name, &PostParams::default(), object).await,
+        };
+        match answer {
+            Ok(mut object) => {
+                object.metadata.managed_fields = None;
+                tracing::info!(?registration, "registered this webhook and its certificates");
+                *newest.lock().expect("no panic while an object is stored") =
+                    Newest::Known(Some(Arc::new(object)));
+                Ok(())
+            }
+            // another replica was faster: the watch brings its version, and the rotator looks again
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(source) => {
+                Err(Error::Request { doing: "register in", name: format!("{registration:?}"), source })
+            }
+        }
+    }
+}
+
+/// Notes every version of a registered object.
+async fn follow(
+    api: Api<DynamicObject>,
+    registration: Registration,
+    newest: Arc<Mutex<Newest>>,
+    changed: Arc<Notify>,
+) {
+    let mut versions = Box::pin(watcher::watch_object(api, &registration.name).default_backoff());
+    while let Some(version) = versions.next().await {
+        match version {
+            Ok(mut object) => {
+                if let Some(object) = &mut object {
+                    // a list leaves out what its items are
+                    object.types = Some(types(&registration.resource));
+                    object.metadata.managed_fields = None;
+                }
+                *newest.lock().expect("no panic while an object is stored") =
+                    Newest::Known(object.map(Arc::new));
+                changed.notify_one();
+            }
+            Err(error) => tracing::warn!(?registration, error = &error as &dyn std::error::Error, "watch"),
+        }
+    }
+}
+
+fn types(resource: &ApiResource) -> kube::core::TypeMeta {
+    kube::core::TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() }
+}
+
+/// The DNS names of the chart's Service, and the host of an address of its own.
+pub(crate) fn names(namespace: &str, address: &Address) -> BTreeSet<String> {
+    let mut names: BTreeSet<String> =
+        ["", ".svc", ".svc.cluster.local"].map(|suffix| format!("{NAME}.{namespace}{suffix}")).into();
+    if let Address::Url(url) = address
+        && let Ok(url) = url.parse::<Uri>()
+        && let Some(host) = url.host()
+    {
+        names.insert(host.trim_matches(['[', ']']).to_owned());
+    }
+    names
+}
+
+/// TLS 1.2 and 1.3, HTTP/2 and 1.1.
+fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, Error> {
+    let unusable = |error: String| Error::Unusable(error);
+    let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| unusable(error.to_string()))?;
+    let key =
+        PrivateKeyDer::from_pem_slice(serving.key.as_bytes()).map_err(|error| unusable(error.to_string()))?;
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
+        .map_err(|error| unusable(error.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_serving_certificate_is_good_for_the_service_and_the_url() {
+        let address = Address::Url("https://127.0.0.1:8443".to_owned());
+        let names = names("harvester-system", &address);
+        let expected = [
+            "127.0.0.1",
+            "harvester-load-balancer-webhook.harvester-system",
+            "harvester-load-balancer-webhook.harvester-system.svc",
+            "harvester-load-balancer-webhook.harvester-system.svc.cluster.local",
+        ];
+        assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+        let now = "2026-08-20T10:00:00Z".parse().unwrap();
+        let authority = new_authority(None, now).unwrap();
+        server_config(&new_serving(&authority, &names, now).unwrap()).unwrap();
+    }
+}

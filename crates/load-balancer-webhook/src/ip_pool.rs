@@ -1,6 +1,6 @@
 //! Rules and labels for IPPools. The rules about ranges and scopes are the crate `ipam`'s.
 //!
-//! A rule judges what a write adds or changes. The controller writes a pool with every address that it gives and takes
+//! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and takes
 //! back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
 use std::net::IpAddr;
@@ -38,7 +38,7 @@ pub fn prefix(write: &Write) -> String {
 
 /// Whether the rules need [`Seen::pools`]: they run only where the spec changes.
 pub fn needs_pools(write: &Write) -> bool {
-    write.judged().is_some_and(|pool| pool.data["spec"] != write.old_data()["spec"])
+    write.reviewed().is_some_and(|pool| pool.data["spec"] != write.old_data()["spec"])
 }
 
 fn network(pool: &Value) -> &str {
@@ -46,7 +46,7 @@ fn network(pool: &Value) -> &str {
 }
 
 /// Whether the pool had the same network before. Then nothing about the network stands in the way: a pool is written
-/// with every address that it gives and takes back, and must not cease to be when somebody deletes a definition.
+/// with every address that it gives and takes back, and must stay writable after a user deletes a definition.
 fn keeps_network(write: &Write, pool: &DynamicObject) -> bool {
     write.old().is_some_and(|old| network(&old.data) == network(&pool.data))
 }
@@ -57,7 +57,7 @@ fn keeps_network(write: &Write, pool: &DynamicObject) -> bool {
 /// # Errors
 /// The selector's network is new, and not `namespace/name`.
 pub fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault> {
-    let Some(pool) = write.judged() else { return Ok(None) };
+    let Some(pool) = write.reviewed() else { return Ok(None) };
     let (network, keeps) = (network(&pool.data), keeps_network(write, pool));
     if (keeps && pool.labels().contains_key(labels::VID)) || network.is_empty() {
         return Ok(None);
@@ -87,7 +87,7 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
         }
         return faults;
     }
-    let Some(object) = write.judged() else { return faults };
+    let Some(object) = write.reviewed() else { return faults };
     let pool = match read(object) {
         Ok(pool) => pool,
         Err(error) => return Fault::invalid(format!("it cannot be read: {error}")).into(),
@@ -207,7 +207,7 @@ fn range(range: &PoolRange) -> Option<Range> {
 /// # Errors
 /// The network is new, and its definition is wrong or not there.
 pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
-    let Some(object) = write.judged() else { return Ok(Vec::new()) };
+    let Some(object) = write.reviewed() else { return Ok(Vec::new()) };
     let spec = IPPoolSpec::deserialize(&object.data["spec"]);
     let mut entries = vec![(labels::GLOBAL_IP_POOL, spec.is_ok_and(|spec| spec.is_global()).to_string())];
     match (needs_network(write)?, &seen.network) {

@@ -31,7 +31,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// What is said of a write that makes an object of this size out of one of the `former` size.
+    /// The refusal of a write that turns an object of the `former` size into one of this size.
     fn refusal(self, former: Self) -> Option<String> {
         let Self { listeners, values } = self;
         if listeners > LISTENERS && listeners > former.listeners {
@@ -48,7 +48,7 @@ impl Size {
     }
 }
 
-/// What the limits need of a review.
+/// The part of a review that the limits need.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Outline<'a> {
@@ -107,8 +107,8 @@ impl<'a> Outline<'a> {
         self.request.as_ref().map_or("", |request| &request.user_info.username)
     }
 
-    /// The answer to a review over the limits. They do not bind the load balancer's controller: what it writes
-    /// follows from objects that were admitted.
+    /// The answer to a review over the limits. They do not bind the load balancer's controller: its
+    /// writes follow from objects that were admitted.
     pub(crate) fn refusal(&self, policy: &Policy) -> Option<AdmissionResponse> {
         let RequestOutline { uid, kind, operation, namespace, name, user_info, object, old_object } =
             self.request.as_ref()?;

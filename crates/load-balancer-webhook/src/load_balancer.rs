@@ -39,7 +39,7 @@ pub fn prefix(write: &Write) -> String {
 /// can still get its status and lose its finalizer.
 pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
-    let Some(object) = write.judged() else { return faults };
+    let Some(object) = write.reviewed() else { return faults };
     let (spec, old_spec) = (&object.data["spec"], &write.old_data()["spec"]);
     let spec = match LoadBalancerSpec::deserialize(spec) {
         Ok(spec) => spec,
@@ -253,7 +253,7 @@ fn guest_cluster(object: &DynamicObject, vms: &[Arc<VirtualMachine>], faults: &m
 /// # Errors
 /// The reason why the object cannot be completed.
 pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
-    let Some(object) = write.judged() else { return Ok(Vec::new()) };
+    let Some(object) = write.reviewed() else { return Ok(Vec::new()) };
     let mut entries = vec![(annotations::LB_NAMESPACE, write.namespace.clone())];
     if object.data["spec"]["workloadType"] == "cluster" {
         let Some(namespace) = &seen.namespace else {

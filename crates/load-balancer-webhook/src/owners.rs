@@ -131,7 +131,7 @@ mod tests {
     #[case::robbed("lb=1,spec", "lb=spec evil=1", Some("lb=spec,1"))]
     #[case::claimed_by_hand("lb=1", "lb=1 evil=1,spec", Some("lb=1 evil=spec"))]
     #[case::not_a_record_that_stands("capi=3", "kubectl=4", None)]
-    #[case::nobodys("", "kubectl=spec", None)]
+    #[case::without_owner("", "kubectl=spec", None)]
     fn a_record_that_stands_keeps_its_owners(
         #[case] before: &str,
         #[case] now: &str,

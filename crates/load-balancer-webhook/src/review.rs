@@ -87,7 +87,7 @@ impl Write {
 
     /// The object as it would be stored; nothing for a delete, and nothing once the object is being deleted: no rule
     /// looks at it any more.
-    pub fn judged(&self) -> Option<&DynamicObject> {
+    pub fn reviewed(&self) -> Option<&DynamicObject> {
         let (Change::Create(object) | Change::Update { new: object, .. }) = &self.change else { return None };
         object.metadata.deletion_timestamp.is_none().then_some(&**object)
     }
@@ -321,11 +321,11 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_is_being_deleted_is_not_judged() {
+    fn an_object_that_is_being_deleted_is_not_reviewed() {
         let going =
             json!({"request": {"object": {"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}}}});
         let write = Write::of(read(&review(&going)).unwrap()).unwrap().unwrap();
-        assert!(write.judged().is_none() && write.old().is_some());
+        assert!(write.reviewed().is_none() && write.old().is_some());
     }
 
     #[rstest]

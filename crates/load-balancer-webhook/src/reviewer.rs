@@ -1,4 +1,4 @@
-//! Sees what the rules need, and asks them for their decision.
+//! Reads what the rules need, and returns their decision.
 
 use std::time::Duration;
 
@@ -118,7 +118,7 @@ impl Reviewer {
 
     /// The surroundings of a guest cluster's load balancer. A Namespace that the cache lacks may be just made.
     async fn see_load_balancer(&self, write: &Write) -> Result<load_balancer::Seen, Unseen> {
-        let cluster = write.judged().is_some_and(|object| object.data["spec"]["workloadType"] == "cluster");
+        let cluster = write.reviewed().is_some_and(|object| object.data["spec"]["workloadType"] == "cluster");
         if !cluster {
             return Ok(load_balancer::Seen::default());
         }

@@ -31,7 +31,7 @@ fn write(user: &str, change: Change) -> Write {
 /// The object after the mutator.
 fn completed(write: &Write, seen: &Seen) -> Value {
     let operations = mutate(write, seen, &policy()).unwrap();
-    patched(&serde_json::to_value(write.judged().unwrap()).unwrap(), &operations)
+    patched(&serde_json::to_value(write.reviewed().unwrap()).unwrap(), &operations)
 }
 
 /// Every expected text occurs in a fault of its own, and there are no others.
@@ -81,7 +81,7 @@ const OTHER: &[(&str, &str)] = &[("30", "40")];
 #[case::no_range(&[], pool("edge", 0, &[], &[]), Some("range can't be empty"))]
 #[case::own_ranges_overlap(&[], pool("edge", 0, &[("10", "20"), ("20", "30")], &[]), Some("there are overlaps between range"))]
 #[case::bad_range(&[], pool("edge", 0, &[("0", "10")], &[]), Some("is the network address"))]
-fn a_new_pool_is_judged_beside_the_others(
+fn a_new_pool_is_checked_beside_the_others(
     #[case] existing: &[Value],
     #[case] new: Value,
     #[case] expected: Option<&str>,
@@ -208,7 +208,7 @@ fn of_a_hundred_excluded_addresses_twenty_are_named() {
 }
 
 #[test]
-fn an_update_is_not_judged_against_the_pool_itself_and_a_status_write_asks_for_no_other_pool() {
+fn an_update_is_not_checked_against_the_pool_itself_and_a_status_write_reads_no_other_pool() {
     // pitfalls-load-balancer.md WH-8: there, every address that is given re-validates all pools
     let old = with_status(pool("edge", 0, OWN, &[("ns1", "*", "*")]), &["11"]);
     let seen = Seen { pools: vec![serde_json::from_value(old.clone()).unwrap()], network: None };
@@ -303,7 +303,7 @@ fn a_pool_without_label_whose_network_is_not_there_still_gives_addresses(#[case]
 }
 
 #[test]
-fn a_status_write_looks_no_network_up() {
+fn a_status_write_reads_no_network() {
     let mut old = with_network("team-a/vlan10");
     old["metadata"]["labels"] = json!({labels::VID: "10", labels::GLOBAL_IP_POOL: "true"});
     let write = update(WRITER, with_status(old.clone(), &["11"]), old);

@@ -28,7 +28,7 @@ fn write(user: &str, new: Value, old: Value) -> Write {
 /// The object after the mutator.
 fn completed(write: &Write, seen: &Seen) -> Value {
     let operations = mutate(write, seen, &policy()).unwrap();
-    patched(&serde_json::to_value(write.judged().unwrap()).unwrap(), &operations)
+    patched(&serde_json::to_value(write.reviewed().unwrap()).unwrap(), &operations)
 }
 
 /// A load balancer as the UI makes it, with `change` merged into its spec.
@@ -148,7 +148,7 @@ fn an_object_from_before_a_rule_can_still_be_labelled_and_get_its_status() {
 #[case::the_listeners(
     json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "TCP", 81), listener("b", 0, "UDP", 1)]}),
     &["duplicate name", "port 0, must be >= 1"])]
-fn an_update_is_judged_by_the_fields_that_it_changes(#[case] change: Value, #[case] expected: &[&str]) {
+fn an_update_is_checked_by_the_fields_that_it_changes(#[case] change: Value, #[case] expected: &[&str]) {
     let old = vm(&json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "UDP", 82)]}));
     let mut new = old.clone();
     json_patch::merge(&mut new["spec"], &change);

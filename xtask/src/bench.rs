@@ -2,12 +2,18 @@
 //! `target/bench/<server>.json`.
 //!
 //! The measuring is the sandbox's (`sandbox --measure`), which prints a line `figure <name> <value>` for each figure;
-//! names, units, aims and what the Go programs needed are in the table here.
+//! names, units, aims and what the Go programs needed are in the table here. `--against` compares with another build of
+//! the parts in turns, because times of one hour mean nothing in the next; `--builds` measures what a newcomer and a
+//! developer wait for, in a clone.
 
 mod figures;
 mod report;
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -20,7 +26,16 @@ pub(crate) struct Options {
     /// The API servers to measure on.
     #[arg(long, value_enum, default_value_t = Server::Sim)]
     server: Server,
+    /// Another build of the parts, to compare the creation of a Service with, in turns.
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "builds")]
+    against: Option<PathBuf>,
+    /// How long the README's first command and `cargo xtask test` take in a fresh clone, and the tests when all is built.
+    #[arg(long)]
+    builds: bool,
 }
+
+/// How often each of two builds is measured.
+const TURNS: usize = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Server {
@@ -44,6 +59,9 @@ impl Server {
 /// # Errors
 /// Where cargo cannot be started, or the report cannot be written.
 pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.builds {
+        return builds();
+    }
     let server = options.server.name();
     if !step::run("build the sandbox", &mut workspace::cargo(["build", "--release"]))?.succeeded {
         return Ok(false);
@@ -54,18 +72,87 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         return Ok(false);
     }
     let Some(program) = shipped_programs()? else { return Ok(false) };
+    if let Some(other) = &options.against {
+        return compare(server, &program, other);
+    }
+    let outcome = step::run(&format!("measure ({server})"), &mut measure(server, &program))?;
+    write(server, &outcome.output)?;
+    Ok(outcome.succeeded)
+}
+
+fn measure(server: &str, program: &Path) -> Command {
     let mut command =
         workspace::cargo(["run", "--release", "--", "sandbox", "--measure", "--server", server]);
     command.arg("--program").arg(program);
-    let outcome = step::run(&format!("measure ({server})"), &mut command)?;
-    let report = Report::new(server, &report::machine(), &outcome.output);
+    command
+}
+
+/// The median time of a Service under both builds, in turns, and their ratio.
+fn compare(server: &str, ours: &Path, other: &Path) -> Result<bool> {
+    let name = "service-create-p50-ms";
+    let (mut times, mut whole) = ([Vec::new(), Vec::new()], true);
+    for turn in 1..=TURNS {
+        for (program, times) in [ours, other].into_iter().zip(&mut times) {
+            let says = format!("turn {turn} of {TURNS}: {}", program.display());
+            let outcome = step::run(&says, measure(server, program).arg("--only-creation"))?;
+            whole &= outcome.succeeded;
+            times.extend(report::value(&outcome.output, name));
+        }
+    }
+    let [ours, other] = times.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+    });
+    println!("{name}: {ours:.2} ms, the other {other:.2} ms");
+    write(
+        &format!("{server}-against"),
+        &format!("figure {name} {ours}\nfigure service-create-p50-ratio {}\n", ours / other),
+    )?;
+    Ok(whole)
+}
+
+/// Builds and tests in a clone, whose dependencies are downloaded.
+fn builds() -> Result<bool> {
+    let clone = workspace::target().join("bench").join("clone");
+    if clone.exists() {
+        fs::remove_dir_all(&clone).with_context(|| format!("remove {}", clone.display()))?;
+    }
+    let mut git = Command::new("git");
+    git.args(["clone", "--quiet"]).arg(workspace::root()).arg(&clone);
+    let cargo = |arguments: &[&str]| {
+        let mut command = workspace::cargo(arguments.iter().copied());
+        command.current_dir(&clone).env_remove("CARGO_TARGET_DIR");
+        command
+    };
+    let mut whole = step::run("clone", &mut git)?.succeeded;
+    whole &= step::run("download the dependencies", &mut cargo(&["fetch"]))?.succeeded;
+    let first = step::run("the README's first command", &mut cargo(&["build", "--release"]))?;
+    let target = clone.join("target");
+    fs::remove_dir_all(&target).with_context(|| format!("remove {}", target.display()))?;
+    let fresh = step::run("tests, nothing built", &mut cargo(&["xtask", "test"]))?;
+    let warm = step::run("tests, everything built", &mut cargo(&["xtask", "test"]))?;
+    whole &= first.succeeded && fresh.succeeded && warm.succeeded;
+    let minutes = |outcome: &step::Outcome| outcome.took.as_secs_f64() / 60.0;
+    let figures = format!(
+        "figure first-build-s {}\nfigure test-fresh-min {}\nfigure test-warm-min {}\n",
+        first.took.as_secs_f64(),
+        minutes(&fresh),
+        minutes(&warm)
+    );
+    write("builds", &figures)?;
+    Ok(whole)
+}
+
+/// Prints the figures in `output`, and writes them to `target/bench/<of>.json`.
+fn write(of: &str, output: &str) -> Result<()> {
+    let report = Report::new(of, &report::machine(), output);
     println!("{}", report.table());
     let folder = workspace::target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    let file = folder.join(format!("{server}.json"));
+    let file = folder.join(format!("{of}.json"));
     fs::write(&file, report.json()?).with_context(|| format!("write {}", file.display()))?;
     println!("\nwritten to {}", file.display());
-    Ok(outcome.succeeded)
+    Ok(())
 }
 
 /// The programs as they ship, side by side in a folder of their own; the answer is the first one's file.

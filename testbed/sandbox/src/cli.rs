@@ -96,6 +96,9 @@ async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow:
     let outcome = if options.check {
         let walk = tour::walk(&mut stage, announcer);
         tasks.stop.run_until_cancelled(walk).await.unwrap_or_else(|| Err(anyhow::anyhow!("interrupted")))
+    } else if options.only_creation {
+        let creation = measure::creation(&mut stage, announcer);
+        tasks.stop.run_until_cancelled(creation).await.unwrap_or(Ok(()))
     } else if options.measure {
         tasks.stop.run_until_cancelled(measure::all(&mut stage, announcer)).await.unwrap_or(Ok(()))
     } else {

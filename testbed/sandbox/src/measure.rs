@@ -3,9 +3,13 @@
 //! memory.
 
 mod audit;
+mod cpu;
 mod crowd;
+mod direct;
 mod driver;
+mod hostile;
 mod newcomer;
+mod same_pod;
 
 use std::time::Duration;
 
@@ -16,9 +20,12 @@ use crate::{announce::Announcer, recipes, stage::Stage};
 pub(crate) use audit::AuditFiles;
 use audit::Tally;
 use crowd::Crowd;
+use direct::Direct;
 
 /// Services created one after the other on idle clusters.
 const ONE_BY_ONE: usize = 50;
+/// LoadBalancers that are posted directly.
+const DIRECT: usize = 4_000;
 /// Nothing was asked for so long: the parts are in step.
 const QUIET: Duration = Duration::from_millis(500);
 /// Between two of them: what the one before left to do (Events, kube-vip's status, slices) is done by then.
@@ -35,6 +42,10 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     let tally = |stage: &Stage| Tally::new(stage.audit_files());
 
     say("sandbox-first-curl-s", newcomer::first_curl(stage.server()).await?.as_secs_f64());
+    let hostile =
+        hostile::cost(&stage.harvester, stage.pid(recipes::WEBHOOK)?).await.context("a hostile write")?;
+    say("webhook-hostile-ms", hostile.milliseconds);
+    say("webhook-hostile-mib", hostile.mebibytes);
     stage.end_webhook().await?;
     tally(stage).quiet(QUIET).await?;
     say("rss-ccm-idle-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
@@ -43,20 +54,14 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     driver::all(stage, say).await.context("measure the node driver")?;
 
     let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
-    let mut times = Vec::new();
-    for index in 0..ONE_BY_ONE {
-        times.push(crowd.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
-        tokio::time::sleep(IDLE).await;
-    }
-    say("service-create-p50-ms", percentile(&mut times, 0.50));
-    say("service-create-p99-ms", percentile(&mut times, 0.99));
-    crowd.delete_all().await?;
+    one_by_one(&mut crowd, say).await?;
 
     let mut counted = tally(stage);
     let burst = crowd.create("hundred", 100).await?;
     let mut times: Vec<_> = burst.one_by_one.iter().map(Duration::as_secs_f64).collect();
     say("burst-100-p99-s", percentile(&mut times, 0.99));
     counted.quiet(QUIET).await?;
+    say("writes-per-service", counted.total().writes_with_events as f64 / 100.0);
     say("delete-100-total-s", crowd.delete_all().await?.as_secs_f64());
     counted.quiet(QUIET).await?;
     let count = counted.total();
@@ -64,9 +69,17 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     say("lb-writes-per-service", count.load_balancer_writes as f64 / 100.0);
 
     let mut counted = tally(stage);
+    let parts = |stage: &Stage| -> Result<f64> {
+        let of = |name| cpu::seconds(stage.pid(name)?);
+        Ok(of(recipes::CLOUD_CONTROLLER_MANAGER)? + of(recipes::LOAD_BALANCER)?)
+    };
+    let (parts_before, all_before) = (parts(stage)?, cpu::of_all()?);
     let burst = crowd.create("thousand", 1_000).await?;
+    let (parts_then, all_then) = (parts(stage)?, cpu::of_all()?);
     say("burst-1000-total-s", burst.total.as_secs_f64());
+    say("burst-1000-testbed-cpu-s", (all_then - all_before) - (parts_then - parts_before));
     counted.quiet(QUIET).await?;
+    say("burst-1000-cpu-s", parts(stage)? - parts_before);
     let surfaced = crowd.conflict_events().await?;
     say("burst-1000-conflicts-surfaced", surfaced as f64);
     say("burst-1000-lbs-deleted", counted.total().balancers_deleted as f64);
@@ -87,7 +100,34 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
     say("restart-1000-services-s", last.duration_since(begun).as_secs_f64());
     say("restart-1000-services-writes", restart.total().writes as f64);
     crowd.delete_all().await.context("after the restart")?;
+
+    let mut direct = Direct::prepare(stage.harvester.clone()).await?;
+    say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());
+    direct.remove().await.context("after the LoadBalancers that were posted directly")?;
+    let folder = stage.folder().to_owned();
+    say("restart-same-pod-s", same_pod::restart(stage, &folder).await.context("a restart in the same Pod")?);
     Ok(())
+}
+
+/// Measures single Services alone, to compare two builds in the same hour.
+///
+/// # Errors
+/// When a Service gets no address.
+pub(crate) async fn creation(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
+    stage.end_webhook().await?;
+    let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
+    one_by_one(&mut crowd, |name, value| announcer.note(&format!("figure {name} {value:.4}"))).await
+}
+
+async fn one_by_one(crowd: &mut Crowd, say: impl Fn(&str, f64)) -> Result<()> {
+    let mut times = Vec::new();
+    for index in 0..ONE_BY_ONE {
+        times.push(crowd.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
+        tokio::time::sleep(IDLE).await;
+    }
+    say("service-create-p50-ms", percentile(&mut times, 0.50));
+    say("service-create-p99-ms", percentile(&mut times, 0.99));
+    crowd.delete_all().await.map(drop)
 }
 
 /// The value below which a share of the values lies; nearest rank.

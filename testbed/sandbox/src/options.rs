@@ -49,6 +49,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["check", "no_controllers"])]
     pub(crate) measure: bool,
 
+    /// With --measure: of all figures those of a single Service alone, to compare two programs.
+    #[arg(long, requires = "measure")]
+    pub(crate) only_creation: bool,
+
     /// Start the parts from this binary instead of this one, for example from one that was built to be shipped.
     #[arg(long, value_name = "FILE")]
     pub program: Option<PathBuf>,

@@ -26,7 +26,7 @@ use crate::{
     manifests::{self, Manifest},
     measure,
     options::{Options, Server},
-    parts::{Part, PartInfo},
+    parts::{Part, PartInfo, Recipe},
     rancher::furniture::HARVESTER,
     recipes,
 };
@@ -172,7 +172,7 @@ impl Stage {
         apply_all(&self.guest, &given.guest).await
     }
 
-    fn start_part(&mut self, recipe: crate::parts::Recipe) -> Result<()> {
+    fn start_part(&mut self, recipe: Recipe) -> Result<()> {
         self.parts.push(Part::start(&self.dir, self.program.as_deref(), recipe)?);
         Ok(())
     }
@@ -325,6 +325,37 @@ impl Stage {
             part.stop().await;
         }
         Ok(())
+    }
+
+    /// Where this sandbox has its files.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The process of a part.
+    pub(crate) fn pid(&self, name: &str) -> Result<u32> {
+        Ok(self.parts.iter().find(|part| part.recipe.name == name).context("no such part")?.info().pid)
+    }
+
+    /// Stops a part and starts it by a changed recipe; answers the one that it had.
+    pub(crate) async fn change_recipe(
+        &mut self,
+        name: &str,
+        change: impl FnOnce(&mut Recipe),
+    ) -> Result<Recipe> {
+        let part = self.parts.iter_mut().find(|part| part.recipe.name == name).context("no such part")?;
+        part.stop().await;
+        let before = part.recipe.clone();
+        change(&mut part.recipe);
+        part.start_again()?;
+        Ok(before)
+    }
+
+    /// SIGKILL, and a new process at once.
+    pub(crate) async fn kill_and_start_again(&mut self, name: &str) -> Result<()> {
+        let part = self.parts.iter_mut().find(|part| part.recipe.name == name).context("no such part")?;
+        part.kill().await?;
+        part.start_again()
     }
 
     /// Memory of a part, in MiB.

@@ -34,6 +34,8 @@ pub(super) struct Count {
     pub(super) ccm_in_harvester: usize,
     pub(super) load_balancer_writes: usize,
     pub(super) balancers_deleted: usize,
+    /// Writes of both parts, Events among them.
+    pub(super) writes_with_events: usize,
     /// Those of the node driver, watches among them; they are in no other figure.
     pub(super) rancher: usize,
 }
@@ -47,12 +49,13 @@ enum Side {
 impl Count {
     fn add(&mut self, side: Side, line: &Line) {
         self.rancher += usize::from(line.user == RANCHER);
-        let apart = line.verb == "watch" || line.uri.contains("/leases") || line.uri.contains("/events");
         let ours = line.user.contains("harvester-load-balancer") || line.user.contains("harvester-cloud");
+        let writes = !matches!(line.verb.as_str(), "get" | "list" | "watch");
+        self.writes_with_events += usize::from(ours && writes && !line.uri.contains("/leases"));
+        let apart = line.verb == "watch" || line.uri.contains("/leases") || line.uri.contains("/events");
         if apart || !ours {
             return;
         }
-        let writes = !matches!(line.verb.as_str(), "get" | "list");
         let balancer = line.user.ends_with(":harvester-load-balancer");
         self.all += 1;
         self.writes += usize::from(writes);
@@ -106,6 +109,7 @@ impl Tally {
             ccm_in_harvester: self.total.ccm_in_harvester - before.ccm_in_harvester,
             load_balancer_writes: self.total.load_balancer_writes - before.load_balancer_writes,
             balancers_deleted: self.total.balancers_deleted - before.balancers_deleted,
+            writes_with_events: self.total.writes_with_events - before.writes_with_events,
             rancher: self.total.rancher - before.rancher,
         })
     }
@@ -179,6 +183,7 @@ mod tests {
             ccm_in_harvester: 1,
             load_balancer_writes: 1,
             balancers_deleted: 0,
+            writes_with_events: 3,
             rancher: 1,
         };
         assert_eq!(counted, wanted);

@@ -3,24 +3,31 @@
 //! Exit codes: 0 stopped by a signal; 1 a flag, the local cluster or the Lease; 255 the cloud-config or another
 //! provider. Each but 0 with a banner that names the cause, because charts show people the last lines of a log.
 
-mod arguments;
-mod duration;
 mod flags;
-mod logging;
 mod options;
-mod serving;
 
-use std::{ffi::OsString, process::ExitCode, sync::Arc};
+use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
 use cloud_config::{CloudConfig, Connection, Local};
-use program::{Clock, TaskGroup, pod::Identity};
+use program::{Process, flags::Table, http, logging::Logging, pod::Identity, serving};
 
+pub use self::flags::FLAGS;
 use self::options::Options;
 use crate::{Parts, Settings, balancers::Rules, machines::AddressRules, run, run::ElectionSettings};
 
 /// Name in usage texts, User-Agent and managedFields.
 pub const PROGRAM: &str = "harvester-cloud-provider";
 const EXIT_CLOUD_CONFIG: u8 = 255;
+/// Crates that log at the level of `-v`.
+const OURS: [&str; 7] = [
+    "cloud_config",
+    "cloud_controller_manager",
+    "cloud_provider",
+    "controller_kit",
+    "guest_vms",
+    "harvester_cloud_provider",
+    "program",
+];
 
 /// Why the program did not start, or ended by itself.
 #[derive(Debug, thiserror::Error)]
@@ -44,22 +51,16 @@ enum Fatal {
 
 /// Runs the program; `args` begins with its name.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let args: Vec<String> = args.into_iter().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
-    logging::start(&args);
-    let (given, mut faults) = arguments::read(&args);
-    if faults.is_empty() && given.has("help") {
-        show(&flags::usage());
-        return ExitCode::SUCCESS;
+    let args = program::words(args);
+    Logging::klog(&FLAGS, &args, &OURS).start();
+    let called = Table { program: PROGRAM, ..FLAGS };
+    if let Some(text) = program::asked_for(&called, env!("CARGO_PKG_VERSION"), &args) {
+        return program::show(&text);
     }
-    if faults.is_empty() && given.has("version") {
-        show(&format!("{PROGRAM} {}\n", env!("CARGO_PKG_VERSION")));
-        return ExitCode::SUCCESS;
-    }
-    let options = Options::from(&given).map_err(|more| faults.extend(more));
-    let outcome = match options {
-        Ok(options) if faults.is_empty() => live(options),
-        _ => Err(Fatal::Flags(faults)),
-    };
+    let options = Options::from(FLAGS.read(&args, |name| std::env::var(name).ok()));
+    let outcome = options.map_err(Fatal::Flags).and_then(|options| {
+        program::run(|process| serve(options, process)).map_err(Fatal::System).and_then(|outcome| outcome)
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(fatal) => {
@@ -72,20 +73,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn live(options: Options) -> Result<(), Fatal> {
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // somebody may have been quicker: there is one provider in this program, so it is the same
-        drop(rustls::crypto::ring::default_provider().install_default());
-    }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .map_err(Fatal::System)?;
-    runtime.block_on(serve(options))
-}
-
-async fn serve(options: Options) -> Result<(), Fatal> {
+async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     options.log();
     if options.provider != options::PROVIDER {
         return Err(Fatal::Provider(options.provider));
@@ -97,18 +85,18 @@ async fn serve(options: Options) -> Result<(), Fatal> {
     let guest = cloud_config::local(&from, &options.requests).map_err(Fatal::Local)?;
     tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
 
-    let tasks = TaskGroup::new();
-    tasks.stop_on_signals().map_err(Fatal::System)?;
-    let parts = Parts::new(guest, connection.client(), Clock::system());
-    serving::start(&tasks, &options.serving, parts.health.clone(), Arc::clone(&parts.metrics))
-        .await
-        .map_err(Fatal::Serving)?;
+    let Process { tasks, clock, health, metrics } = process;
+    let at = &options.serving;
+    if at.port != 0 {
+        let router = http::router(health.clone(), Arc::clone(&metrics));
+        let router = serving::guarded(router, &at.open_paths);
+        let address = SocketAddr::new(at.address, at.port);
+        serving::https(&tasks, address, &at.certificate, router).await.map_err(Fatal::Serving)?;
+    }
+    let parts = Parts { health, metrics, ..Parts::new(guest, connection.client(), clock) };
     let namespace = connection.namespace().to_owned();
     tasks.spawn(connection.follow(file, tasks.stop.clone()));
-
-    let outcome = run(parts, settings(options, namespace), &tasks).await;
-    tasks.end().await;
-    Ok(outcome?)
+    Ok(run(parts, settings(options, namespace), &tasks).await?)
 }
 
 fn settings(options: Options, namespace: String) -> Settings {
@@ -136,11 +124,6 @@ fn settings(options: Options, namespace: String) -> Settings {
     }
 }
 
-#[expect(clippy::print_stdout, reason = "help and version are what was asked for")]
-fn show(text: &str) {
-    print!("{text}");
-}
-
 /// The last lines of a log are what people see first.
 fn banner(fatal: &Fatal, args: &[String]) {
     let line = "=".repeat(80);
@@ -148,7 +131,7 @@ fn banner(fatal: &Fatal, args: &[String]) {
         .iter()
         .any(|arg| matches!(arg.as_str(), "--show-full-help-on-error" | "--show-full-help-on-error=true"));
     if full_help {
-        tracing::error!("{}", flags::usage());
+        tracing::error!("{}", FLAGS.help());
     }
     tracing::error!("{line}");
     tracing::error!(

@@ -3,17 +3,20 @@
 use std::{
     ffi::OsString,
     net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
     process::ExitCode,
     time::Duration,
 };
 
 use anyhow::Context as _;
-use clap::Parser;
 use cloud_config::{Local, Options, local};
 use ipnet::IpNet;
-use jiff::SignedDuration;
-use program::logging::{log_at, two_dashes, wrong};
-use program::{Clock, TaskGroup, health::Health, pod::Identity};
+use program::{
+    Process,
+    flags::{Flag, Reader, Table},
+    logging::Logging,
+    pod::Identity,
+};
 use tokio::net::TcpListener;
 
 use crate::{Config, ElectionTimes, Parts, run};
@@ -27,109 +30,127 @@ const THREADINESS: usize = 2;
 const DEV_LEASE: Duration = Duration::from_secs(45 * 3600);
 const DEV_RENEW_DEADLINE: Duration = Duration::from_secs(30 * 3600);
 
-/// Gives LoadBalancer objects of Harvester their addresses, and carries the traffic of those for virtual machines.
-#[derive(Debug, Parser)]
-#[command(name = "harvester-load-balancer", version)]
+/// The flags of the Go program, and ours.
+pub const FLAGS: Table = Table {
+    program: "harvester-load-balancer",
+    about: "Gives LoadBalancer objects of Harvester their addresses, and carries the traffic of those for virtual machines.",
+    flags: &[
+        Flag::value("loglevel", "LEVEL", "how much is logged: panic, fatal, error, warn, info, debug, trace")
+            .env(&["LOGLEVEL"])
+            .default("info"),
+        Flag::value("threadiness", "NUMBER", "how much is done at once: 16 objects of a kind for each")
+            .env(&["THREADINESS"])
+            .default("2"),
+        Flag::value(
+            "lease-duration",
+            "DURATION",
+            "how long others must see no sign of the leader before they take over: 45s (default), 1m30s",
+        )
+        .env(&["CATTLE_ELECTION_LEASE_DURATION"]),
+        Flag::value(
+            "renew-deadline",
+            "DURATION",
+            "a leader that could not renew its Lease for so long writes nothing more and ends (default 30s)",
+        )
+        .env(&["CATTLE_ELECTION_RENEW_DEADLINE"]),
+        Flag::value("retry-period", "DURATION", "time between two tries to get or renew the Lease (default 2s)")
+            .env(&["CATTLE_ELECTION_RETRY_PERIOD"]),
+        Flag::value(
+            "pod-cidrs",
+            "CIDRS",
+            "addresses of pods: a backend may have one only on an interface of the pod network",
+        )
+        .default("10.52.0.0/16"),
+        Flag::value("service-cidrs", "CIDRS", "addresses of Services: no backend may have one")
+            .default("10.53.0.0/16"),
+        Flag::value(
+            "dummy-endpoint",
+            "ADDRESS",
+            "the endpoint that swallows traffic while no backend is ready: an address that nobody has",
+        )
+        .default(harvester_api::names::DUMMY_ENDPOINT_ADDRESS),
+        Flag::value(
+            "metrics-address",
+            "ADDRESS",
+            "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
+        ),
+        Flag::value(
+            "kubeconfig",
+            "FILE",
+            "kubeconfig; else the environment variable KUBECONFIG, else the pod's service account",
+        ),
+        Flag::value(
+            "pod-token-file",
+            "FILE",
+            "the token by which the process knows its Pod, where it is not at the usual place",
+        ),
+        // for the sandbox: other builds do not know it
+        #[cfg(feature = "sandbox")]
+        Flag::value(
+            "dial-map",
+            "NETWORKS",
+            "dial backends of the first network at the same place in the second, e.g. 198.18.0.0/16=127.18.0.0/16",
+        )
+        .hidden(),
+    ],
+};
+
+/// The checked values.
+#[derive(Debug)]
 struct Flags {
-    /// How much is logged: panic, fatal, error, warn, info, debug, trace [env: LOGLEVEL] [default: info].
-    #[arg(long)]
-    loglevel: Option<String>,
-    /// How much is done at once: 16 objects of a kind for each [env: THREADINESS] [default: 2].
-    #[arg(long)]
-    threadiness: Option<usize>,
-    /// How long others must see no sign of the leader before they take over, e.g. 45s or 1m30s
-    /// [env: CATTLE_ELECTION_LEASE_DURATION] [default: 45s].
-    #[arg(long, value_parser = duration)]
+    threadiness: usize,
     lease_duration: Option<Duration>,
-    /// A leader that could not renew its Lease for so long writes nothing more and ends
-    /// [env: CATTLE_ELECTION_RENEW_DEADLINE] [default: 30s].
-    #[arg(long, value_parser = duration)]
     renew_deadline: Option<Duration>,
-    /// Time between two tries to get or renew the Lease [env: CATTLE_ELECTION_RETRY_PERIOD] [default: 2s].
-    #[arg(long, value_parser = duration)]
     retry_period: Option<Duration>,
-    /// Addresses of pods: a backend may have one only on an interface of the pod network.
-    #[arg(long, value_delimiter = ',', default_value = "10.52.0.0/16")]
     pod_cidrs: Vec<IpNet>,
-    /// Addresses of Services: no backend may have one.
-    #[arg(long, value_delimiter = ',', default_value = "10.53.0.0/16")]
     service_cidrs: Vec<IpNet>,
-    /// The endpoint that swallows traffic while no backend is ready: an address that nobody has.
-    #[arg(long, default_value = harvester_api::names::DUMMY_ENDPOINT_ADDRESS)]
     dummy_endpoint: Ipv4Addr,
-    /// Serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402. Off by default.
-    #[arg(long, value_parser = listen_address)]
     metrics_address: Option<SocketAddr>,
-    /// Kubeconfig; else the environment variable KUBECONFIG, else the pod's service account.
-    #[arg(long)]
-    kubeconfig: Option<std::path::PathBuf>,
-    /// The token of this process, by which it knows its Pod, where it is not at the usual place.
-    #[arg(long)]
-    pod_token_file: Option<std::path::PathBuf>,
-    /// Dial backends of the first network at the same place in the second, e.g. 198.18.0.0/16=127.18.0.0/16.
+    kubeconfig: Option<PathBuf>,
+    pod_token_file: Option<PathBuf>,
     #[cfg(feature = "sandbox")]
-    #[arg(long, value_parser = dial_map)]
     dial_map: Option<DialMap>,
 }
 
 /// Runs the process; `args` begins with the program's name. Exit code 0 after SIGTERM, 1 after a failure or a lost
 /// Lease, 2 for wrong flags.
 pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let flags = match Flags::try_parse_from(args.into_iter().map(two_dashes)) {
-        Ok(flags) => flags,
-        Err(error) => {
-            // a closed terminal is no reason to fail in another way
-            drop(error.print());
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
-        }
-    };
     let dev_mode = std::env::var_os("CATTLE_DEV_MODE").is_some();
-    let completed = flags.completed(|name| std::env::var(name).ok());
-    let (flags, times) = match completed.and_then(|flags| Ok((checked(times(&flags, dev_mode))?, flags))) {
-        Ok((times, flags)) => (flags, times),
-        Err(fault) => return wrong(&fault),
+    let check = |mut reader: Reader<'_>| {
+        let flags = read(&mut reader);
+        let times = checked(times(&flags, dev_mode)).map_err(|fault| reader.fault(fault));
+        let logging = Logging::logrus(&reader.text("loglevel").unwrap_or_default());
+        reader.finish((logging, (flags, times.unwrap_or_default())))
     };
-    log_at(flags.loglevel.as_deref().unwrap_or("info"));
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let outcome =
-        runtime.context("start the runtime").and_then(|runtime| runtime.block_on(lead(flags, times)));
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            ExitCode::FAILURE
-        }
+    program::main(&FLAGS, env!("CARGO_PKG_VERSION"), args, check, |(flags, times), process| {
+        lead(flags, times, process)
+    })
+}
+
+fn read(reader: &mut Reader<'_>) -> Flags {
+    let network = |text: &str| text.parse::<IpNet>().map_err(|_| format!("{text:?} is no CIDR"));
+    Flags {
+        threadiness: reader.number("threadiness", THREADINESS),
+        lease_duration: reader.optional("lease-duration", duration),
+        renew_deadline: reader.optional("renew-deadline", duration),
+        retry_period: reader.optional("retry-period", duration),
+        pod_cidrs: reader.list("pod-cidrs", network),
+        service_cidrs: reader.list("service-cidrs", network),
+        dummy_endpoint: reader.read("dummy-endpoint", Ipv4Addr::UNSPECIFIED, |text| {
+            text.parse().map_err(|_| format!("{text:?} is no IPv4 address"))
+        }),
+        metrics_address: reader.optional("metrics-address", program::flags::listen_address),
+        kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
+        pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
+        #[cfg(feature = "sandbox")]
+        dial_map: reader.optional("dial-map", dial_map),
     }
 }
 
-impl Flags {
-    /// What was not given comes from the environment, where an empty text counts as nothing.
-    fn completed(mut self, environment: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
-        let text = |name: &str| environment(name).filter(|text| !text.is_empty());
-        let read = |name: &str| {
-            let value = text(name).map(|text| duration(&text));
-            value.transpose().map_err(|fault| format!("environment variable {name}: {fault}"))
-        };
-        if let (None, Some(text)) = (self.threadiness, text("THREADINESS")) {
-            let number = text
-                .parse()
-                .map_err(|_| format!("environment variable THREADINESS: {text:?} is no number"))?;
-            self.threadiness = Some(number);
-        }
-        self.loglevel = self.loglevel.or_else(|| text("LOGLEVEL"));
-        self.lease_duration = self.lease_duration.or(read("CATTLE_ELECTION_LEASE_DURATION")?);
-        self.renew_deadline = self.renew_deadline.or(read("CATTLE_ELECTION_RENEW_DEADLINE")?);
-        self.retry_period = self.retry_period.or(read("CATTLE_ELECTION_RETRY_PERIOD")?);
-        Ok(self)
-    }
-}
-
-async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
+async fn lead(flags: Flags, times: ElectionTimes, process: Process) -> anyhow::Result<()> {
     let user_agent = format!("{}/{}", ip_pools::managers::OURS, env!("CARGO_PKG_VERSION"));
     let from = Local { kubeconfig: flags.kubeconfig.clone(), master: None };
     let client = local(&from, &Options::named(&user_agent))?;
-    let tasks = TaskGroup::new();
-    tasks.stop_on_signals().context("listen for signals")?;
     let metrics = match flags.metrics_address {
         None => None,
         Some(address) => {
@@ -139,15 +160,14 @@ async fn lead(flags: Flags, times: ElectionTimes) -> anyhow::Result<()> {
     };
     let parts = Parts {
         client,
-        clock: Clock::system(),
+        clock: process.clock,
         dial: dial(&flags),
         seed: fastrand::u64(..),
         identity: Identity::of_process(flags.pod_token_file.as_deref()),
         metrics,
-        health: Health::default(),
+        health: process.health,
     };
-    Box::pin(run(parts, times, config(&flags), tasks.clone())).await?;
-    tasks.end().await;
+    Box::pin(run(parts, times, config(&flags), process.tasks)).await?;
     Ok(())
 }
 
@@ -182,26 +202,17 @@ fn checked(times: ElectionTimes) -> Result<ElectionTimes, String> {
 
 fn config(flags: &Flags) -> Config {
     Config {
-        workers: flags.threadiness.unwrap_or(THREADINESS).clamp(1, 64) * AT_ONCE,
+        workers: flags.threadiness.clamp(1, 64) * AT_ONCE,
         pod_cidrs: flags.pod_cidrs.clone(),
         service_cidrs: flags.service_cidrs.clone(),
         dummy_endpoint: flags.dummy_endpoint,
     }
 }
 
-/// A duration as Go writes it: `45s`, `1m30s`, `1.5h`.
+/// A duration as Go writes it: `45s`, `1m30s`, `1.5h`; no zero.
 fn duration(text: &str) -> Result<Duration, String> {
-    let parsed = text
-        .parse::<SignedDuration>()
-        .map_err(|_| format!("{text:?} is no duration; write it as 45s or 1m30s"))?;
-    let duration = Duration::try_from(parsed).map_err(|_| "a duration cannot be negative".to_owned())?;
+    let duration = program::duration::parse(text)?;
     if duration.is_zero() { Err("a duration cannot be zero".to_owned()) } else { Ok(duration) }
-}
-
-/// `host:port`, or `:port` for all addresses.
-fn listen_address(text: &str) -> Result<SocketAddr, String> {
-    let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
-    full.parse().map_err(|_| "write it as 127.0.0.1:9402 or :9402".to_owned())
 }
 
 #[cfg(not(feature = "sandbox"))]
@@ -251,29 +262,31 @@ mod tests {
 
     use super::*;
 
-    fn flags(args: &[&str]) -> Result<Flags, clap::Error> {
-        let args = ["harvester-load-balancer"].iter().chain(args).map(OsString::from);
-        Flags::try_parse_from(args.map(two_dashes))
+    fn flags(args: &[&str]) -> Result<Flags, Vec<String>> {
+        with_environment(args, &[]).map(|(flags, _)| flags)
     }
 
-    fn with_environment(args: &[&str], environment: &[(&str, &str)]) -> Result<Flags, String> {
-        let find = |name: &str| {
+    fn with_environment(args: &[&str], environment: &[(&str, &str)]) -> Result<(Flags, String), Vec<String>> {
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut reader = FLAGS.read(&args, |name| {
             environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-        };
-        flags(args).unwrap().completed(find)
+        });
+        let flags = read(&mut reader);
+        let level = reader.text("loglevel").unwrap_or_default();
+        reader.finish((flags, level))
     }
 
     #[test]
     fn the_environment_counts_where_no_flag_was_given_and_an_empty_text_is_nothing() {
         let environment =
             [("THREADINESS", "7"), ("LOGLEVEL", ""), ("CATTLE_ELECTION_LEASE_DURATION", "1m30s")];
-        let both = with_environment(&["--threadiness", "3"], &environment).unwrap();
+        let (both, level) = with_environment(&["--threadiness", "3"], &environment).unwrap();
         assert_eq!(
-            (both.threadiness, both.loglevel, both.lease_duration),
-            (Some(3), None, Some(Duration::from_secs(90)))
+            (both.threadiness, level.as_str(), both.lease_duration),
+            (3, "info", Some(Duration::from_secs(90)))
         );
-        let fault = with_environment(&[], &[("THREADINESS", "many")]).unwrap_err();
-        assert_eq!(fault, "environment variable THREADINESS: \"many\" is no number");
+        let faults = with_environment(&[], &[("THREADINESS", "many")]).unwrap_err();
+        assert_eq!(faults, ["environment variable THREADINESS: \"many\" is no number"]);
         assert!(with_environment(&[], &[("CATTLE_ELECTION_RETRY_PERIOD", "soon")]).is_err());
     }
 
@@ -315,7 +328,7 @@ mod tests {
 
     #[test]
     fn one_dash_is_as_good_as_two() {
-        assert_eq!(flags(&["-loglevel", "trace", "-threadiness=5"]).unwrap().threadiness, Some(5));
+        assert_eq!(flags(&["-loglevel", "trace", "-threadiness=5"]).unwrap().threadiness, 5);
     }
 
     #[rstest]

@@ -1,17 +1,18 @@
-//! What every program of this repository needs to be a process, whatever it does: time and the end of the process as
-//! arguments, logging, flags, health and metrics.
-//!
-//! Nothing here knows a part of the product.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod capabilities;
 mod clock;
+pub mod duration;
+pub mod flags;
 pub mod health;
 pub mod http;
 pub mod logging;
 pub mod pod;
+mod runtime;
+pub mod serving;
 mod task_group;
 
 pub use clock::Clock;
+pub use runtime::{Process, asked_for, main, run, show, words};
 pub use task_group::TaskGroup;

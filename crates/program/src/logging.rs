@@ -1,51 +1,85 @@
-//! Log lines on stderr, at the levels of the Go programs.
+//! Log lines on stderr, at the levels of the Go programs: logrus' words, or klog's numbers.
 
-use std::{ffi::OsString, io::IsTerminal, process::ExitCode};
+use std::{io::IsTerminal, process::ExitCode};
 
 use tracing_subscriber::EnvFilter;
 
-/// Says what is wrong with flags or environment, and the exit code for that.
-pub fn wrong(fault: &str) -> ExitCode {
-    log_at("");
-    tracing::error!("{fault}");
-    ExitCode::from(2)
+use crate::flags::Table;
+
+/// How a program logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logging {
+    filter: String,
+    json: bool,
+    /// Modules are named, colours are not used, and `RUST_LOG` counts.
+    plain: bool,
 }
 
-/// The Go program takes `-loglevel` as well as `--loglevel`.
-pub fn two_dashes(arg: OsString) -> OsString {
-    match arg.to_str() {
-        Some(text) if text.len() > 2 && text.starts_with('-') && !text.starts_with("--") => {
-            format!("-{text}").into()
-        }
-        _ => arg,
-    }
-}
-
-/// What they have to say we say too, with the object that it is about.
+/// Libraries that repeat what we log with the object that it is about.
 const QUIET: &str = "kube_runtime=off,kube_client=off";
 
-/// Text of the Go program's levels to a filter; what it does not know means debug. Libraries are not for `debug`.
-fn filter(level: &str) -> String {
-    let level = match level.to_ascii_lowercase().as_str() {
-        "panic" | "fatal" | "error" => "error",
-        "warn" | "warning" => "warn",
-        "info" => "info",
-        "trace" => "trace",
-        _ => "debug",
-    };
-    match level {
-        "debug" | "trace" => {
-            format!("{level},hyper=info,hyper_util=info,h2=info,tower=info,rustls=info,kube=info,{QUIET}")
+impl Logging {
+    /// At a level of logrus; an unknown one means debug. Libraries are not for `debug`.
+    pub fn logrus(level: &str) -> Self {
+        let level = match level.to_ascii_lowercase().as_str() {
+            "panic" | "fatal" | "error" => "error",
+            "warn" | "warning" => "warn",
+            "info" => "info",
+            "trace" => "trace",
+            _ => "debug",
+        };
+        let filter = match level {
+            "debug" | "trace" => {
+                format!("{level},hyper=info,hyper_util=info,h2=info,tower=info,rustls=info,kube=info,{QUIET}")
+            }
+            _ => format!("{level},{QUIET}"),
+        };
+        Self { filter, json: false, plain: false }
+    }
+
+    /// At the verbosity of klog's flag `v`, for these crates; others only warn. The flags `v` and `logging-format` of
+    /// `table` count also beside wrong flags, whose faults are logged too.
+    pub fn klog(table: &Table, args: &[String], crates: &[&str]) -> Self {
+        let read = |name: &str| {
+            let alone = |window: &[String]| table.parse(window).0.last(name).map(str::to_owned);
+            args.iter()
+                .enumerate()
+                .rev()
+                .find_map(|(at, _)| alone(&args[at..=at]).or_else(|| args.get(at..at + 2).and_then(alone)))
+        };
+        let level = match read("v").and_then(|text| text.parse::<u32>().ok()).unwrap_or(0) {
+            0..=2 => "info",
+            3..=4 => "debug",
+            _ => "trace",
+        };
+        let ours: Vec<_> = crates.iter().map(|name| format!("{name}={level}")).collect();
+        let filter = format!("warn,{QUIET},{}", ours.join(","));
+        Self { filter, json: read("logging-format").as_deref() == Some("json"), plain: true }
+    }
+
+    /// Starts logging. A second call in one process changes nothing.
+    pub fn start(&self) {
+        let filter = match EnvFilter::try_from_default_env() {
+            Ok(filter) if self.plain => filter,
+            _ => EnvFilter::new(&self.filter),
+        };
+        let lines = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_target(self.plain)
+            .with_ansi(!self.plain && std::io::stderr().is_terminal())
+            .with_writer(std::io::stderr);
+        let started = if self.json { lines.json().try_init() } else { lines.try_init() };
+        if let Err(error) = started {
+            tracing::debug!("logging was started before: {error}");
         }
-        _ => format!("{level},{QUIET}"),
     }
 }
 
-pub fn log_at(level: &str) {
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter(level))).with_target(false);
-    // in a test somebody else may log already
-    drop(subscriber.with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init());
+/// Logs what is wrong with flags or environment. Returns the exit code for that.
+pub fn refuse(faults: &[String]) -> ExitCode {
+    Logging::logrus("").start();
+    faults.iter().for_each(|fault| tracing::error!("{fault}"));
+    ExitCode::from(2)
 }
 
 #[cfg(test)]
@@ -53,18 +87,38 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::flags::Flag;
 
     #[rstest]
     #[case("panic", "error")]
     #[case("WARN", "warn")]
     #[case("info", "info")]
     fn levels_are_logruss(#[case] level: &str, #[case] expected: &str) {
-        assert_eq!(filter(level), format!("{expected},{QUIET}"));
+        assert_eq!(Logging::logrus(level).filter, format!("{expected},{QUIET}"));
     }
 
     #[test]
     fn an_unknown_level_means_debug() {
-        assert!(filter("loud").starts_with("debug,"));
-        assert!(filter("trace").starts_with("trace,"));
+        assert!(Logging::logrus("loud").filter.starts_with("debug,"));
+        assert!(Logging::logrus("trace").filter.starts_with("trace,"));
+    }
+
+    const TABLE: Table = Table {
+        program: "part",
+        about: "",
+        flags: &[Flag::value("v", "LEVEL", "level"), Flag::value("logging-format", "FORMAT", "form")],
+    };
+
+    #[rstest]
+    #[case(&[], ("info", false))]
+    #[case(&["-v=3"], ("debug", false))]
+    #[case(&["--v", "5", "--nope"], ("trace", false))]
+    #[case(&["--nope", "-v4", "--logging-format=json"], ("debug", true))]
+    #[case(&["--v=x"], ("info", false))]
+    fn verbosity_counts_also_beside_wrong_flags(#[case] args: &[&str], #[case] expected: (&str, bool)) {
+        let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let logging = Logging::klog(&TABLE, &args, &["part"]);
+        let (level, json) = expected;
+        assert_eq!(logging, Logging { filter: format!("warn,{QUIET},part={level}"), json, plain: true });
     }
 }

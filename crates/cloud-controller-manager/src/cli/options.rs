@@ -1,12 +1,14 @@
 //! The flags as checked values. Every fault is told, not only the first.
 
-use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, str::FromStr, time::Duration};
+use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
 use cloud_config::RequestLimit;
 use cloud_provider::Duties;
 use ipnet::IpNet;
 
-use super::{PROGRAM, arguments::Given, duration};
+use program::{flags::Reader, serving::Certificate};
+
+use super::PROGRAM;
 use crate::{
     cluster::GuestCluster,
     data_path::{Allowed, Policy},
@@ -53,53 +55,20 @@ pub(super) struct Serving {
     pub(super) address: IpAddr,
     /// 0: nowhere.
     pub(super) port: u16,
-    /// Certificate and key; else they are made in memory.
-    pub(super) files: Option<(PathBuf, PathBuf)>,
+    pub(super) certificate: Certificate,
     pub(super) open_paths: Vec<String>,
-}
-
-/// Collects faults while values are read.
-struct Reader<'a> {
-    given: &'a Given,
-    faults: Vec<String>,
-}
-
-impl Reader<'_> {
-    fn text(&self, name: &str) -> Option<String> {
-        self.given.last(name).filter(|value| !value.is_empty()).map(str::to_owned)
-    }
-
-    fn read<T>(&mut self, name: &str, default: T, parse: impl FnOnce(&str) -> Result<T, String>) -> T {
-        match self.text(name).map(|text| parse(&text)) {
-            None => default,
-            Some(Ok(value)) => value,
-            Some(Err(fault)) => {
-                self.faults.push(format!("--{name}: {fault}"));
-                default
-            }
-        }
-    }
-
-    fn number<T: FromStr>(&mut self, name: &str, default: T) -> T {
-        self.read(name, default, |text| {
-            text.parse().map_err(|_| format!("{text:?} is no number of the right size"))
-        })
-    }
 }
 
 impl Options {
     /// # Errors
     /// One sentence for each wrong flag.
-    pub(super) fn from(given: &Given) -> Result<Self, Vec<String>> {
-        let mut reader = Reader { given, faults: Vec::new() };
+    pub(super) fn from(mut reader: Reader<'_>) -> Result<Self, Vec<String>> {
+        let given = reader.given().clone();
+        // an empty name is one that is warned of
         let cluster_flag = given.last("cluster-name").unwrap_or("kubernetes").to_owned();
         let management_network = reader.read("management-network", None, network);
         let node_prefixes = reader.read("node-ip-cidr", vec![], prefixes);
-        for item in given.list("node-exclude-ip-ranges").unwrap_or_default() {
-            if let Err(fault) = prefix(item) {
-                reader.faults.push(format!("--node-exclude-ip-ranges: {fault}"));
-            }
-        }
+        let excluded = reader.list("node-exclude-ip-ranges", |item| prefix(item).map(|_| item.to_owned()));
         let policy = reader.read("data-path", Policy::default(), |text| match text {
             "guest" => Ok(Policy::Guest),
             "annotation" => Ok(Policy::Annotation),
@@ -108,10 +77,11 @@ impl Options {
         });
         let allowed = reader.read("allowed-data-paths", Allowed::default(), paths);
         if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
-            reader.faults.push("--allowed-data-paths excludes the path that --data-path chooses".to_owned());
+            reader.fault("--allowed-data-paths excludes the path that --data-path chooses");
         }
-        let controllers = given.list("controllers").unwrap_or_else(|| vec!["*"]);
-        reader.faults.extend(unknown_controllers(&controllers));
+        let controllers = reader.list("controllers", |name| Ok(name.to_owned()));
+        let controllers: Vec<_> = controllers.iter().map(String::as_str).collect();
+        unknown_controllers(&controllers).into_iter().for_each(|fault| reader.fault(fault));
         let on = |name| is_enabled(&controllers, name);
         let service_workers = match given.last("concurrent-service-syncs") {
             Some(_) => NonZeroUsize::new(reader.number("concurrent-service-syncs", 1)),
@@ -128,8 +98,8 @@ impl Options {
             pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
             election: election(&mut reader),
             services: on(SERVICE),
-            nodes: Duties { initialise: on(NODE), follow_topology: !given.has("disable-vmi-controller") },
-            host_names: !given.has("disable-hostname-lookup"),
+            nodes: Duties { initialise: on(NODE), follow_topology: !reader.is_on("disable-vmi-controller") },
+            host_names: !reader.is_on("disable-hostname-lookup"),
             service_workers,
             node_workers: reader.number("concurrent-node-syncs", 1),
             requests: requests(&mut reader),
@@ -139,16 +109,13 @@ impl Options {
                 ("controllers", controllers.join(",")),
                 ("management-network", management_network.clone().unwrap_or_default()),
                 ("node-ip-cidr", reader.text("node-ip-cidr").unwrap_or_default()),
-                (
-                    "node-exclude-ip-ranges",
-                    given.list("node-exclude-ip-ranges").unwrap_or_default().join(","),
-                ),
+                ("node-exclude-ip-ranges", excluded.join(",")),
                 (
                     "disable-annotation-alpha-provided-ip-addr",
-                    given.has("disable-annotation-alpha-provided-ip-addr").to_string(),
+                    reader.is_on("disable-annotation-alpha-provided-ip-addr").to_string(),
                 ),
-                ("disable-vmi-controller", given.has("disable-vmi-controller").to_string()),
-                ("show-full-help-on-error", given.has("show-full-help-on-error").to_string()),
+                ("disable-vmi-controller", reader.is_on("disable-vmi-controller").to_string()),
+                ("show-full-help-on-error", reader.is_on("show-full-help-on-error").to_string()),
                 ("data-path", reader.text("data-path").unwrap_or_else(|| "guest".to_owned())),
                 (
                     "allowed-data-paths",
@@ -156,11 +123,11 @@ impl Options {
                 ),
             ],
             cluster_flag,
-            excludes_addresses: given.list("node-exclude-ip-ranges").is_some_and(|list| !list.is_empty()),
+            excludes_addresses: !excluded.is_empty(),
             management_network,
             node_prefixes,
         };
-        if reader.faults.is_empty() { Ok(options) } else { Err(reader.faults) }
+        reader.finish(options)
     }
 
     /// The effective values in one line, and what is doubtful about them.
@@ -228,21 +195,17 @@ fn election(reader: &mut Reader<'_>) -> Option<ElectionSettings> {
         identity: "".into(),
         namespace: reader.text("leader-elect-resource-namespace").unwrap_or(usual.namespace),
         name: reader.text("leader-elect-resource-name").unwrap_or(usual.name),
-        lease: reader.read("leader-elect-lease-duration", usual.lease, duration::parse),
-        renew_deadline: reader.read("leader-elect-renew-deadline", usual.renew_deadline, duration::parse),
-        retry_period: reader.read("leader-elect-retry-period", usual.retry_period, duration::parse),
+        lease: reader.duration("leader-elect-lease-duration", usual.lease),
+        renew_deadline: reader.duration("leader-elect-renew-deadline", usual.renew_deadline),
+        retry_period: reader.duration("leader-elect-retry-period", usual.retry_period),
     };
     if settings.lease <= settings.renew_deadline {
-        reader
-            .faults
-            .push("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline".into());
+        reader.fault("--leader-elect-lease-duration must be longer than --leader-elect-renew-deadline");
     }
     if settings.renew_deadline <= settings.retry_period || settings.retry_period < Duration::from_millis(1) {
-        reader
-            .faults
-            .push("--leader-elect-renew-deadline must be longer than --leader-elect-retry-period".into());
+        reader.fault("--leader-elect-renew-deadline must be longer than --leader-elect-retry-period");
     }
-    reader.given.switch("leader-elect").unwrap_or(true).then_some(settings)
+    reader.is_on("leader-elect").then_some(settings)
 }
 
 fn requests(reader: &mut Reader<'_>) -> cloud_config::Options {
@@ -260,21 +223,21 @@ fn serving(reader: &mut Reader<'_>) -> Serving {
     let address = reader.read("bind-address", IpAddr::from([0, 0, 0, 0]), |text| {
         text.parse().map_err(|_| format!("{text:?} is no IP address"))
     });
-    let files = match (reader.text("tls-cert-file"), reader.text("tls-private-key-file")) {
-        (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-        (None, None) => None,
+    let certificate = match (reader.text("tls-cert-file"), reader.text("tls-private-key-file")) {
+        (Some(certificate), Some(key)) => {
+            Certificate::Files { certificate: certificate.into(), key: key.into() }
+        }
+        (None, None) => Certificate::SelfSigned,
         _ => {
-            reader.faults.push("--tls-cert-file and --tls-private-key-file need each other".to_owned());
-            None
+            reader.fault("--tls-cert-file and --tls-private-key-file need each other");
+            Certificate::SelfSigned
         }
     };
-    let open = reader.given.list("authorization-always-allow-paths");
-    let open = open.unwrap_or_else(|| vec!["/healthz", "/readyz", "/livez"]);
     Serving {
         address,
         port: reader.number("secure-port", 10258),
-        files,
-        open_paths: open.into_iter().map(str::to_owned).collect(),
+        certificate,
+        open_paths: reader.list("authorization-always-allow-paths", |path| Ok(path.to_owned())),
     }
 }
 
@@ -333,13 +296,11 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::cli::arguments;
+    use crate::cli::FLAGS;
 
     fn options(args: &[&str]) -> Result<Options, Vec<String>> {
         let args: Vec<_> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let (given, mut faults) = arguments::read(&args);
-        let options = Options::from(&given).map_err(|more| faults.extend(more));
-        options.ok().filter(|_| faults.is_empty()).ok_or(faults)
+        Options::from(FLAGS.read(&args, |_| None))
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// # Errors
 /// A sentence that names the form.
-pub(super) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     let fault = || format!("{text:?} is no duration: use a number with a unit, such as 15s or 1m30s");
     if text == "0" {
         return Ok(Duration::ZERO);

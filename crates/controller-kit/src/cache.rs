@@ -2,11 +2,11 @@
 //!
 //! A plain watch cache shows the world as it was some milliseconds ago, and a controller that has just written would
 //! decide from what it overwrote. Here the answer to our own write counts at once, until the watch has caught up.
-//! Whoever subscribed hears of a change once, from whichever side it came first.
+//! A subscriber hears of a change once, from the watch or from the answer, whichever comes first.
 
-mod known;
-mod patience;
-mod unread;
+mod backoff;
+mod store;
+mod undecoded;
 
 use std::{
     fmt::Debug,
@@ -25,9 +25,9 @@ use tokio::{
 use program::TaskGroup;
 
 use crate::{ObjectKey, error_message, retry_after};
-use known::Known;
-use patience::Patience;
-use unread::Unread;
+use backoff::WatchBackoff;
+use store::Store;
+use undecoded::Undecoded;
 
 /// What a [`Cache`] can hold.
 pub trait Watched:
@@ -58,13 +58,13 @@ type Subscriber<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 type Trim<K> = Box<dyn Fn(&mut K) + Send + Sync>;
 
 struct Shared<K> {
-    known: Mutex<Known<K>>,
-    /// Removes what nobody reads.
+    known: Mutex<Store<K>>,
+    /// Removes the fields that nobody reads.
     trim: Trim<K>,
     subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
     ready: watch::Sender<bool>,
     /// Why the watch does not work.
-    trouble: watch::Sender<Option<String>>,
+    watch_error: watch::Sender<Option<String>>,
 }
 
 /// A watched kind, or a selection of it. Cheap to clone; all clones are one cache.
@@ -83,7 +83,7 @@ impl<K: Watched> Cache<K> {
         Self::start_trimmed(tasks, api, config, |_| ())
     }
 
-    /// Like [`Cache::start`]; `trim` removes what nobody reads before an object is kept. `managedFields` always go.
+    /// Like [`Cache::start`]; `trim` removes the fields that nobody reads before an object is kept. `managedFields` always go.
     pub fn start_trimmed(
         tasks: &TaskGroup,
         api: Api<K>,
@@ -92,11 +92,11 @@ impl<K: Watched> Cache<K> {
     ) -> Self {
         let cache = Self::keeping(Box::new(trim));
         let into = cache.clone();
-        let hear = move |heard| match heard {
+        let on_result = move |heard| match heard {
             Ok(event) => into.on_event(event),
-            Err(why) => into.note_trouble(Some(why)),
+            Err(why) => into.set_watch_error(Some(why)),
         };
-        tasks.spawn_until_stop(follow(unread(api), config, Box::new(hear)));
+        tasks.spawn_until_stop(follow(undecoded(api), config, Box::new(on_result)));
         cache
     }
 
@@ -107,11 +107,11 @@ impl<K: Watched> Cache<K> {
 
     fn keeping(trim: Trim<K>) -> Self {
         Self(Arc::new(Shared {
-            known: Mutex::new(Known::default()),
+            known: Mutex::new(Store::default()),
             trim,
             subscribers: Mutex::default(),
             ready: watch::Sender::new(false),
-            trouble: watch::Sender::new(None),
+            watch_error: watch::Sender::new(None),
         }))
     }
 
@@ -121,13 +121,23 @@ impl<K: Watched> Cache<K> {
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
-    pub fn trouble(&self) -> Option<String> {
-        self.0.trouble.borrow().clone()
+    pub fn watch_error(&self) -> Option<String> {
+        self.0.watch_error.borrow().clone()
     }
 
-    /// [`Cache::trouble`] as it changes.
+    /// [`Cache::watch_error`] as it changes.
+    pub fn watch_errors(&self) -> watch::Receiver<Option<String>> {
+        self.0.watch_error.subscribe()
+    }
+
+    /// [`Cache::watch_error`].
+    pub fn trouble(&self) -> Option<String> {
+        self.watch_error()
+    }
+
+    /// [`Cache::watch_errors`].
     pub fn troubles(&self) -> watch::Receiver<Option<String>> {
-        self.0.trouble.subscribe()
+        self.watch_errors()
     }
 
     /// The newest version known, or nothing when there is no such object.
@@ -160,10 +170,10 @@ impl<K: Watched> Cache<K> {
         self.tell(change);
     }
 
-    /// Calls `hear` for every change from now on, and for every object that is already there. It is called while
+    /// Calls `on_result` for every change from now on, and for every object that is already there. It is called while
     /// nothing is locked, must be quick, and should look the object up again rather than trust the order of calls.
-    pub fn on_change(&self, hear: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        let subscriber: Arc<Subscriber<K>> = Arc::new(Box::new(hear));
+    pub fn on_change(&self, on_result: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let subscriber: Arc<Subscriber<K>> = Arc::new(Box::new(on_result));
         self.0.subscribers.lock().expect("no panic while subscribing").push(subscriber.clone());
         for object in self.list() {
             subscriber(&Change { key: ObjectKey::of(&*object), old: None, new: Some(object) });
@@ -176,10 +186,10 @@ impl<K: Watched> Cache<K> {
         Arc::new(object)
     }
 
-    fn on_event(&self, event: watcher::Event<Unread>) {
-        let read = |unread: Unread| unread.read().map(|object| self.trimmed(object));
+    fn on_event(&self, event: watcher::Event<Undecoded>) {
+        let read = |undecoded: Undecoded| undecoded.read().map(|object| self.trimmed(object));
         if !matches!(event, watcher::Event::Init | watcher::Event::InitApply(_)) {
-            self.note_trouble(None);
+            self.set_watch_error(None);
         }
         let change = match event {
             watcher::Event::Init => {
@@ -208,20 +218,20 @@ impl<K: Watched> Cache<K> {
         }
     }
 
-    fn note_trouble(&self, trouble: Option<String>) {
-        self.0.trouble.send_if_modified(|noted| {
-            let is_news = *noted != trouble;
-            *noted = trouble;
-            is_news
+    fn set_watch_error(&self, watch_error: Option<String>) {
+        self.0.watch_error.send_if_modified(|noted| {
+            let is_new = *noted != watch_error;
+            *noted = watch_error;
+            is_new
         });
     }
 
-    fn known(&self) -> MutexGuard<'_, Known<K>> {
+    fn known(&self) -> MutexGuard<'_, Store<K>> {
         self.0.known.lock().expect("no panic while the cache is locked")
     }
 }
 
-fn unread<K: Watched>(api: Api<K>) -> Api<Unread> {
+fn undecoded<K: Watched>(api: Api<K>) -> Api<Undecoded> {
     let kind = ApiResource::erase::<K>(&());
     match api.namespace().map(ToOwned::to_owned) {
         Some(namespace) => Api::all_with(api.into_client(), &kind).constrain(&namespace),
@@ -248,31 +258,31 @@ fn asked_wait(error: &watcher::Error) -> Option<Duration> {
 }
 
 /// Something from the watch, or why nothing comes from it.
-type Heard = Result<watcher::Event<Unread>, String>;
+type WatchResult = Result<watcher::Event<Undecoded>, String>;
 
-async fn follow(api: Api<Unread>, config: watcher::Config, hear: Box<dyn Fn(Heard) + Send>) {
+async fn follow(api: Api<Undecoded>, config: watcher::Config, on_result: Box<dyn Fn(WatchResult) + Send>) {
     let kind = api.resource_url().to_owned();
     // not the watcher's own back-off: that one begins anew with every list that it tries
-    let (mut events, mut patience) = (watcher(api, config).boxed(), Patience::default());
+    let (mut events, mut backoff) = (watcher(api, config).boxed(), WatchBackoff::default());
     loop {
         match events.try_next().await {
             Ok(Some(event)) => {
                 if matches!(event, watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
-                    patience.works();
+                    backoff.works();
                 }
-                hear(Ok(event));
+                on_result(Ok(event));
             }
             Ok(None) => return,
             Err(error) => {
                 let why = reason(&error);
-                let (retry_in, is_news) = patience.broke(&why, Instant::now());
+                let (retry_in, is_new) = backoff.broke(&why, Instant::now());
                 let retry_in = retry_in.max(asked_wait(&error).unwrap_or_default());
-                if is_news {
+                if is_new {
                     tracing::warn!(kind, ?retry_in, "watch broke; trying again: {why}");
                 } else {
                     tracing::debug!(kind, ?retry_in, "watch broke; trying again: {why}");
                 }
-                hear(Err(why));
+                on_result(Err(why));
                 sleep(retry_in).await;
             }
         }

@@ -1,5 +1,5 @@
-//! Events, as core/v1 objects: the existing roles grant those and no others. They have a queue of their own that is
-//! bounded, joins what repeats itself, and is never waited for by anybody.
+//! Events, as core/v1 objects: the existing roles grant those and no others. A bounded queue of their own joins Events
+//! that repeat themselves, and no reconcile waits for it. Where the role grants no Events, one is tried every 30 s.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-use program::{Clock, TaskGroup};
+use program::{Clock, TaskGroup, capabilities::REFUSED_PERIOD};
 
 /// What waits to be sent at most; what comes then is dropped and counted in the log.
 const QUEUE: usize = 1_000;
@@ -32,59 +32,65 @@ const REFILL: Duration = Duration::from_secs(300);
 /// The server refuses longer messages.
 const MESSAGE_MAX: usize = 1_024;
 
-/// How an Event is meant.
+/// `type` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum EventType {
     Normal,
     Warning,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Said {
+struct EventDraft {
     namespace: String,
     object: (String, String, String),
-    kind: Kind,
+    event_type: EventType,
     reason: String,
     message: String,
 }
 
 #[derive(Debug)]
-struct Note {
-    said: Said,
+struct PendingEvent {
+    draft: EventDraft,
     about: ObjectReference,
 }
 
 /// Sends Events in the background. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    queue: mpsc::Sender<Note>,
+    queue: mpsc::Sender<PendingEvent>,
 }
 
 impl Recorder {
     /// `component` is what people see as the source, for example `service-controller`.
     pub fn start(tasks: &TaskGroup, client: Client, component: &str, clock: Clock) -> Self {
-        let (queue, notes) = mpsc::channel(QUEUE);
-        let desk =
-            Desk { client, component: component.into(), clock, sent: HashMap::new(), budget: HashMap::new() };
-        tasks.spawn_until_stop(desk.work(notes));
+        let (queue, pending) = mpsc::channel(QUEUE);
+        let worker = EventWorker {
+            client,
+            component: component.into(),
+            clock,
+            written: HashMap::new(),
+            budget: HashMap::new(),
+            refused_until: None,
+        };
+        tasks.spawn_until_stop(worker.run(pending));
         Self { queue }
     }
 
     /// Says something about an object. Never waits; when too much waits already, the Event is dropped.
-    pub fn publish(&self, about: &ObjectReference, kind: Kind, reason: &str, message: &str) {
+    pub fn publish(&self, about: &ObjectReference, event_type: EventType, reason: &str, message: &str) {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let said = Said {
+        let draft = EventDraft {
             namespace: about
                 .namespace
                 .clone()
                 .filter(|ns| !ns.is_empty())
                 .unwrap_or_else(|| "default".into()),
             object: (text(&about.kind), text(&about.name), text(&about.uid)),
-            kind,
+            event_type,
             reason: reason.into(),
             message: shortened(message),
         };
-        match self.queue.try_send(Note { said, about: about.clone() }) {
+        match self.queue.try_send(PendingEvent { draft, about: about.clone() }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 tracing::warn!(reason, message, "too many Events wait; this one is not sent");
@@ -94,52 +100,64 @@ impl Recorder {
     }
 }
 
-struct Sent {
+struct WrittenEvent {
     name: String,
     count: i32,
     at: Instant,
 }
 
-struct Desk {
+struct EventWorker {
     client: Client,
     component: Arc<str>,
     clock: Clock,
-    sent: HashMap<Said, Sent>,
+    written: HashMap<EventDraft, WrittenEvent>,
     budget: HashMap<(String, String, String), (u32, Instant)>,
+    /// Our role grants no Events: until then none is tried.
+    refused_until: Option<Instant>,
 }
 
-impl Desk {
-    async fn work(mut self, mut notes: mpsc::Receiver<Note>) {
-        while let Some(note) = notes.recv().await {
+impl EventWorker {
+    async fn run(mut self, mut pending: mpsc::Receiver<PendingEvent>) {
+        while let Some(event) = pending.recv().await {
             let now = Instant::now();
             self.forget(now);
-            if !self.affordable(&note.said, now) {
+            if self.refused_until.is_some_and(|until| now < until) {
+                let EventDraft { reason, message, .. } = &event.draft;
+                tracing::debug!(reason, message, "an Event that is not sent");
                 continue;
             }
-            match self.send(note, now).await {
+            if !self.affordable(&event.draft, now) {
+                continue;
+            }
+            match self.send(event, now).await {
                 Err(kube::Error::Api(status)) if is_missing_right(&status) => {
-                    tracing::warn!(why = status.message, "Events may not be written here: none will be sent");
-                    // publish() finds the queue closed and logs what would have been said
-                    return;
+                    if self.refused_until.replace(now + REFUSED_PERIOD).is_none() {
+                        let why = status.message;
+                        tracing::warn!(why, "Events may not be written here: one is tried every 30 s");
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written");
                 }
-                Ok(()) => {}
+                Ok(()) => {
+                    if self.refused_until.take().is_some() {
+                        tracing::info!("Events may be written now");
+                    }
+                }
             }
         }
     }
 
     fn forget(&mut self, now: Instant) {
-        if self.sent.len() > QUEUE || self.budget.len() > QUEUE {
-            self.sent.retain(|_, sent| now < sent.at + JOIN);
+        if self.written.len() > QUEUE || self.budget.len() > QUEUE {
+            self.written.retain(|_, sent| now < sent.at + JOIN);
             self.budget.retain(|_, (_, since)| now < *since + REFILL * BURST);
         }
     }
 
     /// One talkative object may not drown the others.
-    fn affordable(&mut self, said: &Said, now: Instant) -> bool {
-        let (left, since) = self.budget.entry(said.object.clone()).or_insert((BURST, now));
+    fn affordable(&mut self, draft: &EventDraft, now: Instant) -> bool {
+        let (left, since) = self.budget.entry(draft.object.clone()).or_insert((BURST, now));
         let refill = u32::try_from(now.duration_since(*since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
         if refill > 0 {
             *left = left.saturating_add(refill).min(BURST);
@@ -150,10 +168,10 @@ impl Desk {
         affordable
     }
 
-    async fn send(&mut self, note: Note, now: Instant) -> kube::Result<()> {
-        let api = Api::<Event>::namespaced(self.client.clone(), &note.said.namespace);
+    async fn send(&mut self, event: PendingEvent, now: Instant) -> kube::Result<()> {
+        let api = Api::<Event>::namespaced(self.client.clone(), &event.draft.namespace);
         let time = self.clock.now();
-        if let Some(sent) = self.sent.get_mut(&note.said).filter(|sent| now < sent.at + JOIN) {
+        if let Some(sent) = self.written.get_mut(&event.draft).filter(|sent| now < sent.at + JOIN) {
             let patch = json!({"count": sent.count + 1, "lastTimestamp": Time(time)});
             match api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(_) => {
@@ -165,27 +183,27 @@ impl Desk {
                 Err(error) => return Err(error),
             }
         }
-        let event = self.event(&note, time);
-        let name = event.metadata.name.clone().unwrap_or_default();
-        api.create(&PostParams::default(), &event).await?;
-        self.sent.insert(note.said, Sent { name, count: 1, at: now });
+        let object = self.object(&event, time);
+        let name = object.metadata.name.clone().unwrap_or_default();
+        api.create(&PostParams::default(), &object).await?;
+        self.written.insert(event.draft, WrittenEvent { name, count: 1, at: now });
         Ok(())
     }
 
-    fn event(&self, note: &Note, time: Timestamp) -> Event {
-        let said = &note.said;
+    fn object(&self, event: &PendingEvent, time: Timestamp) -> Event {
+        let draft = &event.draft;
         let stamp = time.as_nanosecond().unsigned_abs() ^ u128::from(fastrand::u32(..));
-        let stem: String = said.object.1.chars().take(200).collect();
+        let stem: String = draft.object.1.chars().take(200).collect();
         Event {
             metadata: ObjectMeta {
                 name: Some(format!("{stem}.{stamp:x}")),
-                namespace: Some(said.namespace.clone()),
+                namespace: Some(draft.namespace.clone()),
                 ..ObjectMeta::default()
             },
-            involved_object: note.about.clone(),
-            type_: Some(if said.kind == Kind::Normal { "Normal" } else { "Warning" }.into()),
-            reason: Some(said.reason.clone()),
-            message: Some(said.message.clone()),
+            involved_object: event.about.clone(),
+            type_: Some(if draft.event_type == EventType::Normal { "Normal" } else { "Warning" }.into()),
+            reason: Some(draft.reason.clone()),
+            message: Some(draft.message.clone()),
             count: Some(1),
             first_timestamp: Some(Time(time)),
             last_timestamp: Some(Time(time)),
@@ -216,7 +234,7 @@ fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::api::{core::v1::Namespace, rbac::v1::ClusterRoleBinding};
     use kube::api::ListParams;
     use rstest::rstest;
     use sim_apiserver::{ApiServer, User};
@@ -255,9 +273,9 @@ mod tests {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
         for _ in 0..3 {
-            recorder.publish(&about("web"), Kind::Warning, "NoPool", "no pool matches");
+            recorder.publish(&about("web"), EventType::Warning, "NoPool", "no pool matches");
         }
-        recorder.publish(&about("web"), Kind::Normal, "Ensured", "has an address");
+        recorder.publish(&about("web"), EventType::Normal, "Ensured", "has an address");
         assert_eq!(
             said(&server).await,
             [("has an address".to_owned(), 1), ("no pool matches".to_owned(), 3)]
@@ -269,9 +287,9 @@ mod tests {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
         for number in 0..100 {
-            recorder.publish(&about("web"), Kind::Normal, "Changed", &format!("{number:03}"));
+            recorder.publish(&about("web"), EventType::Normal, "Changed", &format!("{number:03}"));
         }
-        recorder.publish(&about("shop"), Kind::Normal, "Ensured", "has an address");
+        recorder.publish(&about("shop"), EventType::Normal, "Ensured", "has an address");
         let said = said(&server).await;
         assert_eq!(said.len(), 1 + BURST as usize);
         assert!(said.contains(&("has an address".to_owned(), 1)));
@@ -283,10 +301,29 @@ mod tests {
         let client = server.client(User::service_account("kube-system", "nobody"));
         let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system());
         for number in 0..5 {
-            recorder.publish(&about("web"), Kind::Normal, "Changed", &number.to_string());
+            recorder.publish(&about("web"), EventType::Normal, "Changed", &number.to_string());
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(server.audit().records().iter().filter(|record| record.code == 403).count(), 1);
+    }
+
+    // fault 9: the first refusal ended all Events for the life of the process
+    #[tokio::test(start_paused = true)]
+    async fn events_are_back_within_sixty_seconds_of_the_grant() {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let client = server.client(User::service_account("kube-system", "part"));
+        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system());
+        recorder.publish(&about("web"), EventType::Normal, "Changed", "refused");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "part"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "part"}]});
+        let bindings = Api::<ClusterRoleBinding>::all(server.client("admin"));
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        recorder.publish(&about("web"), EventType::Normal, "Changed", "welcome");
+        assert_eq!(said(&server).await, [("welcome".to_owned(), 1)]);
     }
 
     #[rstest]
@@ -332,8 +369,8 @@ mod tests {
         namespaces.delete("shop", &kube::api::DeleteParams::default()).await.unwrap();
         let recorder = Recorder::start(&tasks, admin, "service-controller", Clock::system());
         let gone = ObjectReference { namespace: Some("shop".into()), ..about("web") };
-        recorder.publish(&gone, Kind::Normal, "DeletedLoadBalancer", "Deleted load balancer");
-        recorder.publish(&about("api"), Kind::Normal, "Ensured", "has an address");
+        recorder.publish(&gone, EventType::Normal, "DeletedLoadBalancer", "Deleted load balancer");
+        recorder.publish(&about("api"), EventType::Normal, "Ensured", "has an address");
         assert_eq!(said(&server).await, [("has an address".to_owned(), 1)]);
         assert!(server.audit().records().iter().any(|record| record.code == 403));
     }

@@ -1,9 +1,5 @@
-//! The vocabulary: every kind, annotation, label, finalizer and condition that the parts of the Harvester cloud
-//! provider read or write, with its meaning. Parsing and defaults live here, nothing else does: no I/O, no policy.
-//!
-//! The custom resources belong to Harvester and KubeVirt; their schemas are shipped under `deploy/crds/`. The
-//! structs here are the fields that we use. Whoever writes an object back starts from the JSON that was read
-//! (`controller_kit::RawObject`), never from these structs, so that fields unknown to us survive.
+#![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
 pub mod annotations;
 pub mod condition;

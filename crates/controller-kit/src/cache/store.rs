@@ -7,14 +7,14 @@ use std::{
 
 use kube::ResourceExt;
 
-use super::{Change, Watched, unread::Unreadable};
+use super::{Change, Watched, undecoded::DecodeError};
 use crate::ObjectKey;
 
 /// An object as the watch gave it: read, or only its name and why it could not be read.
-type Read<K> = Result<Arc<K>, Unreadable>;
+type Read<K> = Result<Arc<K>, DecodeError>;
 
 #[derive(Debug)]
-pub(super) struct Known<K> {
+pub(super) struct Store<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
     malformed: BTreeMap<ObjectKey, String>,
     /// The newest version that the watch has passed. Versions of one server are comparable numbers.
@@ -25,7 +25,7 @@ pub(super) struct Known<K> {
     ended: HashSet<String>,
 }
 
-impl<K> Default for Known<K> {
+impl<K> Default for Store<K> {
     fn default() -> Self {
         Self {
             objects: BTreeMap::new(),
@@ -37,7 +37,7 @@ impl<K> Default for Known<K> {
     }
 }
 
-impl<K: Watched> Known<K> {
+impl<K: Watched> Store<K> {
     pub(super) fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.objects.get(key).cloned()
     }
@@ -174,13 +174,13 @@ mod tests {
         Arc::new(serde_json::from_value(json).unwrap())
     }
 
-    fn version(known: &Known<ConfigMap>) -> Option<u64> {
+    fn version(known: &Store<ConfigMap>) -> Option<u64> {
         known.get(&ObjectKey::new("shop", "web")).map(|object| version_of(&*object))
     }
 
     #[test]
     fn our_own_write_counts_before_the_watch_has_seen_it_and_is_told_once() {
-        let mut known = Known::default();
+        let mut known = Store::default();
         assert!(known.applied(Ok(map("a", 5))).is_some());
         assert!(known.wrote(map("a", 7)).is_some());
         assert_eq!(version(&known), Some(7));
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_late_answer_does_not_bring_back_what_was_deleted() {
-        let mut known = Known::default();
+        let mut known = Store::default();
         known.applied(Ok(map("a", 5)));
         known.deleted(Ok(map("a", 8)));
         assert!(known.wrote(map("a", 7)).is_none());
@@ -205,7 +205,7 @@ mod tests {
                 "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0, "finalizers": finalizers}});
             Arc::new(serde_json::from_value::<ConfigMap>(json).unwrap())
         };
-        let mut known = Known::default();
+        let mut known = Store::default();
         known.applied(Ok(leaving(&["a/b"])));
         assert!(known.wrote(leaving(&["a/b"])).is_none());
         assert!(known.wrote(leaving(&[])).is_some_and(|change| change.new.is_none()));
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn the_end_of_an_old_object_does_not_take_its_successor() {
-        let mut known = Known::default();
+        let mut known = Store::default();
         known.applied(Ok(map("a", 5)));
         known.wrote(map("b", 9));
         assert!(known.deleted(Ok(map("a", 8))).is_none());
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_new_list_removes_what_it_does_not_name_but_not_what_we_wrote_meanwhile() {
-        let mut known = Known::default();
+        let mut known = Store::default();
         known.applied(Ok(map("a", 5)));
         known.relist_begins();
         assert_eq!(known.relist_ends().len(), 1);
@@ -241,9 +241,9 @@ mod tests {
 
     #[test]
     fn an_object_that_cannot_be_read_is_named_and_hides_no_other() {
-        let mut known = Known::<ConfigMap>::default();
+        let mut known = Store::<ConfigMap>::default();
         known.applied(Ok(map("a", 4)));
-        known.applied(Err(Unreadable {
+        known.applied(Err(DecodeError {
             key: ObjectKey::new("shop", "web"),
             error: "data is a number".into(),
         }));

@@ -1,4 +1,4 @@
-//! How long to wait when a watch broke, and whether to say so.
+//! How long a watch waits after it broke, and whether the log says so.
 //!
 //! The wait grows while nothing comes of trying: a list that is refused must not be asked for every second, and a
 //! reason that stays the same not be logged each time.
@@ -18,13 +18,13 @@ const SAY_AGAIN: Duration = Duration::from_secs(600);
 
 /// What is remembered of failures.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct WatchBackoff {
     failures: u32,
     broke: Option<Instant>,
     said: Option<(String, Instant)>,
 }
 
-impl Patience {
+impl WatchBackoff {
     /// A change came: the watch works.
     pub(super) fn works(&mut self) {
         *self = Self::default();
@@ -53,18 +53,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn waits_grow_while_nothing_comes_and_begin_anew_when_something_does() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
-        let waits: Vec<_> = (0..6).map(|_| patience.broke("no", now).0.as_millis()).collect();
+        let (mut backoff, now) = (WatchBackoff::default(), Instant::now());
+        let waits: Vec<_> = (0..6).map(|_| backoff.broke("no", now).0.as_millis()).collect();
         assert_eq!(waits, [800, 1600, 3200, 6400, 10_000, 10_000]);
-        patience.works();
-        assert_eq!(patience.broke("no", now).0, SHORTEST);
-        assert_eq!(patience.broke("no", now + HELD * 2).0, SHORTEST, "it held for a while");
+        backoff.works();
+        assert_eq!(backoff.broke("no", now).0, SHORTEST);
+        assert_eq!(backoff.broke("no", now + HELD * 2).0, SHORTEST, "it held for a while");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reason_is_said_once_in_a_while_and_another_at_once() {
-        let (mut patience, now) = (Patience::default(), Instant::now());
-        let mut is_news = |why, after: Duration| patience.broke(why, now + after).1;
+        let (mut backoff, now) = (WatchBackoff::default(), Instant::now());
+        let mut is_news = |why, after: Duration| backoff.broke(why, now + after).1;
         assert!(is_news("forbidden", Duration::ZERO));
         assert!(!is_news("forbidden", HELD));
         assert!(is_news("unauthorized", HELD));

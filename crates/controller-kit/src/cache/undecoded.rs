@@ -1,4 +1,4 @@
-//! Objects as the server sent them, with only the name read.
+//! Objects as the server sent them: only the name is decoded.
 //!
 //! All caches watch this one type and read their own from it, each object by itself: one that cannot be read hides
 //! no other, and the machinery of lists and watches is compiled once instead of once for every kind.
@@ -18,29 +18,29 @@ use crate::ObjectKey;
 
 /// The JSON of an object without its `managedFields`, and of its metadata what a watch goes by.
 #[derive(Clone, Debug)]
-pub(super) struct Unread {
+pub(super) struct Undecoded {
     metadata: ObjectMeta,
     json: Value,
 }
 
 /// An object that is there but is not what its kind should be.
 #[derive(Clone, Debug)]
-pub(super) struct Unreadable {
+pub(super) struct DecodeError {
     pub(super) key: ObjectKey,
     pub(super) error: String,
 }
 
-impl Unread {
-    pub(super) fn read<K: Watched>(self) -> Result<K, Unreadable> {
+impl Undecoded {
+    pub(super) fn read<K: Watched>(self) -> Result<K, DecodeError> {
         let Self { metadata, json } = self;
-        serde_json::from_value(json).map_err(|error| Unreadable {
+        serde_json::from_value(json).map_err(|error| DecodeError {
             key: ObjectKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
             error: error.to_string(),
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Unread {
+impl<'de> Deserialize<'de> for Undecoded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let mut json = Value::deserialize(deserializer)?;
         if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -57,7 +57,7 @@ impl<'de> Deserialize<'de> for Unread {
     }
 }
 
-impl Resource for Unread {
+impl Resource for Undecoded {
     type DynamicType = ApiResource;
     type Scope = DynamicResourceScope;
 

@@ -13,7 +13,7 @@ use program::{Process, flags::Table, http, logging::Logging, pod::Identity, serv
 
 pub use self::flags::FLAGS;
 use self::options::Options;
-use crate::{Parts, Settings, balancers::Rules, machines::AddressRules, run, run::ElectionSettings};
+use crate::{AddressRules, Parts, Settings, load_balancers::Rules, run, run::ElectionSettings};
 
 /// Name in usage texts, User-Agent and managedFields.
 pub const PROGRAM: &str = "harvester-cloud-provider";

@@ -1,4 +1,4 @@
-//! The guest cluster's name, and the names in Harvester that are made of it.
+//! The guest cluster's name, and the names in Harvester that contain it.
 
 use harvester_api::names::DEFAULT_CLUSTER_NAME;
 
@@ -21,6 +21,16 @@ impl GuestCluster {
 
     pub fn name(&self) -> &str {
         &self.0
+    }
+
+    /// The name that everybody has who chose none.
+    pub fn default_name() -> Self {
+        Self(DEFAULT_CLUSTER_NAME.to_owned())
+    }
+
+    /// The name, unless nobody chose it.
+    pub fn chosen_name(&self) -> Option<&str> {
+        Some(self.name()).filter(|_| !self.is_anonymous())
     }
 
     /// Whether nobody chose the name: then it tells no cluster from another, and no label of VMs can be trusted.
@@ -64,7 +74,7 @@ impl GuestCluster {
     ///
     /// Cluster, namespace and name, cut to 55 bytes, and the CRC-32 of the uncut text followed by the UID. The
     /// letter `a` goes in front where the cluster's name is no DNS-1035 label.
-    pub fn balancer_name(&self, namespace: &str, service: &str, uid: &str) -> String {
+    pub fn load_balancer_name(&self, namespace: &str, service: &str, uid: &str) -> String {
         let prefix = if is_dns_1035(&self.0) { "" } else { "a" };
         let mut base = format!("{prefix}{}-{namespace}-{service}-", self.0);
         let mut digest = crc32fast::Hasher::new();
@@ -126,13 +136,13 @@ mod tests {
         "nginx",
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa8a16e472"
     )]
-    fn the_name_of_a_balancer_is_the_one_that_people_recompute(
+    fn the_name_of_a_load_balancer_is_the_one_that_people_recompute(
         #[case] cluster: &str,
         #[case] namespace: &str,
         #[case] service: &str,
         #[case] expected: &str,
     ) {
-        assert_eq!(GuestCluster::new(cluster).balancer_name(namespace, service, UID), expected);
+        assert_eq!(GuestCluster::new(cluster).load_balancer_name(namespace, service, UID), expected);
     }
 
     // pitfalls-ccm.md L24
@@ -167,7 +177,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn a_name_is_never_longer_than_a_label(cluster in ".{0,80}", service in "[a-z]{1,63}") {
-            proptest::prop_assert!(GuestCluster::new(&cluster).balancer_name("default", &service, UID).len() <= 63);
+            proptest::prop_assert!(GuestCluster::new(&cluster).load_balancer_name("default", &service, UID).len() <= 63);
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Who carries a Service's traffic: kube-vip and kube-proxy in the guest, or Harvester.
+//! The datapath of a Service: kube-vip and kube-proxy in the guest carry its traffic, or Harvester does.
 //!
-//! Chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and a
-//! later wish for the other path changes nothing.
+//! It is chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and a
+//! later wish for the other datapath changes nothing.
 
-use cloud_provider::Notice;
+use cloud_provider::PendingEvent;
+use controller_kit::Explanation;
 use harvester_api::{LoadBalancerSpec, WorkloadType, annotations, names};
 
-use crate::wishes::{Fault, Wishes};
+use crate::service_config::ServiceConfig;
 
-/// A way for traffic.
+/// A way for the traffic of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPath {
     /// Announced by kube-vip in the guest, forwarded to pods by the guest's kube-proxy.
@@ -53,7 +54,7 @@ pub enum Policy {
     /// As the Go program since v0.2.0.
     #[default]
     Guest,
-    /// Services with a health-check port take the host path.
+    /// Services with a health-check port take the host datapath.
     Annotation,
     Host,
 }
@@ -72,7 +73,8 @@ impl Default for Allowed {
 }
 
 impl Allowed {
-    fn admits(self, path: DataPath) -> bool {
+    /// Whether the flag allows this datapath.
+    pub fn admits(self, path: DataPath) -> bool {
         match path {
             DataPath::Guest => self.guest,
             DataPath::Host => self.host,
@@ -80,43 +82,48 @@ impl Allowed {
     }
 }
 
-/// The path of one Service, and what its owner should know about it.
+/// The datapath of one Service, and the Events that explain it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     pub path: DataPath,
-    pub refusal: Option<Fault>,
-    pub notices: Vec<Notice>,
+    pub refusal: Option<Explanation>,
+    pub events: Vec<PendingEvent>,
 }
 
-/// Chooses, or keeps what was `recorded`.
-pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Option<DataPath>) -> Choice {
-    let mut notices = Vec::new();
+/// Chooses a datapath, or keeps the `recorded` one.
+pub fn choose(
+    policy: Policy,
+    allowed: Allowed,
+    config: &ServiceConfig,
+    recorded: Option<DataPath>,
+) -> Choice {
+    let mut events = Vec::new();
     let mut refusal = None;
-    let excluded = wishes.data_path.filter(|path| !allowed.admits(*path));
-    let by_health = policy == Policy::Annotation && wishes.health_port && allowed.host;
-    let wish = match wishes.data_path {
+    let excluded = config.data_path.filter(|path| !allowed.admits(*path));
+    let by_health = policy == Policy::Annotation && config.health_port && allowed.host;
+    let wish = match config.data_path {
         Some(path) if excluded.is_none() => Some(path),
         _ => by_health.then_some(DataPath::Host),
     };
     let mut fixed = false;
     let path = if let Some(recorded) = recorded {
-        if let Some(other) = wish.filter(|wish| *wish != recorded && !wishes.class) {
+        if let Some(other) = wish.filter(|wish| *wish != recorded && !config.class) {
             let sentence = format!(
                 "the Service stays on the data path {}: the path {} can be had by creating the Service anew",
                 recorded.word(),
                 other.word()
             );
-            notices.push(Notice::warning("DataPathFixed", sentence));
+            events.push(PendingEvent::warning("DataPathFixed", sentence));
             fixed = true;
         }
         recorded
-    } else if wishes.class {
+    } else if config.class {
         if !allowed.host {
             let sentence = format!(
                 "class {} needs the data path host, which --allowed-data-paths excludes: remove the class or allow the path",
                 names::LOAD_BALANCER_CLASS
             );
-            refusal = Some(Fault::new("ClassNeedsHostPath", sentence));
+            refusal = Some(Explanation::new("ClassNeedsHostPath", sentence));
         }
         DataPath::Host
     } else {
@@ -129,22 +136,22 @@ pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Optio
             excluded.word(),
             path.word()
         );
-        notices.push(Notice::warning("DataPathNotAllowed", sentence));
+        events.push(PendingEvent::warning("DataPathNotAllowed", sentence));
     }
-    if wishes.class && path == DataPath::Host && wish == Some(DataPath::Guest) {
+    if config.class && path == DataPath::Host && wish == Some(DataPath::Guest) {
         let sentence = format!(
             "annotation {} is guest, and class {} is for the data path host only: the Service takes the path host; \
              create it anew without the class for the path guest",
             annotations::DATA_PATH,
             names::LOAD_BALANCER_CLASS
         );
-        notices.push(Notice::warning("ClassNeedsHostPath", sentence));
+        events.push(PendingEvent::warning("ClassNeedsHostPath", sentence));
     }
     // a path that was fixed earlier was told already
-    if path == DataPath::Guest && wishes.health_port && !fixed {
+    if path == DataPath::Guest && config.health_port && !fixed {
         let way_out = if !allowed.host {
             "--allowed-data-paths of the cloud controller manager excludes that path".to_owned()
-        } else if wishes.data_path == Some(DataPath::Guest) {
+        } else if config.data_path == Some(DataPath::Guest) {
             format!("annotation {} says so: take it away on a new Service", annotations::DATA_PATH)
         } else {
             format!(
@@ -156,9 +163,9 @@ pub fn choose(policy: Policy, allowed: Allowed, wishes: &Wishes, recorded: Optio
         let sentence = format!(
             "health-check annotations act only on the data path host, this Service is on guest: {way_out}"
         );
-        notices.push(Notice::warning("HealthCheckNotEnforced", sentence));
+        events.push(PendingEvent::warning("HealthCheckNotEnforced", sentence));
     }
-    Choice { path, refusal, notices }
+    Choice { path, refusal, events }
 }
 
 #[cfg(test)]
@@ -172,68 +179,68 @@ mod tests {
     const GUEST_ONLY: Allowed = Allowed { guest: true, host: false };
     const BOTH: Allowed = Allowed { guest: true, host: true };
 
-    fn wishes(data_path: Option<DataPath>, health_port: bool) -> Wishes {
-        Wishes { data_path, health_port, ..Wishes::of(&Service::default()) }
+    fn config(data_path: Option<DataPath>, health_port: bool) -> ServiceConfig {
+        ServiceConfig { data_path, health_port, ..ServiceConfig::of(&Service::default()) }
     }
 
     use DataPath::{Guest, Host};
 
     #[rstest]
-    #[case::default(Policy::Guest, BOTH, wishes(None, false), None, Guest, &[])]
-    #[case::health_on_guest(Policy::Guest, BOTH, wishes(None, true), None, Guest, &["HealthCheckNotEnforced"])]
-    #[case::by_health(Policy::Annotation, BOTH, wishes(None, true), None, Host, &[])]
-    #[case::others(Policy::Annotation, BOTH, wishes(None, false), None, Guest, &[])]
-    #[case::all(Policy::Host, BOTH, wishes(None, false), None, Host, &[])]
-    #[case::own_wish_wins(Policy::Host, BOTH, wishes(Some(Guest), false), None, Guest, &[])]
-    #[case::own_wish_beats_health(Policy::Annotation, BOTH, wishes(Some(Guest), true), None, Guest,
+    #[case::default(Policy::Guest, BOTH, config(None, false), None, Guest, &[])]
+    #[case::health_on_guest(Policy::Guest, BOTH, config(None, true), None, Guest, &["HealthCheckNotEnforced"])]
+    #[case::by_health(Policy::Annotation, BOTH, config(None, true), None, Host, &[])]
+    #[case::others(Policy::Annotation, BOTH, config(None, false), None, Guest, &[])]
+    #[case::all(Policy::Host, BOTH, config(None, false), None, Host, &[])]
+    #[case::own_wish_wins(Policy::Host, BOTH, config(Some(Guest), false), None, Guest, &[])]
+    #[case::own_wish_beats_health(Policy::Annotation, BOTH, config(Some(Guest), true), None, Guest,
         &["HealthCheckNotEnforced"])]
-    #[case::own_wish_for_host(Policy::Guest, BOTH, wishes(Some(Host), false), None, Host, &[])]
-    #[case::excluded_host(Policy::Guest, GUEST_ONLY, wishes(Some(Host), false), None, Guest, &["DataPathNotAllowed"])]
-    #[case::excluded_guest(Policy::Host, HOST_ONLY, wishes(Some(Guest), false), None, Host, &["DataPathNotAllowed"])]
-    #[case::health_where_host_is_excluded(Policy::Annotation, GUEST_ONLY, wishes(None, true), None, Guest,
+    #[case::own_wish_for_host(Policy::Guest, BOTH, config(Some(Host), false), None, Host, &[])]
+    #[case::excluded_host(Policy::Guest, GUEST_ONLY, config(Some(Host), false), None, Guest, &["DataPathNotAllowed"])]
+    #[case::excluded_guest(Policy::Host, HOST_ONLY, config(Some(Guest), false), None, Host, &["DataPathNotAllowed"])]
+    #[case::health_where_host_is_excluded(Policy::Annotation, GUEST_ONLY, config(None, true), None, Guest,
         &["HealthCheckNotEnforced"])]
-    #[case::recorded_guest(Policy::Annotation, BOTH, wishes(None, true), Some(Guest), Guest,
+    #[case::recorded_guest(Policy::Annotation, BOTH, config(None, true), Some(Guest), Guest,
         &["DataPathFixed"])]
-    #[case::recorded_host(Policy::Guest, BOTH, wishes(None, true), Some(Host), Host, &[])]
-    #[case::recorded_host_other_wish(Policy::Guest, BOTH, wishes(Some(Guest), false), Some(Host), Host,
+    #[case::recorded_host(Policy::Guest, BOTH, config(None, true), Some(Host), Host, &[])]
+    #[case::recorded_host_other_wish(Policy::Guest, BOTH, config(Some(Guest), false), Some(Host), Host,
         &["DataPathFixed"])]
-    #[case::flag_changed_later(Policy::Host, BOTH, wishes(None, false), Some(Guest), Guest, &[])]
-    #[case::class(Policy::Guest, BOTH, Wishes { class: true, ..wishes(None, false) }, None, Host, &[])]
-    #[case::class_and_another_wish(Policy::Guest, BOTH, Wishes { class: true, ..wishes(Some(Guest), false) }, None, Host,
+    #[case::flag_changed_later(Policy::Host, BOTH, config(None, false), Some(Guest), Guest, &[])]
+    #[case::class(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(None, false) }, None, Host, &[])]
+    #[case::class_and_another_wish(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) }, None, Host,
         &["ClassNeedsHostPath"])]
-    #[case::class_and_another_wish_later(Policy::Guest, BOTH, Wishes { class: true, ..wishes(Some(Guest), false) },
+    #[case::class_and_another_wish_later(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) },
         Some(Host), Host, &["ClassNeedsHostPath"])]
     fn paths(
         #[case] policy: Policy,
         #[case] allowed: Allowed,
-        #[case] wishes: Wishes,
+        #[case] config: ServiceConfig,
         #[case] recorded: Option<DataPath>,
         #[case] path: DataPath,
         #[case] reasons: &[&str],
     ) {
-        let choice = choose(policy, allowed, &wishes, recorded);
-        let told: Vec<_> = choice.notices.iter().map(|notice| notice.reason).collect();
+        let choice = choose(policy, allowed, &config, recorded);
+        let told: Vec<_> = choice.events.iter().map(|notice| notice.reason).collect();
         assert_eq!((choice.path, &told[..], choice.refusal), (path, reasons, None));
     }
 
     #[rstest]
-    #[case::by_default(Policy::Guest, BOTH, wishes(None, true), "--data-path=annotation")]
-    #[case::by_annotation(Policy::Annotation, BOTH, wishes(Some(Guest), true), "data-path says so")]
-    #[case::by_exclusion(Policy::Annotation, GUEST_ONLY, wishes(None, true), "--allowed-data-paths")]
+    #[case::by_default(Policy::Guest, BOTH, config(None, true), "--data-path=annotation")]
+    #[case::by_annotation(Policy::Annotation, BOTH, config(Some(Guest), true), "data-path says so")]
+    #[case::by_exclusion(Policy::Annotation, GUEST_ONLY, config(None, true), "--allowed-data-paths")]
     fn a_health_check_that_is_not_done_says_what_stands_in_its_way(
         #[case] policy: Policy,
         #[case] allowed: Allowed,
-        #[case] wishes: Wishes,
+        #[case] config: ServiceConfig,
         #[case] part: &str,
     ) {
-        let notices = choose(policy, allowed, &wishes, None).notices;
-        assert!(notices.len() == 1 && notices[0].message.contains(part), "{notices:?}");
+        let events = choose(policy, allowed, &config, None).events;
+        assert!(events.len() == 1 && events[0].message.contains(part), "{events:?}");
     }
 
     #[test]
-    fn a_class_of_ours_is_refused_where_the_host_path_is_not_allowed() {
-        let wishes = Wishes { class: true, ..wishes(None, false) };
-        let choice = choose(Policy::Guest, GUEST_ONLY, &wishes, None);
+    fn a_class_of_ours_is_refused_where_the_host_datapath_is_not_allowed() {
+        let config = ServiceConfig { class: true, ..config(None, false) };
+        let choice = choose(Policy::Guest, GUEST_ONLY, &config, None);
         assert_eq!(choice.refusal.map(|fault| fault.reason), Some("ClassNeedsHostPath"));
     }
 }

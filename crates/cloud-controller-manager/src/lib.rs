@@ -2,30 +2,32 @@
 //!
 //! ```text
 //!  guest cluster                                        Harvester, namespace of the cloud-config
-//!  Service ──► wishes ──┐                            ┌─► LoadBalancer object (POST, PUT of the JSON that was read)
-//!  Node ──► selector ───┼─ balancers: view ──► same? ┤
-//!                       │        ▲                   └─► DELETE
-//!  kube-vip's status ───┘        └── watch of LoadBalancer objects ◄── Harvester allocates and announces
+//!  Service ──► service_config ──┐                    ┌─► LoadBalancer object (POST, PUT of the JSON that was read)
+//!  Node ─────► selector ────────┼─ load_balancers ───┤
+//!                               │  see, decide, act  └─► DELETE
+//!  kube-vip's status ───────────┘        ▲
+//!                                        └── watch of LoadBalancer objects ◄── Harvester allocates and announces
 //!
-//!  Node ◄── provider ID, zone, region ── machines ◄── watch of VirtualMachines and VirtualMachineInstances
+//!  Node ◄── provider ID, zone, region ── guest-vms ◄── watch of VirtualMachines and VirtualMachineInstances
 //! ```
 //!
-//! * [`wishes`]: annotations become checked types once, here; every fault of a Service is told in one Event.
-//! * [`data_path`]: who carries the traffic, chosen before the object exists and never changed after.
-//! * [`balancers`]: the LoadBalancer object of a Service. No GET, no polling: over a Service's life on the guest path
-//!   one POST, at most one PUT, one DELETE.
-//! * [`machines`]: which VM is a Node.
-//! * [`run`]: all of it as a library call; [`cli`]: the process under its production name.
+//! * [`service_config`]: annotations become checked types once, here; one Event names every fault of a Service.
+//! * [`data_path`]: the datapath of a Service, chosen before the object exists and never changed after.
+//! * [`load_balancers`]: the LoadBalancer object of a Service. No GET, no polling: over a Service's life on the guest
+//!   datapath one POST, at most one PUT, one DELETE.
+//! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
+//! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
 #![forbid(unsafe_code)]
 
-pub mod balancers;
 pub mod cli;
 pub mod cluster;
 pub mod data_path;
-pub mod machines;
+mod instances;
+pub mod load_balancers;
 mod outage;
 mod run;
-pub mod wishes;
+pub mod service_config;
 
+pub use guest_vms::AddressRules;
 pub use run::{ElectionSettings, Parts, Settings, run};

@@ -1,126 +1,203 @@
-//! While Harvester's objects cannot be listed, the program does nothing for Services and Nodes that need them: here
-//! these are told so, and why.
+//! Kinds of Harvester that cannot be listed, and why.
 //!
-//! A cloud-config with the wrong namespace, an expired token or a server that is not there would otherwise show in the
-//! log only, where the owner of a Service does not look.
+//! While one cannot be listed, Services and Nodes that need it wait. They get the reason as an Event: a cloud-config with
+//! the wrong namespace, an expired token, a right that was taken away or a server that is not there would otherwise show
+//! in the log only, where the owner of a Service does not look. An outage may begin and end at any time.
 
-use std::{collections::HashSet, future::Future, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
-use cloud_provider::{FINALIZER, LoadBalancers, asks_for_another_class, asks_for_balancer, waits_for_cloud};
-use controller_kit::{Cache, EventType, RawObject, Recorder};
-use harvester_api::{LoadBalancer, names};
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
-use kube::{Resource, ResourceExt};
-use program::http::Health;
-use tokio::time::timeout;
+use program::{TaskGroup, health::Health};
+use tokio::{sync::watch, time::timeout};
 
-use crate::{balancers::Balancers, machines::Machines};
-
-/// A list that takes longer than this has a reason that people should know.
+/// A watch breaks now and then, and works again at the next try. An error that stays longer is an outage.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Objects that came meanwhile, and another reason, are told after this time.
-const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// A kind of Harvester that cannot be listed, and why.
-pub(crate) type Trouble = (&'static str, String);
+/// The kinds, as people know them.
+pub(crate) const LOAD_BALANCERS: &str = "LoadBalancers";
 
-/// An Event: about what, its reason and its message.
-type Told = (ObjectReference, &'static str, String);
+/// The outages of this moment. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Outage(Arc<Shared>);
 
-/// Who tells, and where health is reported.
-pub(crate) struct Outage {
+struct Shared {
     /// Of the cloud-config.
-    pub(crate) namespace: String,
-    pub(crate) recorder: Recorder,
-    pub(crate) health: Health,
+    namespace: String,
+    state: Mutex<State>,
+    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    health: Health,
+    checks: Checks,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    listed: BTreeMap<&'static str, bool>,
+    /// Errors that have lasted, by kind.
+    errors: BTreeMap<&'static str, String>,
+    /// VMs that cannot be listed are read by name.
+    read_by_name: bool,
+}
+
+impl State {
+    fn set_error(&mut self, kind: &'static str, error: Option<String>) {
+        match error {
+            Some(error) => drop(self.errors.insert(kind, error)),
+            None => drop(self.errors.remove(kind)),
+        }
+    }
+
+    fn why_not(&self, namespace: &str, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        sentence(namespace, self.errors.iter().filter(|(kind, _)| wanted(kind)))
+    }
+
+    fn not_listed(&self, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let waits = self.listed.iter().any(|(kind, listed)| wanted(kind) && !listed);
+        waits.then(|| "what is in Harvester is not listed yet".to_owned())
+    }
+
+    /// Why the Services, and why Nodes and the host datapath have to wait: for readiness.
+    fn decide(&self, namespace: &str) -> (Option<String>, Option<String>) {
+        let is_vm = |kind: &str| !is_load_balancer(kind);
+        let services =
+            self.why_not(namespace, is_load_balancer).or_else(|| self.not_listed(is_load_balancer));
+        let vms = self.why_not(namespace, is_vm).or_else(|| self.not_listed(is_vm));
+        (services, vms.filter(|_| !self.read_by_name))
+    }
+}
+
+fn is_load_balancer(kind: &str) -> bool {
+    kind == LOAD_BALANCERS
+}
+
+/// The duties that need a list, as readiness checks. A duty that is switched off has none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Checks {
+    pub(crate) services: bool,
+    pub(crate) nodes: bool,
 }
 
 impl Outage {
-    /// Waits until `objects` are listed; while they are not, every Service is told that waits for an address, or to
-    /// be rid of its balancer.
-    pub(crate) async fn of_balancers(
-        &self,
-        objects: &Cache<RawObject<LoadBalancer>>,
-        services: &Cache<Service>,
-    ) {
-        let troubles = || objects.trouble().map(|why| ("LoadBalancers", why)).into_iter().collect();
-        let concerned = |why: &str| {
-            let about = |service: &Service| Some(failed_sync(service, hindered(service)?, why));
-            services.list().iter().filter_map(|service| about(service)).collect()
-        };
-        self.watch("harvester", objects.ready(), troubles, concerned).await;
+    pub(crate) fn new(namespace: &str, health: &Health, checks: Checks) -> Self {
+        let this = Self(Arc::new(Shared {
+            namespace: namespace.to_owned(),
+            state: Mutex::default(),
+            listeners: Mutex::default(),
+            health: health.clone(),
+            checks,
+        }));
+        this.report();
+        this
     }
 
-    /// Waits until the VMs are listed; while they are not, Services on the host path wait for their balancers.
-    pub(crate) async fn of_backends(
+    /// Follows the list of `kind`: `listed` ends when the list was complete once, `errors` says why it fails now.
+    pub(crate) fn follow(
         &self,
-        machines: &Machines,
-        balancers: &Balancers,
-        services: &Cache<Service>,
+        tasks: &TaskGroup,
+        kind: &'static str,
+        listed: impl Future<Output = ()> + Send + 'static,
+        errors: watch::Receiver<Option<String>>,
     ) {
-        let is_held = |service: &Service| {
-            asks(service)
-                && service.metadata.deletion_timestamp.is_none()
-                && balancers.view(service, &[]).held
-        };
-        let concerned = |why: &str| {
-            let held = services.list().into_iter().filter(|service| is_held(service));
-            held.map(|service| failed_sync(&service, ENSURE, why)).collect()
-        };
-        self.watch("services on the host path", machines.ready(), || machines.troubles(), concerned).await;
+        self.state().listed.insert(kind, false);
+        self.report();
+        let this = self.clone();
+        tasks.spawn_until_stop(async move {
+            listed.await;
+            this.change(|state| {
+                state.listed.insert(kind, true);
+            });
+        });
+        let this = self.clone();
+        tasks.spawn_until_stop(async move { this.follow_errors(kind, errors).await });
     }
 
-    /// Waits until the VMs are listed; while they are not, new Nodes wait for what only their VMs can tell.
-    pub(crate) async fn of_nodes(&self, machines: &Machines, nodes: &Cache<Node>) {
-        let concerned = |why: &str| {
-            let waiting = nodes.list().into_iter().filter(|node| waits_for_cloud(node));
-            let message = |node: &Node| format!("node {} waits for its VM: {why}", node.name_any());
-            waiting.map(|node| (node.object_ref(&()), "MachinesNotListed", message(&node))).collect()
-        };
-        self.watch("nodes", machines.ready(), || machines.troubles(), concerned).await;
-    }
-
-    /// Waits for `listed`. `name` is what does not work meanwhile, `concerned` who is told the reason.
-    async fn watch(
-        &self,
-        name: &'static str,
-        listed: impl Future<Output = ()>,
-        troubles: impl Fn() -> Vec<Trouble>,
-        concerned: impl Fn(&str) -> Vec<Told>,
-    ) {
-        self.health.wrong(name, "what is in Harvester is not listed yet");
-        tokio::pin!(listed);
-        let (mut told, mut patience) = (HashSet::new(), PATIENCE);
-        while timeout(patience, &mut listed).await.is_err() {
-            patience = LOOK_AGAIN;
-            let Some(why) = sentence(&self.namespace, &troubles()) else { continue };
-            tracing::error!(hindered = name, "{why}");
-            self.health.wrong(name, why.clone());
-            for (about, reason, message) in concerned(&why) {
-                if told.insert((about.uid.clone(), message.clone())) {
-                    self.recorder.publish(&about, EventType::Warning, reason, &message);
+    async fn follow_errors(&self, kind: &'static str, mut errors: watch::Receiver<Option<String>>) {
+        while errors.wait_for(Option::is_some).await.is_ok() {
+            if timeout(PATIENCE, errors.wait_for(Option::is_none)).await.is_ok() {
+                continue;
+            }
+            loop {
+                let error = errors.borrow_and_update().clone();
+                let over = error.is_none();
+                self.change(|state| state.set_error(kind, error));
+                if over {
+                    break;
+                }
+                if errors.changed().await.is_err() {
+                    return;
                 }
             }
         }
-        self.health.right(name);
+    }
+
+    /// Calls `listener` when an answer changes.
+    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
+        self.0.listeners.lock().expect("no panic while subscribing").push(Arc::new(listener));
+    }
+
+    /// Whether LoadBalancer objects were listed once.
+    pub(crate) fn load_balancers_were_listed(&self) -> bool {
+        self.state().listed.get(LOAD_BALANCERS).copied().unwrap_or_default()
+    }
+
+    /// Why LoadBalancer objects cannot be listed.
+    pub(crate) fn of_load_balancers(&self) -> Option<String> {
+        self.state().why_not(&self.0.namespace, is_load_balancer)
+    }
+
+    /// Why VMs cannot be listed.
+    pub(crate) fn of_vms(&self) -> Option<String> {
+        self.state().why_not(&self.0.namespace, |kind| !is_load_balancer(kind))
+    }
+
+    /// VMs that cannot be listed are read by name, or are not.
+    pub(crate) fn set_read_by_name(&self, read_by_name: bool) {
+        if self.state().read_by_name != read_by_name {
+            self.change(|state| state.read_by_name = read_by_name);
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.report();
+        let listeners = self.0.listeners.lock().expect("no panic while subscribing").clone();
+        for listener in listeners {
+            listener();
+        }
+    }
+
+    /// Readiness: a duty is ready when its lists were complete and no outage keeps it from them.
+    fn report(&self) {
+        let Shared { namespace, health, checks, .. } = &*self.0;
+        let (services, vms) = self.state().decide(namespace);
+        let duties = [
+            ("harvester", checks.services, services),
+            ("services on the host path", checks.services, vms.clone()),
+            ("nodes", checks.nodes, vms),
+        ];
+        for (name, _, why) in duties.into_iter().filter(|(_, wanted, _)| *wanted) {
+            let check = health.readiness(name);
+            match why {
+                Some(why) => check.fail(why),
+                None => check.pass(),
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no panic while outages are locked")
     }
 }
 
-/// In the words of Kubernetes' own service controller.
-const ENSURE: &str = "failed to ensure load balancer";
-const DELETE: &str = "failed to delete load balancer";
-
-fn failed_sync(service: &Service, what: &str, why: &str) -> Told {
-    let message = format!("Error syncing load balancer: {what}: {why}");
-    (service.object_ref(&()), "SyncLoadBalancerFailed", message)
-}
-
-/// Everything that hinders, and what to do about it.
-fn sentence(namespace: &str, troubles: &[Trouble]) -> Option<String> {
-    let each = |(kind, why): &Trouble| {
-        format!("{kind} in namespace {namespace} of Harvester cannot be listed: {why}")
-    };
-    let all: Vec<_> = troubles.iter().map(each).collect();
+/// Every kind that cannot be listed, and the next step.
+fn sentence<'a>(
+    namespace: &str,
+    errors: impl Iterator<Item = (&'a &'static str, &'a String)>,
+) -> Option<String> {
+    let each = |(kind, why)| format!("{kind} in namespace {namespace} of Harvester cannot be listed: {why}");
+    let all: Vec<_> = errors.map(each).collect();
     (!all.is_empty()).then(|| {
         format!(
             "{}; correct the cloud-config of the cloud controller manager, or what it may do in Harvester",
@@ -129,70 +206,77 @@ fn sentence(namespace: &str, troubles: &[Trouble]) -> Option<String> {
     })
 }
 
-/// What a Service waits for that cannot be; others go on as they are.
-fn hindered(service: &Service) -> Option<&'static str> {
-    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
-    let has_address =
-        status.and_then(|balancer| balancer.ingress.as_ref()).is_some_and(|list| !list.is_empty());
-    let asks = asks(service);
-    if asks && service.metadata.deletion_timestamp.is_none() {
-        return (!has_address).then_some(ENSURE);
-    }
-    let foreign = asks_for_another_class(service, Some(names::LOAD_BALANCER_CLASS));
-    let finalized = service.finalizers().iter().any(|name| name == FINALIZER);
-    (finalized && !foreign).then_some(DELETE)
-}
-
-fn asks(service: &Service) -> bool {
-    asks_for_balancer(service, Some(names::LOAD_BALANCER_CLASS))
-}
-
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::{Value, json};
 
     use super::*;
 
-    fn served() -> Value {
-        json!({"metadata": {"name": "web", "namespace": "shop", "finalizers": [FINALIZER]},
-            "spec": {"type": "LoadBalancer"}, "status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}})
-    }
+    const VMS: &str = "VirtualMachines";
 
-    fn with(mut service: Value, pointer: &str, key: &str, value: Value) -> Value {
-        service.pointer_mut(pointer).unwrap()[key] = value;
-        service
+    fn state(listed: &[(&'static str, bool)], errors: &[(&'static str, &str)]) -> State {
+        State {
+            listed: listed.iter().copied().collect(),
+            errors: errors.iter().map(|(kind, why)| (*kind, (*why).to_owned())).collect(),
+            read_by_name: false,
+        }
     }
 
     #[rstest]
-    #[case::served(served(), None)]
-    #[case::without_address(with(served(), "", "status", Value::Null), Some(ENSURE))]
-    #[case::new(json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer"}}), Some(ENSURE))]
-    #[case::of_our_class(json!({"spec": {"type": "LoadBalancer", "loadBalancerClass": names::LOAD_BALANCER_CLASS}}),
-        Some(ENSURE))]
-    #[case::never_ours(json!({"metadata": {"name": "web"}, "spec": {"type": "ClusterIP"}}), None)]
-    // contract 13
-    #[case::going(with(served(), "/metadata", "deletionTimestamp", json!("2026-01-01T00:00:00Z")), Some(DELETE))]
-    #[case::of_another_type(with(served(), "/spec", "type", json!("ClusterIP")), Some(DELETE))]
-    #[case::of_another_class(with(served(), "/spec", "loadBalancerClass", json!("example.com/other")), None)]
-    #[case::going_and_never_served(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"type": "LoadBalancer"}}), None)]
-    fn a_service_is_hindered_in_what_it_waits_for(
-        #[case] service: Value,
-        #[case] expected: Option<&'static str>,
-    ) {
-        assert_eq!(hindered(&serde_json::from_value(service).unwrap()), expected);
+    #[case::complete(state(&[(LOAD_BALANCERS, true), (VMS, true)], &[]), [None, None])]
+    #[case::starting(state(&[(LOAD_BALANCERS, false), (VMS, false)], &[]), [Some("not listed yet"); 2])]
+    #[case::vms_late(state(&[(LOAD_BALANCERS, true), (VMS, false)], &[]), [None, Some("not listed yet")])]
+    #[case::refused(state(&[(LOAD_BALANCERS, false), (VMS, true)], &[(LOAD_BALANCERS, "no rights")]),
+        [Some("no rights"), None])]
+    // an outage may begin at any time
+    #[case::lost_while_running(state(&[(LOAD_BALANCERS, true), (VMS, true)], &[(VMS, "down")]), [None, Some("down")])]
+    #[case::read_by_name(State { read_by_name: true, ..state(&[(LOAD_BALANCERS, true), (VMS, false)], &[(VMS, "get only")]) },
+        [None, None])]
+    fn a_duty_waits_for_the_lists_that_it_needs(#[case] state: State, #[case] waits: [Option<&str>; 2]) {
+        let (services, vms) = state.decide("team-a");
+        for (why, part) in [services, vms].into_iter().zip(waits) {
+            assert!(
+                part.map_or(why.is_none(), |part| why.as_ref().is_some_and(|it| it.contains(part))),
+                "{why:?}"
+            );
+        }
     }
 
     #[test]
     fn a_sentence_names_every_kind_and_what_to_do() {
-        assert_eq!(sentence("team-a", &[]), None);
-        let told = sentence("team-a", &[("VirtualMachines", "no rights".into()), ("Others", "gone".into())]);
+        let errors = [(VMS, "no rights"), ("VirtualMachineInstances", "gone"), (LOAD_BALANCERS, "x")];
+        let told = state(&[], &errors).why_not("team-a", |kind| !is_load_balancer(kind));
         assert_eq!(
             told.unwrap(),
-            "VirtualMachines in namespace team-a of Harvester cannot be listed: no rights; Others in namespace team-a of \
-             Harvester cannot be listed: gone; correct the cloud-config of the cloud controller manager, or what it may do \
-             in Harvester"
+            "VirtualMachineInstances in namespace team-a of Harvester cannot be listed: gone; VirtualMachines in namespace \
+             team-a of Harvester cannot be listed: no rights; correct the cloud-config of the cloud controller manager, or \
+             what it may do in Harvester"
         );
+        assert_eq!(state(&[], &[]).why_not("team-a", |_| true), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_is_one_that_lasts_and_it_may_come_back() {
+        let (tasks, health) = (TaskGroup::new(), Health::default());
+        let outage = Outage::new("team-a", &health, Checks { services: true, nodes: false });
+        let (broken, errors) = watch::channel(None);
+        outage.follow(&tasks, LOAD_BALANCERS, async {}, errors);
+        let after = async |seconds: u64| {
+            tokio::time::sleep(Duration::from_secs(seconds)).await;
+            outage.of_load_balancers().is_some()
+        };
+        assert!(!after(60).await && health.readiness_report().is_empty());
+        for _ in 0..2 {
+            broken.send_replace(Some("connection refused".to_owned()));
+            assert!(!after(9).await);
+            assert!(after(2).await);
+            assert!(health.readiness_report().contains("connection refused"));
+            broken.send_replace(Some("forbidden".to_owned()));
+            assert!(after(1).await && health.readiness_report().contains("forbidden"));
+            broken.send_replace(None);
+            assert!(!after(1).await && health.readiness_report().is_empty());
+        }
+        assert!(outage.load_balancers_were_listed() && health.liveness_report().is_empty());
+        tasks.end().await;
     }
 }

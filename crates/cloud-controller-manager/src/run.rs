@@ -8,22 +8,25 @@ use std::{
 
 use cloud_provider::{Duties, NodeController, ServiceController};
 use controller_kit::{
-    Cache, RawObject, Recorder,
+    Cache, QueueMetrics, RawObject, Recorder,
     election::{self, Election, Identity, Leadership},
 };
+use guest_vms::{AddressRules, GuestVms, VmSettings, host_name_right};
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Api, Client, runtime::watcher};
 use program::{
     Clock, TaskGroup,
-    http::{Health, Metrics},
+    capabilities::{Capabilities, Wanted},
+    health::Health,
+    http::Metrics,
 };
 use prometheus_client::registry::Registry;
 
 use crate::{
-    balancers::{Balancers, Rules},
-    machines::{AddressRules, Machines},
-    outage::Outage,
+    instances::VmInstances,
+    load_balancers::{HarvesterLoadBalancers, Rules},
+    outage::{Checks, LOAD_BALANCERS, Outage},
 };
 
 /// The Lease that the Go program holds too, so that the two never act together.
@@ -31,7 +34,7 @@ const LEASE: &str = "cloud-controller-manager";
 /// Services in work at once. Work is waiting for answers, so this is much more than there are cores.
 const SERVICE_WORKERS: usize = 16;
 
-/// What the controllers need of the world.
+/// Clients and services of the process that the controllers use.
 #[derive(Clone)]
 pub struct Parts {
     /// The cluster whose Services and Nodes are looked after.
@@ -39,7 +42,7 @@ pub struct Parts {
     /// Harvester, with the rights of the cloud-config.
     pub harvester: Client,
     pub clock: Clock,
-    /// Tells what is not in order.
+    /// Liveness and readiness.
     pub health: Health,
     /// Receives our metrics.
     pub metrics: Metrics,
@@ -58,7 +61,7 @@ impl Parts {
     }
 }
 
-/// What the flags say.
+/// The settings that flags decide.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub rules: Rules,
@@ -67,7 +70,7 @@ pub struct Settings {
     pub election: Option<ElectionSettings>,
     /// The service controller is on.
     pub services: bool,
-    /// What the Node controller does.
+    /// The duties of the Node controller.
     pub nodes: Duties,
     /// Guest agents are asked for the host names of VMs that no Node is known to be.
     pub host_names: bool,
@@ -76,7 +79,7 @@ pub struct Settings {
     pub node_workers: usize,
 }
 
-/// Who we are among candidates, and how long things last.
+/// Our name among the candidates for the Lease, and its periods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ElectionSettings {
     pub identity: Identity,
@@ -126,7 +129,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
 }
 
 async fn work(parts: Parts, settings: Settings, tasks: &TaskGroup) {
-    // a life of its own, which ends with this future: a lost Lease drops it
+    // tasks of its own, which end with this future: a lost Lease drops it
     let inner = tasks.child();
     let _ends = inner.stop.clone().drop_guard();
     let stop = inner.stop.clone();
@@ -135,61 +138,65 @@ async fn work(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     inner.end().await;
 }
 
-/// Starts caches, waits for what decisions about absence need, and starts the controllers.
+/// Starts the caches, then the controllers. A controller decides nothing about an object of Harvester before the lists
+/// that it needs are complete.
 async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let Parts { guest, harvester, clock, health, metrics } = parts;
-    let namespace = settings.rules.namespace.clone();
+    let Settings { rules, addresses, nodes: duties, .. } = settings;
+    let namespace = rules.namespace.clone();
+    let follows_nodes = duties.initialise || duties.follow_topology;
     let any = watcher::Config::default;
     let services: Cache<Service> = Cache::start(tasks, Api::all(guest.clone()), any());
     let nodes: Cache<Node> = Cache::start_trimmed(tasks, Api::all(guest.clone()), any(), trim_node);
     let objects: Cache<RawObject<LoadBalancer>> =
         Cache::start(tasks, Api::namespaced(harvester.clone(), &namespace), any());
-    let machines =
-        Machines::start(tasks, &harvester, &namespace, &settings.rules.cluster, settings.addresses);
-    if settings.host_names {
-        machines.ask_for_host_names(tasks, &harvester, &nodes);
-    }
-    let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock);
-    let outage = |recorder: &Recorder| Outage {
-        namespace: namespace.clone(),
-        recorder: recorder.clone(),
-        health: health.clone(),
-    };
+    let cluster = rules.cluster.chosen_name().map(str::to_owned);
+    let vms =
+        GuestVms::start(tasks, &harvester, VmSettings { namespace: namespace.clone(), cluster, addresses });
+    let host_names = settings.host_names.then(|| {
+        let wanted = Wanted { rights: vec![host_name_right(&namespace)], fields: Vec::new() };
+        Capabilities::start(tasks, harvester.clone(), wanted)
+    });
+    vms.follow_nodes(tasks, &harvester, &nodes, host_names.as_ref());
 
-    health.wrong("guest", "Services and Nodes are not listed yet");
+    let outage =
+        Outage::new(&namespace, &health, Checks { services: settings.services, nodes: follows_nodes });
+    let listed = objects.clone();
+    outage.follow(tasks, LOAD_BALANCERS, async move { listed.ready().await }, objects.troubles());
+    for (kind, errors) in vms.watch_errors() {
+        let listed = vms.clone();
+        outage.follow(tasks, kind, async move { listed.ready().await }, errors);
+    }
+    let (into, read) = (outage.clone(), vms.clone());
+    vms.on_change(Arc::new(move || into.set_read_by_name(read.are_read_by_name())));
+
+    health.readiness("guest").fail("Services and Nodes are not listed yet");
     services.ready().await;
     nodes.ready().await;
-    health.right("guest");
+    health.readiness("guest").pass();
 
-    if settings.nodes.initialise || settings.nodes.follow_topology {
-        let (tasks, guest, nodes, machines) = (tasks.clone(), guest.clone(), nodes.clone(), machines.clone());
-        let (recorder, metrics) = (recorder("cloud-node-controller"), metrics.clone());
-        let outage = outage(&recorder);
-        tasks.clone().spawn_until_stop(async move {
-            outage.of_nodes(&machines, &nodes).await;
-            let cloud = Arc::new(machines);
-            let workers = settings.node_workers.max(1);
-            let queue =
-                NodeController::start(&tasks, guest, &cloud, &nodes, recorder, workers, settings.nodes);
-            queue.register(&mut metrics.lock().expect("no panic while registering"), "node");
-        });
+    let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock);
+    let register = |queue: QueueMetrics, name: &str| {
+        queue.register(&mut metrics.lock().expect("no panic while registering"), name);
+    };
+    if follows_nodes {
+        let cloud = Arc::new(VmInstances::new(vms.clone(), outage.clone()));
+        let (recorder, workers) = (recorder("cloud-node-controller"), settings.node_workers.max(1));
+        let queue = NodeController::start(tasks, guest.clone(), &cloud, &nodes, recorder, workers, duties);
+        register(queue, "node");
     }
     if settings.services {
         let recorder = recorder("service-controller");
-        let outage = outage(&recorder);
-        outage.of_balancers(&objects, &services).await;
-        let balancers =
-            Arc::new(Balancers::new(settings.rules, harvester, objects, services.clone(), machines.clone()));
-        let (held, all) = (balancers.clone(), services.clone());
-        tasks.spawn_until_stop(async move { outage.of_backends(&machines, &held, &all).await });
+        let cloud = HarvesterLoadBalancers::new(rules, harvester, objects, services.clone(), vms, outage);
+        cloud.report_orphans(tasks, guest.clone(), recorder.clone());
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
-        balancers.report_orphans(tasks, guest.clone(), recorder.clone());
-        let queue = ServiceController::start(tasks, guest, &balancers, &services, &nodes, recorder, workers);
-        queue.register(&mut metrics.lock().expect("no panic while registering"), "service");
+        let queue =
+            ServiceController::start(tasks, guest.clone(), &cloud, &services, &nodes, recorder, workers);
+        register(queue, "service");
     }
 }
 
-/// The list of images is most of a Node, and nobody here reads it.
+/// Drops the parts of a Node that nobody here reads; the list of images is most of one.
 fn trim_node(node: &mut Node) {
     if let Some(status) = &mut node.status {
         status.images = None;

@@ -1,12 +1,12 @@
 //! The cloud controller manager in a guest and a Harvester cluster, on the simulated servers and on real ones. The
 //! tests play Harvester's load balancer and kube-vip themselves: what is tested is what is asked of them.
 
-#[path = "component/guest_path.rs"]
-mod guest_path;
+#[path = "component/guest_datapath.rs"]
+mod guest_datapath;
 #[path = "component/harness.rs"]
 mod harness;
-#[path = "component/host_path.rs"]
-mod host_path;
+#[path = "component/host_datapath.rs"]
+mod host_datapath;
 #[path = "component/nodes.rs"]
 mod nodes;
 #[path = "component/outages.rs"]

@@ -1,13 +1,13 @@
-//! Why a cloud could not do what it was asked to.
+//! Why a cloud could not carry out a plan.
 
-/// The two kinds that matter to a controller.
+/// The two cases that a controller treats differently.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Somebody else wrote the object first. The cloud's watch brings the newer version and wakes the controller:
-    /// nothing to report, nothing to do.
+    /// Somebody else wrote the object first. The cloud's watch brings the newer version and requeues the Service, so
+    /// the controller reports nothing and tries nothing by itself.
     #[error("somebody else wrote first")]
     Outdated,
-    /// The sentence says what was tried, with which object, and what the cloud answered.
+    /// The message says what the cloud tried, on which object, and what its API answered.
     #[error("{0}")]
     Refused(String),
 }

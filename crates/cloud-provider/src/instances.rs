@@ -1,35 +1,38 @@
-//! What a cloud that has machines implements.
+//! The trait of a cloud that runs the instances behind Nodes.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::api::core::v1::Node;
 
-/// A cloud's machines, as far as Nodes are concerned.
+/// A cloud's instances, as far as Nodes are concerned.
 pub trait Instances: Send + Sync + 'static {
-    /// The machine of a Node, from caches: called often, must not wait.
+    /// The instance of a Node, from caches: the controller calls this often, so it must not wait.
     fn instance(&self, node: &Node) -> Instance;
 
-    /// Calls `wake` from now on whenever an answer may have changed.
-    fn subscribe(&self, wake: Arc<dyn Fn() + Send + Sync>);
+    /// The cloud calls `requeue` from now on whenever an answer may have changed.
+    fn subscribe(&self, requeue: Arc<dyn Fn() + Send + Sync>);
 }
 
-/// Whether a Node has a machine.
+/// Whether a Node has an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instance {
-    Found(Machine),
-    /// The cloud has no such machine, as far as can be seen; the sentence says how it was looked for.
+    Found(InstanceMetadata),
+    /// The cloud has no such instance; the sentence says how the cloud looked for it.
     Missing(String),
+    /// The cloud cannot tell, because it has not read its own lists. The sentence, where there is one, says why it
+    /// cannot read them; a Node that waits for the cloud gets it as an Event.
+    Unknown(Option<String>),
 }
 
-/// What a Node learns from its machine.
+/// The facts about an instance that go into its Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Machine {
-    /// `<cloud>://<id>`; written once.
+pub struct InstanceMetadata {
+    /// `<cloud>://<id>`; the controller writes it once.
     pub provider_id: String,
-    /// `None` where the cloud does not say: then the Node keeps what it has.
+    /// `None` where the cloud does not say: the Node keeps its label.
     pub zone: Option<String>,
-    /// As [`Machine::zone`].
+    /// As [`InstanceMetadata::zone`].
     pub region: Option<String>,
     /// Addresses for a Node that has no InternalIP of its own; the first of each family counts.
-    pub internal_ips: Vec<std::net::IpAddr>,
+    pub internal_ips: Vec<IpAddr>,
 }

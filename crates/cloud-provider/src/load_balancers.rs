@@ -1,98 +1,154 @@
-//! What a cloud that has load balancers implements.
+//! The trait of a cloud that has load balancers.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
 use controller_kit::ObjectKey;
 use k8s_openapi::api::core::v1::{Node, Service};
 
-use crate::{Failure, Notice};
+use crate::{Failure, PendingEvent};
 
-/// A cloud's load balancers, one for each Service that wants one.
+/// A cloud's load balancers. One may serve one Service or several: the controller only speaks of Services, and a cloud
+/// that shares load balancers names the Services that depend on each other ([`LoadBalancers::dependents`]).
 pub trait LoadBalancers: Send + Sync + 'static {
-    /// The `loadBalancerClass` that is served besides Services without one.
+    /// A write that the cloud decided on. The controller hands it back to [`LoadBalancers::apply`] and never looks
+    /// inside.
+    type Plan: Send;
+
+    /// The `loadBalancerClass` that the cloud serves besides Services without one.
     fn class(&self) -> Option<&str> {
         None
     }
 
-    /// What there is and what should be, from caches: called often, must not wait.
-    fn view(&self, service: &Service, nodes: &[Arc<Node>]) -> View;
+    /// The one decision about a Service, from caches: the controller calls this often, so it must not wait. The cloud
+    /// is also asked about a Service that wants no load balancer any more, to have the old one removed.
+    fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Self::Plan>;
 
-    /// Makes the balancer as it should be. Called after the Service's finalizer and [`View::before`] were written.
-    fn ensure(
-        &self,
-        service: &Service,
-        nodes: &[Arc<Node>],
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Carries out the plan of a decision. The controller calls this after it wrote the finalizer and the annotations
+    /// of that decision.
+    fn apply(&self, plan: Self::Plan) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Removes the balancer; that there is none is no failure. It need not be gone when this returns.
+    /// Deletes the Service's load balancer. A load balancer that does not exist is no failure, and it may still exist
+    /// when this returns.
     fn delete(&self, service: &Service) -> impl Future<Output = Result<(), Failure>> + Send;
 
-    /// Calls `wake` from now on whenever a [`View`] may have changed.
-    fn subscribe(&self, wake: Wake);
+    /// Other Services whose decision reads this one. The controller requeues them when this one changes or goes.
+    fn dependents(&self, _service: &Service) -> Vec<ObjectKey> {
+        Vec::new()
+    }
+
+    /// The cloud calls `requeue` from now on whenever a [`Decision`] may have changed.
+    fn subscribe(&self, requeue: RequeueFn);
 }
 
-/// Wakes the service controller.
-pub type Wake = Arc<dyn Fn(Whom) + Send + Sync>;
+/// Puts Services into the controller's queue.
+pub type RequeueFn = Arc<dyn Fn(Requeue) + Send + Sync>;
 
-/// Which Services to look at again.
+/// The Services to look at again.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Requeue {
     /// This one, now.
     One(ObjectKey),
-    /// All that want a balancer, within a second: changes of many machines are joined.
+    /// All that the controller serves, within a second: changes of many instances are joined.
     All,
 }
 
-/// What a cloud says about one Service.
+/// A cloud's decision about one Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision<P> {
+    pub view: View,
+    /// The write that makes the load balancer what the Service asks for. `None`: nothing is to be written, because the
+    /// load balancer is as it should be, or because the Service is refused (then an Event says so).
+    pub plan: Option<P>,
+    /// Events about the Service. The controller records each once in half an hour, however often the cloud decides it.
+    pub events: Vec<PendingEvent>,
+}
+
+impl<P> Default for Decision<P> {
+    fn default() -> Self {
+        Self { view: View::default(), plan: None, events: Vec::new() }
+    }
+}
+
+/// The part of a decision that the controller acts on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
-    pub balancer: Balancer,
-    /// Annotations of the Service before a balancer may be made: a value, or `None` for absent.
-    pub before: BTreeMap<String, Option<String>>,
-    /// Annotations that hand the result over.
-    pub after: BTreeMap<String, Option<String>>,
-    /// Annotations to take away when the Service wants no balancer any more.
-    pub own_annotations: Vec<String>,
+    pub load_balancer: LoadBalancerState,
+    /// Annotations that the cloud wants on the Service. While the Service wants a load balancer, the controller writes
+    /// those that differ, before it applies the plan or publishes an address; when the Service gives it up, it removes
+    /// those that are `None`.
+    pub annotations: Annotations,
     pub publish: Publish,
-    /// Why no balancer is made, or none is changed that exists. Empty: nothing speaks against it.
-    pub refusals: Vec<Notice>,
-    /// No balancer is made yet, because the cloud does not know everything that it must know; it wakes the
-    /// controller when it does.
-    pub held: bool,
-    /// What the user should know besides.
-    pub notices: Vec<Notice>,
-    /// What the balancer waits for; told as a failed sync while there is no address.
+    /// Why the load balancer has no address yet. The Service gets it as a failed sync.
     pub waiting: Option<String>,
-    /// On deletion: the finalizer stays until the balancer is gone.
-    pub outlives: bool,
-    /// Look again then, even if nothing changes.
+    pub removal: Removal,
+    /// Decide again after this time, even if nothing changes.
     pub again: Option<Duration>,
 }
 
-/// The cloud's object.
+/// Annotations by key: a value, or `None` for absent.
+pub type Annotations = BTreeMap<String, Option<String>>;
+
+/// The load balancer of a Service, as the cloud sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Balancer {
-    /// There is none.
+pub enum LoadBalancerState {
+    /// The cloud has not read its own lists, so it cannot say that there is none. The sentence, where there is one, says
+    /// why it cannot read them; a Service that waits gets it as a failed sync.
+    Unknown(Option<String>),
     #[default]
     Absent,
-    /// `in_step`: it is as it should be. `address`: it works, by this name or number.
-    Present { in_step: bool, address: Option<String> },
-    /// Told to go, still there.
-    Leaving,
-    /// Something is there and cannot be read; the text says why.
+    /// `addresses`: clients reach the Service there. Empty: there is none yet.
+    Present { addresses: Vec<IngressAddress> },
+    /// Its deletion began, and it is still there.
+    Deleting,
+    /// It exists, and the cloud cannot read it; the sentence says why.
     Unreadable(String),
 }
 
-/// Who writes `status.loadBalancer` of the Service while it wants a balancer.
+/// One entry of `status.loadBalancer.ingress`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IngressAddress {
+    Ip(IpAddr),
+    Hostname(String),
+}
+
+impl IngressAddress {
+    /// An IP address where `text` is one, else a host name.
+    pub fn parse(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Hostname(text.to_owned()), Self::Ip)
+    }
+}
+
+impl fmt::Display for IngressAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(ip) => ip.fmt(f),
+            Self::Hostname(name) => f.write_str(name),
+        }
+    }
+}
+
+/// Who writes `status.loadBalancer` of a Service that wants a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Publish {
-    /// Somebody in the cluster.
+    /// Another program in the cluster; the controller leaves it alone.
     #[default]
     NotOurs,
-    /// We, and not yet: what stands there stays.
-    Nothing,
-    /// We: this address, and no other.
-    Address(String),
-    /// Whoever wrote what stands there: it was taken back, and goes.
+    /// The controller, and the cloud has no address for it yet: it leaves `status.loadBalancer` as it is.
+    Unchanged,
+    /// The controller: these addresses, in this order, and no others.
+    Addresses(Vec<IngressAddress>),
+    /// The cloud took the address back, so the controller empties `status.loadBalancer`, whoever wrote it.
     Withdrawn,
+}
+
+/// How a load balancer goes when its Service gives it up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Removal {
+    /// The Service is released as soon as the cloud has accepted the deletion.
+    #[default]
+    Background,
+    /// The Service is released when the load balancer is gone.
+    Foreground,
+    /// The load balancer stays for now, and so does the Service's finalizer; the sentence says why.
+    Blocked(String),
 }

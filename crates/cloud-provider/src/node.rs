@@ -1,8 +1,8 @@
-//! Nodes learn from their machines: provider ID, zone and region, and an address where they have none. A Node that
-//! the kubelet registered as uninitialised becomes usable that way.
+//! Nodes learn from their instances: provider ID, zone and region, and an address where they have none. So a Node that
+//! the kubelet registered as uninitialised becomes usable.
 //!
-//! Zone and region are followed for as long as the Node lives (a virtual machine moves), by a PATCH of the labels;
-//! the Go program tainted the Node to have it initialised again (pitfalls-ccm.md V2, V3).
+//! The controller follows zone and region for as long as the Node lives (a virtual machine moves), by a PATCH of the
+//! labels; the Go program tainted the Node to have it initialised again (pitfalls-ccm.md V2, V3).
 
 mod controller;
 mod decide;

@@ -1,13 +1,13 @@
-//! One balancer for each Service that asks for one.
+//! A load balancer for each Service that asks for one.
 //!
-//! `see` reads caches, `decide` decides, `act` writes; nothing else here talks to a cluster. A reconcile repeats the
-//! three until nothing is left to do: the answers to our own writes are in the caches at once, so creating takes no
-//! detour over the watch.
+//! `see` reads caches, `decide` decides, the writer writes; nothing else here talks to a cluster. A reconcile repeats
+//! the three until nothing is left to do: the answers to our own writes are in the caches at once, so creating a load
+//! balancer takes no detour over the watch.
 
-mod act;
 mod controller;
 mod decide;
 mod eligible;
+mod writer;
 
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -15,18 +15,20 @@ use kube::ResourceExt;
 pub use controller::ServiceController;
 pub use eligible::EligibleNodes;
 
-/// Keeps a Service until its balancer was cleaned up. Kubernetes' own name: a roll-back finds it.
+use crate::IngressAddress;
+
+/// Keeps a Service until its load balancer was cleaned up. Kubernetes' own name: a roll-back finds it.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// Whether the Service is one for a balancer of `class`, or of no class.
-pub fn asks_for_balancer(service: &Service, class: Option<&str>) -> bool {
+/// Whether the Service asks for a load balancer of `class`, or of no class.
+pub fn asks_for_load_balancer(service: &Service, class: Option<&str>) -> bool {
     let wanted = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
     is_of_type_load_balancer(service) && wanted.is_none_or(|wanted| Some(wanted) == class)
 }
 
-/// Whether the Service is for a balancer of another class: somebody else's, who may use the same finalizer.
+/// Whether the Service asks for a load balancer of another class. Its controller may use the same finalizer.
 pub fn asks_for_another_class(service: &Service, class: Option<&str>) -> bool {
-    is_of_type_load_balancer(service) && !asks_for_balancer(service, class)
+    is_of_type_load_balancer(service) && !asks_for_load_balancer(service, class)
 }
 
 fn is_of_type_load_balancer(service: &Service) -> bool {
@@ -37,13 +39,16 @@ fn is_finalized(service: &Service) -> bool {
     service.finalizers().iter().any(|name| name == FINALIZER)
 }
 
-/// What stands in `status.loadBalancer`: addresses, or names where there is no address.
-fn published(service: &Service) -> Vec<String> {
+/// The entries of `status.loadBalancer.ingress`: the address of each, or its host name where it has no address.
+fn published(service: &Service) -> Vec<IngressAddress> {
     let ingress = service
         .status
         .as_ref()
         .and_then(|status| status.load_balancer.as_ref())
-        .and_then(|balancer| balancer.ingress.as_deref())
+        .and_then(|status| status.ingress.as_deref())
         .unwrap_or_default();
-    ingress.iter().filter_map(|entry| entry.ip.clone().or_else(|| entry.hostname.clone())).collect()
+    let text = |entry: &k8s_openapi::api::core::v1::LoadBalancerIngress| {
+        entry.ip.clone().or_else(|| entry.hostname.clone())
+    };
+    ingress.iter().filter_map(text).map(|text| IngressAddress::parse(&text)).collect()
 }

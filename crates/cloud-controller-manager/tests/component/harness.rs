@@ -1,11 +1,10 @@
-//! What every story needs: the program in this process, and the parts of the world that it works with.
+//! Fixtures of every test: the program in this process, and the user actions and answers that it works with.
 
 use cloud_controller_manager::{
-    ElectionSettings, Parts, Settings,
-    balancers::Rules,
+    AddressRules, ElectionSettings, Parts, Settings,
     cluster::GuestCluster,
     data_path::{Allowed, Policy},
-    machines::AddressRules,
+    load_balancers::Rules,
     run,
 };
 use cloud_provider::Duties;
@@ -13,14 +12,14 @@ use harvester_api::LoadBalancer;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
 use kube::{Client, client::Body};
-use program::{Clock, TaskGroup, http::Health};
+use program::{Clock, TaskGroup, health::Health};
 use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
 
-/// A program that runs.
+/// A running cloud controller manager.
 pub(crate) struct Ccm {
-    /// What it says of itself.
+    /// Its liveness and readiness.
     pub(crate) health: Health,
     tasks: TaskGroup,
     task: JoinHandle<()>,
@@ -129,7 +128,7 @@ pub(crate) async fn service(cluster: &TestCluster) -> Option<Service> {
 }
 
 /// The only LoadBalancer object, if there is one.
-pub(crate) async fn balancer(cluster: &TestCluster) -> Option<LoadBalancer> {
+pub(crate) async fn load_balancer(cluster: &TestCluster) -> Option<LoadBalancer> {
     let mut all = cluster.harvester.list::<LoadBalancer>().await;
     assert!(all.len() <= 1, "{all:?}");
     all.pop()
@@ -138,7 +137,7 @@ pub(crate) async fn balancer(cluster: &TestCluster) -> Option<LoadBalancer> {
 /// Changes the only LoadBalancer object as Harvester's load balancer would.
 pub(crate) async fn harvester_says(cluster: &TestCluster, patch: Value) {
     let name =
-        balancer(cluster).await.expect("there is a LoadBalancer").metadata.name.expect("it has a name");
+        load_balancer(cluster).await.expect("there is a LoadBalancer").metadata.name.expect("it has a name");
     let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
     cluster.harvester.patch::<LoadBalancer>(&key, patch).await;
     cluster.settle().await;
@@ -190,10 +189,36 @@ pub(crate) fn ingress(service: &Service) -> Vec<String> {
     list.into_iter().filter_map(|entry| entry.ip).collect()
 }
 
-/// Verb and resource of what the program asked of one side, in order.
+/// Verb and resource of the program's requests to one side, in order. Questions about rights are no work.
 pub(crate) fn asked(cluster: &test_cluster::Cluster) -> Vec<String> {
     let work = cluster.work_of(User::CloudControllerManager);
-    work.iter().map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()
+    let work = work.iter().filter(|request| request.resource() != "selfsubjectaccessreviews");
+    work.map(|request| format!("{} {} {}", request.verb, request.resource(), request.code)).collect()
+}
+
+/// Verbs of the program's Event requests, in order.
+pub(crate) fn event_requests(cluster: &TestCluster) -> Vec<String> {
+    let ours =
+        |request: &test_cluster::Request| request.user.ends_with(":harvester-cloud-controller-manager");
+    let all = cluster.guest.requests();
+    let all = all.iter().filter(|request| request.class() == test_cluster::Class::Event && ours(request));
+    all.map(|request| request.verb.clone()).collect()
+}
+
+/// The program's client for Harvester, but `refused` requests go there without any right.
+pub(crate) fn limited(
+    cluster: &TestCluster,
+    refused: impl Fn(&Method, &str) -> bool + Clone + Send + Sync + 'static,
+) -> Client {
+    let ours = cluster.harvester.client(User::CloudControllerManager);
+    let nobody = cluster.harvester.client(User::Nobody);
+    let namespace = ours.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_refused = refused(request.method(), request.uri().path());
+        let client = if is_refused { nobody.clone() } else { ours.clone() };
+        async move { client.send(request).await.map_err(tower::BoxError::from) }
+    });
+    Client::new(service, namespace)
 }
 
 /// A Node and its VM, with the labels of the node driver; `labels` are more labels of the VM.

@@ -1,13 +1,19 @@
 //! Nodes and their VMs.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use harvester_api::VirtualMachineInstance;
 use k8s_openapi::api::core::v1::Node;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
-use super::harness::{Ccm, asked, interposed, join, until};
+use super::harness::{Ccm, asked, interposed, join, limited, until};
 
 async fn node(cluster: &TestCluster, name: &str) -> Node {
     cluster.guest.get::<Node>(name).await.expect("the Node is there")
@@ -108,6 +114,56 @@ test_cluster::component_tests! {
         assert_eq!(node(&cluster, "lonely").await.spec.unwrap().provider_id, None);
         let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
         assert!(events.iter().any(|event| event.reason.as_deref() == Some("MachineNotFound")), "{events:?}");
+        ccm.stop().await;
+    }
+
+    /// Without the right, only Nodes with the names of their VMs are found; it is asked for again and again.
+    #[simulated_only("half a minute until the next question")]
+    async fn host_names_are_learned_within_a_minute_of_the_grant(cluster: TestCluster) {
+        let granted = Arc::new(AtomicBool::new(false));
+        let (refused, answers) = (granted.clone(), granted.clone());
+        let client = limited(&cluster, move |_, path| {
+            let about_it = path.ends_with("/guestosinfo") || path.ends_with("/selfsubjectaccessreviews");
+            about_it && !refused.load(Ordering::SeqCst)
+        });
+        let client = interposed(client, move |_, path| {
+            let answer = path.ends_with("/guestosinfo") && answers.load(Ordering::SeqCst);
+            async move { answer.then(|| json!({"hostname": "host-name"})) }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "host-name", "vm-7", "").await;
+        let agent = json!({"status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}});
+        cluster.harvester.patch::<VirtualMachineInstance>("team-a/vm-7", agent).await;
+        cluster.advance(Duration::from_secs(120)).await;
+        let provider_id = async || node(&cluster, "host-name").await.spec.unwrap().provider_id;
+        assert_eq!(provider_id().await, None);
+        granted.store(true, Ordering::SeqCst);
+        cluster.advance(Duration::from_secs(60)).await;
+        assert!(provider_id().await.is_some());
+        ccm.stop().await;
+    }
+
+    async fn a_node_whose_vm_reports_no_address_stays_tainted_and_is_told_so(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        let silent = json!({"status": {"interfaces": null}});
+        cluster.harvester.patch::<VirtualMachineInstance>("team-a/worker-1", silent).await;
+        cluster.guest.delete::<Node>("worker-1").await;
+        cluster.guest.apply(
+            "{apiVersion: v1, kind: Node, metadata: {name: worker-1}, spec: {taints: [{key: \
+             node.cloudprovider.kubernetes.io/uninitialized, effect: NoSchedule}]}}",
+        ).await;
+        let told = async || {
+            let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
+            events.iter().any(|event| event.reason.as_deref() == Some("NodeWithoutAddress"))
+        };
+        until(&cluster, "the Node is told", told).await;
+        assert!(cloud_provider::waits_for_cloud(&node(&cluster, "worker-1").await));
+        let agent = json!({"status": {"interfaces": [{"name": "nic-0", "ipAddresses": ["198.18.0.5"]}]}});
+        cluster.harvester.patch::<VirtualMachineInstance>("team-a/worker-1", agent).await;
+        until(&cluster, "the Node is initialised", async || {
+            !cloud_provider::waits_for_cloud(&node(&cluster, "worker-1").await)
+        }).await;
         ccm.stop().await;
     }
 }

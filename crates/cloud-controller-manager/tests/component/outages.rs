@@ -1,39 +1,42 @@
-//! While the cloud-config does not let us list what is in Harvester: who waits is told why.
+//! The cloud-config does not let the program list objects of Harvester: Services and Nodes that wait get the reason.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
-use http::Request;
+use http::Method;
 use k8s_openapi::api::core::v1::{Event, Node, Service};
-use kube::{Client, client::Body};
+use kube::Client;
 use serde_json::json;
-use test_cluster::{TestCluster, User};
+use test_cluster::TestCluster;
 
-use super::harness::{Ccm, balancer, create_service, events, finalizers, join, service, told, until};
+use super::harness::{
+    Ccm, create_service, events, finalizers, join, limited, load_balancer, service, told, until,
+};
 
 const HOST: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
 const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 
 /// A cloud-config without the right to see `resource`, until `granted`.
 fn without(cluster: &TestCluster, resource: &'static str, granted: &Arc<AtomicBool>) -> Client {
-    let ours = cluster.harvester.client(User::CloudControllerManager);
-    let (nobody, granted) = (cluster.harvester.client(User::Nobody), granted.clone());
-    let namespace = ours.default_namespace().to_owned();
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let refused = request.uri().path().contains(resource) && !granted.load(Ordering::SeqCst);
-        let client = if refused { nobody.clone() } else { ours.clone() };
-        async move { client.send(request).await.map_err(tower::BoxError::from) }
-    });
-    Client::new(service, namespace)
+    let granted = granted.clone();
+    limited(cluster, move |_, path| path.contains(resource) && !granted.load(Ordering::SeqCst))
 }
 
-/// A Service that has a balancer, and no program.
+async fn is_initialised(cluster: &TestCluster, node: &str) -> bool {
+    let node = cluster.guest.get::<Node>(node).await.expect("the Node is there");
+    node.spec.and_then(|spec| spec.taints).unwrap_or_default().iter().all(|taint| taint.key != TAINT)
+}
+
+/// A Service that has a load balancer, and no program.
 async fn served_and_left(cluster: &TestCluster) {
     let ccm = Ccm::start(cluster).await;
     create_service(cluster, "{}", "").await;
-    assert!(balancer(cluster).await.is_some());
+    assert!(load_balancer(cluster).await.is_some());
     ccm.stop().await;
 }
 
@@ -49,7 +52,7 @@ async fn why_it_cannot_be_deleted(cluster: &TestCluster) {
                    Harvester cannot be listed: ";
     assert!(message.starts_with(wording), "{message}");
     granted.store(true, Ordering::SeqCst);
-    until(cluster, "the balancer goes", async || balancer(cluster).await.is_none()).await;
+    until(cluster, "the load balancer goes", async || load_balancer(cluster).await.is_none()).await;
     ccm.stop().await;
 }
 
@@ -85,19 +88,64 @@ test_cluster::component_tests! {
             let all = cluster.guest.list::<Event>().await;
             all.iter().any(|it| it.message.as_ref().is_some_and(|message| message.starts_with(&waits)))
         }).await;
-        assert_eq!(balancer(&cluster).await, None);
+        assert_eq!(load_balancer(&cluster).await, None);
         let report = ccm.health.report();
         for hindered in ["nodes: ", "services on the host path: "] {
             assert!(report.contains(&format!("{hindered}{why}")), "{report}");
         }
 
         granted.store(true, Ordering::SeqCst);
-        until(&cluster, "the Service is served", async || balancer(&cluster).await.is_some()).await;
-        until(&cluster, "the Node is initialised", async || {
-            let node = cluster.guest.get::<Node>("worker-1").await.expect("the Node is there");
-            node.spec.and_then(|spec| spec.taints).unwrap_or_default().iter().all(|taint| taint.key != TAINT)
-        }).await;
+        until(&cluster, "the Service is served", async || load_balancer(&cluster).await.is_some()).await;
+        until(&cluster, "the Node is initialised", async || is_initialised(&cluster, "worker-1").await).await;
         assert_eq!(ccm.health.report(), "");
+        ccm.stop().await;
+    }
+
+    async fn a_cloud_config_that_may_only_get_vms_initialises_nodes_by_their_names(cluster: TestCluster) {
+        let client = limited(&cluster, |_, path| {
+            path.ends_with("/virtualmachines") || path.ends_with("/virtualmachineinstances")
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        until(&cluster, "the Node is initialised", async || is_initialised(&cluster, "worker-1").await).await;
+        until(&cluster, "it is ready", async || ccm.health.readiness_report().is_empty()).await;
+        ccm.stop().await;
+    }
+
+    async fn a_harvester_that_is_away_is_no_matter_of_liveness(cluster: TestCluster) {
+        let granted = Arc::new(AtomicBool::new(false));
+        let ccm = Ccm::start_on(&cluster, without(&cluster, "/", &granted), |_| ()).await;
+        assert_eq!(ccm.health.liveness_report(), "");
+        assert!(ccm.health.readiness_report().contains("harvester: "), "{}", ccm.health.readiness_report());
+        granted.store(true, Ordering::SeqCst);
+        until(&cluster, "it is ready", async || ccm.health.readiness_report().is_empty()).await;
+        ccm.stop().await;
+    }
+
+    /// A right may be taken away, and a token may expire, after the lists were complete.
+    #[simulated_only("a watch lasts minutes")]
+    async fn an_outage_that_begins_later_is_told_to_services_that_wait(cluster: TestCluster) {
+        let granted = Arc::new(AtomicBool::new(true));
+        let may_list = granted.clone();
+        let client = limited(&cluster, move |method, path| {
+            method == Method::GET && path.contains("/loadbalancers") && !may_list.load(Ordering::SeqCst)
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        assert_eq!(ccm.health.readiness_report(), "");
+        for _ in 0..2 {
+            granted.store(false, Ordering::SeqCst);
+            cluster.advance(Duration::from_secs(400)).await;
+            create_service(&cluster, "{}", "").await;
+            cluster.advance(Duration::from_secs(30)).await;
+            let why = "LoadBalancers in namespace team-a of Harvester cannot be listed: ";
+            assert!(ccm.health.readiness_report().contains(why), "{}", ccm.health.readiness_report());
+            let all = events(&cluster).await;
+            assert!(all.iter().any(|(_, message)| message.contains(why)), "{all:?}");
+            granted.store(true, Ordering::SeqCst);
+            until(&cluster, "it is ready", async || ccm.health.readiness_report().is_empty()).await;
+            cluster.guest.delete::<Service>("shop/web").await;
+            until(&cluster, "it goes", async || load_balancer(&cluster).await.is_none()).await;
+        }
         ccm.stop().await;
     }
 }

@@ -4,7 +4,9 @@ use cloud_controller_manager::ElectionSettings;
 use k8s_openapi::api::coordination::v1::Lease;
 use test_cluster::TestCluster;
 
-use super::harness::{Ccm, asked, balancer, create_service, until};
+use super::harness::{
+    Ccm, allocate, announce, asked, create_service, event_requests, load_balancer, told, until,
+};
 
 test_cluster::component_tests! {
     async fn a_settled_cluster_is_started_upon_without_a_write(cluster: TestCluster) {
@@ -23,18 +25,34 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// The figure writes-per-service, as far as it is this program's: two PATCHes and one Event in the guest, a POST and
+    /// the PUT of the announced address in Harvester.
+    async fn a_service_costs_five_writes_until_it_is_announced(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        // a cluster without Nodes is worth an Event of its own
+        let others = event_requests(&cluster).len();
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        assert_eq!(asked(&cluster.guest), ["patch services 200", "patch services 200"]);
+        assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201", "update loadbalancers 200"]);
+        assert_eq!((told(&cluster, "EnsuredLoadBalancer").await, others), (1, 1));
+        assert_eq!(event_requests(&cluster), ["create", "create"]);
+        ccm.stop().await;
+    }
+
     /// Contract 25.3, 14; and pitfalls-ccm.md S2: the Lease is given back, so the second need not wait for it.
     async fn of_two_programs_one_acts_and_the_other_takes_over_at_once(cluster: TestCluster) {
         let first = Ccm::start(&cluster).await;
         let second = Ccm::start_with(&cluster, |settings| settings.election = Some(ElectionSettings::usual("second"))).await;
         create_service(&cluster, "{}", "").await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
         first.stop().await;
         until(&cluster, "the second leads", async || holder(&cluster).await.as_deref() == Some("second")).await;
         cluster.guest.delete::<k8s_openapi::api::core::v1::Service>("shop/web").await;
         cluster.settle().await;
-        assert_eq!(balancer(&cluster).await, None);
+        assert_eq!(load_balancer(&cluster).await, None);
         second.stop().await;
     }
 
@@ -44,7 +62,7 @@ test_cluster::component_tests! {
         cluster.guest.delete::<Lease>("kube-system/cloud-controller-manager").await;
         until(&cluster, "the Lease is made again", async || holder(&cluster).await.as_deref() == Some("first")).await;
         create_service(&cluster, "{}", "").await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;
     }
 }

@@ -12,16 +12,16 @@ use program::TaskGroup;
 use serde_json::{Value, json};
 
 use super::decide::{Step, decide};
-use crate::{Instances, notice::Crier};
+use crate::{Instances, event::EventDeduplicator};
 
-/// Changes of machines within this time are joined.
+/// Changes of instances within this time are joined.
 const JOIN: Duration = Duration::from_millis(200);
 /// Rounds of see, decide, act in one reconcile.
 const ROUNDS: usize = 4;
-/// After a conflict the watch brings the newer version; this is for a watch that does not.
+/// After a conflict the watch brings the newer version; this is the backstop for a watch that does not.
 const AFTER_CONFLICT: Duration = Duration::from_secs(5);
 
-/// What the controller does; each can be switched off by a flag.
+/// The duties of the controller; a flag can switch each off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Duties {
     /// Finish Nodes that wait for their cloud.
@@ -30,12 +30,12 @@ pub struct Duties {
     pub follow_topology: bool,
 }
 
-/// Keeps Nodes in step with the machines of the cloud `C`.
+/// Keeps Nodes in step with the instances of the cloud `C`.
 pub struct NodeController<C> {
     cloud: Arc<C>,
     nodes: Cache<Node>,
     client: Client,
-    crier: Crier,
+    events: EventDeduplicator,
     duties: Duties,
 }
 
@@ -63,7 +63,7 @@ impl<C: Instances> NodeController<C> {
             cloud: cloud.clone(),
             nodes: nodes.clone(),
             client,
-            crier: Crier::new(recorder),
+            events: EventDeduplicator::new(recorder),
             duties,
         });
         let metrics = queue.metrics().clone();
@@ -81,7 +81,7 @@ impl<C: Instances> NodeController<C> {
         nodes.on_change(move |change| {
             if change.new.is_none() {
                 let uid = change.old.as_ref().and_then(|node| node.uid()).unwrap_or_default();
-                controller.crier.forget(&uid);
+                controller.events.forget(&uid);
             } else if matters(change) {
                 queue.add(change.key.clone());
             }
@@ -107,8 +107,8 @@ impl<C: Instances> NodeController<C> {
                 }
             }
             let about = node.object_ref(&());
-            for notice in plan.notices {
-                self.crier.tell(&about, &notice);
+            for event in &plan.events {
+                self.events.record(&about, event);
             }
             if settled {
                 return Ok(Action::AwaitChange);

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
 use kube::ResourceExt;
 
 use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS, waits_for_cloud};
-use crate::{Instance, Machine, Notice, node::Duties};
+use crate::{Instance, InstanceMetadata, PendingEvent, node::Duties};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
@@ -21,8 +21,8 @@ pub(super) enum Step {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    /// Told after the steps.
-    pub(super) notices: Vec<Notice>,
+    /// Recorded after the steps.
+    pub(super) events: Vec<PendingEvent>,
 }
 
 pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
@@ -30,39 +30,60 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
     if node.metadata.deletion_timestamp.is_some() {
         return plan;
     }
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
-    let tainted = waits_for_cloud(node);
-    let machine = match instance {
-        Instance::Found(machine) => machine,
+    let waits = waits_for_cloud(node) && duties.initialise;
+    let name = node.name_any();
+    let metadata = match instance {
+        Instance::Found(metadata) => metadata,
         Instance::Missing(why) => {
-            if tainted && duties.initialise {
-                plan.notices.push(Notice::warning("MachineNotFound", why.clone()));
+            if waits {
+                plan.events.push(PendingEvent::warning("MachineNotFound", why.clone()));
+            }
+            return plan;
+        }
+        Instance::Unknown(why) => {
+            if let (true, Some(why)) = (waits, why) {
+                let message = format!("node {name} waits for its VM: {why}");
+                plan.events.push(PendingEvent::warning("MachinesNotListed", message));
             }
             return plan;
         }
     };
-    let labels = labels(node, machine);
+    let labels = labels(node, metadata);
     if duties.initialise
-        && let Some(addresses) = addresses(node, &machine.internal_ips)
+        && let Some(addresses) = addresses(node, &metadata.internal_ips)
     {
-        // a write of its own, before the Node can be used; the rest is decided on what it answers
+        // a write of its own, before the Node can be used; the next round decides the rest on its answer
         plan.steps.push(Step::Addresses(addresses));
-    } else if tainted && duties.initialise {
-        let there = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-        let provider_id = there.is_empty().then(|| machine.provider_id.clone());
+    } else if waits && internal_ips(node).next().is_none() {
+        let message = format!(
+            "node {name} has no InternalIP and its instance {} reports no address for it, so it stays tainted: start the \
+             guest agent in the VM, or give the kubelet --node-ip",
+            metadata.provider_id
+        );
+        plan.events.push(PendingEvent::warning("NodeWithoutAddress", message));
+    } else if waits {
+        let spec = node.spec.as_ref();
+        let there = spec.and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+        let provider_id = there.is_empty().then(|| metadata.provider_id.clone());
+        let taints = spec.and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
         let taints = taints.iter().filter(|taint| taint.key != UNINITIALISED).cloned().collect();
         plan.steps.push(Step::Initialise { provider_id, labels, taints });
-        plan.notices.push(Notice::normal("Synced", "Node synced successfully"));
-    } else if !tainted && duties.follow_topology && !labels.is_empty() {
+        plan.events.push(PendingEvent::normal("Synced", "Node synced successfully"));
+    } else if !waits_for_cloud(node) && duties.follow_topology && !labels.is_empty() {
         plan.steps.push(Step::Label(labels));
     }
     plan
 }
 
-/// The labels that differ. What the machine does not say is left alone, since a person may have set it; so a label
-/// that is no longer true of any host stays (pitfalls-ccm.md V4: compared one way, no flapping).
-fn labels(node: &Node, machine: &Machine) -> BTreeMap<String, String> {
-    let wanted = [(&machine.zone, ZONE_LABELS), (&machine.region, REGION_LABELS)];
+fn internal_ips(node: &Node) -> impl Iterator<Item = &NodeAddress> {
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
+    addresses.iter().filter(|address| address.type_ == "InternalIP")
+}
+
+/// The labels that differ. A label that the instance does not mention stays, since a person may have set it; so does one
+/// that is no longer true of any host (pitfalls-ccm.md V4: compared one way, no flapping).
+fn labels(node: &Node, metadata: &InstanceMetadata) -> BTreeMap<String, String> {
+    let wanted = [(&metadata.zone, ZONE_LABELS), (&metadata.region, REGION_LABELS)];
     let pairs = wanted
         .into_iter()
         .filter_map(|(value, keys)| Some((value.as_ref().filter(|v| !v.is_empty())?, keys)));
@@ -73,15 +94,15 @@ fn labels(node: &Node, machine: &Machine) -> BTreeMap<String, String> {
 }
 
 /// The list with an InternalIP, for a Node that has none: the first address of each family. A Node that has one
-/// keeps its list, also while its machine reports nothing (pitfalls-ccm.md N3).
+/// keeps its list, also while its instance reports nothing (pitfalls-ccm.md N3).
 fn addresses(node: &Node, reported: &[IpAddr]) -> Option<Vec<NodeAddress>> {
     let there = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
     let first = |of: fn(&IpAddr) -> bool| reported.iter().copied().find(of);
     let found: Vec<IpAddr> = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten().collect();
-    if found.is_empty() || there.iter().any(|address| address.type_ == "InternalIP") {
+    if found.is_empty() || internal_ips(node).next().is_some() {
         return None;
     }
-    let entry = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
+    let entry = |type_: &str, address: String| NodeAddress { type_: type_.to_owned(), address };
     let mut list: Vec<_> = found.into_iter().map(|ip| entry("InternalIP", ip.to_string())).collect();
     if there.iter().all(|address| address.type_ != "Hostname") {
         list.push(entry("Hostname", node.name_any()));
@@ -110,8 +131,8 @@ mod tests {
             "status": {"addresses": [{"type": "Hostname", "address": "worker-1"}]}})
     }
 
-    fn machine() -> Machine {
-        Machine {
+    fn metadata() -> InstanceMetadata {
+        InstanceMetadata {
             provider_id: "cloud://7".into(),
             zone: Some("zone-a".into()),
             region: Some("region-1".into()),
@@ -130,26 +151,26 @@ mod tests {
     #[test]
     fn an_uninitialised_node_gets_everything_and_loses_only_that_taint() {
         let mut seen = node(&fresh());
-        let plan = decide(&seen, &Instance::Found(machine()), ALL);
+        let plan = decide(&seen, &Instance::Found(metadata()), ALL);
         let [Step::Addresses(addresses)] = &plan.steps[..] else { panic!("{plan:?}") };
         let list: Vec<_> = addresses.iter().map(|entry| (&*entry.type_, &*entry.address)).collect();
         assert_eq!(list, [("InternalIP", "198.18.0.5"), ("InternalIP", "fd00::5"), ("Hostname", "worker-1")]);
 
         seen.status.as_mut().unwrap().addresses = Some(addresses.clone());
-        let plan = decide(&seen, &Instance::Found(machine()), ALL);
+        let plan = decide(&seen, &Instance::Found(metadata()), ALL);
         let [Step::Initialise { provider_id, labels, taints }] = &plan.steps[..] else { panic!("{plan:?}") };
         assert_eq!(provider_id.as_deref(), Some("cloud://7"));
         assert_eq!(*labels, topology("zone-a", "region-1"));
         assert_eq!(taints.iter().map(|taint| &*taint.key).collect::<Vec<_>>(), ["dedicated"]);
-        assert_eq!(plan.notices[0].reason, "Synced");
+        assert_eq!(plan.events[0].reason, "Synced");
     }
 
     #[test]
     fn a_provider_id_is_written_once() {
         let mut json = fresh();
         json["spec"]["providerID"] = "cloud://other".into();
-        let machine = Machine { internal_ips: vec![], ..machine() };
-        let plan = decide(&node(&json), &Instance::Found(machine), ALL);
+        json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
+        let plan = decide(&node(&json), &Instance::Found(metadata()), ALL);
         assert!(
             plan.steps.iter().any(|step| matches!(step, Step::Initialise { provider_id: None, .. })),
             "{plan:?}"
@@ -157,9 +178,36 @@ mod tests {
     }
 
     #[test]
-    fn a_node_without_machine_stays_tainted_and_says_why() {
+    fn a_node_without_instance_stays_tainted_and_says_why() {
         let plan = decide(&node(&fresh()), &Instance::Missing("no VM worker-1".into()), ALL);
-        assert_eq!((plan.steps.len(), plan.notices[0].message.as_str()), (0, "no VM worker-1"));
+        assert_eq!((plan.steps.len(), plan.events[0].message.as_str()), (0, "no VM worker-1"));
+    }
+
+    #[test]
+    fn a_node_that_waits_for_instances_out_of_reach_says_why() {
+        let reasons = |why: Option<&str>| {
+            let plan = decide(&node(&fresh()), &Instance::Unknown(why.map(str::to_owned)), ALL);
+            assert_eq!(plan.steps, []);
+            plan.events.into_iter().map(|event| (event.reason, event.message)).collect::<Vec<_>>()
+        };
+        assert_eq!(reasons(None), []);
+        let message = "node worker-1 waits for its VM: no rights".to_owned();
+        assert_eq!(reasons(Some("no rights")), [("MachinesNotListed", message)]);
+        let plan = decide(&node(&settled("a", "b")), &Instance::Unknown(Some("no rights".into())), ALL);
+        assert_eq!(plan, Plan::default());
+    }
+
+    #[test]
+    fn a_node_without_any_address_stays_tainted_and_an_event_says_so() {
+        let silent = InstanceMetadata { internal_ips: vec![], ..metadata() };
+        let plan = decide(&node(&fresh()), &Instance::Found(silent.clone()), ALL);
+        let reasons: Vec<_> = plan.events.iter().map(|event| event.reason).collect();
+        assert_eq!((plan.steps, reasons), (vec![], vec!["NodeWithoutAddress"]));
+        // a kubelet with --node-ip has brought one along
+        let mut json = fresh();
+        json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
+        let plan = decide(&node(&json), &Instance::Found(silent), ALL);
+        assert!(matches!(plan.steps[..], [Step::Initialise { .. }]), "{plan:?}");
     }
 
     fn settled(zone: &str, region: &str) -> Value {
@@ -168,19 +216,19 @@ mod tests {
     }
 
     #[rstest]
-    #[case::in_step(settled("zone-a", "region-1"), machine(), vec![])]
-    #[case::moved(settled("zone-b", "region-1"), machine(), vec!["failure-domain.beta.kubernetes.io/zone",
+    #[case::in_step(settled("zone-a", "region-1"), metadata(), vec![])]
+    #[case::moved(settled("zone-b", "region-1"), metadata(), vec!["failure-domain.beta.kubernetes.io/zone",
         "topology.kubernetes.io/zone"])]
     // pitfalls-ccm.md V4: a removed annotation is no difference
-    #[case::machine_says_nothing(settled("zone-b", "region-1"), Machine { zone: None, region: None, ..machine() }, vec![])]
-    #[case::machine_says_empty(settled("zone-b", "region-1"),
-        Machine { zone: Some(String::new()), region: None, ..machine() }, vec![])]
-    fn labels_follow_the_machine(
+    #[case::instance_says_nothing(settled("zone-b", "region-1"), InstanceMetadata { zone: None, region: None, ..metadata() }, vec![])]
+    #[case::instance_says_empty(settled("zone-b", "region-1"),
+        InstanceMetadata { zone: Some(String::new()), region: None, ..metadata() }, vec![])]
+    fn labels_follow_the_instance(
         #[case] node_json: Value,
-        #[case] machine: Machine,
+        #[case] metadata: InstanceMetadata,
         #[case] keys: Vec<&str>,
     ) {
-        let plan = decide(&node(&node_json), &Instance::Found(machine), ALL);
+        let plan = decide(&node(&node_json), &Instance::Found(metadata), ALL);
         let written = match &plan.steps[..] {
             [] => vec![],
             [Step::Label(labels)] => labels.keys().map(String::as_str).collect(),
@@ -191,10 +239,10 @@ mod tests {
 
     // pitfalls-ccm.md N3: a silent guest agent takes no address away
     #[test]
-    fn addresses_that_a_node_has_stay_whatever_the_machine_reports() {
-        for ips in [vec![], machine().internal_ips] {
-            let machine = Machine { internal_ips: ips, ..machine() };
-            let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(machine), ALL);
+    fn addresses_that_a_node_has_stay_whatever_the_instance_reports() {
+        for ips in [vec![], metadata().internal_ips] {
+            let metadata = InstanceMetadata { internal_ips: ips, ..metadata() };
+            let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(metadata), ALL);
             assert_eq!(plan.steps, []);
         }
     }
@@ -204,6 +252,6 @@ mod tests {
     #[case::no_topology(settled("zone-b", "region-2"), Duties { initialise: true, follow_topology: false })]
     #[case::going(json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}), ALL)]
     fn what_is_not_a_duty_is_left_alone(#[case] json: Value, #[case] duties: Duties) {
-        assert_eq!(decide(&node(&json), &Instance::Found(machine()), duties), Plan::default());
+        assert_eq!(decide(&node(&json), &Instance::Found(metadata()), duties), Plan::default());
     }
 }

@@ -1,4 +1,4 @@
-//! The running part: what wakes a reconcile, and the reconcile.
+//! The running part: the changes that requeue a Service, and its reconcile.
 
 use std::{
     collections::HashSet,
@@ -12,34 +12,35 @@ use kube::{Client, Resource, ResourceExt};
 use program::TaskGroup;
 
 use super::{
-    EligibleNodes,
-    act::Pen,
-    asks_for_another_class, asks_for_balancer,
-    decide::{Seen, Step, decide},
+    EligibleNodes, asks_for_another_class, asks_for_load_balancer,
+    decide::{Seen, Step, decide, failed},
     is_finalized, published,
+    writer::ServiceWriter,
 };
-use crate::{Balancer, Failure, LoadBalancers, Notice, Whom, notice::Crier};
+use crate::{
+    Decision, Failure, LoadBalancerState, LoadBalancers, PendingEvent, Requeue, event::EventDeduplicator,
+};
 
-/// Changes of Nodes and machines within this time are joined.
+/// Changes of Nodes and instances within this time are joined.
 const JOIN: Duration = Duration::from_secs(1);
 /// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
 const ROUNDS: usize = 8;
-/// After a conflict the watch brings the newer version; this is for a watch that does not.
+/// After a conflict the watch brings the newer version; this is the backstop for a watch that does not.
 const AFTER_CONFLICT: Duration = Duration::from_secs(5);
 
-/// Gives every Service that asks for one a balancer of the cloud `C`, and takes it back.
+/// Gives every Service that asks for one a load balancer of the cloud `C`, and removes it when the Service gives it up.
 pub struct ServiceController<C> {
     cloud: Arc<C>,
     services: Cache<Service>,
     nodes: EligibleNodes,
     queue: Queue<ObjectKey>,
-    pen: Pen,
-    crier: Crier,
-    /// UIDs of Services whose balancer we deleted since they last wanted one.
+    writer: ServiceWriter,
+    events: EventDeduplicator,
+    /// UIDs of Services whose load balancer we deleted since they last wanted one.
     deleted: Mutex<HashSet<String>>,
 }
 
-/// A step that was not possible.
+/// A step that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{step:?} for service {service}: {why}")]
 struct Error {
@@ -76,8 +77,8 @@ impl<C: LoadBalancers> ServiceController<C> {
             cloud: cloud.clone(),
             services: services.clone(),
             queue: queue.clone(),
-            pen: Pen { client },
-            crier: Crier::new(recorder),
+            writer: ServiceWriter::new(client),
+            events: EventDeduplicator::new(recorder),
             deleted: Mutex::default(),
         });
         let metrics = queue.metrics().clone();
@@ -86,20 +87,23 @@ impl<C: LoadBalancers> ServiceController<C> {
             let controller = worker.clone();
             async move { controller.reconcile(key).await }
         });
-        let woken = queue.clone();
-        cloud.subscribe(Arc::new(move |whom| match whom {
-            Whom::One(key) => woken.add(key),
-            Whom::All => everybody(),
+        cloud.subscribe(Arc::new(move |requeue| match requeue {
+            Requeue::One(key) => queue.add(key),
+            Requeue::All => everybody(),
         }));
-        services.on_change(move |change| controller.heard(change));
+        services.on_change(move |change| controller.on_change(change));
         metrics
     }
 
-    fn heard(&self, change: &Change<Service>) {
+    fn on_change(&self, change: &Change<Service>) {
+        let both = [&change.old, &change.new];
+        for dependent in both.into_iter().flatten().flat_map(|service| self.cloud.dependents(service)) {
+            self.queue.add(dependent);
+        }
         match (&change.old, &change.new) {
             (Some(old), None) => {
                 let uid = old.uid().unwrap_or_default();
-                self.crier.forget(&uid);
+                self.events.forget(&uid);
                 self.deleted.lock().expect("no panic while remembering").remove(&uid);
             }
             (old, Some(new)) => {
@@ -116,43 +120,50 @@ impl<C: LoadBalancers> ServiceController<C> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         for _ in 0..ROUNDS {
             let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
-            let nodes = self.nodes.get();
-            let seen = self.see(&service, &nodes);
+            let Decision { view, plan: mut cloud_plan, events } =
+                self.cloud.decide(&service, &self.nodes.get());
+            let seen = self.see(&service, Decision { view, plan: cloud_plan.as_ref().map(|_| ()), events });
             let plan = decide(&seen);
             let about = service.object_ref(&());
-            if matches!(seen.view.balancer, Balancer::Present { address: Some(_), .. }) {
-                self.crier.end(&about);
+            if let LoadBalancerState::Present { addresses } = &seen.view.load_balancer
+                && !addresses.is_empty()
+            {
+                self.events.end(&about);
             }
-            let reminder = self.crier.remind(&about);
-            for notice in plan.notices {
-                self.crier.tell(&about, &notice);
+            let reminder = self.events.remind(&about);
+            for event in &plan.events {
+                self.events.record(&about, event);
             }
             if plan.steps.is_empty() {
                 let again = plan.again.into_iter().chain(reminder).min();
                 return Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter));
             }
+            let released = matches!(plan.steps.last(), Some(Step::Release { .. }));
             for step in plan.steps {
                 tracing::debug!(service = %key, ?step);
-                match self.act(&service, &nodes, &seen, &step).await {
-                    // what the next step goes by is the version that we wrote, and no newer one
+                match self.act(&service, &seen, &step, &mut cloud_plan).await {
+                    // the next step goes by the version that we wrote, and by no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
                     Err(Failure::Refused(why)) => {
-                        self.crier.tell(&about, &failed(&step, &why));
+                        self.events.record(&about, &failed(&step, &why));
                         return Err(Error { step, service: key, why });
                     }
                 }
             }
-            if let Some(outcome) = plan.outcome {
-                self.crier.say(&about, &outcome);
+            if let Some(outcome) = &plan.outcome {
+                self.events.record_outcome(&about, outcome);
+            }
+            if released {
+                self.events.forget(&service.uid().unwrap_or_default());
             }
         }
         Ok(Action::RequeueAfter(AFTER_CONFLICT))
     }
 
-    fn see(&self, service: &Service, nodes: &[Arc<Node>]) -> Seen {
+    fn see(&self, service: &Service, decision: Decision<()>) -> Seen {
         let uid = service.uid().unwrap_or_default();
-        let wanted = asks_for_balancer(service, self.cloud.class());
+        let wanted = asks_for_load_balancer(service, self.cloud.class());
         let deleting = service.metadata.deletion_timestamp.is_some();
         let mut remembered = self.deleted.lock().expect("no panic while remembering");
         if wanted && !deleting {
@@ -166,47 +177,52 @@ impl<C: LoadBalancers> ServiceController<C> {
             annotations: service.annotations().clone(),
             published: published(service),
             deleted: remembered.contains(&uid),
-            view: self.cloud.view(service, nodes),
+            view: decision.view,
+            planned: decision.plan.is_some(),
+            events: decision.events,
         }
     }
 
     async fn act(
         &self,
         service: &Service,
-        nodes: &[Arc<Node>],
         seen: &Seen,
         step: &Step,
+        cloud_plan: &mut Option<C::Plan>,
     ) -> Result<Option<Arc<Service>>, Failure> {
         let about = service.object_ref(&());
+        let absent = seen.view.load_balancer == LoadBalancerState::Absent;
         match step {
-            Step::Mark { finalize, marks } => {
-                self.wrote(service, self.pen.mark(service, *finalize, marks).await)
+            Step::Prepare { finalize, annotations } => {
+                self.wrote(service, self.writer.prepare(service, *finalize, annotations).await)
             }
-            Step::Ensure => {
-                if seen.view.balancer == Balancer::Absent {
-                    self.crier
-                        .begin(&about, Notice::normal("EnsuringLoadBalancer", "Ensuring load balancer"));
+            Step::Apply => {
+                if absent {
+                    let event = PendingEvent::normal("EnsuringLoadBalancer", "Ensuring load balancer");
+                    self.events.start(&about, event);
                 }
-                self.cloud.ensure(service, nodes).await.map(|()| None)
+                match cloud_plan.take() {
+                    Some(plan) => self.cloud.apply(plan).await.map(|()| None),
+                    None => Ok(None),
+                }
             }
-            Step::Publish(address) => self.wrote(service, self.pen.publish(service, Some(address)).await),
-            Step::Unpublish => self.wrote(service, self.pen.publish(service, None).await),
+            Step::Publish(addresses) => self.wrote(service, self.writer.publish(service, addresses).await),
+            Step::Unpublish => self.wrote(service, self.writer.publish(service, &[]).await),
             Step::Delete => {
-                if seen.view.balancer != Balancer::Absent {
-                    self.crier
-                        .begin(&about, Notice::normal("DeletingLoadBalancer", "Deleting load balancer"));
+                if !absent {
+                    let event = PendingEvent::normal("DeletingLoadBalancer", "Deleting load balancer");
+                    self.events.start(&about, event);
                 }
                 self.cloud.delete(service).await?;
                 let uid = service.uid().unwrap_or_default();
                 self.deleted.lock().expect("no panic while remembering").insert(uid);
                 Ok(None)
             }
-            Step::Release { marks } => {
-                match self.pen.release(service, marks).await {
+            Step::Release { annotations } => {
+                match self.writer.release(service, annotations).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(service),
                     answer => drop(self.wrote(service, answer)?),
                 }
-                self.crier.forget(&service.uid().unwrap_or_default());
                 Ok(None)
             }
         }
@@ -235,10 +251,10 @@ impl<C: LoadBalancers> ServiceController<C> {
 
 /// Whether the controller has anything to do with the Service.
 fn concerns(service: &Service, class: Option<&str>) -> bool {
-    is_finalized(service) || asks_for_balancer(service, class)
+    is_finalized(service) || asks_for_load_balancer(service, class)
 }
 
-/// Whether two versions differ in anything that a decision depends on.
+/// Whether two versions differ in a field that a decision reads.
 fn differs(old: &Service, new: &Service) -> bool {
     let metadata = |service: &Service| {
         let data = &service.metadata;
@@ -250,15 +266,4 @@ fn differs(old: &Service, new: &Service) -> bool {
         )
     };
     metadata(old) != metadata(new) || old.spec != new.spec || published(old) != published(new)
-}
-
-fn failed(step: &Step, why: &str) -> Notice {
-    let what = match step {
-        Step::Ensure => "failed to ensure load balancer",
-        Step::Delete => "failed to delete load balancer",
-        Step::Mark { .. } => "failed to write finalizer or annotations",
-        Step::Publish(_) | Step::Unpublish => "failed to write the status",
-        Step::Release { .. } => "failed to remove the finalizer",
-    };
-    Notice::warning("SyncLoadBalancerFailed", format!("Error syncing load balancer: {what}: {why}"))
 }

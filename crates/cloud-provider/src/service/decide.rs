@@ -2,57 +2,60 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{Balancer, Notice, Publish, View};
+use crate::{Annotations, IngressAddress, LoadBalancerState, PendingEvent, Publish, Removal, View};
 
-/// A backstop for a lost watch. What wakes us is the watch on what we wait for.
+/// A backstop for a lost watch. The watch on what the Service waits for requeues it earlier.
 const BACKSTOP: Duration = Duration::from_secs(300);
 
-/// What the world looked like when we looked. `decide` knows nothing else.
+/// One Service and its load balancer, as the caches show them. `decide` knows nothing else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// The Service's type and class ask for a balancer of ours.
+    /// The Service's type and class ask for a load balancer of ours.
     pub(super) wanted: bool,
-    /// Its class asks for somebody else's.
+    /// Its class asks for one of another controller.
     pub(super) foreign: bool,
     pub(super) deleting: bool,
     pub(super) finalized: bool,
     pub(super) annotations: BTreeMap<String, String>,
-    /// Addresses in `status.loadBalancer`.
-    pub(super) published: Vec<String>,
-    /// A delete of ours was answered since the Service last wanted a balancer.
+    /// Entries of `status.loadBalancer.ingress`.
+    pub(super) published: Vec<IngressAddress>,
+    /// The cloud accepted a deletion of ours since the Service last wanted a load balancer.
     pub(super) deleted: bool,
+    /// The cloud's decision.
     pub(super) view: View,
+    /// The cloud has a plan to apply.
+    pub(super) planned: bool,
+    /// The cloud's Events.
+    pub(super) events: Vec<PendingEvent>,
 }
-
-/// Annotations of one PATCH: a value, or `None` to take the key away.
-pub(super) type Marks = BTreeMap<String, Option<String>>;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Finalizer (if `finalize`) and annotations, in one PATCH.
-    Mark {
+    /// Write the finalizer (if `finalize`) and annotations, in one PATCH.
+    Prepare {
         finalize: bool,
-        marks: Marks,
+        annotations: Annotations,
     },
-    Ensure,
-    /// `status.loadBalancer` with this address.
-    Publish(String),
+    /// Apply the cloud's plan.
+    Apply,
+    /// Write these addresses to `status.loadBalancer`.
+    Publish(Vec<IngressAddress>),
     Delete,
-    /// `status.loadBalancer` without address.
+    /// Empty `status.loadBalancer`.
     Unpublish,
-    /// The finalizer and our annotations go, in one PATCH.
+    /// Remove the finalizer and our annotations, in one PATCH.
     Release {
-        marks: Marks,
+        annotations: Annotations,
     },
 }
 
-/// The steps to take now, in order, what to tell, and when to look again if nothing changes before then.
+/// The steps to take now, in order, the Events to record, and when to decide again if nothing changes before then.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
-    pub(super) notices: Vec<Notice>,
-    /// What is so when all steps are done, and not before (pitfalls-ccm.md L31).
-    pub(super) outcome: Option<Notice>,
+    pub(super) events: Vec<PendingEvent>,
+    /// Holds when all steps are done, and not before (pitfalls-ccm.md L31).
+    pub(super) outcome: Option<PendingEvent>,
     pub(super) again: Option<Duration>,
 }
 
@@ -62,327 +65,137 @@ pub(super) fn decide(seen: &Seen) -> Plan {
 
 fn provide(seen: &Seen) -> Plan {
     let view = &seen.view;
-    let mut notices = view.notices.clone();
-    notices.extend(view.refusals.iter().cloned());
-    let mut plan = Plan { notices, again: view.again, ..Plan::default() };
-    let refused = !view.refusals.is_empty();
-    let mut marks = missing(&view.before, &seen.annotations);
-    let prepared = marks.is_empty();
+    let mut plan = Plan { events: seen.events.clone(), again: view.again, ..Plan::default() };
+    let annotations = differing(&view.annotations, &seen.annotations);
+    let annotated = annotations.is_empty();
+    let prepare =
+        (!seen.finalized || !annotated).then_some(Step::Prepare { finalize: !seen.finalized, annotations });
 
-    match &view.balancer {
-        Balancer::Unreadable(why) => {
-            plan.notices.push(Notice::warning("SyncLoadBalancerFailed", why.clone()));
+    let addresses = match &view.load_balancer {
+        LoadBalancerState::Unknown(why) => {
+            // a Service that has an address goes on with it
+            let why = why.as_ref().filter(|_| seen.published.is_empty());
+            plan.events.extend(why.map(|why| failed_sync(ENSURE, why)));
             return plan;
         }
-        Balancer::Leaving => {
+        LoadBalancerState::Unreadable(why) => {
+            plan.events.push(PendingEvent::warning(FAILED, why.clone()));
+            return plan;
+        }
+        LoadBalancerState::Deleting => {
             let why = "Error syncing load balancer: the former one is still being removed";
-            plan.notices.push(Notice::normal("WaitingForRemoval", why));
+            plan.events.push(PendingEvent::normal("WaitingForRemoval", why));
             plan.again = plan.again.or(Some(BACKSTOP));
             return plan;
         }
-        Balancer::Absent if refused || view.held => return plan,
-        Balancer::Absent => {
-            if !seen.finalized || !prepared {
-                plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
+        LoadBalancerState::Absent => {
+            if seen.planned {
+                plan.steps.extend(prepare);
+                plan.steps.push(Step::Apply);
             }
-            plan.steps.push(Step::Ensure);
+            plan.events.extend(view.waiting.as_ref().map(|why| failed_sync(ENSURE, why)));
             return plan;
         }
-        Balancer::Present { in_step, address } => {
-            marks.extend(missing(&view.after, &seen.annotations));
-            if !seen.finalized || !marks.is_empty() {
-                plan.steps.push(Step::Mark { finalize: !seen.finalized, marks });
-            }
-            if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
-                plan.steps.push(Step::Unpublish);
-            }
-            if !in_step && !refused {
-                plan.steps.push(Step::Ensure);
-            }
-            if address.is_none() {
-                plan.again = plan.again.or(Some(BACKSTOP));
-                if let Some(waiting) = &view.waiting {
-                    let why =
-                        format!("Error syncing load balancer: failed to ensure load balancer: {waiting}");
-                    plan.notices.push(Notice::warning("SyncLoadBalancerFailed", why));
-                }
-            }
-        }
+        LoadBalancerState::Present { addresses } => addresses,
+    };
+    plan.steps.extend(prepare);
+    if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
+        plan.steps.push(Step::Unpublish);
     }
-    // the status only after our own cache shows the annotations that must precede it
-    if let Publish::Address(address) = &view.publish
-        && prepared
-        && seen.published != [address.clone()]
-    {
-        plan.steps.push(Step::Publish(address.clone()));
+    if seen.planned {
+        plan.steps.push(Step::Apply);
     }
-    // told when something is handed over, so that a restart tells nothing
-    if let Balancer::Present { address: Some(address), .. } = &view.balancer
-        && !plan.steps.is_empty()
+    if addresses.is_empty() {
+        plan.again = plan.again.or(Some(BACKSTOP));
+        plan.events.extend(view.waiting.as_ref().map(|why| failed_sync(ENSURE, why)));
+    }
+    // the status follows only when our own cache shows the annotations that must precede it
+    if let Publish::Addresses(addresses) = &view.publish
+        && annotated
+        && seen.published != *addresses
     {
-        let message = format!("Load balancer has address {address}");
-        plan.outcome = Some(Notice::normal("EnsuredLoadBalancer", message));
+        plan.steps.push(Step::Publish(addresses.clone()));
+    }
+    // recorded when something is written, so that a restart records nothing
+    if !addresses.is_empty() && !plan.steps.is_empty() {
+        let list: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        let message = format!("Load balancer has address {}", list.join(", "));
+        plan.outcome = Some(PendingEvent::normal("EnsuredLoadBalancer", message));
     }
     plan
 }
 
 fn clean_up(seen: &Seen) -> Plan {
     let view = &seen.view;
-    let steps = |steps| Plan { steps, ..Plan::default() };
-    match &view.balancer {
-        Balancer::Present { .. } => return steps(vec![Step::Delete]),
-        _ if seen.foreign && !seen.deleting => return Plan::default(),
-        // by name, and before the finalizer goes: a cache may be behind (pitfalls-ccm.md L1)
-        Balancer::Absent | Balancer::Unreadable(_) if seen.finalized && !seen.deleted => {
-            return steps(vec![Step::Delete]);
-        }
-        Balancer::Unreadable(why) if seen.finalized && view.outlives => {
-            let notice = Notice::warning("SyncLoadBalancerFailed", why.clone());
-            return Plan { notices: vec![notice], again: Some(BACKSTOP), ..Plan::default() };
-        }
-        Balancer::Leaving if view.outlives => return Plan { again: Some(BACKSTOP), ..Plan::default() },
-        Balancer::Absent | Balancer::Leaving | Balancer::Unreadable(_) => {}
+    let mut plan = Plan::default();
+    if seen.finalized {
+        plan.events.clone_from(&seen.events);
     }
-    if !seen.finalized {
+    if let LoadBalancerState::Unknown(why) = &view.load_balancer {
+        let why = why.as_ref().filter(|_| seen.finalized && !seen.foreign);
+        plan.events.extend(why.map(|why| failed_sync(DELETE, why)));
+        return plan;
+    }
+    let present = matches!(view.load_balancer, LoadBalancerState::Present { .. });
+    if !present && (!seen.finalized || seen.foreign && !seen.deleting) {
         return Plan::default();
     }
-    let mut plan = steps(vec![]);
-    let ours = view.publish != Publish::NotOurs;
-    if !seen.published.is_empty() && (ours || !seen.deleting) {
+    if let (Removal::Blocked(why), false) = (&view.removal, seen.deleted) {
+        plan.events.push(failed_sync(DELETE, why));
+        plan.again = Some(BACKSTOP);
+        return plan;
+    }
+    // by name too, and before the finalizer goes: a cache may be behind (pitfalls-ccm.md L1)
+    let unseen = matches!(view.load_balancer, LoadBalancerState::Absent | LoadBalancerState::Unreadable(_));
+    if present || unseen && !seen.deleted {
+        plan.steps.push(Step::Delete);
+        return plan;
+    }
+    if view.removal == Removal::Foreground && view.load_balancer != LoadBalancerState::Absent {
+        if let LoadBalancerState::Unreadable(why) = &view.load_balancer {
+            plan.events.push(PendingEvent::warning(FAILED, why.clone()));
+        }
+        plan.again = Some(BACKSTOP);
+        return plan;
+    }
+    if !seen.published.is_empty() && (view.publish != Publish::NotOurs || !seen.deleting) {
         plan.steps.push(Step::Unpublish);
     }
-    let kept = if seen.deleting { &[][..] } else { &view.own_annotations[..] };
-    let present = kept.iter().filter(|key| seen.annotations.contains_key(*key));
-    plan.steps.push(Step::Release { marks: present.map(|key| (key.clone(), None)).collect() });
-    plan.outcome = Some(Notice::normal("DeletedLoadBalancer", "Deleted load balancer"));
+    let ours = |(key, value): &(&String, &Option<String>)| {
+        value.is_none() && !seen.deleting && seen.annotations.contains_key(*key)
+    };
+    let annotations = view.annotations.iter().filter(ours).map(|(key, _)| (key.clone(), None)).collect();
+    plan.steps.push(Step::Release { annotations });
+    plan.outcome = Some(PendingEvent::normal("DeletedLoadBalancer", "Deleted load balancer"));
     plan
 }
 
-/// What of `wanted` is not so.
-fn missing(wanted: &Marks, there: &BTreeMap<String, String>) -> Marks {
-    let differs = |(key, value): &(&String, &Option<String>)| there.get(*key) != value.as_ref();
+const FAILED: &str = "SyncLoadBalancerFailed";
+const ENSURE: &str = "failed to ensure load balancer";
+const DELETE: &str = "failed to delete load balancer";
+
+/// In the words of Kubernetes' own service controller.
+fn failed_sync(what: &str, why: &str) -> PendingEvent {
+    PendingEvent::warning(FAILED, format!("Error syncing load balancer: {what}: {why}"))
+}
+
+/// The Event for a step that failed.
+pub(super) fn failed(step: &Step, why: &str) -> PendingEvent {
+    let what = match step {
+        Step::Apply => ENSURE,
+        Step::Delete => DELETE,
+        Step::Prepare { .. } => "failed to write finalizer or annotations",
+        Step::Publish(_) | Step::Unpublish => "failed to write the status",
+        Step::Release { .. } => "failed to remove the finalizer",
+    };
+    failed_sync(what, why)
+}
+
+/// The part of `wanted` that differs from the annotations of the Service.
+fn differing(wanted: &Annotations, present: &BTreeMap<String, String>) -> Annotations {
+    let differs = |(key, value): &(&String, &Option<String>)| present.get(*key) != value.as_ref();
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-
-    use super::*;
-
-    const IGNORE: (&str, &str) = ("kube-vip.io/ignore", "true");
-
-    fn set(pairs: &[(&str, &str)]) -> Marks {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect()
-    }
-
-    fn annotations(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
-    }
-
-    /// A Service that wants a balancer whose address is handed over by annotation.
-    fn wanted(balancer: Balancer) -> Seen {
-        Seen { wanted: true, view: View { balancer, ..View::default() }, ..Seen::default() }
-    }
-
-    fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
-        let mut seen = seen;
-        change(&mut seen);
-        seen
-    }
-
-    fn present(in_step: bool, address: Option<&str>) -> Balancer {
-        Balancer::Present { in_step, address: address.map(str::to_owned) }
-    }
-
-    fn mark(finalize: bool, marks: &[(&str, &str)]) -> Step {
-        Step::Mark { finalize, marks: set(marks) }
-    }
-
-    fn release(keys: &[&str]) -> Step {
-        Step::Release { marks: keys.iter().map(|key| ((*key).to_owned(), None)).collect() }
-    }
-
-    fn finalized(seen: &mut Seen) {
-        seen.finalized = true;
-    }
-
-    /// The controller publishes the address itself, and an annotation must precede that.
-    fn publishing(seen: &mut Seen) {
-        seen.view.before = set(&[IGNORE]);
-        seen.view.publish = Publish::Address("10.0.0.9".into());
-        seen.view.outlives = true;
-        seen.view.own_annotations = vec![IGNORE.0.into()];
-    }
-
-    #[rstest]
-    #[case::new(wanted(Balancer::Absent), vec![mark(true, &[]), Step::Ensure])]
-    #[case::finalizer_and_annotation_in_one_patch(
-        with(wanted(Balancer::Absent), publishing), vec![mark(true, &[IGNORE]), Step::Ensure])]
-    #[case::vanished_in_the_cloud(with(wanted(Balancer::Absent), finalized), vec![Step::Ensure])]
-    #[case::waiting(with(wanted(present(true, None)), finalized), vec![])]
-    #[case::drifted(with(wanted(present(false, None)), finalized), vec![Step::Ensure])]
-    #[case::taken_over(wanted(present(true, None)), vec![mark(true, &[])])]
-    #[case::address_by_annotation(
-        with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-            finalized(seen);
-            seen.view.after = set(&[("vip", "10.0.0.9")]);
-        }),
-        vec![mark(false, &[("vip", "10.0.0.9")])])]
-    #[case::settled(
-        with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-            finalized(seen);
-            seen.view.after = set(&[("vip", "10.0.0.9")]);
-            seen.annotations = annotations(&[("vip", "10.0.0.9"), ("foreign", "stays")]);
-            seen.published = vec!["10.0.0.7".into()];
-        }),
-        vec![])]
-    #[case::no_status_before_the_annotation_is_seen(
-        with(wanted(present(true, Some("10.0.0.9"))), |seen| { finalized(seen); publishing(seen); }),
-        vec![mark(false, &[IGNORE])])]
-    #[case::published_by_us(
-        with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-            finalized(seen);
-            publishing(seen);
-            seen.annotations = annotations(&[IGNORE]);
-        }),
-        vec![Step::Publish("10.0.0.9".into())])]
-    #[case::follows_the_address(
-        with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-            finalized(seen);
-            publishing(seen);
-            seen.annotations = annotations(&[IGNORE]);
-            seen.published = vec!["10.0.0.7".into()];
-        }),
-        vec![Step::Publish("10.0.0.9".into())])]
-    #[case::taken_back(
-        with(wanted(present(false, None)), |seen| {
-            finalized(seen);
-            seen.view.after = [("vip".to_owned(), None)].into();
-            seen.view.publish = Publish::Withdrawn;
-            seen.annotations = annotations(&[("vip", "10.0.0.9")]);
-            seen.published = vec!["10.0.0.9".into()];
-        }),
-        vec![Step::Mark { finalize: false, marks: [("vip".to_owned(), None)].into() }, Step::Unpublish, Step::Ensure])]
-    #[case::not_made_anew_while_the_old_one_leaves(with(wanted(Balancer::Leaving), finalized), vec![])]
-    #[case::refused_nothing_is_created(
-        with(wanted(Balancer::Absent), |seen| seen.view.refusals = vec![Notice::warning("No", "no")]), vec![])]
-    #[case::held_until_the_cloud_knows(with(wanted(Balancer::Absent), |seen| seen.view.held = true), vec![])]
-    #[case::refused_what_exists_stays_as_it_is(
-        with(wanted(present(false, Some("10.0.0.9"))), |seen| {
-            finalized(seen);
-            seen.view.refusals = vec![Notice::warning("No", "no")];
-        }),
-        vec![])]
-    // pitfalls-ccm.md L1: the object that never got an address is deleted too
-    #[case::deleted_before_it_had_an_address(
-        with(wanted(present(true, None)), |seen| { finalized(seen); seen.deleting = true; }), vec![Step::Delete])]
-    // pitfalls-ccm.md L1: and the one that the cache does not show
-    #[case::deleted_by_name_when_none_is_seen(
-        with(wanted(Balancer::Absent), |seen| { finalized(seen); seen.deleting = true; }), vec![Step::Delete])]
-    #[case::released_when_gone(
-        with(wanted(Balancer::Absent), |seen| { finalized(seen); seen.deleting = true; seen.deleted = true; }),
-        vec![release(&[])])]
-    #[case::released_while_it_leaves(
-        with(wanted(Balancer::Leaving), |seen| { finalized(seen); seen.deleting = true; }), vec![release(&[])])]
-    #[case::kept_while_a_balancer_leaves_that_outlives(
-        with(wanted(Balancer::Leaving), |seen| { finalized(seen); publishing(seen); seen.deleting = true; }), vec![])]
-    #[case::our_status_goes_before_the_finalizer(
-        with(wanted(Balancer::Absent), |seen| {
-            finalized(seen);
-            publishing(seen);
-            seen.deleting = true;
-            seen.deleted = true;
-            seen.published = vec!["10.0.0.9".into()];
-        }),
-        vec![Step::Unpublish, release(&[])])]
-    #[case::a_foreign_status_goes_with_the_service(
-        with(wanted(Balancer::Absent), |seen| {
-            finalized(seen);
-            seen.deleting = true;
-            seen.deleted = true;
-            seen.published = vec!["10.0.0.9".into()];
-        }),
-        vec![release(&[])])]
-    // pitfalls-ccm.md L15: nothing of ours stays on a Service that became a ClusterIP
-    #[case::type_changed(
-        with(wanted(Balancer::Absent), |seen| {
-            finalized(seen);
-            seen.wanted = false;
-            seen.deleted = true;
-            seen.published = vec!["10.0.0.9".into()];
-            seen.annotations = annotations(&[("vip", "10.0.0.9"), ("foreign", "stays")]);
-            seen.view.own_annotations = vec!["vip".into(), "interface".into()];
-        }),
-        vec![Step::Unpublish, release(&["vip"])])]
-    // contract 14.1: the finalizer is a common one, and status and annotations are its owner's
-    #[case::of_another_class(
-        with(wanted(Balancer::Absent), |seen| {
-            finalized(seen);
-            (seen.wanted, seen.foreign) = (false, true);
-            seen.published = vec!["10.0.0.9".into()];
-        }),
-        vec![])]
-    #[case::of_another_class_and_was_ours(
-        with(wanted(present(true, None)), |seen| {
-            finalized(seen);
-            (seen.wanted, seen.foreign) = (false, true);
-        }),
-        vec![Step::Delete])]
-    #[case::of_another_class_and_deleted(
-        with(wanted(Balancer::Absent), |seen| {
-            finalized(seen);
-            (seen.wanted, seen.foreign, seen.deleting, seen.deleted) = (false, true, true, true);
-        }),
-        vec![release(&[])])]
-    #[case::never_asked(Seen::default(), vec![])]
-    #[case::finalizer_lost(with(wanted(present(true, None)), |seen| seen.wanted = false), vec![Step::Delete])]
-    fn plans(#[case] seen: Seen, #[case] steps: Vec<Step>) {
-        assert_eq!(decide(&seen).steps, steps);
-    }
-
-    #[test]
-    fn a_balancer_without_address_is_told_with_its_reason() {
-        let seen = with(wanted(present(true, None)), |seen| {
-            finalized(seen);
-            seen.view.waiting = Some("no pool matches".into());
-        });
-        let plan = decide(&seen);
-        let [notice] = &plan.notices[..] else { panic!("{plan:?}") };
-        assert_eq!((notice.reason, notice.warning), ("SyncLoadBalancerFailed", true));
-        assert!(notice.message.ends_with("failed to ensure load balancer: no pool matches"));
-        assert_eq!(plan.again, Some(BACKSTOP));
-    }
-
-    #[test]
-    fn an_address_is_announced_when_it_is_there_and_not_before() {
-        let told = |balancer| decide(&with(wanted(balancer), publishing)).outcome.map(|notice| notice.reason);
-        assert_eq!(told(present(true, None)), None);
-        assert_eq!(told(present(true, Some("10.0.0.9"))), Some("EnsuredLoadBalancer"));
-        let settled = decide(&with(wanted(present(true, Some("10.0.0.9"))), finalized));
-        assert_eq!(settled, Plan::default());
-    }
-
-    proptest::proptest! {
-        /// Whatever was seen, the finalizer goes only when nothing is left to delete, and goes last.
-        #[test]
-        fn the_finalizer_goes_last(wanted: bool, deleting: bool, deleted: bool, which in 0..4u8, outlives: bool) {
-            let balancer = match which {
-                0 => Balancer::Absent,
-                1 => present(true, None),
-                2 => Balancer::Leaving,
-                _ => Balancer::Unreadable("why".into()),
-            };
-            let view = View { balancer: balancer.clone(), outlives, ..View::default() };
-            let seen = Seen { wanted, deleting, deleted, finalized: true, view, ..Seen::default() };
-            let steps = decide(&seen).steps;
-            if let Some(at) = steps.iter().position(|step| matches!(step, Step::Release { .. })) {
-                proptest::prop_assert_eq!(at, steps.len() - 1);
-                let present = matches!(balancer, Balancer::Present { .. });
-                proptest::prop_assert!(!present);
-                proptest::prop_assert!(!wanted || deleting);
-                proptest::prop_assert!(balancer != Balancer::Leaving || !outlives);
-            }
-        }
-    }
-}
+mod tests;

@@ -1,4 +1,4 @@
-//! Which Nodes may be backends of a balancer.
+//! The Nodes that may be backends of a load balancer.
 
 use std::sync::{Arc, Mutex};
 
@@ -17,7 +17,7 @@ const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 pub struct EligibleNodes(Arc<Mutex<Arc<[Arc<Node>]>>>);
 
 impl EligibleNodes {
-    /// Follows `nodes`, and calls `changed` when what balancers depend on has changed.
+    /// Follows `nodes`, and calls `changed` after a change that load balancers depend on.
     pub fn follow(nodes: &Cache<Node>, changed: impl Fn() + Send + Sync + 'static) -> Self {
         let eligible = Self::default();
         let (source, into) = (nodes.clone(), eligible.clone());
@@ -35,8 +35,8 @@ impl EligibleNodes {
         self.0.lock().expect("no panic while swapping").clone()
     }
 
-    /// Listed under the lock: changes are told by the watch and by whoever wrote, at once, and the older of two lists
-    /// must not come to stay.
+    /// Lists under the lock: the watch and our own writes report changes at the same time, and the older of two lists
+    /// must not replace the newer.
     fn look_at(&self, nodes: &Cache<Node>) {
         let mut eligible = self.0.lock().expect("no panic while swapping");
         *eligible = nodes.list().into_iter().filter(|node| is_eligible(node)).collect();
@@ -61,7 +61,7 @@ fn is_eligible(node: &Node) -> bool {
         && taints.iter().all(|taint| taint.key != AUTOSCALER_TAINT)
 }
 
-/// The label is a boolean since Kubernetes 1.34; what is none excludes, as it always did.
+/// The label is a boolean since Kubernetes 1.34; every other value excludes, as it always did.
 fn excludes(value: &str) -> bool {
     !matches!(value, "0" | "f" | "F" | "false" | "FALSE" | "False")
 }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn of_changes_that_are_told_at_once_none_is_lost() {
+    fn no_change_is_lost_when_several_come_at_once() {
         const ROUNDS: usize = 1000;
         let (nodes, names) = (Cache::empty(), ["a", "b", "c", "d"]);
         let eligible = EligibleNodes::follow(&nodes, || ());
@@ -125,7 +125,7 @@ mod tests {
 
     // pitfalls-ccm.md L27: in Go every node event runs a full sync of all Services
     #[test]
-    fn a_heartbeat_changes_nothing_for_balancers() {
+    fn a_heartbeat_changes_nothing_for_load_balancers() {
         let before = node(&json!({"name": "a", "uid": "1", "resourceVersion": "1"}), &json!({}));
         let mut after = before.clone();
         after.metadata.resource_version = Some("2".into());

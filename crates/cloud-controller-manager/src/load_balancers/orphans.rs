@@ -1,23 +1,27 @@
-//! LoadBalancer objects whose Service is gone: told, never deleted (design/addresses.md section 4).
+//! LoadBalancer objects whose Service is gone: reported, never deleted (addresses.md section 4).
 //!
 //! A program that was stopped in front of its POST and goes on when its successor has cleaned up leaves one behind;
-//! so does somebody who takes the finalizer off a Service by hand. Whether the address is still needed is for people
-//! to say. They are told where they may look: in the log, in an Event where the Service was, and on the object itself,
-//! by an annotation: our role in Harvester grants no Events, and a status is not ours to write.
+//! so does somebody who takes the finalizer off a Service by hand. Whether anybody still needs the address is for people
+//! to say. The report stands where they may look: in the log, in an Event where the Service was, and in an annotation
+//! on the object itself, because our role in Harvester grants no Events, and a status is not ours to write.
 //!
 //! Nothing runs while no object looks abandoned.
 
 use std::{sync::Arc, time::Duration};
 
-use controller_kit::{Action, EventType, ObjectKey, Queue, RawObject, Recorder, replace};
+use controller_kit::{Action, EventType, ObjectKey, Queue, Recorder, replace};
 use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::{Api, Client, ResourceExt};
 use program::TaskGroup;
 
-use super::{Balancers, object::Identity};
+use super::{
+    HarvesterLoadBalancers,
+    lookup::{LiveService, belongs, labelled_service},
+    object::Identity,
+};
 
-/// Two watches tell of one change at different times: an object must look abandoned for so long.
+/// Two watches report one change at different times: an object must look abandoned for so long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The Service that an object says it is for.
@@ -28,76 +32,69 @@ struct Purpose {
     uid: Option<String>,
 }
 
-impl Balancers {
-    /// Tells of objects without Service from now on. `guest` reads Services afresh, `recorder` is for its Events.
+/// What to do about an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Report {
+    /// It has its Service, or is none of this cluster.
+    Nothing,
+    /// Its Service is gone, and the object says so already.
+    Known(Purpose),
+    New(Purpose),
+}
+
+impl HarvesterLoadBalancers {
+    /// Reports objects without Service from now on. `guest` reads Services afresh, `recorder` is for its Events.
     pub fn report_orphans(self: &Arc<Self>, tasks: &TaskGroup, guest: Client, recorder: Recorder) {
         let queue: Queue<ObjectKey> = Queue::new();
         let worker = self.clone();
         queue.run(tasks, 1, move |key| {
-            let (balancers, guest, recorder) = (worker.clone(), guest.clone(), recorder.clone());
-            async move { balancers.look(&key, guest, &recorder).await }
+            let (load_balancers, guest, recorder) = (worker.clone(), guest.clone(), recorder.clone());
+            async move { load_balancers.look(&key, guest, &recorder).await }
         });
-        let (woken, balancers) = (queue.clone(), self.clone());
+        let (woken, this) = (queue.clone(), self.clone());
         self.objects.on_change(move |change| {
-            if change.new.as_ref().is_some_and(|object| balancers.looks_abandoned(object)) {
+            if change.new.as_ref().is_some_and(|object| this.looks_abandoned(object)) {
                 woken.add_after(change.key.clone(), PATIENCE);
             }
         });
-        let balancers = self.clone();
+        let this = self.clone();
         self.services.on_change(move |change| {
             let Some(service) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
-            let key = balancers.key(service);
-            if balancers.objects.get(&key).is_some_and(|object| balancers.looks_abandoned(&object)) {
+            let key = this.key(service);
+            if this.objects.get(&key).is_some_and(|object| this.looks_abandoned(&object)) {
                 queue.add_after(key, PATIENCE);
             }
         });
     }
 
     fn looks_abandoned(&self, object: &LoadBalancer) -> bool {
-        let purpose = purpose(object, &self.identity());
-        purpose.is_some_and(|it| self.is_gone(object, &it, self.services.get(&it.service).as_deref()))
-    }
-
-    fn is_gone(&self, object: &LoadBalancer, purpose: &Purpose, found: Option<&Service>) -> bool {
-        let Some(service) = found else { return true };
-        let uid = service.uid().unwrap_or_default();
-        match &purpose.uid {
-            Some(made_for) => *made_for != uid,
-            None => {
-                let ObjectKey { namespace, name } = &purpose.service;
-                self.rules.cluster.balancer_name(namespace, name, &uid) != object.name_any()
-            }
-        }
+        let found = labelled_service(object).and_then(|key| self.services.get(&key));
+        decide(object, &self.identity(), found.as_deref()) != Report::Nothing
     }
 
     async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Action, kube::Error> {
         let Some(object) = self.objects.get(key).filter(|object| self.looks_abandoned(object)) else {
             return Ok(Action::AwaitChange);
         };
-        let Some(purpose) = purpose(&object, &self.identity()) else { return Ok(Action::AwaitChange) };
+        let Some(service) = labelled_service(&object) else { return Ok(Action::AwaitChange) };
         // the cache may be behind
-        let services = Api::<Service>::namespaced(guest, &purpose.service.namespace);
-        let found = services.get_opt(&purpose.service.name).await?;
-        if !self.is_gone(&object, &purpose, found.as_ref()) {
-            return Ok(Action::AwaitChange);
-        }
-        let cluster = self.rules.cluster.name();
-        let sentence = format!(
-            "Service {} of guest cluster {cluster} is gone: delete LoadBalancer {key} in Harvester if nobody needs its address",
-            purpose.service
-        );
+        let services = Api::<Service>::namespaced(guest, &service.namespace);
+        let found = services.get_opt(&service.name).await?;
+        let report = decide(&object, &self.identity(), found.as_ref());
+        let (Report::Known(purpose) | Report::New(purpose)) = &report else { return Ok(Action::AwaitChange) };
+        let sentence = sentence(key, purpose, self.rules.cluster.name());
         tracing::warn!(object = %key, "{sentence}");
-        if told(&object) == Some(sentence.as_str()) {
+        if matches!(report, Report::Known(_)) {
             return Ok(Action::AwaitChange);
         }
-        recorder.publish(&about(&purpose), EventType::Warning, "LoadBalancerWithoutService", &sentence);
+        recorder.publish(&about(purpose), EventType::Warning, "LoadBalancerWithoutService", &sentence);
         let marked = object.edited(|json| {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
         });
         let Some(json) = marked else { return Ok(Action::AwaitChange) };
         match replace::<LoadBalancer>(&self.client, &json).await {
             Ok(written) => drop(self.objects.wrote(written)),
-            // somebody writes it: the watch brings us back
+            // somebody else writes it: the watch brings us back
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {}
             Err(error) => return Err(error),
         }
@@ -105,7 +102,34 @@ impl Balancers {
     }
 }
 
-/// What the object is for, if it is of this cluster and there to stay.
+/// `found`: the Service that the object's labels name.
+fn decide(object: &LoadBalancer, ours: &Identity, found: Option<&Service>) -> Report {
+    let Some(purpose) = purpose(object, ours) else { return Report::Nothing };
+    let uid = found.map(|service| service.uid().unwrap_or_default());
+    let served = match (uid, &purpose.uid) {
+        (None, _) => false,
+        (Some(uid), Some(made_for)) => uid == *made_for,
+        (Some(uid), None) => {
+            belongs(object, &LiveService { key: purpose.service.clone(), uid }, ours, |_| false)
+        }
+    };
+    if served {
+        Report::Nothing
+    } else if object.annotations().contains_key(annotations::WITHOUT_SERVICE) {
+        Report::Known(purpose)
+    } else {
+        Report::New(purpose)
+    }
+}
+
+fn sentence(key: &ObjectKey, purpose: &Purpose, cluster: &str) -> String {
+    format!(
+        "Service {} of guest cluster {cluster} is gone: delete LoadBalancer {key} in Harvester if nobody needs its address",
+        purpose.service
+    )
+}
+
+/// The Service of the object, if the object is of this cluster and there to stay.
 fn purpose(object: &LoadBalancer, ours: &Identity) -> Option<Purpose> {
     let notes = object.annotations();
     let of_this_cluster = match notes.get(annotations::CLUSTER_UID) {
@@ -118,16 +142,11 @@ fn purpose(object: &LoadBalancer, ours: &Identity) -> Option<Purpose> {
     if !of_this_cluster || object.metadata.deletion_timestamp.is_some() {
         return None;
     }
-    let label = |key: &str| object.labels().get(key).filter(|text| !text.is_empty()).cloned();
-    let service = ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?);
+    let service = labelled_service(object)?;
     Some(Purpose { service, uid: notes.get(annotations::SERVICE_UID).cloned() })
 }
 
-fn told(object: &RawObject<LoadBalancer>) -> Option<&str> {
-    object.annotations().get(annotations::WITHOUT_SERVICE).map(String::as_str)
-}
-
-/// The Service as it was: Events may be about what is gone.
+/// The Service as it was: an Event may be about an object that is gone.
 fn about(purpose: &Purpose) -> ObjectReference {
     let ObjectKey { namespace, name } = purpose.service.clone();
     ObjectReference {
@@ -182,5 +201,33 @@ mod tests {
 
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert_eq!(purpose(&object, &ours), None, "it goes already");
+    }
+    #[rstest]
+    #[case::served(Some("s1"), false, false)]
+    #[case::gone(None, false, true)]
+    #[case::gone_and_told(None, true, true)]
+    #[case::made_again_under_the_name(Some("s2"), false, true)]
+    fn an_object_without_its_service_is_reported_once(
+        #[case] service: Option<&str>,
+        #[case] told: bool,
+        #[case] abandoned: bool,
+    ) {
+        let mut notes = json!({annotations::CLUSTER_UID: "c1", annotations::SERVICE_UID: "s1"});
+        if told {
+            notes[annotations::WITHOUT_SERVICE] = json!("gone");
+        }
+        let object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "blue-shop-web-1",
+            "annotations": notes, "labels": {labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+        .unwrap();
+        let ours = Identity {
+            cluster: GuestCluster::new("blue"),
+            cluster_uid: Some("c1".to_owned()),
+            management_network: None,
+        };
+        let found: Option<Service> = service
+            .map(|uid| serde_json::from_value(json!({"metadata": {"name": "web", "uid": uid}})).unwrap());
+        let report = decide(&object, &ours, found.as_ref());
+        assert_eq!(report != Report::Nothing, abandoned);
+        assert_eq!(matches!(report, Report::Known(_)), told);
     }
 }

@@ -1,17 +1,16 @@
-//! Which VM is a Node: by provider ID, by the host name that its guest agent reports, by its name.
+//! The VM of each Node: by provider ID, by the host name that its guest agent reports, by its name.
 //!
 //! The Go program knew the last two only, and the second only in the process that had seen it (pitfalls-ccm.md N1,
-//! N2). Host names of VMs that are gone are forgotten; one that two VMs report tells nothing.
+//! N2). The directory forgets host names of VMs that are gone, and ignores one that two VMs report.
 
 use std::collections::{BTreeSet, HashMap};
 
 use harvester_api::names::PROVIDER_ID_PREFIX;
 
-use crate::cluster::GuestCluster;
-
 #[derive(Clone, Debug)]
-pub(super) struct Directory {
-    cluster: GuestCluster,
+pub(crate) struct Directory {
+    /// `None`: nobody chose a name, so no label of a VM tells whose it is.
+    cluster: Option<String>,
     vms: HashMap<String, Vm>,
     by_uid: HashMap<String, String>,
     by_host_name: HashMap<String, BTreeSet<String>>,
@@ -25,17 +24,12 @@ struct Vm {
 }
 
 impl Directory {
-    pub(super) fn new(cluster: &GuestCluster) -> Self {
-        Self {
-            cluster: cluster.clone(),
-            vms: HashMap::new(),
-            by_uid: HashMap::new(),
-            by_host_name: HashMap::new(),
-        }
+    pub(crate) fn new(cluster: Option<String>) -> Self {
+        Self { cluster, vms: HashMap::new(), by_uid: HashMap::new(), by_host_name: HashMap::new() }
     }
 
     /// The VM of a Node.
-    pub(super) fn find(&self, node: &str, provider_id: &str) -> Option<String> {
+    pub(crate) fn find(&self, node: &str, provider_id: &str) -> Option<String> {
         if let Some(id) = provider_id.strip_prefix(PROVIDER_ID_PREFIX) {
             // some tools write the VM's name where its UID belongs
             if let Some(vm) = self.by_uid.get(id).or_else(|| self.vms.get_key_value(id).map(|(name, _)| name))
@@ -52,7 +46,7 @@ impl Directory {
     }
 
     /// A VM of this name is there, with UID and guest cluster label, or is not. Answers whether that is new.
-    pub(super) fn set_vm(&mut self, name: &str, entry: Option<(String, Option<String>)>) -> bool {
+    pub(crate) fn set_vm(&mut self, name: &str, entry: Option<(String, Option<String>)>) -> bool {
         let old = self.vms.remove(name);
         if let Some(old) = &old {
             self.by_uid.remove(&old.uid);
@@ -75,8 +69,8 @@ impl Directory {
         changed
     }
 
-    /// What the guest agent of the VM reports. Answers whether that is new.
-    pub(super) fn set_host_name(&mut self, name: &str, host_name: &str) -> bool {
+    /// The guest agent of the VM reports this host name. Answers whether that is new.
+    pub(crate) fn set_host_name(&mut self, name: &str, host_name: &str) -> bool {
         let Some(vm) = self.vms.get_mut(name) else { return false };
         let old = vm.host_name.replace(host_name.to_owned());
         if old.as_deref() == Some(host_name) {
@@ -89,9 +83,8 @@ impl Directory {
         true
     }
 
-    /// Whether asking the VM for its host name could tell anything: it may be of this cluster, and no Node is known
-    /// to be it.
-    pub(super) fn is_worth_asking<'a>(
+    /// Whether the VM's host name is of use: the VM may be of this cluster, and it is the VM of no known Node.
+    pub(crate) fn is_worth_asking<'a>(
         &self,
         name: &str,
         mut nodes: impl Iterator<Item = (&'a str, &'a str)>,
@@ -103,7 +96,9 @@ impl Directory {
 
     /// A VM of another guest cluster in the same namespace may have the name of our Node.
     fn may_be_ours(&self, vm: &Vm) -> bool {
-        self.cluster.is_anonymous() || vm.cluster.as_deref().is_none_or(|label| label == self.cluster.name())
+        self.cluster
+            .as_deref()
+            .is_none_or(|cluster| vm.cluster.as_deref().is_none_or(|label| label == cluster))
     }
 
     fn unlist(&mut self, host_name: &str, vm: &str) {
@@ -121,7 +116,7 @@ mod tests {
     use super::*;
 
     fn directory() -> Directory {
-        let mut directory = Directory::new(&GuestCluster::new("prod"));
+        let mut directory = Directory::new(Some("prod".into()));
         for (name, uid, cluster) in
             [("vm-a", "1", Some("prod")), ("vm-b", "2", None), ("vm-x", "9", Some("test"))]
         {
@@ -152,7 +147,7 @@ mod tests {
     #[test]
     fn a_vm_of_another_cluster_is_not_ours_by_name() {
         check(&directory(), "vm-x", "", None);
-        let mut anonymous = Directory::new(&GuestCluster::new("kubernetes"));
+        let mut anonymous = Directory::new(None);
         anonymous.set_vm("vm-x", Some(("9".into(), Some("test".into()))));
         check(&anonymous, "vm-x", "", Some("vm-x"));
     }

@@ -1,48 +1,40 @@
-//! What a Service asks for: its annotations and its spec as checked types, read once.
+//! The configuration of a Service: its annotations and its spec as checked types, read once.
 //!
 //! Loose forms that documents have shown are accepted here (`ippool`, any letter case, blanks around numbers).
-//! A wrong value is a [`Fault`]; all faults of a Service are told together.
+//! A wrong value is a fault; one Event names all faults of a Service.
 
 use cloud_provider::FINALIZER;
-use harvester_api::{HealthCheck, Ipam, annotations};
+use controller_kit::{Explanation, ObjectKey};
+use harvester_api::{HealthCheck, Ipam, annotations, labels};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
 
 use crate::data_path::DataPath;
 
-/// One thing that is wrong with a Service: a word for programs, a sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub reason: &'static str,
-    pub message: String,
-}
-
-impl Fault {
-    pub(crate) fn new(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
-    }
-}
-
-/// Everything that a Service asks of its load balancer.
+/// The settings of a Service for its load balancer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Wishes {
+pub struct ServiceConfig {
     /// `None` where the value is a fault.
     pub ipam: Option<Ipam>,
     pub data_path: Option<DataPath>,
     /// `harvesterhci.io/load-balancer`.
     pub class: bool,
-    /// The annotation `healthcheck-port` is there and not empty: in mode `annotation` it asks for the host path.
+    /// The annotation `healthcheck-port` is there and not empty: in mode `annotation` it asks for the host datapath.
     pub health_port: bool,
     pub network: String,
     pub project: String,
     pub namespace: String,
     pub description: String,
-    /// Faults that forbid a balancer on either path.
-    pub faults: Vec<Fault>,
+    /// Faults that forbid a load balancer on either datapath.
+    pub faults: Vec<Explanation>,
     /// Keys that this version does not act on yet, in the order of [`LATER`].
     pub later: Vec<&'static str>,
     /// The Service has no IPv4 address, and so can use none.
     pub only_ipv6: bool,
+    /// `spec.loadBalancerSourceRanges` is not empty.
+    pub source_ranges: bool,
+    /// The Service whose address it shares, by the annotation `primary-service`.
+    pub primary: Option<ObjectKey>,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
     pub misplaced: Vec<String>,
     /// Keys with our prefix that nobody knows: misspelt, or of a later version.
@@ -51,10 +43,9 @@ pub struct Wishes {
     pub without_port: Vec<&'static str>,
 }
 
-/// Keys of a Service that a later version will act on. [`REFUSED`] of them would mislead: there is no address.
-pub const LATER: [&str; 8] = [
+/// Keys of a Service that a later version will act on. A Service with one of [`REFUSED`] gets no address until then.
+pub const LATER: [&str; 7] = [
     annotations::PRIMARY_SERVICE,
-    SOURCE_RANGES,
     REQUESTED_ADDRESS,
     annotations::KUBE_VIP_LOADBALANCER_IPS,
     annotations::SERVICE_IP,
@@ -63,12 +54,12 @@ pub const LATER: [&str; 8] = [
     IP_FAMILIES,
 ];
 /// Fields of the Service's spec, named like keys.
-const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
+pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
 /// Two families, or IPv6 alone: every address is IPv4.
 pub const IP_FAMILIES: &str = "spec.ipFamilies";
-/// Without sharing, a secondary would get an address of its own; without filtering, everybody would be let in.
-pub const REFUSED: [&str; 2] = [annotations::PRIMARY_SERVICE, SOURCE_RANGES];
+/// Without sharing, a secondary would get an address of its own.
+pub const REFUSED: [&str; 1] = [annotations::PRIMARY_SERVICE];
 const PREFIX: &str = "cloudprovider.harvesterhci.io/";
 /// Of a health check, besides its port.
 const HEALTH_VALUES: [&str; 4] = [
@@ -89,7 +80,7 @@ const KNOWN: [&str; 8] = [
     annotations::RECORDED_DATA_PATH,
 ];
 
-impl Wishes {
+impl ServiceConfig {
     pub fn of(service: &Service) -> Self {
         let text =
             |key: &str| service.annotations().get(key).map(|text| text.trim().to_owned()).unwrap_or_default();
@@ -97,11 +88,11 @@ impl Wishes {
         let mut faults = Vec::new();
         let ipam = Ipam::parse(&text(annotations::IPAM)).map_err(|value| {
             let sentence = format!("annotation {} is {value:?}: use pool or dhcp", annotations::IPAM);
-            faults.push(Fault::new("InvalidIPAM", sentence));
+            faults.push(Explanation::new("InvalidIPAM", sentence));
         });
         let data_path = DataPath::parse(&text(annotations::DATA_PATH)).unwrap_or_else(|value| {
             let sentence = format!("annotation {} is {value:?}: use guest or host", annotations::DATA_PATH);
-            faults.push(Fault::new("InvalidDataPath", sentence));
+            faults.push(Explanation::new("InvalidDataPath", sentence));
             None
         });
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
@@ -110,7 +101,6 @@ impl Wishes {
         // once a Service is ours, that annotation is ours too; before, somebody wrote a wish there
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
-            SOURCE_RANGES => !ranges.is_empty(),
             REQUESTED_ADDRESS => !requested.is_empty(),
             IP_FAMILIES => families.iter().any(|family| family == "IPv6"),
             annotations::KUBE_VIP_LOADBALANCER_IPS if handed_over => false,
@@ -118,7 +108,7 @@ impl Wishes {
         };
         let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
         for key in REFUSED.iter().filter(|key| later.contains(key)) {
-            faults.push(Fault::new(
+            faults.push(Explanation::new(
                 "NotSupported",
                 format!("{key} is not supported by this version: remove it"),
             ));
@@ -141,12 +131,29 @@ impl Wishes {
             description: text(annotations::DESCRIPTION),
             faults,
             later,
+            source_ranges: !ranges.is_empty(),
+            primary: primary(service),
             only_ipv6: families == ["IPv6"],
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
             without_port: HEALTH_VALUES.into_iter().filter(given).collect(),
         }
     }
+}
+
+/// The Service whose address `service` shares, by the annotation `primary-service: <namespace>/<name>`.
+pub(crate) fn primary(service: &Service) -> Option<ObjectKey> {
+    let (namespace, name) =
+        service.annotations().get(annotations::PRIMARY_SERVICE)?.trim().split_once('/')?;
+    (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
+}
+
+/// The Service whose address `service` was given by the Go program, which says so in the label `primary-service:
+/// <namespace>.<name>` (contract 9.3).
+pub(crate) fn labelled_primary(service: &Service) -> Option<ObjectKey> {
+    // a namespace has no dots
+    let (namespace, name) = service.labels().get(labels::PRIMARY_SERVICE)?.split_once('.')?;
+    (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
 }
 
 /// The Service's ports.
@@ -164,7 +171,7 @@ pub(crate) fn protocol(port: &ServicePort) -> &str {
 ///
 /// # Errors
 /// Every wrong value.
-pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec<Fault>> {
+pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec<Explanation>> {
     let text = |key: &str| service.annotations().get(key).map(|text| text.trim()).unwrap_or_default();
     let wanted = text(annotations::HEALTH_CHECK_PORT);
     if wanted.is_empty() {
@@ -180,7 +187,7 @@ pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec
             "annotation {} is {wanted:?}, which is no TCP port of this Service: use the number of one of its ports",
             annotations::HEALTH_CHECK_PORT
         );
-        faults.push(Fault::new("InvalidHealthCheck", sentence));
+        faults.push(Explanation::new("InvalidHealthCheck", sentence));
     }
     let mut number = |key: &str, default: i64| {
         let value = text(key);
@@ -190,7 +197,7 @@ pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec
         let number = value.parse::<i32>().ok().filter(|number| *number > 0);
         if number.is_none() {
             let sentence = format!("annotation {key} is {value:?}: use a positive integer");
-            faults.push(Fault::new("InvalidHealthCheck", sentence));
+            faults.push(Explanation::new("InvalidHealthCheck", sentence));
         }
         number.map(i64::from)
     };
@@ -235,18 +242,21 @@ mod tests {
         #[case] pairs: &[(&str, &str)],
         #[case] expected: Option<Ipam>,
     ) {
-        assert_eq!(Wishes::of(&service(pairs)).ipam, expected);
+        assert_eq!(ServiceConfig::of(&service(pairs)).ipam, expected);
     }
 
     #[test]
     fn every_fault_is_told_at_once() {
-        let wishes =
-            Wishes::of(&service(&[("ipam", "static"), ("data-path", "left"), ("primary-service", "shop/a")]));
-        let reasons: Vec<_> = wishes.faults.iter().map(|fault| fault.reason).collect();
+        let config = ServiceConfig::of(&service(&[
+            ("ipam", "static"),
+            ("data-path", "left"),
+            ("primary-service", "shop/a"),
+        ]));
+        let reasons: Vec<_> = config.faults.iter().map(|fault| fault.reason).collect();
         assert_eq!(reasons, ["InvalidIPAM", "InvalidDataPath", "NotSupported"]);
         assert!(
-            wishes.faults[0].message.contains("\"static\"")
-                && wishes.faults[0].message.contains("pool or dhcp")
+            config.faults[0].message.contains("\"static\"")
+                && config.faults[0].message.contains("pool or dhcp")
         );
     }
 
@@ -257,15 +267,34 @@ mod tests {
     #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
     fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
-        assert_eq!(Wishes::of(&service(pairs)).later, expected);
+        assert_eq!(ServiceConfig::of(&service(pairs)).later, expected);
     }
 
     #[test]
-    fn source_ranges_are_a_fault_while_nobody_enforces_them() {
+    fn source_ranges_are_no_fault_of_the_service() {
         let mut service = service(&[]);
         service.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec!["10.0.0.0/8".into()]);
-        let wishes = Wishes::of(&service);
-        assert!(wishes.faults[0].message.starts_with("spec.loadBalancerSourceRanges"), "{wishes:?}");
+        let config = ServiceConfig::of(&service);
+        assert_eq!((config.source_ranges, config.faults, config.later), (true, vec![], vec![]));
+    }
+
+    // contract 9.1 and 9.3: a slash in the annotation, a dot in the label
+    #[rstest]
+    #[case::none(&[], None, None)]
+    #[case::annotation(&[("primary-service", "shop/web.v2")], None, Some("shop/web.v2"))]
+    #[case::without_namespace(&[("primary-service", "web")], None, None)]
+    #[case::label(&[], Some("shop.web"), Some("shop/web"))]
+    #[case::primary_again(&[], Some(""), None)]
+    fn a_secondary_names_its_primary(
+        #[case] pairs: &[(&str, &str)],
+        #[case] label: Option<&str>,
+        #[case] expected: Option<&str>,
+    ) {
+        let mut service = service(pairs);
+        let label = label.map(|value| (labels::PRIMARY_SERVICE.to_owned(), value.to_owned()));
+        service.metadata.labels = Some(label.into_iter().collect());
+        let named = primary(&service).or_else(|| labelled_primary(&service));
+        assert_eq!(named.map(|key| key.to_string()).as_deref(), expected);
     }
 
     // user-docs.md 17 i
@@ -273,14 +302,14 @@ mod tests {
     fn keys_of_other_objects_are_noticed() {
         let mut service = service(&[]);
         service.annotations_mut().insert("loadbalancer.harvesterhci.io/network".into(), "a/b".into());
-        assert_eq!(Wishes::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
+        assert_eq!(ServiceConfig::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
     }
 
     #[test]
     fn a_wish_for_an_address_is_named_as_one_for_later() {
         let mut service = service(&[]);
         service.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".into());
-        assert_eq!(Wishes::of(&service).later, ["spec.loadBalancerIP"]);
+        assert_eq!(ServiceConfig::of(&service).later, ["spec.loadBalancerIP"]);
     }
 
     // contract 9.1: kube-vip's own annotation is no way to ask for an address
@@ -288,9 +317,9 @@ mod tests {
     fn an_address_in_kube_vips_annotation_is_a_wish_until_the_annotation_is_ours() {
         let mut service = service(&[]);
         service.annotations_mut().insert(annotations::KUBE_VIP_LOADBALANCER_IPS.into(), "10.0.0.7".into());
-        assert_eq!(Wishes::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
+        assert_eq!(ServiceConfig::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
         service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        assert_eq!(Wishes::of(&service).later, Vec::<&str>::new());
+        assert_eq!(ServiceConfig::of(&service).later, Vec::<&str>::new());
     }
 
     #[rstest]
@@ -305,8 +334,8 @@ mod tests {
         let mut service = service(&[]);
         let families = families.iter().map(|family| (*family).to_owned()).collect();
         service.spec.as_mut().unwrap().ip_families = Some(families);
-        let wishes = Wishes::of(&service);
-        assert_eq!((wishes.only_ipv6, &wishes.later[..]), (only, later));
+        let config = ServiceConfig::of(&service);
+        assert_eq!((config.only_ipv6, &config.later[..]), (only, later));
     }
 
     #[rstest]
@@ -317,7 +346,7 @@ mod tests {
         ("recorded-data-path", "host")], &[])]
     fn a_key_that_nobody_knows_is_noticed(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
-        assert_eq!(Wishes::of(&service(pairs)).unknown, expected);
+        assert_eq!(ServiceConfig::of(&service(pairs)).unknown, expected);
     }
 
     #[rstest]
@@ -328,7 +357,7 @@ mod tests {
         #[case] pairs: &[(&str, &str)],
         #[case] count: usize,
     ) {
-        assert_eq!(Wishes::of(&service(pairs)).without_port.len(), count);
+        assert_eq!(ServiceConfig::of(&service(pairs)).without_port.len(), count);
     }
 
     #[test]
@@ -375,8 +404,8 @@ mod tests {
         ) {
             let pairs: Vec<_> = pairs.iter().map(|(key, value)| (*key, value.as_str())).collect();
             let service = service(&pairs);
-            let wishes = Wishes::of(&service);
-            proptest::prop_assert_eq!(wishes.ipam.is_none(), wishes.faults.iter().any(|it| it.reason == "InvalidIPAM"));
+            let config = ServiceConfig::of(&service);
+            proptest::prop_assert_eq!(config.ipam.is_none(), config.faults.iter().any(|it| it.reason == "InvalidIPAM"));
             if let Ok(Some(check)) = health_check(&service) {
                 proptest::prop_assert!(check.port == Some(30080) && check.period_seconds > Some(0));
             }

@@ -19,7 +19,7 @@ impl AddressRules {
     /// Addresses of one network of the VM, in the order of its status: the management network; without that flag
     /// the first multus network, or the pod network of a VM that has no other (pitfalls-ccm.md N4). An address that
     /// cannot be read is passed over (N5).
-    pub(super) fn internal_ips(&self, instance: &VirtualMachineInstance) -> Vec<IpAddr> {
+    pub(crate) fn internal_ips(&self, instance: &VirtualMachineInstance) -> Vec<IpAddr> {
         let namespace = instance.namespace().unwrap_or_default();
         // a bare name means the VM's namespace (N8)
         let full =

@@ -1,23 +1,14 @@
-//! Which VMs are the backends, as a label selector.
+//! The VMs behind the eligible Nodes, as a label selector.
 //!
 //! One label of the cluster where that means exactly the VMs of the eligible Nodes: then a Node that comes or goes
 //! costs no write. Else the VMs by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use guest_vms::Backend;
 use harvester_api::labels;
 
 use crate::cluster::GuestCluster;
-
-/// What counts of a VM here: its name, and the labels that its instance carries.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Backend {
-    pub vm: String,
-    /// Label `guestcluster.harvesterhci.io/name`.
-    pub cluster: Option<String>,
-    /// Label `harvesterhci.io/vmName`.
-    pub name: Option<String>,
-}
 
 /// `spec.backendServerSelector`: keys are ANDed, values ORed.
 pub type Selector = BTreeMap<String, Vec<String>>;

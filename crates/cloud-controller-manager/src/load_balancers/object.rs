@@ -1,5 +1,7 @@
-//! The LoadBalancer object: how it is made, and how it is brought into step. Both write only fields that are ours.
+//! The LoadBalancer object: the JSON of a new one, and the changes to one that was read. Both set only fields that are
+//! ours.
 
+use controller_kit::Explanation;
 use harvester_api::{HealthCheck, Ipam, Listener, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -8,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::selector::Selector;
 use crate::{
     cluster::GuestCluster,
-    wishes::{Fault, Wishes, ports, protocol},
+    service_config::{ServiceConfig, ports, protocol},
 };
 
-/// Who we are, towards Harvester.
+/// The guest cluster, towards Harvester.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
     pub cluster: GuestCluster,
@@ -26,24 +28,24 @@ pub struct Identity {
 pub(super) struct Wanted<'a> {
     pub(super) identity: &'a Identity,
     pub(super) service: &'a Service,
-    pub(super) wishes: &'a Wishes,
-    pub(super) carried: Carried,
+    pub(super) config: &'a ServiceConfig,
+    pub(super) datapath: Datapath,
 }
 
-/// What differs between the two data paths.
+/// The part of an object that the datapath decides.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Carried {
+pub(super) enum Datapath {
     Guest(Announced),
     Host { listeners: Vec<Listener>, selector: Selector, health_check: Option<HealthCheck> },
 }
 
-/// What the object's `status.address` is to say: the address that kube-vip wrote into the Service.
+/// The value for the object's `status.address`: the address that kube-vip wrote into the Service.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Announced {
-    /// Nothing else than it does.
+    /// Not known: the value stays.
     Unknown,
     Address(String),
-    /// Nothing: it was taken back.
+    /// Harvester took the address back: the field goes.
     Withdrawn,
 }
 
@@ -56,24 +58,24 @@ impl Wanted<'_> {
             "metadata": {"namespace": namespace, "name": name},
             "spec": {},
         });
-        let guest = matches!(self.carried, Carried::Guest(_));
+        let guest = matches!(self.datapath, Datapath::Guest(_));
         json["spec"]["workloadType"] = json!(if guest { "cluster" } else { "vm" });
-        json["spec"]["ipam"] = json!(self.wishes.ipam.unwrap_or(Ipam::Pool));
+        json["spec"]["ipam"] = json!(self.config.ipam.unwrap_or(Ipam::Pool));
         if guest {
             // Harvester's webhook has the last word on these; never given for vm objects, where it has not
             let notes = object(&mut json["metadata"], "annotations");
-            notes.insert(annotations::LB_NETWORK.into(), json!(self.wishes.network));
-            notes.insert(annotations::LB_PROJECT.into(), json!(self.wishes.project));
-            notes.insert(annotations::LB_NAMESPACE.into(), json!(self.wishes.namespace));
+            notes.insert(annotations::LB_NETWORK.into(), json!(self.config.network));
+            notes.insert(annotations::LB_PROJECT.into(), json!(self.config.project));
+            notes.insert(annotations::LB_NAMESPACE.into(), json!(self.config.namespace));
         }
         self.apply(&mut json);
         json
     }
 
-    /// Brings an object that was read into step. What was decided when it was made stays: workload type, IPAM,
-    /// network.
+    /// Changes an object that was read into the wanted one. Workload type, IPAM and network stay: they were decided when
+    /// the object was made.
     pub(super) fn apply(&self, json: &mut Value) {
-        let Self { identity, service, wishes, carried } = self;
+        let Self { identity, service, config, datapath } = self;
         let notes = object(&mut json["metadata"], "annotations");
         notes.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
         notes.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
@@ -82,9 +84,9 @@ impl Wanted<'_> {
         if let Some(uid) = &identity.cluster_uid {
             notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }
-        if matches!(carried, Carried::Guest(_)) {
+        if matches!(datapath, Datapath::Guest(_)) {
             // missing on objects from before v0.2.7: taken over, not compared as empty (pitfalls-ccm.md L6)
-            notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(wishes.network));
+            notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
             match &identity.management_network {
                 Some(network) => {
                     notes.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));
@@ -103,17 +105,17 @@ impl Wanted<'_> {
             // Harvester takes an absent value for pool when it allocates and not when it releases (L21)
             json["spec"]["ipam"] = json!(Ipam::Pool);
         }
-        match carried {
-            Carried::Guest(Announced::Unknown) => {}
-            Carried::Guest(Announced::Withdrawn) => {
+        match datapath {
+            Datapath::Guest(Announced::Unknown) => {}
+            Datapath::Guest(Announced::Withdrawn) => {
                 object(json, "status").remove("address");
             }
-            Carried::Guest(Announced::Address(address)) => {
+            Datapath::Guest(Announced::Address(address)) => {
                 object(json, "status").insert("address".into(), json!(address));
             }
-            Carried::Host { listeners, selector, health_check } => {
+            Datapath::Host { listeners, selector, health_check } => {
                 let spec = object(json, "spec");
-                set(spec, "description", (!wishes.description.is_empty()).then(|| json!(wishes.description)));
+                set(spec, "description", (!config.description.is_empty()).then(|| json!(config.description)));
                 set(spec, "listeners", Some(json!(listeners)));
                 set(spec, "backendServerSelector", Some(json!(selector)));
                 set(spec, "healthCheck", health_check.as_ref().map(|check| json!(check)));
@@ -146,21 +148,21 @@ fn object<'a>(parent: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
 ///
 /// # Errors
 /// Every port that cannot be carried this way.
-pub(super) fn listeners(service: &Service) -> Result<Vec<Listener>, Vec<Fault>> {
+pub(super) fn listeners(service: &Service) -> Result<Vec<Listener>, Vec<Explanation>> {
     let (mut listeners, mut faults) = (Vec::new(), Vec::new());
     for port in ports(service) {
         let (number, protocol) = (port.port, protocol(port));
         if !matches!(protocol, "TCP" | "UDP") {
             let sentence =
                 format!("port {number} is {protocol}: the data path host carries TCP and UDP only");
-            faults.push(Fault::new("ProtocolNotSupported", sentence));
+            faults.push(Explanation::new("ProtocolNotSupported", sentence));
             continue;
         }
         let Some(node_port) = port.node_port.filter(|port| *port > 0) else {
             let sentence = format!(
                 "port {number} has no node port, and the data path host leads to node ports: set allocateLoadBalancerNodePorts to true"
             );
-            faults.push(Fault::new("NodePortMissing", sentence));
+            faults.push(Explanation::new("NodePortMissing", sentence));
             continue;
         };
         let generated = || format!("{}-{number}", protocol.to_ascii_lowercase());
@@ -198,14 +200,14 @@ mod tests {
         .unwrap()
     }
 
-    fn check(carried: Carried, act: impl FnOnce(&Wanted<'_>)) {
+    fn check(datapath: Datapath, act: impl FnOnce(&Wanted<'_>)) {
         let (identity, service) = (identity(), service());
-        let wishes = Wishes::of(&service);
-        act(&Wanted { identity: &identity, service: &service, wishes: &wishes, carried });
+        let config = ServiceConfig::of(&service);
+        act(&Wanted { identity: &identity, service: &service, config: &config, datapath });
     }
 
-    fn host() -> Carried {
-        Carried::Host {
+    fn host() -> Datapath {
+        Datapath::Host {
             listeners: listeners(&service()).unwrap(),
             selector: BTreeMap::from([("harvesterhci.io/vmName".to_owned(), vec!["a".to_owned()])]),
             health_check: None,
@@ -214,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_guest_object_has_the_fields_of_the_go_program_and_who_it_is_for() {
-        check(Carried::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(Announced::Unknown), |wanted| {
             let expected = json!({
                 "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
                 "kind": "LoadBalancer",
@@ -279,8 +281,8 @@ mod tests {
     // pitfalls-ccm.md L8: the Go program writes on every sync, and blanks what the webhook filled in
     #[test]
     fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
-        for carried in [Carried::Guest(Announced::Unknown), host()] {
-            check(carried, |wanted| {
+        for datapath in [Datapath::Guest(Announced::Unknown), host()] {
+            check(datapath, |wanted| {
                 let before = stored(wanted);
                 let mut after = before.clone();
                 wanted.apply(&mut after);
@@ -291,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_announced_address_is_the_only_change() {
-        check(Carried::Guest(Announced::Address("10.0.0.9".into())), |wanted| {
+        check(Datapath::Guest(Announced::Address("10.0.0.9".into())), |wanted| {
             let mut json = stored(wanted);
             json["status"].as_object_mut().unwrap().remove("address");
             let mut expected = json.clone();
@@ -304,7 +306,7 @@ mod tests {
     // pitfalls-ccm.md L26
     #[test]
     fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
-        check(Carried::Guest(Announced::Withdrawn), |wanted| {
+        check(Datapath::Guest(Announced::Withdrawn), |wanted| {
             let mut json = stored(wanted);
             json["status"]["address"] = "10.0.0.9".into();
             wanted.apply(&mut json);
@@ -315,7 +317,7 @@ mod tests {
     // pitfalls-ccm.md L6 and L34
     #[test]
     fn an_object_of_the_go_program_is_taken_over() {
-        check(Carried::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(Announced::Unknown), |wanted| {
             let mut json = stored(wanted);
             let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
             for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
@@ -328,7 +330,7 @@ mod tests {
 
     #[test]
     fn what_was_decided_at_creation_stays() {
-        check(Carried::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(Announced::Unknown), |wanted| {
             let mut json = stored(wanted);
             json["spec"]["ipam"] = "dhcp".into();
             json["metadata"]["annotations"][annotations::LB_NETWORK_REQUEST] = "a/b".into();

@@ -1,4 +1,4 @@
-//! Services whose traffic Harvester carries.
+//! Services on the host datapath.
 
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::harness::{
-    Ccm, allocate, annotation, asked, balancer, create_service, events, finalizers, harvester_says, ingress,
-    join, service, told, until,
+    Ccm, allocate, annotation, asked, create_service, events, finalizers, harvester_says, ingress, join,
+    load_balancer, service, told, until,
 };
 
 const CHECKED: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
@@ -25,11 +25,11 @@ fn spec(balancer: &LoadBalancer) -> Value {
 }
 
 test_cluster::component_tests! {
-    async fn a_host_service_is_published_by_us_and_goes_after_its_balancer(cluster: TestCluster) {
+    async fn a_host_service_is_published_by_us_and_goes_after_its_load_balancer(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;
         let port = service(&cluster).await.unwrap().spec.unwrap().ports.unwrap()[0].node_port.unwrap();
-        let made = balancer(&cluster).await.unwrap();
+        let made = load_balancer(&cluster).await.unwrap();
         let expected = json!({
             "workloadType": "vm", "ipam": "pool",
             "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": port}],
@@ -58,7 +58,7 @@ test_cluster::component_tests! {
         let leaving = service(&cluster).await.unwrap();
         assert_eq!((finalizers(&leaving).len(), ingress(&leaving)), (1, vec!["127.9.0.2".to_owned()]));
         harvester_says(&cluster, json!({"metadata": {"finalizers": null}})).await;
-        assert_eq!((service(&cluster).await, balancer(&cluster).await), (None, None));
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
         assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201", "delete loadbalancers 200"]);
         ccm.stop().await;
     }
@@ -79,7 +79,7 @@ test_cluster::component_tests! {
         cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
         cluster.settle().await;
         let service = service(&cluster).await.unwrap();
-        assert_eq!((balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
+        assert_eq!((load_balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
         assert_eq!(annotation(&service, IGNORE), None);
         ccm.stop().await;
     }
@@ -95,7 +95,7 @@ test_cluster::component_tests! {
             "nodePort": 31053}]}});
         cluster.guest.patch::<Service>("shop/web", ports).await;
         cluster.settle().await;
-        let listeners = spec(&balancer(&cluster).await.unwrap())["listeners"].clone();
+        let listeners = spec(&load_balancer(&cluster).await.unwrap())["listeners"].clone();
         let expected = json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 31080},
             {"name": "dns", "port": 53, "protocol": "UDP", "backendPort": 31053}]);
         assert_eq!(listeners, expected);
@@ -112,7 +112,7 @@ test_cluster::component_tests! {
         cluster.harvester.forget_requests();
         let selects = async |selector: Value| {
             until(&cluster, "the selector follows the Nodes", async || {
-                spec(&balancer(&cluster).await.unwrap())["backendServerSelector"] == selector
+                spec(&load_balancer(&cluster).await.unwrap())["backendServerSelector"] == selector
             }).await;
         };
         cluster.guest.patch::<Node>("worker-2", exclude(json!("true"))).await;
@@ -130,12 +130,12 @@ test_cluster::component_tests! {
         let all = events(&cluster).await;
         let named = all.iter().find(|(reason, _)| reason == "NodesNotSelectable");
         assert!(named.is_some_and(|(_, message)| message.contains("by-hand")), "{all:?}");
-        assert_eq!(balancer(&cluster).await, None);
+        assert_eq!(load_balancer(&cluster).await, None);
         ccm.stop().await;
     }
 
     /// data-paths.md row 1, everything in one Event.
-    async fn what_the_host_path_cannot_carry_is_refused_with_every_reason(cluster: TestCluster) {
+    async fn what_the_host_datapath_cannot_carry_is_refused_with_every_reason(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         let annotations = "{cloudprovider.harvesterhci.io/healthcheck-port: '81',
             cloudprovider.harvesterhci.io/healthcheck-periodseconds: often, cloudprovider.harvesterhci.io/network: a/b}";
@@ -145,7 +145,7 @@ test_cluster::component_tests! {
         for part in ["node port", "\"81\"", "\"often\"", "cloudprovider.harvesterhci.io/network"] {
             assert!(all[0].1.contains(part), "{part} is not in {all:?}");
         }
-        assert_eq!((balancer(&cluster).await, finalizers(&service(&cluster).await.unwrap())), (None, &[][..]));
+        assert_eq!((load_balancer(&cluster).await, finalizers(&service(&cluster).await.unwrap())), (None, &[][..]));
         ccm.stop().await;
     }
 
@@ -153,7 +153,7 @@ test_cluster::component_tests! {
         let ccm = start_with_two_nodes(&cluster).await;
         let annotations = "{cloudprovider.harvesterhci.io/healthcheck-port: '80', kube-vip.io/vipHost: worker-1}";
         create_service(&cluster, annotations, "").await;
-        assert_eq!((told(&cluster, "AnnouncedInGuest").await, balancer(&cluster).await), (1, None));
+        assert_eq!((told(&cluster, "AnnouncedInGuest").await, load_balancer(&cluster).await), (1, None));
         ccm.stop().await;
     }
 
@@ -169,10 +169,10 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    async fn our_class_takes_the_host_path(cluster: TestCluster) {
+    async fn our_class_takes_the_host_datapath(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, "{}", "loadBalancerClass: harvesterhci.io/load-balancer").await;
-        assert_eq!(spec(&balancer(&cluster).await.unwrap())["workloadType"], "vm");
+        assert_eq!(spec(&load_balancer(&cluster).await.unwrap())["workloadType"], "vm");
         ccm.stop().await;
     }
 
@@ -180,12 +180,12 @@ test_cluster::component_tests! {
         let ccm = start_with_two_nodes(&cluster).await;
         let host = "{cloudprovider.harvesterhci.io/data-path: host}";
         create_service(&cluster, host, "externalTrafficPolicy: Local").await;
-        assert_eq!((told(&cluster, "HealthCheckNeeded").await, balancer(&cluster).await), (1, None));
+        assert_eq!((told(&cluster, "HealthCheckNeeded").await, load_balancer(&cluster).await), (1, None));
         assert_eq!(events(&cluster).await.len(), 1, "one message says it");
         let check = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/healthcheck-port": "80"}}});
         cluster.guest.patch::<Service>("shop/web", check).await;
         cluster.settle().await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         assert_eq!(told(&cluster, "ClientAddressNotPreserved").await, 1);
         ccm.stop().await;
     }

@@ -1,4 +1,4 @@
-//! Services whose traffic the guest carries.
+//! Services on the guest datapath.
 
 use std::sync::{
     Arc,
@@ -15,8 +15,8 @@ use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::harness::{
-    Ccm, allocate, annotation, announce, asked, balancer, create_service, events, finalizers, harvester_says,
-    ingress, interposed, service, told, until,
+    Ccm, allocate, annotation, announce, asked, create_service, events, finalizers, harvester_says, ingress,
+    interposed, load_balancer, service, told, until,
 };
 
 const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
@@ -29,7 +29,7 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         let before = cluster.objects(test_cluster::Side::Harvester).await;
         create_service(&cluster, "{}", "").await;
-        let made = balancer(&cluster).await.unwrap();
+        let made = load_balancer(&cluster).await.unwrap();
         let uid = service(&cluster).await.unwrap().metadata.uid.unwrap();
         assert!(made.metadata.name.clone().unwrap().starts_with("blue-shop-web-"));
         assert_eq!(made.metadata.annotations.as_ref().unwrap()["cloudprovider.harvesterhci.io/service-uid"], uid);
@@ -39,7 +39,7 @@ test_cluster::component_tests! {
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
         assert_eq!(told(&cluster, "EnsuredLoadBalancer").await, 1);
         announce(&cluster, "127.9.0.1").await;
-        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
+        assert_eq!(load_balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
 
         cluster.guest.delete::<Service>("shop/web").await;
         cluster.settle().await;
@@ -68,10 +68,10 @@ test_cluster::component_tests! {
     async fn a_service_that_never_had_an_address_leaves_nothing_behind(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         cluster.guest.delete::<Service>("shop/web").await;
         cluster.settle().await;
-        assert_eq!((service(&cluster).await, balancer(&cluster).await), (None, None));
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
         ccm.stop().await;
     }
 
@@ -79,10 +79,10 @@ test_cluster::component_tests! {
     async fn an_object_deleted_in_harvester_comes_back(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
-        let key = format!("team-a/{}", balancer(&cluster).await.unwrap().metadata.name.unwrap());
+        let key = format!("team-a/{}", load_balancer(&cluster).await.unwrap().metadata.name.unwrap());
         cluster.harvester.delete::<LoadBalancer>(&key).await;
         cluster.settle().await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;
     }
 
@@ -90,9 +90,9 @@ test_cluster::component_tests! {
     async fn labels_that_somebody_takes_off_an_object_come_back(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
-        let labels = balancer(&cluster).await.unwrap().metadata.labels;
+        let labels = load_balancer(&cluster).await.unwrap().metadata.labels;
         harvester_says(&cluster, json!({"metadata": {"labels": null}})).await;
-        assert_eq!(balancer(&cluster).await.unwrap().metadata.labels, labels);
+        assert_eq!(load_balancer(&cluster).await.unwrap().metadata.labels, labels);
         ccm.stop().await;
     }
 
@@ -135,7 +135,7 @@ test_cluster::component_tests! {
         create_service(&cluster, "{}", "").await;
         allocate(&cluster, "127.9.0.1").await;
         announce(&cluster, "127.9.0.1").await;
-        let balancer = balancer(&cluster).await.unwrap();
+        let balancer = load_balancer(&cluster).await.unwrap();
         assert_eq!(balancer.status.unwrap().address, "127.9.0.1");
         assert_eq!(balancer.metadata.annotations.unwrap()["foreign"], "newer");
         assert_eq!(
@@ -153,7 +153,7 @@ test_cluster::component_tests! {
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("0.0.0.0"));
         announce(&cluster, "127.9.0.7").await;
         announce(&cluster, "127.9.0.8").await;
-        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.8");
+        assert_eq!(load_balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.8");
         ccm.stop().await;
     }
 
@@ -211,7 +211,7 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "EnsuredLoadBalancer").await, 1);
         assert_eq!(asked(&cluster.harvester), ["create loadbalancers 201"]);
         undoes.store(false, Ordering::SeqCst);
-        let published = async || balancer(&cluster).await.unwrap().status.unwrap().address == "127.9.0.1";
+        let published = async || load_balancer(&cluster).await.unwrap().status.unwrap().address == "127.9.0.1";
         until(&cluster, "the address is written", published).await;
         ccm.stop().await;
     }
@@ -222,14 +222,14 @@ test_cluster::component_tests! {
         create_service(&cluster, "{}", "").await;
         allocate(&cluster, "127.9.0.1").await;
         announce(&cluster, "127.9.0.1").await;
-        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
+        assert_eq!(load_balancer(&cluster).await.unwrap().status.unwrap().address, "127.9.0.1");
         let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
         harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
         let service = service(&cluster).await.unwrap();
         assert_eq!((annotation(&service, LOADBALANCER_IPS), ingress(&service)), (None, vec![]));
         assert_eq!(annotation(&service, ALLOCATED_ADDRESS), Some("127.9.0.1"));
         assert_eq!(told(&cluster, "AddressTakenBack").await, 1);
-        assert_eq!(balancer(&cluster).await.unwrap().status.unwrap().address, "");
+        assert_eq!(load_balancer(&cluster).await.unwrap().status.unwrap().address, "");
         assert_eq!(finalizers(&service), [FINALIZER]);
         // kube-vip had not yet seen that it is asked for it no more
         announce(&cluster, "127.9.0.1").await;
@@ -250,7 +250,7 @@ test_cluster::component_tests! {
         cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
         cluster.settle().await;
         let service = service(&cluster).await.unwrap();
-        assert_eq!((balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
+        assert_eq!((load_balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
         assert_eq!((annotation(&service, LOADBALANCER_IPS), annotation(&service, "foreign")), (None, Some("stays")));
         ccm.stop().await;
     }
@@ -297,13 +297,13 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{kube-vip.io/ignore: 'true'}", "").await;
         let path = |of: LoadBalancer| serde_json::to_value(&of.spec).expect("a spec is JSON")["workloadType"].clone();
-        assert_eq!(path(balancer(&cluster).await.unwrap()), "cluster");
-        let name = balancer(&cluster).await.unwrap().metadata.name.unwrap();
+        assert_eq!(path(load_balancer(&cluster).await.unwrap()), "cluster");
+        let name = load_balancer(&cluster).await.unwrap().metadata.name.unwrap();
         let key = format!("{}/{name}", cluster.guest_cluster().vm_namespace);
         allocate(&cluster, "127.9.0.1").await;
         cluster.harvester.delete::<LoadBalancer>(&key).await;
         cluster.settle().await;
-        assert_eq!(path(balancer(&cluster).await.unwrap()), "cluster");
+        assert_eq!(path(load_balancer(&cluster).await.unwrap()), "cluster");
         cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
         cluster.settle().await;
         assert_eq!(annotation(&service(&cluster).await.unwrap(), "kube-vip.io/ignore"), Some("true"));
@@ -312,20 +312,22 @@ test_cluster::component_tests! {
 
     async fn a_wrong_service_gets_one_event_with_every_fault_and_no_object(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
-        let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b}";
+        let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b,
+            cloudprovider.harvesterhci.io/data-path: host}";
         create_service(&cluster, wrong, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
         let all = events(&cluster).await;
         assert_eq!(all.len(), 1, "{all:?}");
         for part in ["ipam", "\"static\"", "primary-service", "spec.loadBalancerSourceRanges"] {
             assert!(all[0].1.contains(part), "{part} is not in {all:?}");
         }
-        assert_eq!(balancer(&cluster).await, None);
+        assert_eq!(load_balancer(&cluster).await, None);
         // corrected, it is served
         let right = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/ipam": "ippool",
-            "cloudprovider.harvesterhci.io/primary-service": null}}, "spec": {"loadBalancerSourceRanges": null}});
+            "cloudprovider.harvesterhci.io/primary-service": null, "cloudprovider.harvesterhci.io/data-path": "guest"}},
+            "spec": {"loadBalancerSourceRanges": null}});
         cluster.guest.patch::<Service>("shop/web", right).await;
         cluster.settle().await;
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;
     }
 
@@ -350,14 +352,14 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    async fn a_health_check_on_the_guest_path_names_the_flag(cluster: TestCluster) {
+    async fn a_health_check_on_the_guest_datapath_names_the_flag(cluster: TestCluster) {
         let policy = cloud_controller_manager::data_path::Policy::Guest;
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.policy = policy).await;
         create_service(&cluster, "{cloudprovider.harvesterhci.io/healthcheck-port: nonsense}", "").await;
         let all = events(&cluster).await;
         let told = all.iter().filter(|(reason, text)| reason == "HealthCheckNotEnforced" && text.contains("--data-path"));
         assert_eq!(told.count(), 1, "{all:?}");
-        assert!(balancer(&cluster).await.is_some());
+        assert!(load_balancer(&cluster).await.is_some());
         ccm.stop().await;
     }
 
@@ -373,7 +375,7 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         cluster.advance(std::time::Duration::from_secs(25)).await;
         let mark = async || {
-            let notes = balancer(&cluster).await.expect("nobody deletes it").metadata.annotations.unwrap();
+            let notes = load_balancer(&cluster).await.expect("nobody deletes it").metadata.annotations.unwrap();
             notes.get("cloudprovider.harvesterhci.io/without-service").cloned()
         };
         assert_eq!(mark().await, None);
@@ -394,7 +396,7 @@ test_cluster::component_tests! {
     async fn an_object_of_the_go_program_is_taken_over_with_its_address(cluster: TestCluster) {
         create_service(&cluster, "{}", "").await;
         let uid = service(&cluster).await.unwrap().metadata.uid.unwrap();
-        let name = cloud_controller_manager::cluster::GuestCluster::new("blue").balancer_name("shop", "web", &uid);
+        let name = cloud_controller_manager::cluster::GuestCluster::new("blue").load_balancer_name("shop", "web", &uid);
         let yaml = format!(
             "apiVersion: loadbalancer.harvesterhci.io/v1beta1
 kind: LoadBalancer
@@ -412,7 +414,7 @@ status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
         );
         cluster.harvester.apply(&yaml).await;
         let ccm = Ccm::start(&cluster).await;
-        let taken = balancer(&cluster).await.unwrap();
+        let taken = load_balancer(&cluster).await.unwrap();
         let notes = taken.metadata.annotations.unwrap();
         assert_eq!(notes["cloudprovider.harvesterhci.io/service-uid"], uid);
         assert_eq!(notes["loadbalancer.harvesterhci.io/network"], "default/mgmt");
@@ -420,20 +422,136 @@ status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
         ccm.stop().await;
     }
 
+    /// addresses.md section 4: made while nobody had given the cluster a name.
+    async fn an_object_that_was_made_under_the_name_kubernetes_is_taken_over(cluster: TestCluster) {
+        for labels in [true, false] {
+            create_service(&cluster, "{}", "").await;
+            let uid = service(&cluster).await.unwrap().metadata.uid.unwrap();
+            let nameless = cloud_controller_manager::cluster::GuestCluster::new("kubernetes");
+            let name = nameless.load_balancer_name("shop", "web", &uid);
+            let labels = if labels {
+                "{cloudprovider.harvesterhci.io/cluster: kubernetes, cloudprovider.harvesterhci.io/serviceNamespace: shop,
+                  cloudprovider.harvesterhci.io/serviceName: web}"
+            } else {
+                "{}"
+            };
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {{name: {name}, namespace: \
+                 team-a, annotations: {{loadbalancer.harvesterhci.io/cluster: kubernetes}}, labels: {labels}}}, spec: \
+                 {{workloadType: cluster, ipam: pool}}, status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}}}"
+            )).await;
+            let ccm = Ccm::start(&cluster).await;
+            let taken = load_balancer(&cluster).await.unwrap();
+            assert_eq!(taken.metadata.name.as_deref(), Some(&*name));
+            assert_eq!(taken.metadata.annotations.unwrap()["cloudprovider.harvesterhci.io/service-uid"], uid);
+            assert_eq!(taken.metadata.labels.unwrap()["cloudprovider.harvesterhci.io/cluster"], "blue");
+            assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.3"));
+            cluster.guest.delete::<Service>("shop/web").await;
+            cluster.settle().await;
+            assert_eq!(load_balancer(&cluster).await, None);
+            ccm.stop().await;
+        }
+    }
+
+    /// addresses.md section 4: restored from a backup, it has a new UID.
+    async fn an_object_of_this_cluster_serves_the_service_that_was_made_again(cluster: TestCluster) {
+        create_service(&cluster, "{}", "").await;
+        cluster.harvester.apply(
+            "apiVersion: loadbalancer.harvesterhci.io/v1beta1
+kind: LoadBalancer
+metadata:
+  name: blue-shop-web-0
+  namespace: team-a
+  annotations: {loadbalancer.harvesterhci.io/cluster: blue}
+  labels:
+    cloudprovider.harvesterhci.io/cluster: blue
+    cloudprovider.harvesterhci.io/serviceNamespace: shop
+    cloudprovider.harvesterhci.io/serviceName: web
+spec: {workloadType: cluster, ipam: pool}
+status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
+",
+        ).await;
+        let ccm = Ccm::start(&cluster).await;
+        assert_eq!(load_balancer(&cluster).await.unwrap().metadata.name.as_deref(), Some("blue-shop-web-0"));
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.3"));
+        ccm.stop().await;
+    }
+
+    /// Contract 12.5; the Go program made the secondary.
+    async fn a_primary_keeps_its_object_while_a_secondary_names_it(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        cluster.guest.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: api, namespace: shop, labels: \
+             {cloudprovider.harvesterhci.io/primary-service: shop.web}, annotations: \
+             {cloudprovider.harvesterhci.io/primary-service: shop/web, kube-vip.io/loadbalancerIPs: 127.9.0.1}}, \
+             spec: {type: LoadBalancer, ports: [{port: 81}]}}",
+        ).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert!(load_balancer(&cluster).await.unwrap().metadata.deletion_timestamp.is_none());
+        assert_eq!(finalizers(&service(&cluster).await.unwrap()), [FINALIZER]);
+        let all = events(&cluster).await;
+        let used = |message: &str| message.contains("failed to delete load balancer: ") && message.contains("shop/api");
+        assert!(all.iter().any(|(reason, message)| reason == "SyncLoadBalancerFailed" && used(message)), "{all:?}");
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// The guest's kube-proxy enforces the ranges, as with the Go program.
+    async fn source_ranges_are_served(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "loadBalancerSourceRanges: [10.0.0.0/8]").await;
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        assert_eq!(told(&cluster, "NotSupported").await, 0);
+        ccm.stop().await;
+    }
+
+    async fn a_new_service_cannot_bring_a_datapath_that_the_flags_exclude(cluster: TestCluster) {
+        let guest_only = cloud_controller_manager::data_path::Allowed { guest: true, host: false };
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/recorded-data-path: host}", "").await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.allowed = guest_only).await;
+        let made = serde_json::to_value(&load_balancer(&cluster).await.unwrap().spec).unwrap();
+        assert_eq!(made["workloadType"], "cluster");
+        let service = service(&cluster).await.unwrap();
+        assert_eq!(annotation(&service, "cloudprovider.harvesterhci.io/recorded-data-path"), None);
+        ccm.stop().await;
+    }
+
+    /// vip-agent.md section 1: kube-vip passes over every event of a Service of another type, its deletion included.
+    async fn an_address_that_kube_vip_goes_on_announcing_is_told_when_the_type_changes(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
+        cluster.settle().await;
+        let all = events(&cluster).await;
+        let told: Vec<_> = all.iter().filter(|(reason, _)| reason == "VipStillAnnounced").collect();
+        assert!(told.len() == 1 && told[0].1.contains("on node worker-1 does not let go of 127.9.0.1"), "{all:?}");
+        assert_eq!(load_balancer(&cluster).await, None);
+        ccm.stop().await;
+    }
+
     /// pitfalls-ccm.md L34: in Go another cluster name orphans every object.
     async fn another_cluster_name_keeps_the_objects(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
-        let name = balancer(&cluster).await.unwrap().metadata.name;
+        let name = load_balancer(&cluster).await.unwrap().metadata.name;
         ccm.stop().await;
         let green = cloud_controller_manager::cluster::GuestCluster::new("green");
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.cluster = green).await;
-        let kept = balancer(&cluster).await.unwrap();
+        let kept = load_balancer(&cluster).await.unwrap();
         assert_eq!(kept.metadata.name, name);
         assert_eq!(kept.metadata.labels.unwrap()["cloudprovider.harvesterhci.io/cluster"], "green");
         cluster.guest.delete::<Service>("shop/web").await;
         cluster.settle().await;
-        assert_eq!(balancer(&cluster).await, None);
+        assert_eq!(load_balancer(&cluster).await, None);
         ccm.stop().await;
     }
 }

@@ -1,0 +1,369 @@
+//! The LoadBalancer object of each Service: Harvester's side of [`cloud_provider::LoadBalancers`].
+//!
+//! `see` reads the watch caches of the namespace of the cloud-config, `decide` answers with a [`Write`], and the writes
+//! are POST, PUT of the JSON that was read with our fields changed, and DELETE by name. A conflict is no error: the watch
+//! brings the newer version, and everything is decided afresh from it.
+//!
+//! An object is found by the Service that it is for (`lookup`), so objects of the Go program and of former cluster names
+//! are taken over.
+
+mod decide;
+mod lookup;
+mod object;
+mod orphans;
+mod secondaries;
+pub mod selector;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, asks_for_load_balancer};
+use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
+use guest_vms::GuestVms;
+use harvester_api::{LoadBalancer, names};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{DeleteParams, PostParams},
+};
+use serde_json::Value;
+use tokio::time::Instant;
+
+pub use self::{decide::Write, object::Identity};
+use self::{
+    decide::{Found, Phase, Seen, allocated, decide, phase},
+    lookup::{Entry, Index, LiveService, belongs, computed, labelled_service},
+    secondaries::{Secondaries, primary_of, uses_primary},
+};
+use crate::{
+    cluster::GuestCluster,
+    data_path::{Allowed, Policy},
+    outage::Outage,
+    service_config::ServiceConfig,
+};
+
+/// The settings that hold for every Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rules {
+    pub cluster: GuestCluster,
+    /// Namespace in Harvester.
+    pub namespace: String,
+    /// `--management-network`, with namespace.
+    pub management_network: Option<String>,
+    pub policy: Policy,
+    pub allowed: Allowed,
+}
+
+/// Harvester's load balancers.
+pub struct HarvesterLoadBalancers {
+    rules: Rules,
+    client: Client,
+    objects: Cache<RawObject<LoadBalancer>>,
+    services: Cache<Service>,
+    vms: GuestVms,
+    outage: Outage,
+    index: Index,
+    secondaries: Secondaries,
+    /// By Service UID: the phase of its object, and since when.
+    waiting: Mutex<HashMap<String, (Phase, Instant)>>,
+}
+
+impl HarvesterLoadBalancers {
+    /// `objects` and `services` are watch caches; `services` should be ready. While `objects` is not, no Service is
+    /// decided.
+    pub(crate) fn new(
+        rules: Rules,
+        client: Client,
+        objects: Cache<RawObject<LoadBalancer>>,
+        services: Cache<Service>,
+        vms: GuestVms,
+        outage: Outage,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self {
+            rules,
+            client,
+            objects,
+            services,
+            vms,
+            outage,
+            index: Index::default(),
+            secondaries: Secondaries::default(),
+            waiting: Mutex::default(),
+        });
+        let into = Arc::downgrade(&this);
+        this.objects.on_change(move |change| {
+            let Some(this) = into.upgrade() else { return };
+            let entry = this.objects.get(&change.key).map(|object| Entry::of(&object));
+            this.index.set(&change.key.name, entry);
+        });
+        let into = Arc::downgrade(&this);
+        this.services.on_change(move |change| {
+            let Some(this) = into.upgrade() else { return };
+            this.secondaries.update(&change.key, &this.services);
+        });
+        this
+    }
+
+    fn identity(&self) -> Identity {
+        let kubernetes = self.services.get(&ObjectKey::new("default", "kubernetes"));
+        Identity {
+            cluster: self.rules.cluster.clone(),
+            cluster_uid: kubernetes.and_then(|service| service.uid()),
+            management_network: self.rules.management_network.clone(),
+        }
+    }
+
+    /// The key of the Service's object, or the one that it will have.
+    fn key(&self, service: &Service) -> ObjectKey {
+        let live = LiveService { key: ObjectKey::of(service), uid: service.uid().unwrap_or_default() };
+        let name = self.index.by_uid(&live.uid).or_else(|| self.labelled(&live));
+        ObjectKey::new(&self.rules.namespace, name.unwrap_or_else(|| self.computed_name(&live)))
+    }
+
+    /// The object that belongs to a Service by its labels.
+    fn labelled(&self, live: &LiveService) -> Option<String> {
+        let names = self.index.by_service(&live.key);
+        if names.is_empty() {
+            return None;
+        }
+        let ours = self.identity();
+        let is_of_another = |name: &str| {
+            let others = self.services.list().into_iter().filter(|other| ObjectKey::of(&**other) != live.key);
+            others.into_iter().any(|other| {
+                let uid = other.uid().unwrap_or_default();
+                computed(&ours.cluster, &LiveService { key: ObjectKey::of(&*other), uid }) == name
+            })
+        };
+        let belongs = |name: &String| {
+            let object = self.objects.get(&ObjectKey::new(&self.rules.namespace, name));
+            object.is_some_and(|object| belongs(&object, live, &ours, is_of_another))
+        };
+        names.into_iter().find(belongs)
+    }
+
+    /// The name under this cluster's name; the one under `kubernetes` where there is such an object and no other.
+    fn computed_name(&self, live: &LiveService) -> String {
+        let name = computed(&self.rules.cluster, live);
+        let former = computed(&GuestCluster::default_name(), live);
+        let exists = |name: &str| self.objects.get(&ObjectKey::new(&self.rules.namespace, name)).is_some();
+        if !exists(&name) && exists(&former) { former } else { name }
+    }
+
+    /// Reads the caches, and decides.
+    fn see_and_decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
+        let key = self.key(service);
+        let object = self.objects.get(&key);
+        let malformed = || self.objects.malformed().into_iter().find(|(other, _)| *other == key);
+        let unreadable = if object.is_none() { malformed() } else { None };
+        let why =
+            unreadable.map(|(key, why)| format!("LoadBalancer {key} in Harvester cannot be read: {why}"));
+        let found = match (&object, &why) {
+            _ if !self.outage.load_balancers_were_listed() => Found::Unlisted,
+            (Some(object), _) => Found::Present(object),
+            (None, Some(why)) => Found::Unreadable(why),
+            (None, None) => Found::Absent,
+        };
+        let wanted =
+            asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none();
+        decide(&Seen {
+            identity: &self.identity(),
+            policy: self.rules.policy,
+            allowed: self.rules.allowed,
+            key: &key,
+            service,
+            config: &ServiceConfig::of(service),
+            wanted,
+            load_balancer: found,
+            backends: if wanted { self.vms.backends(nodes) } else { None },
+            load_balancers_out_of_reach: self.outage.of_load_balancers(),
+            vms_out_of_reach: self.outage.of_vms(),
+            secondaries: if wanted { Vec::new() } else { self.secondaries_in_use(service) },
+            waited: self.waited(service, object.as_deref()),
+        })
+    }
+
+    /// The Services that use the address of this one.
+    fn secondaries_in_use(&self, primary: &Service) -> Vec<ObjectKey> {
+        let uses = |key: &ObjectKey| {
+            let Some(service) = self.services.get(key) else { return false };
+            let own = self.index.by_uid(&service.uid().unwrap_or_default());
+            let own = own.and_then(|name| self.objects.get(&ObjectKey::new(&self.rules.namespace, name)));
+            uses_primary(&service, own.is_some_and(|object| !allocated(&object).is_empty()))
+        };
+        self.secondaries.of(&ObjectKey::of(primary)).into_iter().filter(uses).collect()
+    }
+
+    fn waited(&self, service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Duration {
+        let (uid, now) = (service.uid().unwrap_or_default(), Instant::now());
+        let mut waiting = self.waiting.lock().expect("no panic while counting");
+        match object.and_then(|object| phase(object)) {
+            None => {
+                waiting.remove(&uid);
+                Duration::ZERO
+            }
+            Some(phase) => {
+                let entry = waiting.entry(uid).or_insert((phase, now));
+                if entry.0 != phase {
+                    *entry = (phase, now);
+                }
+                now.duration_since(entry.1)
+            }
+        }
+    }
+
+    fn api(&self) -> Api<RawObject<LoadBalancer>> {
+        Api::namespaced(self.client.clone(), &self.rules.namespace)
+    }
+
+    async fn create(&self, json: Value) -> Result<(), Failure> {
+        let body = RawObject::from_json(json).expect("made from the type's own fields");
+        match self.api().create(&PostParams::default(), &body).await {
+            Ok(made) => {
+                self.objects.wrote(made);
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
+                Err(Failure::Outdated)
+            }
+            Err(error) => Err(refused("create", &ObjectKey::of(&body), &error)),
+        }
+    }
+
+    async fn update(&self, json: &Value) -> Result<(), Failure> {
+        let name = json["metadata"]["name"].as_str().unwrap_or_default();
+        let key = ObjectKey::new(&self.rules.namespace, name);
+        match replace::<LoadBalancer>(&self.client, json).await {
+            Ok(written) => {
+                let unchanged = written.metadata.resource_version.as_deref()
+                    == json["metadata"]["resourceVersion"].as_str();
+                self.objects.wrote(written);
+                if unchanged {
+                    let why = "admission there took the change back";
+                    return Err(Failure::Refused(format!("update LoadBalancer {key} in Harvester: {why}")));
+                }
+                Ok(())
+            }
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
+                Err(Failure::Outdated)
+            }
+            Err(error) => Err(refused("update", &key, &error)),
+        }
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        if let Some(uid) = self.objects.get(key).and_then(|object| object.uid()) {
+            self.objects.gone(key, &uid);
+        }
+    }
+}
+
+impl LoadBalancers for HarvesterLoadBalancers {
+    type Plan = Write;
+
+    fn class(&self) -> Option<&str> {
+        Some(names::LOAD_BALANCER_CLASS)
+    }
+
+    fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
+        self.see_and_decide(service, nodes)
+    }
+
+    async fn apply(&self, plan: Write) -> Result<(), Failure> {
+        match plan {
+            Write::Create(json) => self.create(json).await,
+            Write::Update(json) => self.update(&json).await,
+        }
+    }
+
+    async fn delete(&self, service: &Service) -> Result<(), Failure> {
+        let key = self.key(service);
+        match self.api().delete(&key.name, &DeleteParams::default()).await {
+            Ok(answer) => match answer.left().filter(|object| object.metadata.deletion_timestamp.is_some()) {
+                Some(leaving) => {
+                    self.objects.wrote(leaving);
+                }
+                None => self.forget(&key),
+            },
+            Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(&key),
+            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
+            Err(error) => return Err(refused("delete", &key, &error)),
+        }
+        self.waiting.lock().expect("no panic while counting").remove(&service.uid().unwrap_or_default());
+        Ok(())
+    }
+
+    /// A primary waits for its secondaries.
+    fn dependents(&self, service: &Service) -> Vec<ObjectKey> {
+        primary_of(service).into_iter().collect()
+    }
+
+    fn subscribe(&self, requeue: RequeueFn) {
+        let (woken, services) = (requeue.clone(), self.services.clone());
+        self.objects.on_change(move |change| {
+            for key in services_of(change) {
+                let primary = services.get(&key).and_then(|service| primary_of(&service));
+                woken(Requeue::One(key));
+                if let Some(primary) = primary {
+                    woken(Requeue::One(primary));
+                }
+            }
+        });
+        let woken = requeue.clone();
+        self.vms.on_change(Arc::new(move || woken(Requeue::All)));
+        let services = self.services.clone();
+        self.outage.on_change(move || {
+            for service in services.list() {
+                requeue(Requeue::One(ObjectKey::of(&*service)));
+            }
+        });
+    }
+}
+
+/// The Service that an object is for, by its labels, and the one that it was for before: when somebody takes the labels
+/// away, that Service puts them back.
+fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item = ObjectKey> + use<> {
+    let [new, old] = [&change.new, &change.old]
+        .map(|version| version.as_ref().and_then(|object| labelled_service(object)));
+    let former = old.filter(|old| new.as_ref() != Some(old));
+    new.into_iter().chain(former)
+}
+
+fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
+    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use harvester_api::labels;
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    fn object(service: Option<&str>) -> Arc<RawObject<LoadBalancer>> {
+        let labels =
+            service.map(|name| json!({labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: name}));
+        let metadata = json!({"name": "blue", "namespace": "team-a", "labels": labels});
+        Arc::new(RawObject::from_json(json!({"metadata": metadata, "spec": {}})).unwrap())
+    }
+
+    #[rstest]
+    #[case::made(None, Some(Some("web")), &["shop/web"])]
+    #[case::changed(Some(Some("web")), Some(Some("web")), &["shop/web"])]
+    #[case::gone(Some(Some("web")), None, &["shop/web"])]
+    #[case::labels_taken_away(Some(Some("web")), Some(None), &["shop/web"])]
+    #[case::labels_of_another(Some(Some("web")), Some(Some("api")), &["shop/api", "shop/web"])]
+    #[case::never_for_a_service(Some(None), Some(None), &[])]
+    fn a_change_requeues_the_services_that_it_is_about(
+        #[case] old: Option<Option<&str>>,
+        #[case] new: Option<Option<&str>>,
+        #[case] services: &[&str],
+    ) {
+        let key = ObjectKey::new("team-a", "blue");
+        let change = Change { key, old: old.map(object), new: new.map(object) };
+        assert_eq!(services_of(&change).map(|key| key.to_string()).collect::<Vec<_>>(), services);
+    }
+}

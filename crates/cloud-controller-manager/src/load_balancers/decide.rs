@@ -1,0 +1,365 @@
+//! The decision about the object of one Service. No clock, no cache, no client.
+
+mod events;
+mod handover;
+mod host_datapath;
+
+use std::time::Duration;
+
+use cloud_provider::{
+    Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, PendingEvent, Publish, Removal, View,
+};
+use controller_kit::{Explanation, ObjectKey, RawObject};
+use guest_vms::Backends;
+use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::object::{Announced, Datapath, Identity, Wanted};
+use crate::{
+    data_path::{Allowed, DataPath, Policy, choose},
+    service_config::ServiceConfig,
+};
+
+/// Harvester answers a new object within a fraction of a second; after this time the Service gets a failed sync.
+const ANSWER: Duration = Duration::from_secs(10);
+/// An address that was allocated for so long and is not announced will not be announced by itself.
+const ANNOUNCEMENT: Duration = Duration::from_secs(60);
+
+/// In the words of Kubernetes' own service controller.
+const NO_NODES: &str = "There are no available nodes for the load balancer";
+
+/// A Service, its object and its VMs, as the caches show them.
+#[derive(Clone, Debug)]
+pub(super) struct Seen<'a> {
+    pub(super) identity: &'a Identity,
+    pub(super) policy: Policy,
+    pub(super) allowed: Allowed,
+    /// The object, or the one that will be made.
+    pub(super) key: &'a ObjectKey,
+    pub(super) service: &'a Service,
+    pub(super) config: &'a ServiceConfig,
+    /// The Service asks for a load balancer, and is not being deleted.
+    pub(super) wanted: bool,
+    pub(super) load_balancer: Found<'a>,
+    /// `None` while the VMs are not known.
+    pub(super) backends: Option<Backends>,
+    /// Why LoadBalancer objects cannot be listed, for longer than a moment.
+    pub(super) load_balancers_out_of_reach: Option<String>,
+    /// As above, for VMs.
+    pub(super) vms_out_of_reach: Option<String>,
+    /// Services that use the address of this one, looked for when it gives the address up.
+    pub(super) secondaries: Vec<ObjectKey>,
+    /// How long the object has been in its [`Phase`].
+    pub(super) waited: Duration,
+}
+
+/// The object of the Service.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found<'a> {
+    /// The objects were never listed.
+    Unlisted,
+    Absent,
+    Present(&'a RawObject<LoadBalancer>),
+    Unreadable(&'a str),
+}
+
+impl<'a> Found<'a> {
+    fn object(self) -> Option<&'a RawObject<LoadBalancer>> {
+        match self {
+            Self::Present(object) => Some(object),
+            Self::Unlisted | Self::Absent | Self::Unreadable(_) => None,
+        }
+    }
+}
+
+/// A write of a LoadBalancer object: its whole JSON.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Write {
+    Create(Value),
+    /// Made from the version that was read.
+    Update(Value),
+}
+
+/// The next thing that happens to an object that is not finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Allocation,
+    Announcement,
+}
+
+/// The phase of an object that waits for Harvester.
+pub(super) fn phase(object: &LoadBalancer) -> Option<Phase> {
+    match DataPath::recorded(&object.spec) {
+        _ if allocated(object).is_empty() => Some(Phase::Allocation),
+        DataPath::Host if announced(object).is_none() => Some(Phase::Announcement),
+        _ => None,
+    }
+}
+
+pub(super) fn decide(seen: &Seen<'_>) -> Decision<Write> {
+    if matches!(seen.load_balancer, Found::Unlisted) {
+        let load_balancer = LoadBalancerState::Unknown(seen.load_balancers_out_of_reach.clone());
+        return Decision { view: View { load_balancer, ..View::default() }, ..Decision::default() };
+    }
+    if seen.wanted { serve(seen) } else { clean_up(seen) }
+}
+
+/// For a Service that asks for a load balancer.
+fn serve(seen: &Seen<'_>) -> Decision<Write> {
+    let Seen { identity, service, config, key, .. } = *seen;
+    let object = seen.load_balancer.object();
+    let choice = choose(seen.policy, seen.allowed, config, recorded(seen));
+    let (path, mut events) = (choice.path, choice.events);
+    let mut faults = config.faults.clone();
+    faults.extend(choice.refusal);
+    // the address belongs to another object, or may at any time: two would announce it
+    let taken_back = is_taken_back(object);
+    let datapath = match path {
+        DataPath::Guest if taken_back => Some(Datapath::Guest(Announced::Withdrawn)),
+        DataPath::Guest => Some(Datapath::Guest(handover::announced(service, object))),
+        DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
+    };
+    let wanted = datapath.map(|datapath| Wanted { identity, service, config, datapath });
+    let later = events::later(config, path, object.is_some());
+    let forbidden = !faults.is_empty() && object.is_none();
+    if forbidden {
+        // an Event about a load balancer that does not exist is no news
+        events.retain(|event| event.event_type == controller_kit::EventType::Warning);
+    } else {
+        let not_supported = |sentence: &String| PendingEvent::warning("NotSupported", sentence.clone());
+        events.extend(later.as_ref().map(not_supported));
+        events.extend(around(seen, path));
+    }
+    events.extend(events::keys(config));
+    if let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none()) {
+        events.extend(events::fixed(object, config, path));
+        events.extend(not_announced(seen, object, path));
+    }
+    let plan = match (seen.load_balancer, &wanted) {
+        (Found::Absent, Some(wanted)) if !forbidden => {
+            Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
+        }
+        (Found::Present(object), Some(wanted)) if object.metadata.deletion_timestamp.is_none() => {
+            object.edited(|json| wanted.apply(json)).map(Write::Update)
+        }
+        _ => None,
+    };
+    let mut view = View { load_balancer: state(seen, path), ..View::default() };
+    match object {
+        Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
+        // it is not made before the VMs are known, and then the sentence says what hinders
+        None if wanted.is_none() && faults.is_empty() => view.waiting.clone_from(&seen.vms_out_of_reach),
+        None => {}
+    }
+    match path {
+        DataPath::Guest => {
+            let lost = handover::given(service, object).filter(|_| taken_back);
+            events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));
+            (view.annotations, view.publish) = handover::decide(service, object, lost);
+        }
+        DataPath::Host => {
+            let word = DataPath::Host.word().to_owned();
+            view.annotations = Annotations::from([
+                (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),
+                (annotations::RECORDED_DATA_PATH.to_owned(), Some(word)),
+            ]);
+            view.removal = Removal::Foreground;
+            view.publish = match object.and_then(|object| announced(object)) {
+                _ if taken_back => Publish::Withdrawn,
+                Some(address) => Publish::Addresses(vec![IngressAddress::parse(address)]),
+                None => Publish::Unchanged,
+            };
+        }
+    }
+    let more = later.as_deref().filter(|_| forbidden);
+    events.extend(refusal(service, &faults, more, object.is_some()));
+    Decision { view, plan, events }
+}
+
+/// For a Service that gives its load balancer up.
+fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
+    let (service, object) = (seen.service, seen.load_balancer.object());
+    let path = recorded(seen).unwrap_or(DataPath::Guest);
+    let mut ours = vec![annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
+    let mut view = View { load_balancer: state(seen, path), ..View::default() };
+    let mut events = Vec::new();
+    match path {
+        DataPath::Guest => events.extend(events::still_announced(service, object)),
+        DataPath::Host => {
+            ours.extend([annotations::KUBE_VIP_IGNORE, annotations::RECORDED_DATA_PATH]);
+            view.removal = Removal::Foreground;
+            view.publish = if is_taken_back(object) { Publish::Withdrawn } else { Publish::Unchanged };
+        }
+    }
+    if !seen.secondaries.is_empty() {
+        view.removal = Removal::Blocked(events::in_use(seen.key, &seen.secondaries));
+    }
+    view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
+    Decision { view, plan: None, events }
+}
+
+fn state(seen: &Seen<'_>, path: DataPath) -> LoadBalancerState {
+    match seen.load_balancer {
+        Found::Unlisted => LoadBalancerState::Unknown(seen.load_balancers_out_of_reach.clone()),
+        Found::Absent => LoadBalancerState::Absent,
+        Found::Unreadable(why) => LoadBalancerState::Unreadable(why.to_owned()),
+        Found::Present(object) if object.metadata.deletion_timestamp.is_some() => LoadBalancerState::Deleting,
+        Found::Present(object) => {
+            LoadBalancerState::Present { addresses: addresses(object, seen.service, path) }
+        }
+    }
+}
+
+fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
+    object.is_some_and(|object| allocated(object).is_empty() && not_ready(object).is_some())
+}
+
+/// The datapath that is settled: by the object; without one, by the annotations that we leave on a Service that has our
+/// finalizer. They tell how to clean up, and on which datapath an object comes back that somebody deleted in Harvester.
+/// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
+fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
+    if let Some(object) = seen.load_balancer.object() {
+        return Some(DataPath::recorded(&object.spec));
+    }
+    let is_set = |key: &str, value: Option<&str>| {
+        let text = seen.service.annotations().get(key).map(String::as_str).unwrap_or_default();
+        value.map_or(!text.is_empty(), |value| text == value)
+    };
+    let annotated = if !seen.service.finalizers().iter().any(|name| name == FINALIZER) {
+        None
+    } else if is_set(annotations::RECORDED_DATA_PATH, Some(DataPath::Host.word())) {
+        Some(DataPath::Host)
+    } else if is_set(annotations::KUBE_VIP_LOADBALANCER_IPS, None)
+        // the Go program leaves only the first of the two
+        || is_set(annotations::ALLOCATED_ADDRESS, None)
+    {
+        Some(DataPath::Guest)
+    } else {
+        None
+    };
+    annotated.filter(|path| !seen.wanted || seen.allowed.admits(*path))
+}
+
+/// Events about the cluster around a Service that is served.
+fn around(seen: &Seen<'_>, path: DataPath) -> Vec<PendingEvent> {
+    let mut events = Vec::new();
+    let nobody = |backends: &Backends| backends.eligible.is_empty() && backends.nodes_without_vm.is_empty();
+    // on the host datapath it is a fault
+    if path == DataPath::Guest && seen.backends.as_ref().is_some_and(nobody) {
+        events.push(PendingEvent::warning("UnAvailableLoadBalancer", NO_NODES));
+    }
+    // once for each Service, and not again after every restart (user-docs.md 17 e)
+    let is_new = !seen.service.finalizers().iter().any(|name| name == FINALIZER);
+    let cluster = &seen.identity.cluster;
+    if is_new && cluster.is_anonymous() {
+        let sentence = format!(
+            "this guest cluster has no name of its own (--cluster-name is {:?}), so Harvester cannot tell its load \
+             balancers from those of other nameless clusters: set global.cattle.clusterName in the chart",
+            cluster.name()
+        );
+        events.push(PendingEvent::warning("ClusterNameNotSet", sentence));
+    }
+    events
+}
+
+fn not_announced(seen: &Seen<'_>, object: &LoadBalancer, path: DataPath) -> Option<PendingEvent> {
+    let late =
+        path == DataPath::Host && phase(object) == Some(Phase::Announcement) && seen.waited >= ANNOUNCEMENT;
+    let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
+        balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
+        has it announced in the guest";
+    late.then(|| PendingEvent::warning("HostNotAnnouncing", sentence))
+}
+
+/// One Event with all faults, and with `more`.
+fn refusal(
+    service: &Service,
+    faults: &[Explanation],
+    more: Option<&str>,
+    exists: bool,
+) -> Option<PendingEvent> {
+    let first = faults.first()?;
+    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(more).collect();
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let what = if exists { "the load balancer stays as it is" } else { "no load balancer" };
+    let message = format!("{what} for service {namespace}/{name}: {}", sentences.join("; "));
+    Some(PendingEvent::warning(first.reason, message))
+}
+
+/// Why there is no address, and when to decide again.
+fn waiting(seen: &Seen<'_>, object: &LoadBalancer, path: DataPath) -> (Option<String>, Option<Duration>) {
+    let Some(phase) = phase(object) else { return (None, None) };
+    let limit = match phase {
+        Phase::Allocation => ANSWER,
+        Phase::Announcement => ANNOUNCEMENT,
+    };
+    let again = limit.checked_sub(seen.waited).filter(|rest| !rest.is_zero());
+    // an answer of Harvester would not arrive
+    if let Some(why) = &seen.load_balancers_out_of_reach {
+        return (Some(why.clone()), again);
+    }
+    if phase == Phase::Announcement {
+        return (None, again);
+    }
+    let hint = match path {
+        DataPath::Host => {
+            " (annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service may have another pool)"
+        }
+        DataPath::Guest => "",
+    };
+    match not_ready(object).map(|ready| ready.message.as_str()).filter(|message| !message.is_empty()) {
+        Some(message) => (Some(format!("{message}{hint}")), None),
+        None if again.is_none() => {
+            let sentence = format!(
+                "Harvester has not answered for {} s: is its load balancer running?",
+                limit.as_secs()
+            );
+            (Some(sentence), None)
+        }
+        None => (None, again),
+    }
+}
+
+/// The addresses by which the Service can be reached, as far as we know.
+fn addresses(object: &LoadBalancer, service: &Service, path: DataPath) -> Vec<IngressAddress> {
+    let parse = |texts: Vec<&str>| texts.into_iter().map(IngressAddress::parse).collect();
+    match path {
+        DataPath::Host => parse(announced(object).into_iter().collect()),
+        DataPath::Guest if is_leased(object) => parse(ingress(service)),
+        DataPath::Guest => parse(allocated(object)),
+    }
+}
+
+/// The load balancer controller's answer, if that is no.
+fn not_ready(object: &LoadBalancer) -> Option<&Condition> {
+    let conditions = object.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    condition::ready(conditions).filter(|ready| ready.status == ConditionStatus::False)
+}
+
+/// The addresses that Harvester allocated, IPv4 first; [`DHCP_ADDRESS`] where kube-vip gets one by DHCP.
+pub(super) fn allocated(object: &LoadBalancer) -> Vec<&str> {
+    let status = object.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    status.map(|address| address.ip.as_str()).into_iter().filter(|ip| !ip.is_empty()).collect()
+}
+
+fn is_leased(object: &LoadBalancer) -> bool {
+    allocated(object) == [DHCP_ADDRESS]
+}
+
+/// `status.address`, once that is a real address.
+fn announced(object: &LoadBalancer) -> Option<&str> {
+    let address = object.status.as_ref().map(|status| status.address.as_str()).unwrap_or_default();
+    (!address.is_empty() && address != DHCP_ADDRESS).then_some(address)
+}
+
+/// The addresses in the Service's status; on the guest datapath kube-vip writes them.
+fn ingress(service: &Service) -> Vec<&str> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
+    entries.iter().filter_map(|entry| entry.ip.as_deref()).filter(|ip| !ip.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Events for the owner of a Service about matters that refuse nothing.
+
+use cloud_provider::PendingEvent;
+use controller_kit::{ObjectKey, RawObject};
+use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+use super::{handover::given, ingress};
+use crate::{
+    data_path::DataPath,
+    service_config::{IP_FAMILIES, REFUSED, ServiceConfig},
+};
+
+/// An Event names at most so many Services.
+const NAMED: usize = 20;
+
+/// One sentence about the keys of later versions that refuse nothing. `exists`: there is an object, so the address in
+/// kube-vip's annotation is ours, also when somebody took our finalizer off.
+pub(super) fn later(config: &ServiceConfig, path: DataPath, exists: bool) -> Option<String> {
+    let told_elsewhere = |key: &&str| {
+        let by_the_host_datapath = match *key {
+            annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,
+            IP_FAMILIES => config.only_ipv6,
+            _ => false,
+        };
+        REFUSED.contains(key)
+            || (path == DataPath::Host && by_the_host_datapath)
+            || (exists && *key == annotations::KUBE_VIP_LOADBALANCER_IPS)
+    };
+    let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
+    let explained = [
+        (annotations::SERVICE_NETWORK, "the network chooses the pool, but no interface of the nodes"),
+        (annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives"),
+        (IP_FAMILIES, "the address is IPv4"),
+    ];
+    let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
+    let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
+    (!keys.is_empty()).then(|| format!("this version does not act on {}{explained}", keys.join(", ")))
+}
+
+/// The address went. Nobody can make a running kube-vip let go of it.
+pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
+    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    let still = announcer.map(|node| {
+        format!("; kube-vip on node {node} may go on announcing it until it is started again, whoever has it by then")
+    });
+    PendingEvent::warning(
+        "AddressTakenBack",
+        format!("Harvester took {lost} back from this Service{}", still.unwrap_or_default()),
+    )
+}
+
+/// The controller leaves the Service, and kube-vip goes on announcing its address: kube-vip up to 1.2.3 passes over every
+/// event of a Service of another type, or with `ignore`, its deletion included.
+pub(super) fn still_announced(
+    service: &Service,
+    object: Option<&RawObject<LoadBalancer>>,
+) -> Option<PendingEvent> {
+    let text = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
+    let spec_type = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()).unwrap_or_default();
+    let passed_over = spec_type != "LoadBalancer" || text(annotations::KUBE_VIP_IGNORE) == "true";
+    let address = given(service, object)?;
+    let node = text(annotations::KUBE_VIP_VIP_HOST);
+    if !passed_over
+        || node.is_empty() && !ingress(service).iter().any(|ip| address.split(',').any(|it| it == *ip))
+    {
+        return None;
+    }
+    let place = if node.is_empty() { String::new() } else { format!(" on node {node}") };
+    let address = if address == DHCP_ADDRESS { "the address of its DHCP lease" } else { &address };
+    Some(PendingEvent::warning(
+        "VipStillAnnounced",
+        format!(
+            "kube-vip{place} does not let go of {address} by itself, and another Service may get it: restart kube-vip there"
+        ),
+    ))
+}
+
+/// Why the object of a primary stays: in the words of the Go program (contract 13).
+pub(super) fn in_use(object: &ObjectKey, secondaries: &[ObjectKey]) -> String {
+    let mut names: Vec<_> = secondaries.iter().take(NAMED).map(ToString::to_string).collect();
+    if let Some(more) = secondaries.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        names.push(format!("{more} more"));
+    }
+    format!(
+        "could not delete load balancer {}, it is still used by other services: {}; delete them first, or remove their \
+         annotation and label {}",
+        object.name,
+        names.join(", "),
+        annotations::PRIMARY_SERVICE
+    )
+}
+
+/// Keys without effect that no later version has, an Event for each kind of mistake.
+pub(super) fn keys(config: &ServiceConfig) -> Vec<PendingEvent> {
+    let mut events = Vec::new();
+    if !config.misplaced.is_empty() {
+        let sentence = format!(
+            "no effect on a Service, only on objects in Harvester, have {}: use cloudprovider.harvesterhci.io/…",
+            config.misplaced.join(", ")
+        );
+        events.push(PendingEvent::warning("AnnotationHasNoEffect", sentence));
+    }
+    if !config.unknown.is_empty() {
+        let sentence = format!("unknown here: {}; is it misspelt?", config.unknown.join(", "));
+        events.push(PendingEvent::warning("UnknownAnnotation", sentence));
+    }
+    if !config.without_port.is_empty() {
+        let sentence = format!(
+            "there is no health check: without annotation {} nothing is done with {}",
+            annotations::HEALTH_CHECK_PORT,
+            config.without_port.join(", ")
+        );
+        events.push(PendingEvent::warning("HealthCheckWithoutPort", sentence));
+    }
+    events
+}
+
+/// Settings that were decided when the object was made, and have changed since.
+pub(super) fn fixed(object: &LoadBalancer, config: &ServiceConfig, path: DataPath) -> Vec<PendingEvent> {
+    let mut events = Vec::new();
+    if config.ipam.is_some_and(|ipam| ipam != object.spec.ipam()) {
+        let sentence = format!(
+            "annotation {} cannot be changed, the Service keeps its address: create it anew",
+            annotations::IPAM
+        );
+        events.push(PendingEvent::warning("IPAMFixed", sentence));
+    }
+    let request = object.annotations().get(annotations::LB_NETWORK_REQUEST);
+    if path == DataPath::Guest && request.is_some_and(|request| *request != config.network) {
+        let sentence = format!(
+            "annotation {} cannot be changed, the Service stays on network {:?}: create it anew",
+            annotations::SERVICE_NETWORK,
+            request.map(String::as_str).unwrap_or_default()
+        );
+        events.push(PendingEvent::warning("NetworkFixed", sentence));
+    }
+    events
+}

@@ -1,0 +1,107 @@
+//! The host datapath: the conditions that a Service and the cluster must meet, and the fields of the object that carry
+//! the traffic.
+
+use cloud_provider::PendingEvent;
+use controller_kit::Explanation;
+use harvester_api::annotations;
+use kube::ResourceExt;
+
+use super::{NO_NODES, Seen};
+use crate::{
+    load_balancers::{
+        object::{Datapath, listeners},
+        selector::select,
+    },
+    service_config::{SOURCE_RANGES, health_check, ports},
+};
+
+/// A Service with more ports would take too many of Harvester's node ports, and one object would cost everybody time.
+const LISTENERS_MAX: usize = 100;
+
+/// The fields of the object, unless a fault forbids it or the VMs are not known. Adds faults and Events.
+pub(super) fn datapath(
+    seen: &Seen<'_>,
+    exists: bool,
+    faults: &mut Vec<Explanation>,
+    events: &mut Vec<PendingEvent>,
+) -> Option<Datapath> {
+    let Seen { identity, service, config, backends, .. } = seen;
+    let spec = service.spec.as_ref();
+    if config.source_ranges {
+        let sentence = format!(
+            "{SOURCE_RANGES} is not supported by this version on the data path host: remove it, or use data-path: guest"
+        );
+        faults.push(Explanation::new("NotSupported", sentence));
+    }
+    let own = faults.len();
+    if ports(service).len() > LISTENERS_MAX {
+        let sentence = format!(
+            "{} ports are more than the {LISTENERS_MAX} that the data path host carries: use several Services, or data-path: guest",
+            ports(service).len()
+        );
+        faults.push(Explanation::new("TooManyPorts", sentence));
+        return None;
+    }
+    let listeners = listeners(service).map_err(|found| faults.extend(found)).ok();
+    let check = health_check(service).map_err(|found| faults.extend(found)).ok();
+    if !config.network.is_empty() {
+        let sentence = format!(
+            "annotation {} is not for the data path host, which speaks on the management network: remove it, or use data-path: guest",
+            annotations::SERVICE_NETWORK
+        );
+        faults.push(Explanation::new("NetworkNotSupported", sentence));
+    }
+    if config.only_ipv6 {
+        faults.push(Explanation::new("IPFamilyNotSupported", "the data path host has IPv4 addresses only"));
+    }
+    if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local") {
+        if matches!(check, Some(None)) {
+            let sentence = format!(
+                "externalTrafficPolicy Local needs a health check on the data path host: set annotation {}",
+                annotations::HEALTH_CHECK_PORT
+            );
+            faults.push(Explanation::new("HealthCheckNeeded", sentence));
+        } else {
+            let sentence =
+                "externalTrafficPolicy Local does not preserve the client's address on the data path host";
+            events.push(PendingEvent::normal("ClientAddressNotPreserved", sentence));
+        }
+    }
+    let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
+    let shown = has(annotations::KUBE_VIP_VIP_HOST);
+    if exists && shown {
+        let sentence = "kube-vip in the guest announces this address too and does not let go of it: restart kube-vip, or \
+            create the Service anew";
+        events.push(PendingEvent::warning("VipAnnouncedTwice", sentence));
+    } else if !exists && (shown || has(annotations::KUBE_VIP_LOADBALANCER_IPS)) {
+        let sentence = "kube-vip in the guest has announced this Service and would announce its address a second time: \
+            create the Service anew for the data path host";
+        faults.push(Explanation::new("AnnouncedInGuest", sentence));
+    }
+
+    let backends = backends.as_ref()?;
+    if !backends.nodes_without_vm.is_empty() {
+        let sentence =
+            format!("no VM is known for nodes {}: they get no traffic", backends.nodes_without_vm.join(", "));
+        events.push(PendingEvent::warning("NodeWithoutVM", sentence));
+    }
+    if backends.eligible.is_empty() {
+        if exists {
+            events.push(PendingEvent::warning("UnAvailableLoadBalancer", NO_NODES));
+        } else {
+            faults.push(Explanation::new("UnAvailableLoadBalancer", NO_NODES));
+        }
+        return None;
+    }
+    let selector = select(&identity.cluster, &backends.eligible, &backends.all).map_err(|vms| {
+        let sentence = format!(
+            "VMs {} have neither label guestcluster.harvesterhci.io/name={} nor harvesterhci.io/vmName: label them and their templates in Harvester",
+            vms.join(", "),
+            identity.cluster.name()
+        );
+        faults.push(Explanation::new("NodesNotSelectable", sentence));
+    });
+    let datapath = Datapath::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
+    // an object that exists follows every change that is no fault; a new one is made only without fault
+    (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
+}

@@ -1,0 +1,113 @@
+//! The Services that share the address of another one.
+//!
+//! The Go program gives a secondary the address of its primary, and says so in a label. This program makes no secondary
+//! yet, and it keeps the object of a primary while one is there (contract 12.5).
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Mutex, MutexGuard},
+};
+
+use controller_kit::{Cache, ObjectKey};
+use k8s_openapi::api::core::v1::Service;
+
+use crate::service_config::{labelled_primary, primary};
+
+/// Secondaries by their primary.
+#[derive(Debug, Default)]
+pub(super) struct Secondaries(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    primary_of: HashMap<ObjectKey, ObjectKey>,
+    secondaries_of: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
+}
+
+impl Secondaries {
+    /// Looks at the newest version of a Service.
+    pub(super) fn update(&self, key: &ObjectKey, services: &Cache<Service>) {
+        let primary = services.get(key).and_then(|service| primary_of(&service)).filter(|it| it != key);
+        let mut state = self.state();
+        if let Some(old) = state.primary_of.remove(key)
+            && let Some(all) = state.secondaries_of.get_mut(&old)
+        {
+            all.remove(key);
+            if all.is_empty() {
+                state.secondaries_of.remove(&old);
+            }
+        }
+        if let Some(primary) = primary {
+            state.secondaries_of.entry(primary.clone()).or_default().insert(key.clone());
+            state.primary_of.insert(key.clone(), primary);
+        }
+    }
+
+    pub(super) fn of(&self, primary: &ObjectKey) -> Vec<ObjectKey> {
+        self.state().secondaries_of.get(primary).into_iter().flatten().cloned().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic while indexing")
+    }
+}
+
+/// The Service that `service` names as its primary. The annotation is the user's wish, the label is what the Go program
+/// made of it. A Service of another type has no address to share.
+pub(super) fn primary_of(service: &Service) -> Option<ObjectKey> {
+    let spec = service.spec.as_ref()?;
+    (spec.type_.as_deref() == Some("LoadBalancer"))
+        .then(|| primary(service).or_else(|| labelled_primary(service)))?
+}
+
+/// Whether a Service that is named as a secondary uses its primary's address. The Go program leaves the label on a
+/// Service whose annotation is gone; such a one uses it until it has an address of its own.
+pub(super) fn uses_primary(service: &Service, has_own_address: bool) -> bool {
+    primary(service).is_some() || !has_own_address
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const KEY: &str = "cloudprovider.harvesterhci.io/primary-service";
+
+    fn service(spec_type: &str, annotation: Option<&str>, label: Option<&str>) -> Service {
+        let map = |value: Option<&str>| value.map_or(Value::Null, |value| json!({KEY: value}));
+        let metadata = json!({"namespace": "shop", "name": "api", "resourceVersion": "1", "uid": "2",
+            "annotations": map(annotation), "labels": map(label)});
+        serde_json::from_value(json!({"metadata": metadata, "spec": {"type": spec_type}})).unwrap()
+    }
+
+    #[rstest]
+    #[case::by_annotation(service("LoadBalancer", Some("shop/web"), None), true, true)]
+    #[case::by_label(service("LoadBalancer", None, Some("shop.web")), true, false)]
+    #[case::by_both(service("LoadBalancer", Some("shop/web"), Some("shop.web")), true, true)]
+    // pitfalls-ccm.md L15: in Go the label stays, and the primary can never be deleted
+    #[case::of_another_type(service("ClusterIP", Some("shop/web"), Some("shop.web")), false, false)]
+    #[case::primary_again(service("LoadBalancer", None, Some("")), false, false)]
+    #[case::by_nothing(service("LoadBalancer", None, None), false, false)]
+    fn a_secondary_uses_its_primary(
+        #[case] service: Service,
+        #[case] before: bool,
+        #[case] with_own_address: bool,
+    ) {
+        let uses = |own| primary_of(&service).is_some() && uses_primary(&service, own);
+        assert_eq!((uses(false), uses(true)), (before, with_own_address));
+    }
+
+    #[test]
+    fn secondaries_are_found_by_their_primary_until_they_go() {
+        let (services, secondaries) = (Cache::empty(), Secondaries::default());
+        let (web, api) = (ObjectKey::new("shop", "web"), ObjectKey::new("shop", "api"));
+        services.wrote(service("LoadBalancer", None, Some("shop.web")));
+        secondaries.update(&api, &services);
+        assert_eq!(secondaries.of(&web), std::slice::from_ref(&api));
+        services.gone(&api, "2");
+        secondaries.update(&api, &services);
+        assert_eq!(secondaries.of(&web), []);
+        assert!(secondaries.state().secondaries_of.is_empty());
+    }
+}

@@ -1,0 +1,163 @@
+//! VMs that are read by the names of Nodes, while they cannot be listed: a role may grant `get` and not `list`, and the
+//! Go program needed no more.
+//!
+//! A VM that is read this way has no watch, so this has a period ([`READ_AGAIN`]).
+
+use std::{collections::HashSet, sync::Mutex, time::Duration};
+
+use controller_kit::{Action, Cache, ObjectKey, Queue, Watched};
+use harvester_api::names::PROVIDER_ID_PREFIX;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, ResourceExt, core::NamespaceResourceScope};
+use program::TaskGroup;
+
+use crate::GuestVms;
+
+/// Until the list works, the VM of each Node is read again after this time.
+const READ_AGAIN: Duration = Duration::from_secs(30);
+
+/// The Nodes whose VM was read by name.
+#[derive(Debug, Default)]
+pub(crate) struct NamesRead(Mutex<HashSet<String>>);
+
+impl NamesRead {
+    pub(crate) fn contains(&self, node: &str) -> bool {
+        self.0.lock().expect("no panic while remembering").contains(node)
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        !self.0.lock().expect("no panic while remembering").is_empty()
+    }
+
+    /// Answers whether that is new.
+    fn add(&self, node: &str) -> bool {
+        self.0.lock().expect("no panic while remembering").insert(node.to_owned())
+    }
+
+    fn remove(&self, node: &str) {
+        self.0.lock().expect("no panic while remembering").remove(node);
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct NamedReads {
+    client: Client,
+    vms: GuestVms,
+    nodes: Cache<Node>,
+}
+
+impl NamedReads {
+    pub(crate) fn start(tasks: &TaskGroup, client: &Client, vms: &GuestVms, nodes: &Cache<Node>) {
+        let reads = Self { client: client.clone(), vms: vms.clone(), nodes: nodes.clone() };
+        let queue: Queue<ObjectKey> = Queue::new();
+        let worker = reads.clone();
+        queue.run(tasks, 1, move |key| {
+            let reads = worker.clone();
+            async move { Ok::<_, kube::Error>(reads.read(&key).await) }
+        });
+        for (_, mut errors) in vms.watch_errors() {
+            let (queue, nodes) = (queue.clone(), nodes.clone());
+            tasks.spawn_until_stop(async move {
+                while errors.changed().await.is_ok() {
+                    if errors.borrow_and_update().is_some() {
+                        for node in nodes.list() {
+                            queue.add(ObjectKey::of(&*node));
+                        }
+                    }
+                }
+            });
+        }
+        nodes.on_change(move |change| match (&change.old, &change.new) {
+            (None, Some(_)) if reads.is_needed() => queue.add(change.key.clone()),
+            (_, None) => reads.vms.names_read().remove(&change.key.name),
+            _ => {}
+        });
+    }
+
+    fn is_needed(&self) -> bool {
+        let shared = self.vms.shared();
+        shared.vms.trouble().is_some() || shared.vmis.trouble().is_some()
+    }
+
+    async fn read(&self, key: &ObjectKey) -> Action {
+        let Some(node) = self.nodes.get(key).filter(|_| self.is_needed()) else {
+            self.vms.names_read().remove(&key.name);
+            return Action::AwaitChange;
+        };
+        let name = vm_name(&node);
+        let shared = self.vms.shared();
+        let vm = refresh(&self.client, &shared.namespace, &name, &shared.vms).await;
+        let vmi = refresh(&self.client, &shared.namespace, &name, &shared.vmis).await;
+        match vm.and(vmi) {
+            Ok(()) => {
+                if self.vms.names_read().add(&key.name) {
+                    tracing::info!(
+                        node = key.name,
+                        vm = name,
+                        "VMs cannot be listed; this one was read by name"
+                    );
+                    self.vms.notify();
+                }
+            }
+            Err(error) => {
+                tracing::debug!(
+                    error = &error as &dyn std::error::Error,
+                    vm = name,
+                    "a VM cannot be read by name"
+                );
+            }
+        }
+        Action::RequeueAfter(READ_AGAIN)
+    }
+}
+
+/// The name that a Node's VM has if names tell: some tools write it into the provider ID, where the UID belongs.
+fn vm_name(node: &Node) -> String {
+    let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+    let id = provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !is_uid(id) && !id.is_empty());
+    id.map_or_else(|| node.name_any(), str::to_owned)
+}
+
+fn is_uid(text: &str) -> bool {
+    let groups: Vec<_> = text.split('-').map(str::len).collect();
+    groups == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
+/// Reads one object into its cache; one that is not there leaves it.
+async fn refresh<K>(client: &Client, namespace: &str, name: &str, cache: &Cache<K>) -> kube::Result<()>
+where
+    K: Watched + kube::Resource<Scope = NamespaceResourceScope>,
+{
+    let found = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await?;
+    let key = ObjectKey::new(namespace, name);
+    match found {
+        Some(object) => drop(cache.wrote(object)),
+        None => {
+            if let Some(uid) = cache.get(&key).and_then(|object| object.uid()) {
+                cache.gone(&key, &uid);
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::new("", "worker-1")]
+    #[case::initialised("harvester://d4b50d98-39ec-4d88-8098-36579de5db4a", "worker-1")]
+    #[case::named("harvester://vm-7", "vm-7")]
+    #[case::elsewhere("aws://i-123", "worker-1")]
+    fn a_vm_is_read_by_the_name_that_its_node_has_or_gives(
+        #[case] provider_id: &str,
+        #[case] expected: &str,
+    ) {
+        let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": provider_id}});
+        assert_eq!(vm_name(&serde_json::from_value(node).unwrap()), expected);
+    }
+}

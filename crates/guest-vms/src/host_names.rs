@@ -1,0 +1,192 @@
+//! Host names, from the guest agents.
+//!
+//! A guest agent is asked when it is connected and no Node is known to be its VM; then once for the VM's life, unless
+//! the agent goes away and comes back. The Go program asked at every change of every VM of the namespace
+//! (pitfalls-ccm.md V1).
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use controller_kit::{Action, Cache, ObjectKey, Queue};
+use harvester_api::VirtualMachineInstance;
+use http::Request;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Client, ResourceExt};
+use program::{
+    TaskGroup,
+    capabilities::{Capabilities, Right},
+};
+use serde::Deserialize;
+
+use crate::GuestVms;
+
+/// An agent that answers without a host name is asked again after this time: a host name has no watch.
+const ASK_AGAIN: Duration = Duration::from_secs(30);
+
+pub(crate) struct HostNames {
+    client: Client,
+    vms: GuestVms,
+    nodes: Cache<Node>,
+    capabilities: Capabilities,
+    right: Right,
+    /// UID of the VMI that answered, by name.
+    answered: Mutex<HashMap<ObjectKey, String>>,
+}
+
+#[derive(Deserialize)]
+struct GuestOsInfo {
+    #[serde(default)]
+    hostname: String,
+}
+
+/// What is known when a VM may be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    has_agent: bool,
+    /// This VMI has answered.
+    answered: bool,
+    /// The role grants the question.
+    allowed: bool,
+    /// The VM may be of this cluster, and it is the VM of no known Node.
+    useful: bool,
+}
+
+/// Whether to ask. A refused right needs no period: a grant requeues every VM.
+fn decide(seen: Seen) -> bool {
+    let Seen { has_agent, answered, allowed, useful } = seen;
+    has_agent && !answered && allowed && useful
+}
+
+/// The right to ask the VMs of `namespace` for their host names; the existing role grants it since Harvester 1.3.
+pub fn right(namespace: &str) -> Right {
+    Right::new("get", "subresources.kubevirt.io", "virtualmachineinstances")
+        .on("guestosinfo")
+        .within(namespace)
+}
+
+impl HostNames {
+    pub(crate) fn start(
+        tasks: &TaskGroup,
+        client: &Client,
+        vms: &GuestVms,
+        nodes: &Cache<Node>,
+        capabilities: &Capabilities,
+    ) {
+        let names = Arc::new(Self {
+            client: client.clone(),
+            vms: vms.clone(),
+            nodes: nodes.clone(),
+            capabilities: capabilities.clone(),
+            right: right(&vms.shared().namespace),
+            answered: Mutex::default(),
+        });
+        let queue: Queue<ObjectKey> = Queue::new();
+        let worker = names.clone();
+        queue.run(tasks, 2, move |key| {
+            let names = worker.clone();
+            async move { names.ask(key).await }
+        });
+        let everybody = {
+            let (queue, vmis) = (queue.clone(), vms.shared().vmis.clone());
+            move || {
+                for vmi in vmis.list() {
+                    queue.add(ObjectKey::of(&*vmi));
+                }
+            }
+        };
+        capabilities.on_change(everybody.clone());
+        vms.shared().vmis.on_change(move |change| {
+            let is_connected = change.new.as_ref().is_some_and(|vmi| has_agent(vmi));
+            if !is_connected {
+                names.answered.lock().expect("no panic while remembering").remove(&change.key);
+            } else if !change.old.as_ref().is_some_and(|vmi| has_agent(vmi)) {
+                queue.add(change.key.clone());
+            }
+        });
+        nodes.on_change(move |change| {
+            if change.old.is_none() {
+                everybody();
+            }
+        });
+    }
+
+    async fn ask(&self, key: ObjectKey) -> Result<Action, kube::Error> {
+        // the VMs of the Nodes are known only when the lists are complete
+        self.nodes.ready().await;
+        self.vms.ready().await;
+        let Some(vmi) = self.vms.shared().vmis.get(&key) else { return Ok(Action::AwaitChange) };
+        let uid = vmi.uid().unwrap_or_default();
+        let seen = Seen {
+            has_agent: has_agent(&vmi),
+            answered: self.answered.lock().expect("no panic while remembering").get(&key) == Some(&uid),
+            allowed: self.capabilities.allows(&self.right),
+            useful: self.is_useful(&key.name),
+        };
+        if !decide(seen) {
+            return Ok(Action::AwaitChange);
+        }
+        let path = format!(
+            "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{}/guestosinfo",
+            key.namespace, key.name
+        );
+        let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
+        match self.client.request::<GuestOsInfo>(request).await {
+            Ok(info) if info.hostname.is_empty() => {
+                tracing::debug!(vm = %key, "the guest agent does not report the host name yet");
+                Ok(Action::RequeueAfter(ASK_AGAIN))
+            }
+            Ok(info) => {
+                self.answered.lock().expect("no panic while remembering").insert(key.clone(), uid);
+                let changed = self.vms.directory().set_host_name(&key.name, &info.hostname);
+                if changed {
+                    tracing::info!(vm = %key, host_name = info.hostname, "learned a host name");
+                    self.vms.notify();
+                }
+                Ok(Action::AwaitChange)
+            }
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                self.capabilities.refused(&self.right);
+                tracing::warn!("host names of VMs may not be read: nodes must have the names of their VMs");
+                Ok(Action::AwaitChange)
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Action::AwaitChange),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_useful(&self, vm: &str) -> bool {
+        let nodes = self.nodes.list();
+        let facts = nodes.iter().filter_map(|node| {
+            let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
+            Some((node.metadata.name.as_deref()?, provider_id.unwrap_or_default()))
+        });
+        self.vms.directory().is_worth_asking(vm, facts)
+    }
+}
+
+fn has_agent(vmi: &VirtualMachineInstance) -> bool {
+    let conditions = vmi.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    conditions.iter().any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const ASK: Seen = Seen { has_agent: true, answered: false, allowed: true, useful: true };
+
+    #[rstest]
+    #[case::unknown_vm(ASK, true)]
+    #[case::no_agent(Seen { has_agent: false, ..ASK }, false)]
+    #[case::has_answered(Seen { answered: true, ..ASK }, false)]
+    #[case::not_granted(Seen { allowed: false, ..ASK }, false)]
+    #[case::the_node_is_known(Seen { useful: false, ..ASK }, false)]
+    fn a_guest_agent_is_asked_only_where_nothing_else_tells(#[case] seen: Seen, #[case] asked: bool) {
+        assert_eq!(decide(seen), asked);
+    }
+}

@@ -1,0 +1,325 @@
+//! The VMs of the namespace, from two watches.
+
+use std::{
+    collections::BTreeSet,
+    net::IpAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use controller_kit::{Cache, Change, ObjectKey};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, ResourceExt, runtime::watcher};
+use program::{TaskGroup, capabilities::Capabilities};
+use serde_json::Value;
+use tokio::sync::watch;
+
+use crate::{
+    addresses::AddressRules,
+    by_name::{NamedReads, NamesRead},
+    directory::Directory,
+    host_names::HostNames,
+};
+
+type Listener = Arc<dyn Fn() + Send + Sync>;
+
+/// The VMs of one namespace of Harvester, and which of them are Nodes of the guest cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct GuestVms(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) vms: Cache<VirtualMachine>,
+    pub(crate) vmis: Cache<VirtualMachineInstance>,
+    pub(crate) namespace: String,
+    addresses: AddressRules,
+    directory: Mutex<Directory>,
+    names_read: NamesRead,
+    listeners: Mutex<Vec<Listener>>,
+    complete: AtomicBool,
+}
+
+/// The VMs to look at, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VmSettings {
+    /// Namespace of the cloud-config.
+    pub namespace: String,
+    /// Name of the guest cluster; `None` where nobody chose one, so that it tells no cluster from another.
+    pub cluster: Option<String>,
+    pub addresses: AddressRules,
+}
+
+/// The VM of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    Found(Vm),
+    /// There is none; the sentence says how it was looked for.
+    Missing(String),
+    /// The VMs are not listed, so nothing can be said.
+    Unknown,
+}
+
+/// What is known of a VM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Vm {
+    pub name: String,
+    pub uid: String,
+    /// `None` while the VM migrates or stops, or where its host has no zone.
+    pub zone: Option<String>,
+    /// As [`Vm::zone`].
+    pub region: Option<String>,
+    /// Addresses that a Node may have as InternalIP, in the order of the VM's status.
+    pub internal_ips: Vec<IpAddr>,
+}
+
+/// The VMs behind eligible Nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backends {
+    /// Names of the VMs of the Nodes.
+    pub eligible: BTreeSet<String>,
+    /// Nodes whose VM is not known.
+    pub nodes_without_vm: Vec<String>,
+    /// All VMs of the namespace.
+    pub all: Vec<Backend>,
+}
+
+/// The name of a VM, and the labels that its instance carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Backend {
+    pub vm: String,
+    /// Label `guestcluster.harvesterhci.io/name`.
+    pub cluster: Option<String>,
+    /// Label `harvesterhci.io/vmName`.
+    pub name: Option<String>,
+}
+
+impl GuestVms {
+    /// Starts the watches.
+    pub fn start(tasks: &TaskGroup, client: &Client, settings: VmSettings) -> Self {
+        let VmSettings { namespace, cluster, addresses } = settings;
+        let config = watcher::Config::default;
+        let vms = Api::namespaced(client.clone(), &namespace);
+        let vmis = Api::namespaced(client.clone(), &namespace);
+        let all = Self(Arc::new(Shared {
+            vms: Cache::start_trimmed(tasks, vms, config(), trim_vm),
+            vmis: Cache::start_trimmed(tasks, vmis, config(), trim_vmi),
+            namespace,
+            addresses,
+            directory: Mutex::new(Directory::new(cluster)),
+            names_read: NamesRead::default(),
+            listeners: Mutex::default(),
+            complete: AtomicBool::new(false),
+        }));
+        let vms = all.clone();
+        all.0.vms.on_change(move |change| vms.vm_changed(&change.key));
+        let vmis = all.clone();
+        all.0.vmis.on_change(move |change| vmis.vmi_changed(change));
+        let waiting = all.clone();
+        tasks.spawn_until_stop(async move {
+            waiting.ready().await;
+            waiting.0.complete.store(true, Ordering::Release);
+            waiting.notify();
+        });
+        all
+    }
+
+    /// Reads VMs by the names of `nodes` while they cannot be listed, and asks guest agents for their host names while
+    /// no Node is known to be their VM (`capabilities` of Harvester, where that is wanted).
+    pub fn follow_nodes(
+        &self,
+        tasks: &TaskGroup,
+        client: &Client,
+        nodes: &Cache<Node>,
+        host_names: Option<&Capabilities>,
+    ) {
+        NamedReads::start(tasks, client, self, nodes);
+        if let Some(capabilities) = host_names {
+            HostNames::start(tasks, client, self, nodes, capabilities);
+        }
+    }
+
+    /// Waits until both kinds were listed once.
+    pub async fn ready(&self) {
+        self.0.vms.ready().await;
+        self.0.vmis.ready().await;
+    }
+
+    /// The two kinds that are listed, and why each cannot be listed now.
+    pub fn watch_errors(&self) -> [(&'static str, watch::Receiver<Option<String>>); 2] {
+        [("VirtualMachines", self.0.vms.troubles()), ("VirtualMachineInstances", self.0.vmis.troubles())]
+    }
+
+    /// Whether VMs that cannot be listed are read by the names of Nodes.
+    pub fn are_read_by_name(&self) -> bool {
+        self.0.names_read.is_used()
+    }
+
+    /// Calls `listener` when a Node's VM, or an answer about a VM, may have changed.
+    pub fn on_change(&self, listener: Arc<dyn Fn() + Send + Sync>) {
+        self.0.listeners.lock().expect("no panic while subscribing").push(listener);
+    }
+
+    /// The VM of a Node.
+    pub fn find(&self, node: &Node) -> Lookup {
+        let name = node.name_any();
+        let listed = self.is_complete() && self.0.vms.trouble().is_none();
+        let read = self.0.names_read.contains(&name);
+        let found = self.vm_of(node).map(|vm| ObjectKey::new(&self.0.namespace, vm));
+        match found.as_ref().and_then(|key| self.0.vms.get(key)) {
+            Some(vm) if self.is_complete() || read => Lookup::Found(self.describe(&vm)),
+            None if listed || read => Lookup::Missing(format!(
+                "no VM in Harvester namespace {} is node {name}: none has this name, and no guest agent reports it as host name",
+                self.0.namespace
+            )),
+            _ => Lookup::Unknown,
+        }
+    }
+
+    fn describe(&self, vm: &VirtualMachine) -> Vm {
+        let vmi = self.0.vmis.get(&ObjectKey::of(vm));
+        let place = |key: &str| {
+            let vmi = vmi.as_ref().filter(|vmi| stays_put(vmi))?;
+            vmi.annotations().get(key).cloned()
+        };
+        Vm {
+            name: vm.name_any(),
+            uid: vm.uid().unwrap_or_default(),
+            zone: place(annotations::TOPOLOGY_ZONE),
+            region: place(annotations::TOPOLOGY_REGION),
+            internal_ips: vmi.as_ref().map(|vmi| self.0.addresses.internal_ips(vmi)).unwrap_or_default(),
+        }
+    }
+
+    /// The VMs behind `nodes`; nothing while the lists are not complete, because absence proves nothing then.
+    pub fn backends(&self, nodes: &[Arc<Node>]) -> Option<Backends> {
+        if !self.is_complete() {
+            return None;
+        }
+        let mut backends = Backends::default();
+        for node in nodes {
+            match self.vm_of(node) {
+                Some(vm) => {
+                    backends.eligible.insert(vm);
+                }
+                None => backends.nodes_without_vm.push(node.name_any()),
+            }
+        }
+        backends.all = self.0.vms.list().iter().map(|vm| self.backend(vm)).collect();
+        Some(backends)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.complete.load(Ordering::Acquire)
+    }
+
+    fn backend(&self, vm: &VirtualMachine) -> Backend {
+        let vmi = self.0.vmis.get(&ObjectKey::of(vm));
+        let label = |key: &str| match &vmi {
+            Some(vmi) => vmi.labels().get(key).cloned(),
+            None => template_label(vm, key),
+        };
+        Backend { vm: vm.name_any(), cluster: label(labels::GUEST_CLUSTER), name: label(labels::VM_NAME) }
+    }
+
+    fn vm_of(&self, node: &Node) -> Option<String> {
+        let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+        self.directory().find(&node.name_any(), provider_id)
+    }
+
+    fn vm_changed(&self, key: &ObjectKey) {
+        let vm = self.0.vms.get(key);
+        let entry = vm.as_ref().map(|vm| {
+            let cluster = vm.labels().get(labels::GUEST_CLUSTER).cloned();
+            (vm.uid().unwrap_or_default(), cluster.or_else(|| template_label(vm, labels::GUEST_CLUSTER)))
+        });
+        let changed = self.directory().set_vm(&key.name, entry);
+        if changed {
+            self.notify();
+        }
+    }
+
+    fn vmi_changed(&self, change: &Change<VirtualMachineInstance>) {
+        if change.old.as_deref().map(Facts::of) != change.new.as_deref().map(Facts::of) {
+            self.notify();
+        }
+    }
+
+    pub(crate) fn notify(&self) {
+        let listeners = self.0.listeners.lock().expect("no panic while subscribing").clone();
+        for listener in listeners {
+            listener();
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Shared {
+        &self.0
+    }
+
+    pub(crate) fn names_read(&self) -> &NamesRead {
+        &self.0.names_read
+    }
+
+    pub(crate) fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
+        self.0.directory.lock().expect("no panic while looking up")
+    }
+}
+
+/// A VMI that migrates or stops carries the annotations of the place that it leaves.
+fn stays_put(vmi: &VirtualMachineInstance) -> bool {
+    let migration = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref());
+    vmi.metadata.deletion_timestamp.is_none() && migration.is_none_or(|state| state.completed)
+}
+
+/// The fields of a VMI that an answer depends on; its status changes much more often than these.
+#[derive(PartialEq)]
+struct Facts<'a> {
+    uid: Option<String>,
+    places: [Option<&'a String>; 2],
+    labels: [Option<&'a String>; 2],
+    stays_put: bool,
+    addresses: Vec<(&'a str, &'a [String], &'a str)>,
+}
+
+impl<'a> Facts<'a> {
+    fn of(vmi: &'a VirtualMachineInstance) -> Self {
+        let interfaces = vmi.status.as_ref().map(|status| &status.interfaces[..]).unwrap_or_default();
+        Self {
+            uid: vmi.uid(),
+            places: [annotations::TOPOLOGY_ZONE, annotations::TOPOLOGY_REGION]
+                .map(|key| vmi.annotations().get(key)),
+            labels: [labels::GUEST_CLUSTER, labels::VM_NAME].map(|key| vmi.labels().get(key)),
+            stays_put: stays_put(vmi),
+            addresses: interfaces
+                .iter()
+                .map(|it| (&*it.name, &it.ip_addresses[..], &*it.ip_address))
+                .collect(),
+        }
+    }
+}
+
+/// A label that the instance of a stopped VM would have.
+fn template_label(vm: &VirtualMachine, key: &str) -> Option<String> {
+    let template = vm.spec.rest.get("template")?;
+    template.get("metadata")?.get("labels")?.get(key)?.as_str().map(str::to_owned)
+}
+
+/// Keeps the labels of a VM, the only part that is read here.
+fn trim_vm(vm: &mut VirtualMachine) {
+    vm.status = None;
+    vm.metadata.annotations = None;
+    let labels = vm.spec.rest.get("template").and_then(|it| it.get("metadata")?.get("labels")).cloned();
+    vm.spec.rest.clear();
+    if let Some(labels) = labels {
+        let template = serde_json::json!({"metadata": {"labels": labels}});
+        vm.spec.rest.insert("template".to_owned(), template);
+    }
+}
+
+fn trim_vmi(vmi: &mut VirtualMachineInstance) {
+    vmi.spec.rest.clear();
+    if let Some(status) = &mut vmi.status {
+        status.rest.retain(|_, value| matches!(value, Value::Null));
+    }
+}

@@ -1,7 +1,7 @@
 //! The datapath of a Service: kube-vip and kube-proxy in the guest carry its traffic, or Harvester does.
 //!
 //! It is chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and a
-//! later wish for the other datapath changes nothing.
+//! later request for the other datapath changes nothing.
 
 use cloud_provider::PendingEvent;
 use controller_kit::Explanation;
@@ -19,7 +19,7 @@ pub enum DataPath {
 }
 
 impl DataPath {
-    /// The Service annotation; empty means no wish.
+    /// The Service annotation; empty means no preference.
     ///
     /// # Errors
     /// The text itself where it is no path.
@@ -101,13 +101,13 @@ pub fn choose(
     let mut refusal = None;
     let excluded = config.data_path.filter(|path| !allowed.admits(*path));
     let by_health = policy == Policy::Annotation && config.health_port && allowed.host;
-    let wish = match config.data_path {
+    let asked = match config.data_path {
         Some(path) if excluded.is_none() => Some(path),
         _ => by_health.then_some(DataPath::Host),
     };
     let mut fixed = false;
     let path = if let Some(recorded) = recorded {
-        if let Some(other) = wish.filter(|wish| *wish != recorded && !config.class) {
+        if let Some(other) = asked.filter(|asked| *asked != recorded && !config.class) {
             let sentence = format!(
                 "the Service stays on the data path {}: the path {} can be had by creating the Service anew",
                 recorded.word(),
@@ -127,7 +127,7 @@ pub fn choose(
         }
         DataPath::Host
     } else {
-        wish.unwrap_or(if policy == Policy::Host { DataPath::Host } else { DataPath::Guest })
+        asked.unwrap_or(if policy == Policy::Host { DataPath::Host } else { DataPath::Guest })
     };
     if let Some(excluded) = excluded {
         let sentence = format!(
@@ -138,7 +138,7 @@ pub fn choose(
         );
         events.push(PendingEvent::warning("DataPathNotAllowed", sentence));
     }
-    if config.class && path == DataPath::Host && wish == Some(DataPath::Guest) {
+    if config.class && path == DataPath::Host && asked == Some(DataPath::Guest) {
         let sentence = format!(
             "annotation {} is guest, and class {} is for the data path host only: the Service takes the path host; \
              create it anew without the class for the path guest",
@@ -191,10 +191,10 @@ mod tests {
     #[case::by_health(Policy::Annotation, BOTH, config(None, true), None, Host, &[])]
     #[case::others(Policy::Annotation, BOTH, config(None, false), None, Guest, &[])]
     #[case::all(Policy::Host, BOTH, config(None, false), None, Host, &[])]
-    #[case::own_wish_wins(Policy::Host, BOTH, config(Some(Guest), false), None, Guest, &[])]
-    #[case::own_wish_beats_health(Policy::Annotation, BOTH, config(Some(Guest), true), None, Guest,
+    #[case::own_annotation_wins(Policy::Host, BOTH, config(Some(Guest), false), None, Guest, &[])]
+    #[case::own_annotation_beats_health(Policy::Annotation, BOTH, config(Some(Guest), true), None, Guest,
         &["HealthCheckNotEnforced"])]
-    #[case::own_wish_for_host(Policy::Guest, BOTH, config(Some(Host), false), None, Host, &[])]
+    #[case::own_annotation_for_host(Policy::Guest, BOTH, config(Some(Host), false), None, Host, &[])]
     #[case::excluded_host(Policy::Guest, GUEST_ONLY, config(Some(Host), false), None, Guest, &["DataPathNotAllowed"])]
     #[case::excluded_guest(Policy::Host, HOST_ONLY, config(Some(Guest), false), None, Host, &["DataPathNotAllowed"])]
     #[case::health_where_host_is_excluded(Policy::Annotation, GUEST_ONLY, config(None, true), None, Guest,
@@ -202,13 +202,13 @@ mod tests {
     #[case::recorded_guest(Policy::Annotation, BOTH, config(None, true), Some(Guest), Guest,
         &["DataPathFixed"])]
     #[case::recorded_host(Policy::Guest, BOTH, config(None, true), Some(Host), Host, &[])]
-    #[case::recorded_host_other_wish(Policy::Guest, BOTH, config(Some(Guest), false), Some(Host), Host,
+    #[case::recorded_host_other_request(Policy::Guest, BOTH, config(Some(Guest), false), Some(Host), Host,
         &["DataPathFixed"])]
     #[case::flag_changed_later(Policy::Host, BOTH, config(None, false), Some(Guest), Guest, &[])]
     #[case::class(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(None, false) }, None, Host, &[])]
-    #[case::class_and_another_wish(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) }, None, Host,
+    #[case::class_and_another_request(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) }, None, Host,
         &["ClassNeedsHostPath"])]
-    #[case::class_and_another_wish_later(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) },
+    #[case::class_and_another_request_later(Policy::Guest, BOTH, ServiceConfig { class: true, ..config(Some(Guest), false) },
         Some(Host), Host, &["ClassNeedsHostPath"])]
     fn paths(
         #[case] policy: Policy,
@@ -219,7 +219,7 @@ mod tests {
         #[case] reasons: &[&str],
     ) {
         let choice = choose(policy, allowed, &config, recorded);
-        let told: Vec<_> = choice.events.iter().map(|notice| notice.reason).collect();
+        let told: Vec<_> = choice.events.iter().map(|event| event.reason).collect();
         assert_eq!((choice.path, &told[..], choice.refusal), (path, reasons, None));
     }
 

@@ -10,18 +10,20 @@ use cloud_provider::{Duties, NodeController, ServiceController};
 use controller_kit::{
     Cache, QueueMetrics, RawObject, Recorder,
     election::{self, Election, Identity, Leadership},
+    error_message,
 };
 use guest_vms::{AddressRules, GuestVms, VmSettings, host_name_right};
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, Service};
-use kube::{Api, Client, runtime::watcher};
+use kube::{Api, Client, api::ListParams, runtime::watcher};
 use program::{
     Clock, TaskGroup,
     capabilities::{Capabilities, Wanted},
-    health::Health,
+    health::{Check, Health},
     http::Metrics,
 };
 use prometheus_client::registry::Registry;
+use tokio::time::sleep;
 
 use crate::{
     instances::VmInstances,
@@ -31,6 +33,12 @@ use crate::{
 
 /// The Lease that the Go program holds too, so that the two never act together.
 const LEASE: &str = "cloud-controller-manager";
+/// Readiness check of a candidate that waits for the Lease.
+const ACCESS: &str = "harvester-access";
+/// A candidate has no watch on Harvester: it looks whether its credentials still work after this time …
+const ACCESS_PERIOD: Duration = Duration::from_secs(600);
+/// … and whether they work by now after this.
+const NO_ACCESS_PERIOD: Duration = Duration::from_secs(30);
 /// Services in work at once. Work is waiting for answers, so this is much more than there are cores.
 const SERVICE_WORKERS: usize = 16;
 
@@ -49,7 +57,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The two clients, the machine's clock, and health and metrics that nobody serves.
+    /// The two clients, a clock, and health and metrics that nobody serves.
     pub fn new(guest: Client, harvester: Client, clock: Clock) -> Self {
         Self {
             guest,
@@ -117,7 +125,16 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let health = parts.health.clone();
     let election = Election { namespace, name, identity, lease, renew_deadline, retry_period, health };
     let (client, clock) = (parts.guest.clone(), parts.clock);
+    let waiting = tasks.child();
+    let access = Arc::new(Mutex::new(Some(parts.health.readiness(ACCESS))));
+    let namespace = settings.rules.namespace.clone();
+    waiting.spawn_until_stop(check_access(parts.harvester.clone(), namespace, access.clone()));
     Box::pin(election::lead(client, election, clock, tasks, |leadership: Leadership| {
+        // from here on the lists of the leader say it
+        waiting.stop.cancel();
+        if let Some(check) = access.lock().expect("no panic while the check is locked").take() {
+            check.remove();
+        }
         let parts = Parts {
             guest: leadership.client(parts.guest.clone()),
             harvester: leadership.client(parts.harvester.clone()),
@@ -126,6 +143,30 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         work(parts, settings, tasks)
     }))
     .await
+}
+
+/// Keeps the readiness check of a candidate true: Harvester takes its credentials, and lets it list load balancers. A
+/// leader takes the check away.
+async fn check_access(harvester: Client, namespace: String, check: Arc<Mutex<Option<Check>>>) {
+    let objects: Api<LoadBalancer> = Api::namespaced(harvester, &namespace);
+    loop {
+        let answer = objects.list_metadata(&ListParams::default().limit(1)).await;
+        let wait = {
+            let check = check.lock().expect("no panic while the check is locked");
+            let Some(check) = &*check else { return };
+            match answer {
+                Ok(_) => {
+                    check.pass();
+                    ACCESS_PERIOD
+                }
+                Err(error) => {
+                    check.fail(format!("Harvester, namespace {namespace}: {}", error_message(&error)));
+                    NO_ACCESS_PERIOD
+                }
+            }
+        };
+        sleep(wait).await;
+    }
 }
 
 async fn work(parts: Parts, settings: Settings, tasks: &TaskGroup) {

@@ -98,7 +98,7 @@ impl ServiceConfig {
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
         let requested = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
         let families = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
-        // once a Service is ours, that annotation is ours too; before, somebody wrote a wish there
+        // once a Service is ours, that annotation is ours too; before, it asks for an address
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
             REQUESTED_ADDRESS => !requested.is_empty(),
@@ -299,14 +299,14 @@ mod tests {
 
     // user-docs.md 17 i
     #[test]
-    fn keys_of_other_objects_are_noticed() {
+    fn keys_of_other_objects_are_named() {
         let mut service = service(&[]);
         service.annotations_mut().insert("loadbalancer.harvesterhci.io/network".into(), "a/b".into());
         assert_eq!(ServiceConfig::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
     }
 
     #[test]
-    fn a_wish_for_an_address_is_named_as_one_for_later() {
+    fn a_requested_address_is_named_as_one_for_later() {
         let mut service = service(&[]);
         service.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".into());
         assert_eq!(ServiceConfig::of(&service).later, ["spec.loadBalancerIP"]);
@@ -314,7 +314,7 @@ mod tests {
 
     // contract 9.1: kube-vip's own annotation is no way to ask for an address
     #[test]
-    fn an_address_in_kube_vips_annotation_is_a_wish_until_the_annotation_is_ours() {
+    fn an_address_in_kube_vips_annotation_is_a_request_until_the_annotation_is_ours() {
         let mut service = service(&[]);
         service.annotations_mut().insert(annotations::KUBE_VIP_LOADBALANCER_IPS.into(), "10.0.0.7".into());
         assert_eq!(ServiceConfig::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
@@ -344,7 +344,7 @@ mod tests {
         ("description", "x"), ("project", "a/b"), ("namespace", "c"), ("ip", "10.0.0.7"), ("network", "a/b"),
         ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("allocated-address", "10.0.0.7"),
         ("recorded-data-path", "host")], &[])]
-    fn a_key_that_nobody_knows_is_noticed(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
+    fn a_key_that_nobody_knows_is_named(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
         assert_eq!(ServiceConfig::of(&service(pairs)).unknown, expected);
     }
@@ -353,7 +353,7 @@ mod tests {
     #[case::alone(&[("healthcheck-timeoutseconds", "x")], 1)]
     #[case::empty(&[("healthcheck-timeoutseconds", "")], 0)]
     #[case::with_a_port(&[("healthcheck-port", "80"), ("healthcheck-timeoutseconds", "3")], 0)]
-    fn values_of_a_health_check_without_a_port_are_noticed(
+    fn values_of_a_health_check_without_a_port_are_named(
         #[case] pairs: &[(&str, &str)],
         #[case] count: usize,
     ) {

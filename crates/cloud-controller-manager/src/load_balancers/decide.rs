@@ -340,8 +340,10 @@ fn not_ready(object: &LoadBalancer) -> Option<&Condition> {
 
 /// The addresses that Harvester allocated, IPv4 first; [`DHCP_ADDRESS`] where kube-vip gets one by DHCP.
 pub(super) fn allocated(object: &LoadBalancer) -> Vec<&str> {
-    let status = object.status.as_ref().and_then(|status| status.allocated_address.as_ref());
-    status.map(|address| address.ip.as_str()).into_iter().filter(|ip| !ip.is_empty()).collect()
+    let Some(allocated) = object.status.as_ref().and_then(|status| status.allocated_address.as_ref()) else {
+        return Vec::new();
+    };
+    allocated.primary().into_iter().chain(allocated.ipv6()).map(|(_, ip)| ip).collect()
 }
 
 fn is_leased(object: &LoadBalancer) -> bool {

@@ -51,8 +51,8 @@ impl Secondaries {
     }
 }
 
-/// The Service that `service` names as its primary. The annotation is the user's wish, the label is what the Go program
-/// made of it. A Service of another type has no address to share.
+/// The Service that `service` names as its primary. The annotation is the user's request, the label is the Go
+/// program's answer to it. A Service of another type has no address to share.
 pub(super) fn primary_of(service: &Service) -> Option<ObjectKey> {
     let spec = service.spec.as_ref()?;
     (spec.type_.as_deref() == Some("LoadBalancer"))

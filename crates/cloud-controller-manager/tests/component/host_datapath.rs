@@ -157,13 +157,13 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md, Choice: a later wish changes nothing.
+    /// data-paths.md, Choice: a later request changes nothing.
     async fn the_data_path_is_fixed_when_the_object_is_made(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, "{}", "").await;
         cluster.harvester.forget_requests();
-        let wish = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/data-path": "host"}}});
-        cluster.guest.patch::<Service>("shop/web", wish).await;
+        let request = json!({"metadata": {"annotations": {"cloudprovider.harvesterhci.io/data-path": "host"}}});
+        cluster.guest.patch::<Service>("shop/web", request).await;
         cluster.settle().await;
         assert_eq!((told(&cluster, "DataPathFixed").await, asked(&cluster.harvester)), (1, vec![]));
         ccm.stop().await;

@@ -1,11 +1,16 @@
 //! Start, stop, and two programs at once.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use cloud_controller_manager::ElectionSettings;
 use k8s_openapi::api::coordination::v1::Lease;
 use test_cluster::TestCluster;
 
 use super::harness::{
-    Ccm, allocate, announce, asked, create_service, event_requests, load_balancer, told, until,
+    Ccm, allocate, announce, asked, create_service, event_requests, limited, load_balancer, told, until,
 };
 
 test_cluster::component_tests! {
@@ -54,6 +59,24 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(load_balancer(&cluster).await, None);
         second.stop().await;
+    }
+
+    /// Else a chart with one replica never rolls.
+    async fn a_candidate_is_ready_once_its_credentials_work(cluster: TestCluster) {
+        let first = Ccm::start(&cluster).await;
+        let granted = Arc::new(AtomicBool::new(false));
+        let may = granted.clone();
+        let client = limited(&cluster, move |_, _| !may.load(Ordering::SeqCst));
+        let second = Ccm::start_on(&cluster, client, |settings| {
+            settings.election = Some(ElectionSettings::usual("second"));
+        }).await;
+        let report = second.health.readiness_report();
+        assert!(report.starts_with("harvester-access: Harvester, namespace team-a: ") && report.lines().count() == 1, "{report}");
+        granted.store(true, Ordering::SeqCst);
+        until(&cluster, "it is ready", async || second.health.readiness_report().is_empty()).await;
+        assert_eq!((first.health.readiness_report(), holder(&cluster).await.as_deref()), (String::new(), Some("first")));
+        second.stop().await;
+        first.stop().await;
     }
 
     /// `Ccm::stop` sees that it ends in order.

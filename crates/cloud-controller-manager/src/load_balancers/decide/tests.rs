@@ -142,7 +142,7 @@ fn a_service_with_more_ports_than_an_object_may_have_is_refused_on_the_host_data
 }
 
 #[test]
-fn kube_vips_annotation_is_no_wish_beside_an_object() {
+fn kube_vips_annotation_is_no_request_beside_an_object() {
     let service = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
     assert_eq!(told(&decided(&service, None, |_| ()), None), ["NotSupported"]);
     let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
@@ -354,6 +354,15 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
     }
 }
 
+#[test]
+fn an_allocation_in_both_families_is_handed_over_as_one() {
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9", "ipv6IP": "fd00::9"}}));
+    let view = decided(&service(&json!({}), &json!({})), Some(&object), |_| ()).view;
+    assert_eq!(view.annotations[annotations::KUBE_VIP_LOADBALANCER_IPS].as_deref(), Some("10.0.0.9,fd00::9"));
+    let addresses = [ip("10.0.0.9"), ip("fd00::9")].concat();
+    assert_eq!(view.load_balancer, LoadBalancerState::Present { addresses });
+}
+
 const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
 const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
 
@@ -363,7 +372,7 @@ fn marks(pairs: &[(&str, Option<&str>)]) -> Annotations {
 
 #[rstest]
 #[case::first(&[], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
-#[case::instead_of_what_somebody_wished(&[(ASKED, "10.0.0.5")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
+#[case::instead_of_what_somebody_asked_for(&[(ASKED, "10.0.0.5")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
 #[case::after_another_was_taken_back(&[(GIVEN, "10.0.0.9")], &[(ASKED, Some("10.0.0.7")), (GIVEN, Some("10.0.0.7"))])]
 #[case::by_the_go_program(&[(ASKED, "10.0.0.7")], &[(ASKED, Some("10.0.0.7"))])]
 fn what_is_handed_over_is_recorded(#[case] there: &[(&str, &str)], #[case] after: &[(&str, Option<&str>)]) {
@@ -402,7 +411,7 @@ fn an_address_that_was_taken_back_is_taken_from_the_service_too(
 
 #[rstest]
 #[case::nothing(&[])]
-#[case::a_wish_that_was_never_granted(&[(ASKED, "10.0.0.9")])]
+#[case::a_request_that_was_never_granted(&[(ASKED, "10.0.0.9")])]
 fn what_harvester_never_gave_is_not_ours_to_take(#[case] there: &[(&str, &str)]) {
     let annotations: BTreeMap<_, _> = there.iter().copied().collect();
     let mut waits = service(&json!(annotations), &json!({}));
@@ -419,7 +428,7 @@ fn what_harvester_never_gave_is_not_ours_to_take(#[case] there: &[(&str, &str)])
 }
 
 #[test]
-fn the_users_own_word_to_kube_vip_chooses_no_data_path() {
+fn the_users_own_annotation_for_kube_vip_chooses_no_data_path() {
     let mut service = service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |_| ());

@@ -35,6 +35,11 @@ impl<K> RawObject<K> {
         serde_json::from_str(&self.json).expect("this text was made from JSON")
     }
 
+    /// How many bytes the JSON takes.
+    pub fn size(&self) -> usize {
+        self.json.len()
+    }
+
     /// The JSON after `change`, or nothing when `change` changed nothing: the PUT that is not needed is not sent.
     pub fn edited(&self, change: impl FnOnce(&mut Value)) -> Option<Value> {
         let before = self.json();

@@ -36,7 +36,7 @@ impl Holdings {
         self.by_address.iter().map(|(address, holder)| (address.to_string(), holder.clone()))
     }
 
-    /// Gives `address` to `holder`, whoever had it before.
+    /// Gives `address` to `holder`, and takes it from another.
     pub(crate) fn insert(&mut self, address: IpAddr, holder: &str) {
         self.remove(address);
         self.by_address.insert(address, holder.to_owned());

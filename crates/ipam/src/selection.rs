@@ -1,7 +1,7 @@
-//! Which pool serves whom, and the sentence that explains it.
+//! Selection of a pool for a load balancer, and the sentence that explains it.
 //!
 //! A pool that is not global is a candidate when its network equals the required one as text and one of its scopes
-//! matches; the highest priority wins. The global pool serves whoever has no candidate, whatever its network. For
+//! matches; the highest priority wins. The global pool serves load balancers without candidate, whatever its network. For
 //! guest clusters a second, loose round follows: there an empty project or cluster of a scope matches anything.
 
 use std::{cmp::Reverse, fmt};

@@ -96,7 +96,7 @@ pub(crate) enum Error {
     StatusReverted { key: ObjectKey },
 }
 
-/// What earlier rounds of one reconcile learned that no cache tells.
+/// Answers that earlier rounds of one reconcile got from the server and that no cache tells.
 #[derive(Default)]
 struct Learned {
     refused: Vec<(String, Refused)>,
@@ -105,7 +105,7 @@ struct Learned {
     records_held: bool,
 }
 
-/// What became of a step.
+/// How a step ended.
 enum Acted {
     /// The next step of the plan follows.
     Done,
@@ -284,7 +284,8 @@ impl Controller {
             }
             Step::DeleteService { uid } => self.delete_service(key, uid).await.map_err(failed),
             Step::DeleteOrphan { uid } => {
-                if self.read_object(key, step).await?.is_some() {
+                if let Some(fresh) = self.read_object(key, step).await? {
+                    self.caches.load_balancers.wrote(fresh);
                     return Ok(Acted::Changed);
                 }
                 tracing::warn!(service = %key, "without load balancer (kubectl delete --cascade=orphan?): deleted");
@@ -299,7 +300,7 @@ impl Controller {
         }
     }
 
-    /// Whatever the caches say: what still announces the address is read afresh before the record goes.
+    /// Reads the Service afresh before the record goes, because caches may be behind.
     async fn release(
         &self,
         key: &ObjectKey,

@@ -25,7 +25,7 @@ mod probes;
 mod readiness;
 pub(crate) mod service;
 pub(crate) mod slice;
-mod vips;
+pub(crate) mod vips;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;
@@ -44,10 +44,8 @@ use crate::{
     Config,
     caches::Caches,
     ownership::{Owner, Ownership},
-    pool::PoolIndex,
 };
 use backends::Selected;
-use host_addresses::HostAddresses;
 use plausible::Rules;
 use vips::Vips;
 use write::Write;
@@ -72,22 +70,19 @@ pub(crate) struct Backends {
 }
 
 impl HostDatapath {
-    /// Starts probing. Verdicts that change, and addresses that are no longer or newly somebody else's, put the
-    /// object's key in `queue`.
+    /// Starts probing. Verdicts that change put the object's key in `queue`.
     pub(crate) fn start(
         tasks: &TaskGroup,
         dial: Dial,
         seed: u64,
         config: Config,
         caches: &Caches,
-        pools: &PoolIndex,
-        host: HostAddresses,
+        vips: Vips,
         queue: &Queue<ObjectKey>,
     ) -> Self {
         let prober = Prober::new(DIALS_AT_ONCE, seed, |lb: &ObjectKey| &lb.namespace);
         let woken = queue.clone();
         tasks.spawn(prober.clone().run(dial, move |key| woken.add(key), tasks.stop.clone()));
-        let vips = Vips::follow(caches, pools, host, queue);
         Self { prober, vips, caches: caches.clone(), config }
     }
 
@@ -182,7 +177,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes: BTreeMap::new(),
-            served: standing(&owner, service, slice, obstacle),
+            served: still_served(&owner, service, slice, obstacle),
             unwatched: true,
         };
     }
@@ -216,12 +211,12 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         Explanation::new("ServiceRefused", message)
     });
     if let Some(refusal) = refusal.or_else(|| too_many(listeners.len())) {
-        let standing = standing(&owner, service, slice, refusal);
+        let still = still_served(&owner, service, slice, refusal);
         return Plan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes,
-            served: Served { backends: served().backends, ..standing },
+            served: Served { backends: served().backends, ..still },
             unwatched: refused.is_some(),
         };
     }
@@ -280,8 +275,8 @@ pub(crate) fn former(kind: &str, key: &ObjectKey) -> Explanation {
     Explanation::new("FormerServiceGoing", message)
 }
 
-/// What the objects that stand still serve, though nothing new can be written.
-fn standing(
+/// The status while nothing new can be written: the Service and the slice that are there go on serving.
+fn still_served(
     owner: &Owner,
     service: Option<&RawObject<Service>>,
     slice: Option<&RawObject<EndpointSlice>>,

@@ -13,7 +13,7 @@
 //! * [`run`] is the controller as a library call; [`cli`] is the process under its production name.
 //! * Each controller sees (caches, fresh reads), decides (a pure function with a table test), and acts (one step).
 //! * One part writes each kind: `controller` LoadBalancers, their Services and slices; `pool::Writers` IPPools.
-//! * `reuse` answers whether an address may be given to another holder, for everybody who releases one.
+//! * `reuse` answers whether an address may be given to another holder, for all controllers that release one.
 //! * Guest clusters' Services are unknown here: a guest cluster asks with a LoadBalancer object of type `cluster`.
 //! * Nothing polls. A settled cluster costs no request but the Lease and the questions about rights.
 

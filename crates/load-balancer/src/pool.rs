@@ -1,4 +1,4 @@
-//! Pools: the record of who holds which address, and everything that is written to an `IPPool`.
+//! Pools: the record of the holder of each address, and all writes to an `IPPool`.
 //!
 //! ```text
 //! load balancer ──► Orders ─┐

@@ -31,6 +31,7 @@ use crate::{
     host_datapath::{
         HostDatapath,
         host_addresses::{self, HostAddresses},
+        vips::Vips,
     },
     import::{self, Import},
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Writers, controller::PoolController},
@@ -162,7 +163,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
 
     let queues = Queues::default();
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
-    // before all other subscribers: who is woken by a change finds it there
+    // before all other subscribers: a controller that a change wakes finds the change in the index
     let index = PoolIndex::follow(&caches.pools, &caches.load_balancers);
     let host = HostAddresses::watch(tasks, &client, capabilities.clone()).await;
     let orphans = Orphans::counted_by(queues.orphans.clone());
@@ -182,10 +183,10 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         tracing::warn!(error = &error as &dyn std::error::Error, "will be tried again");
         queues.imports.add(import::key());
     }
+    let vips = Vips::follow(&caches, &index, host, &queues.load_balancers);
     let dummy_endpoint = config.dummy_endpoint;
     let workers = config.workers;
-    let datapath =
-        HostDatapath::start(tasks, dial, seed, config, &caches, &index, host, &queues.load_balancers);
+    let datapath = HostDatapath::start(tasks, dial, seed, config, &caches, vips, &queues.load_balancers);
     let wiring = Wiring {
         caches: &caches,
         queues: &queues,

@@ -13,6 +13,7 @@
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, atomic::AtomicI64},
+    time::Duration,
 };
 
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
@@ -33,6 +34,9 @@ use crate::{
     pool::{Orders, Orphans, PoolWaiters, waiters},
     vms,
 };
+
+/// Changes of one pool within this time are one look of the record garbage collector, which has patience in any case.
+const RECORDS_JOINED: Duration = Duration::from_secs(1);
 
 /// The queues of the controllers; their items are names of objects.
 #[derive(Default)]
@@ -138,7 +142,7 @@ impl Wiring<'_> {
         let (waiters, orders, all) = ((*waiters).clone(), (*orders).clone(), caches.pools.clone());
         caches.pools.on_change(move |change| {
             usage.note(change);
-            records.add(change.key.clone());
+            records.add_after(change.key.clone(), RECORDS_JOINED);
             let lost = lost_holders(change);
             if needs_refresh(change) || !lost.is_empty() {
                 pools.add(change.key.clone());

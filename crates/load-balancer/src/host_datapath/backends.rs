@@ -1,10 +1,11 @@
 //! Which VMs stand behind a load balancer, and at which address.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use harvester_api::VirtualMachineInstance;
 use harvester_api::kubevirt::VmInterface;
+use ipam::Family;
 use kube::ResourceExt as _;
 
 use super::plausible::{Implausible, Nic, Rules};
@@ -17,7 +18,7 @@ pub(crate) type Selector = BTreeMap<String, Vec<String>>;
 pub(crate) struct BackendId {
     /// UID of the VirtualMachineInstance.
     pub(crate) uid: String,
-    pub(crate) address: Ipv4Addr,
+    pub(crate) address: IpAddr,
 }
 
 /// A selected VM with an address that may be used.
@@ -32,7 +33,7 @@ pub(crate) struct Backend {
 pub(crate) struct Unusable {
     pub(crate) name: String,
     /// The first address that was refused, and why; nothing when the VM reports no IPv4 address at all.
-    pub(crate) refused: Option<(Ipv4Addr, Implausible)>,
+    pub(crate) refused: Option<(IpAddr, Implausible)>,
 }
 
 /// Every selected VM, in one list or the other, each in the order of names.
@@ -55,7 +56,7 @@ pub(crate) fn selects(selector: &Selector, labels: &BTreeMap<String, String>) ->
 pub(crate) fn select<'a>(
     selector: &Selector,
     vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
-    previous: &BTreeMap<String, Ipv4Addr>,
+    previous: &BTreeMap<String, IpAddr>,
     rules: &Rules<'_>,
 ) -> Selected {
     let mut vmis: Vec<_> = vmis
@@ -80,9 +81,9 @@ pub(crate) fn select<'a>(
 /// lists an IPv6 address first turns the former into that one.
 fn address(
     vmi: &VirtualMachineInstance,
-    previous: Option<Ipv4Addr>,
+    previous: Option<IpAddr>,
     rules: &Rules<'_>,
-) -> Result<Ipv4Addr, Option<(Ipv4Addr, Implausible)>> {
+) -> Result<IpAddr, Option<(IpAddr, Implausible)>> {
     let mut first = None;
     let mut refused = None;
     for interface in vmi.status.iter().flat_map(|status| &status.interfaces) {
@@ -98,9 +99,13 @@ fn address(
     first.ok_or(refused)
 }
 
-/// The IPv4 addresses of an interface, the preferred one first.
-pub(crate) fn addresses(interface: &VmInterface) -> impl Iterator<Item = Ipv4Addr> {
-    std::iter::once(&interface.ip_address).chain(&interface.ip_addresses).filter_map(|text| text.parse().ok())
+/// The family of the backends: Services of two families come later.
+pub(crate) const FAMILY: Family = Family::V4;
+
+/// The addresses of an interface in our [`FAMILY`], the preferred one first.
+pub(crate) fn addresses(interface: &VmInterface) -> impl Iterator<Item = IpAddr> {
+    let all = std::iter::once(&interface.ip_address).chain(&interface.ip_addresses);
+    all.filter_map(|text| text.parse().ok()).filter(|address| Family::of(*address) == FAMILY)
 }
 
 fn nic(vmi: &VirtualMachineInstance, interface: &VmInterface) -> Nic {
@@ -154,7 +159,7 @@ mod tests {
         #[case] previous: Option<&str>,
         #[case] expected: Option<&str>,
     ) {
-        let parsed = |text: Option<&str>| text.map(|text| text.parse::<Ipv4Addr>().unwrap());
+        let parsed = |text: Option<&str>| text.map(|text| text.parse::<IpAddr>().unwrap());
         let pods = pod_cidrs();
         let rules = Rules { pod_cidrs: &pods, ..Rules::default() };
         assert_eq!(address(&vmi("web", &interfaces), parsed(previous), &rules).ok(), parsed(expected));
@@ -196,14 +201,14 @@ mod tests {
             selected.backends.iter().map(|backend| (backend.name.as_str(), backend.id.address)).collect();
         assert_eq!(
             named,
-            [("web-1", Ipv4Addr::new(192, 168, 7, 11)), ("web-2", Ipv4Addr::new(192, 168, 7, 12))]
+            [("web-1", IpAddr::from([192, 168, 7, 11])), ("web-2", IpAddr::from([192, 168, 7, 12]))]
         );
         assert_eq!(
             selected.unusable,
             [
                 Unusable {
                     name: "bold".to_owned(),
-                    refused: Some((Ipv4Addr::LOCALHOST, Implausible::Loopback))
+                    refused: Some((IpAddr::from([127, 0, 0, 1]), Implausible::Loopback))
                 },
                 Unusable { name: "silent".to_owned(), refused: None },
             ]

@@ -1,9 +1,9 @@
-//! Which changes of the world concern which load balancers.
+//! The load balancers that a change of a VMI concerns.
 //!
-//! VMIs change all the time (heartbeats, the guest agent's refresh); what counts is labels, deletion and addresses.
-//! Old and new labels are compared: who leaves a selector matters as much as who enters it.
+//! VMIs change all the time (heartbeats, the guest agent's refresh); labels, deletion and addresses count.
+//! Old and new labels are compared: a VM that leaves a selector matters as much as one that enters it.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use controller_kit::{Change, ObjectKey};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType};
@@ -16,13 +16,13 @@ pub(crate) fn matters(change: &Change<VirtualMachineInstance>) -> bool {
     change.old.as_deref().map(essence) != change.new.as_deref().map(essence)
 }
 
-/// The load balancers among `balancers` that such a change concerns.
+/// The load balancers among `load_balancers` that such a change concerns.
 pub(crate) fn concerned<'a>(
     change: &Change<VirtualMachineInstance>,
-    balancers: impl IntoIterator<Item = &'a LoadBalancer>,
+    load_balancers: impl IntoIterator<Item = &'a LoadBalancer>,
 ) -> Vec<ObjectKey> {
     let (old, new) = (change.old.as_deref(), change.new.as_deref());
-    balancers
+    load_balancers
         .into_iter()
         .filter(|lb| lb.spec.workload() == WorkloadType::Vm)
         .filter(|lb| lb.namespace().is_some_and(|namespace| namespace == change.key.namespace))
@@ -34,9 +34,9 @@ pub(crate) fn concerned<'a>(
         .collect()
 }
 
-/// What of a VMI can make a difference to a load balancer.
+/// The fields of a VMI that can make a difference to a load balancer.
 fn essence(vmi: &VirtualMachineInstance) -> impl PartialEq {
-    let interfaces: Vec<(String, Vec<Ipv4Addr>)> = vmi
+    let interfaces: Vec<(String, Vec<IpAddr>)> = vmi
         .status
         .iter()
         .flat_map(|status| &status.interfaces)
@@ -64,7 +64,7 @@ mod tests {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    fn balancer(namespace: &str, name: &str, workload: &str, tier: Option<&str>) -> LoadBalancer {
+    fn load_balancer(namespace: &str, name: &str, workload: &str, tier: Option<&str>) -> LoadBalancer {
         let selector = tier.map(|tier| json!({"tier": [tier]})).unwrap_or(json!({}));
         serde_json::from_value(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
@@ -92,16 +92,16 @@ mod tests {
         #[case] new: Option<Arc<VirtualMachineInstance>>,
         #[case] expected: &[&str],
     ) {
-        let balancers = [
-            balancer("shop", "api", "vm", Some("api")),
-            balancer("shop", "web", "vm", Some("web")),
-            balancer("shop", "guest", "cluster", Some("api")),
-            balancer("shop", "all", "vm", None),
-            balancer("other", "api", "vm", Some("api")),
+        let load_balancers = [
+            load_balancer("shop", "api", "vm", Some("api")),
+            load_balancer("shop", "web", "vm", Some("web")),
+            load_balancer("shop", "guest", "cluster", Some("api")),
+            load_balancer("shop", "all", "vm", None),
+            load_balancer("other", "api", "vm", Some("api")),
         ];
         let change = Change { key: ObjectKey::new("shop", "web-1"), old, new };
         let expected: Vec<ObjectKey> = expected.iter().map(|name| ObjectKey::new("shop", *name)).collect();
-        let concerned = if matters(&change) { concerned(&change, &balancers) } else { Vec::new() };
+        let concerned = if matters(&change) { concerned(&change, &load_balancers) } else { Vec::new() };
         assert_eq!(concerned, expected);
     }
 }

@@ -6,7 +6,7 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
@@ -52,8 +52,8 @@ impl Shared {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Known {
-    nodes: BTreeSet<Ipv4Addr>,
-    services: BTreeSet<Ipv4Addr>,
+    nodes: BTreeSet<IpAddr>,
+    services: BTreeSet<IpAddr>,
 }
 
 impl HostAddresses {
@@ -99,12 +99,12 @@ impl HostAddresses {
         }))
     }
 
-    pub(crate) fn is_of_node(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_of_node(&self, address: IpAddr) -> bool {
         self.0.known().nodes.contains(&address)
     }
 
     /// Whether the address is one of the cluster's own VIPs.
-    pub(crate) fn is_of_service(&self, address: Ipv4Addr) -> bool {
+    pub(crate) fn is_of_service(&self, address: IpAddr) -> bool {
         self.0.known().services.contains(&address)
     }
 
@@ -173,8 +173,8 @@ impl HostAddresses {
             services: shared.services.list().iter().flat_map(|service| of_service(service)).collect(),
         };
         let before = std::mem::replace(&mut *shared.known(), known.clone());
-        let changed = |one: &BTreeSet<Ipv4Addr>, other: &BTreeSet<Ipv4Addr>| {
-            one.symmetric_difference(other).map(|address| IpAddr::V4(*address)).collect::<Vec<_>>()
+        let changed = |one: &BTreeSet<IpAddr>, other: &BTreeSet<IpAddr>| {
+            one.symmetric_difference(other).copied().collect::<Vec<_>>()
         };
         let mut addresses = changed(&before.nodes, &known.nodes);
         addresses.extend(changed(&before.services, &known.services));
@@ -185,12 +185,12 @@ impl HostAddresses {
     }
 }
 
-fn of_node(node: &Node) -> Vec<Ipv4Addr> {
+fn of_node(node: &Node) -> Vec<IpAddr> {
     let addresses = node.status.iter().filter_map(|status| status.addresses.as_ref()).flatten();
     addresses.filter_map(|address| address.address.parse().ok()).collect()
 }
 
-fn of_slice(slice: &EndpointSlice) -> Vec<Ipv4Addr> {
+fn of_slice(slice: &EndpointSlice) -> Vec<IpAddr> {
     slice
         .endpoints
         .iter()
@@ -199,12 +199,8 @@ fn of_slice(slice: &EndpointSlice) -> Vec<Ipv4Addr> {
         .collect()
 }
 
-fn of_service(service: &Service) -> Vec<Ipv4Addr> {
-    let v4 = |address| match address {
-        IpAddr::V4(v4) => Some(v4),
-        IpAddr::V6(_) => None,
-    };
-    reuse::shown(service).filter_map(v4).collect()
+fn of_service(service: &Service) -> Vec<IpAddr> {
+    reuse::shown(service).collect()
 }
 
 #[cfg(test)]
@@ -214,16 +210,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_sources_tell_their_ipv4_addresses() {
+    fn all_sources_tell_their_addresses() {
         let addresses = json!([{"type": "InternalIP", "address": "192.168.7.1"}, {"type": "Hostname", "address": "host-1"}]);
         let node = serde_json::from_value(json!({"status": {"addresses": addresses}})).unwrap();
-        assert_eq!(of_node(&node), [Ipv4Addr::new(192, 168, 7, 1)]);
+        assert_eq!(of_node(&node), [IpAddr::from([192, 168, 7, 1])]);
         let endpoints = json!([{"addresses": ["192.168.7.2"]}, {"addresses": ["fd00::1"]}]);
         let slice = json!({"metadata": {}, "addressType": "IPv4", "endpoints": endpoints, "ports": []});
-        assert_eq!(of_slice(&serde_json::from_value(slice).unwrap()), [Ipv4Addr::new(192, 168, 7, 2)]);
+        assert_eq!(
+            of_slice(&serde_json::from_value(slice).unwrap()),
+            ["192.168.7.2", "fd00::1"].map(|text| text.parse::<IpAddr>().unwrap())
+        );
         let status =
             json!({"loadBalancer": {"ingress": [{"ip": "192.168.7.3"}, {"hostname": "harvester.local"}]}});
         let service = json!({"metadata": {"name": "ingress-expose"}, "status": status});
-        assert_eq!(of_service(&serde_json::from_value(service).unwrap()), [Ipv4Addr::new(192, 168, 7, 3)]);
+        assert_eq!(of_service(&serde_json::from_value(service).unwrap()), [IpAddr::from([192, 168, 7, 3])]);
     }
 }

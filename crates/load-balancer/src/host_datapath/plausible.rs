@@ -4,7 +4,7 @@
 //! or another tenant's address, and both traffic and probes would go there.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 
@@ -14,7 +14,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) pod_cidrs: &'a [IpNet],
     pub(crate) service_cidrs: &'a [IpNet],
     /// [`Implausible::Node`] for an address of a Harvester node, [`Implausible::Vip`] for one of a load balancer.
-    pub(crate) taken: &'a dyn Fn(Ipv4Addr) -> Option<Implausible>,
+    pub(crate) taken: &'a dyn Fn(IpAddr) -> Option<Implausible>,
 }
 
 impl Default for Rules<'_> {
@@ -60,12 +60,16 @@ impl fmt::Display for Implausible {
 
 impl Rules<'_> {
     /// Why `address` on a NIC of that sort is refused; nothing when it is not.
-    pub(crate) fn refuse(&self, address: Ipv4Addr, nic: Nic) -> Option<Implausible> {
-        let within = |cidrs: &[IpNet]| cidrs.iter().any(|cidr| cidr.contains(&std::net::IpAddr::V4(address)));
+    pub(crate) fn refuse(&self, address: IpAddr, nic: Nic) -> Option<Implausible> {
+        let within = |cidrs: &[IpNet]| cidrs.iter().any(|cidr| cidr.contains(&address));
+        let (no_single, link_local) = match address {
+            IpAddr::V4(v4) => (v4.octets()[0] == 0 || v4.is_broadcast(), v4.is_link_local()),
+            IpAddr::V6(v6) => (v6.is_unspecified(), v6.is_unicast_link_local()),
+        };
         let rules = [
-            (address.octets()[0] == 0 || address.is_broadcast(), Implausible::Unspecified),
+            (no_single, Implausible::Unspecified),
             (address.is_loopback(), Implausible::Loopback),
-            (address.is_link_local(), Implausible::LinkLocal),
+            (link_local, Implausible::LinkLocal),
             (address.is_multicast(), Implausible::Multicast),
             (within(self.service_cidrs), Implausible::Service),
             (nic != Nic::PodNetwork && within(self.pod_cidrs), Implausible::Pod),
@@ -86,6 +90,11 @@ mod tests {
     #[case("0.0.0.0", Nic::Other, Some(Implausible::Unspecified))]
     #[case("255.255.255.255", Nic::Other, Some(Implausible::Unspecified))]
     #[case("127.0.0.1", Nic::PodNetwork, Some(Implausible::Loopback))]
+    #[case("fd00::10", Nic::Other, None)]
+    #[case("::", Nic::Other, Some(Implausible::Unspecified))]
+    #[case("::1", Nic::Other, Some(Implausible::Loopback))]
+    #[case("fe80::1", Nic::Other, Some(Implausible::LinkLocal))]
+    #[case("ff02::1", Nic::Other, Some(Implausible::Multicast))]
     #[case("169.254.169.254", Nic::Other, Some(Implausible::LinkLocal))]
     #[case("224.0.0.1", Nic::Other, Some(Implausible::Multicast))]
     #[case("10.53.0.1", Nic::PodNetwork, Some(Implausible::Service))]
@@ -94,7 +103,7 @@ mod tests {
     #[case("192.168.7.1", Nic::Other, Some(Implausible::Node))]
     #[case("192.168.7.200", Nic::Other, Some(Implausible::Vip))]
     fn only_addresses_of_the_tenants_own_vms_are_plausible(
-        #[case] address: Ipv4Addr,
+        #[case] address: IpAddr,
         #[case] nic: Nic,
         #[case] expected: Option<Implausible>,
     ) {
@@ -102,9 +111,9 @@ mod tests {
         let rules = Rules {
             pod_cidrs: &["10.52.0.0/16".parse().unwrap()],
             service_cidrs: &["10.53.0.0/16".parse().unwrap()],
-            taken: &|address| match address.octets() {
-                [192, 168, 7, 1] => Some(Implausible::Node),
-                [192, 168, 7, 200] => Some(Implausible::Vip),
+            taken: &|address| match address.to_string().as_str() {
+                "192.168.7.1" => Some(Implausible::Node),
+                "192.168.7.200" => Some(Implausible::Vip),
                 _ => None,
             },
         };

@@ -35,14 +35,14 @@ pub(crate) fn targets(
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::IpAddr;
 
     use rstest::rstest;
 
     use super::*;
 
     fn backend(name: &str, last: u8) -> Backend {
-        let id = BackendId { uid: format!("uid-{name}"), address: Ipv4Addr::new(192, 168, 7, last) };
+        let id = BackendId { uid: format!("uid-{name}"), address: IpAddr::from([192, 168, 7, last]) };
         Backend { id, name: name.to_owned() }
     }
 

@@ -119,7 +119,7 @@ fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
+    use std::net::IpAddr;
 
     use health_check::DialError;
     use rstest::rstest;
@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     fn backend(name: &str, last: u8) -> Backend {
-        let id = BackendId { uid: format!("uid-{name}"), address: Ipv4Addr::new(192, 168, 7, last) };
+        let id = BackendId { uid: format!("uid-{name}"), address: IpAddr::from([192, 168, 7, last]) };
         Backend { id, name: name.to_owned() }
     }
 
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    fn unusable(refused: Option<(Ipv4Addr, Implausible)>) -> Selected {
+    fn unusable(refused: Option<(IpAddr, Implausible)>) -> Selected {
         Selected { backends: vec![], unusable: vec![Unusable { name: "web".to_owned(), refused }] }
     }
 
@@ -159,7 +159,7 @@ mod tests {
     #[case::nobody(Selected::default(), vec![], Some("10.0.0.9"), Some("no running backend servers"))]
     #[case::no_address(unusable(None), vec![], Some("10.0.0.9"), Some("running backend servers have no IP"))]
     #[case::refused(
-        unusable(Some((Ipv4Addr::LOCALHOST, Implausible::Loopback))), vec![], Some("10.0.0.9"),
+        unusable(Some((IpAddr::from([127, 0, 0, 1]), Implausible::Loopback))), vec![], Some("10.0.0.9"),
         Some("running backend servers have no IP; 127.0.0.1 of VM web is a loopback address"))]
     #[case::unhealthy(
         Selected::default(), vec![(backend("web", 11), false), (backend("db", 12), false)], Some("10.0.0.9"),

@@ -1,17 +1,18 @@
-//! The EndpointSlice of a load balancer: one, with its name.
+//! The EndpointSlices of a load balancer: one for each family, and today that is one, with the load balancer's name.
 //!
 //! Membership, readiness and the dummy endpoint change in one write: between two, a Service with no ready endpoint
 //! would send the VIP's traffic to the node itself. `conditions.ready` is also where verdicts survive a restart.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use controller_kit::RawObject;
 use harvester_api::{Listener, labels, names};
+use ipam::Family;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Map, Value, json};
 
-use super::backends::{Backend, BackendId};
+use super::backends::{Backend, BackendId, FAMILY};
 use super::write::Write;
 use crate::ownership::{Owner, claim};
 
@@ -48,7 +49,7 @@ pub(crate) fn write(
         .collect();
     if !backends.iter().any(|(_, ready)| *ready) {
         let Owner { key, .. } = owner;
-        endpoints.push(endpoint(dummy, true, &key.namespace, &key.name, names::DUMMY_ENDPOINT_UID));
+        endpoints.push(endpoint(dummy.into(), true, &key.namespace, &key.name, names::DUMMY_ENDPOINT_UID));
     }
     let ports: Vec<Value> = listeners
         .iter()
@@ -92,7 +93,7 @@ fn edit(
                 "apiVersion": "discovery.k8s.io/v1",
                 "kind": "EndpointSlice",
                 "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
-                "addressType": "IPv4",
+                "addressType": address_type(FAMILY),
             });
             claim(&mut slice, owner, &own_labels);
             change(&mut slice);
@@ -101,7 +102,15 @@ fn edit(
     }
 }
 
-fn endpoint(address: Ipv4Addr, ready: bool, namespace: &str, name: &str, uid: &str) -> Value {
+/// A slice has addresses of one family.
+fn address_type(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
+}
+
+fn endpoint(address: IpAddr, ready: bool, namespace: &str, name: &str, uid: &str) -> Value {
     json!({
         "addresses": [address.to_string()],
         "conditions": {"ready": ready},

@@ -8,7 +8,7 @@
 
 use std::{
     collections::BTreeSet,
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -72,24 +72,23 @@ impl Vips {
         vips
     }
 
-    /// The load balancer `key` has these VMs: changes of what their addresses are wake it.
+    /// The load balancer `key` selects these VMs. It is woken when one of their addresses becomes a VIP, or is one no more.
     pub(crate) fn report<'a>(
         &self,
         key: &ObjectKey,
         vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
     ) {
         let interfaces = vmis.into_iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|s| &s.interfaces);
-        let addresses: BTreeSet<_> = interfaces.flat_map(backends::addresses).map(IpAddr::V4).collect();
+        let addresses: BTreeSet<_> = interfaces.flat_map(backends::addresses).collect();
         self.state().reported.set(key, addresses);
     }
 
     /// Why a backend in `namespace` may not have the address.
-    pub(crate) fn refuse(&self, namespace: &str, address: Ipv4Addr) -> Option<Implausible> {
+    pub(crate) fn refuse(&self, namespace: &str, address: IpAddr) -> Option<Implausible> {
         if self.0.host.is_of_node(address) {
             return Some(Implausible::Node);
         }
-        (self.0.host.is_of_service(address) || self.is_vip(namespace, address.into()))
-            .then_some(Implausible::Vip)
+        (self.0.host.is_of_service(address) || self.is_vip(namespace, address)).then_some(Implausible::Vip)
     }
 
     fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
@@ -98,7 +97,7 @@ impl Vips {
         if state.announced.objects(address).next().is_some() || state.written.objects(address).any(here) {
             return true;
         }
-        // records of other programs are no load balancers' addresses: they may well be those of machines
+        // records of other programs are no load balancers' addresses: they may well be those of VMs
         let allocated: Vec<_> = state.allocated.objects(address).cloned().collect();
         drop(state);
         let holders = self.0.pools.holders_of(address);

@@ -1,4 +1,4 @@
-//! What one PUT of a pool should contain: a pure function from the pool as it was read and the orders that wait.
+//! The content of one PUT of a pool: a pure function from the pool as it was read and the orders that wait.
 //!
 //! Every PUT also brings total, available, condition and finalizer up to date, and puts back the records of load
 //! balancers that the pool has lost (somebody replaced it without its status): before anything is given out anew.
@@ -19,7 +19,7 @@ pub(crate) const RECORD_LIMIT: usize = 1_200_000;
 
 const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 
-/// What somebody wants of a pool.
+/// A change that a controller wants of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// An address for a holder; `known` is the one that it believes to have. `family`: `None` takes whatever the pool
@@ -35,7 +35,7 @@ pub(crate) enum Order {
     Refresh,
 }
 
-/// What became of an order.
+/// The answer to an order that was carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Given(Given),
@@ -93,7 +93,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) known: &'a [(IpAddr, String)],
     /// Orphaned Services that our role may not delete.
     pub(crate) orphans: &'a [ObjectKey],
-    /// Whether somebody other than this holder uses the address, whom this pool's record does not know.
+    /// Whether a load balancer other than this holder uses the address, though this pool's record does not name it.
     pub(crate) taken: &'a dyn Fn(IpAddr, &str) -> bool,
     /// RFC 3339, for conditions.
     pub(crate) now: &'a str,
@@ -163,7 +163,7 @@ impl Book<'_> {
             status.map(of).into_iter().flatten().map(|(key, holder)| written(key, holder)).sum::<usize>()
         };
         let read = maps(|status| &status.allocated) + maps(|status| &status.allocated_history);
-        self.rest = pool.json().to_string().len().saturating_sub(read);
+        self.rest = pool.size().saturating_sub(read);
         self.size = self.rest + self.weight_of_record();
     }
 

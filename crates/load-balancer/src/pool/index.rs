@@ -1,5 +1,5 @@
-//! What the pools record, found by holder and by address, and which pools may be drawn from. Kept beside the caches, so
-//! that nobody reads every record of every pool for one load balancer.
+//! The records of all pools, found by holder and by address, and the faults of the pools. Kept beside the caches: a
+//! decision about one load balancer must not read every record of every pool.
 
 use std::{
     collections::BTreeMap,
@@ -34,8 +34,8 @@ struct State {
 }
 
 impl PoolIndex {
-    /// Follows both caches. To be started before anything else subscribes to them: who is woken by a change finds the
-    /// change here.
+    /// Follows both caches. Call it before anything else subscribes to them: a controller that a change wakes then finds
+    /// the change here.
     pub(crate) fn follow(
         pools: &Cache<RawObject<IPPool>>,
         load_balancers: &Cache<RawObject<LoadBalancer>>,

@@ -1,4 +1,4 @@
-//! What was lost comes back, and what nobody comes for is released.
+//! Lost records and statuses come back, and abandoned records are released.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ test_cluster::component_tests! {
         vanish(&cluster, "team-a/web").await;
         let _again = controller(&cluster).await;
         let held = |record: harvester_api::IPPoolStatus| record.allocated.into_values().collect::<Vec<_>>();
-        assert_eq!(held(record_of(&cluster, "edge").await).len(), 2, "the sweep has patience");
+        assert_eq!(held(record_of(&cluster, "edge").await).len(), 2, "the record garbage collector has patience");
         let address = record_of(&cluster, "edge").await.allocated.into_iter()
             .find(|(_, holder)| holder == "team-a/web").unwrap().0;
 
@@ -127,7 +127,7 @@ test_cluster::component_tests! {
         assert!(managers::foreign(&pool, "192.0.2.19").is_some());
     }
 
-    #[simulated_only("the patience of the sweep is half a minute")]
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
     async fn abandoned_records_are_released_after_half_a_minute_and_foreign_ones_never(cluster: TestCluster) {
         let running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 20).await;

@@ -15,7 +15,7 @@ fn listeners() -> Vec<Listener> {
 }
 
 fn backend(name: &str, last: u8) -> Backend {
-    let id = BackendId { uid: format!("uid-{name}"), address: Ipv4Addr::new(192, 168, 7, last) };
+    let id = BackendId { uid: format!("uid-{name}"), address: IpAddr::from([192, 168, 7, last]) };
     Backend { id, name: name.to_owned() }
 }
 
@@ -99,7 +99,7 @@ fn the_dummy_is_there_exactly_while_nobody_is_ready(#[case] ready: &[bool], #[ca
 
 #[test]
 fn membership_readiness_and_dummy_change_in_one_write_and_then_nothing_is_written() {
-    // pitfalls-load-balancer.md EP-1: there, the dummy goes and comes with every look at an unhealthy balancer
+    // pitfalls-load-balancer.md EP-1: there, the dummy goes and comes with every look at an unhealthy load balancer
     let before = stored(created(&[(backend("web-1", 11), false)]));
     assert_eq!(replaced(&before, &[(backend("web-1", 11), false)]), None);
     let after = replaced(&before, &[(backend("web-2", 12), true)]).unwrap();

@@ -1,6 +1,4 @@
-//! `IPPool` objects as the crate `ipam` sees them: what a pool's spec defines, what speaks against it, and who made its
-//! records. The controller and the webhook judge pools by this one reading.
-
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod managers;

@@ -30,7 +30,7 @@ use crate::{
     reuse::{self, Holder},
     status_reverted,
 };
-use candidates::{Candidates, PATIENCE, Verdict};
+use candidates::{Candidates, PATIENCE, Seen, Verdict};
 
 /// What went wrong; the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +89,7 @@ impl RecordGc {
         let look = self.memory().entry(key.name.clone()).or_default().look(abandoned, Instant::now());
         let mut again = look.again;
         for (address, holder) in look.due {
-            match self.see(&key.name, address, &holder).await? {
+            match candidates::decide(self.see(&key.name, address, &holder).await?) {
                 Verdict::Keep => continue,
                 Verdict::Foreign(manager) => {
                     tracing::info!(pool = %key, %address, holder, manager, "recorded by another program: it stays");
@@ -128,28 +128,24 @@ impl RecordGc {
         abandoned.map(|(address, holder)| (address, holder.to_owned())).collect()
     }
 
-    /// Reads everything afresh, and judges.
-    async fn see(&self, pool: &str, address: IpAddr, holder: &str) -> Result<Verdict, Error> {
+    /// Reads pool, load balancer and Service afresh.
+    async fn see(&self, pool: &str, address: IpAddr, holder: &str) -> Result<Seen, Error> {
         let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
-        let Some(key) = load_balancer(holder) else { return Ok(Verdict::Keep) };
+        let key = load_balancer(holder).unwrap_or_default();
         let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(pool).await.map_err(failed)?;
-        let Some(fresh) = fresh.filter(|fresh| ip_pools::record(fresh).holder(address) == Some(holder))
-        else {
-            return Ok(Verdict::Keep);
-        };
-        if let Some(manager) = ip_pools::managers::foreign(&fresh, &address.to_string()) {
-            return Ok(Verdict::Foreign(manager));
-        }
+        let fresh = fresh.filter(|fresh| ip_pools::record(fresh).holder(address) == Some(holder));
+        let Some(fresh) = fresh else { return Ok(Seen::NoRecord) };
         let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &key.namespace);
-        if api.get_opt(&key.name).await.map_err(failed)?.is_some() {
-            return Ok(Verdict::Keep);
-        }
+        let holder_exists = api.get_opt(&key.name).await.map_err(failed)?.is_some();
         let service = write::read_service(&self.client, &key).await;
         let service =
             service.map_err(|source| Error::ReadService { pool: pool.to_owned(), address, source })?;
         let service: Option<&Service> = service.as_deref();
-        let free = reuse::may_be_given_away(&key, Holder::Gone, address, service);
-        Ok(free.map_or_else(Verdict::Announced, |()| Verdict::Release))
+        Ok(Seen::Record {
+            manager: ip_pools::managers::foreign(&fresh, &address.to_string()),
+            holder_exists,
+            reuse: reuse::may_be_given_away(&key, Holder::Gone, address, service),
+        })
     }
 
     /// Whether the record is released.

@@ -13,7 +13,21 @@ use crate::reuse::Announced;
 /// A record must look abandoned for so long before it is read afresh.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What fresh reads say of a record that looked abandoned for so long.
+/// What fresh reads show of a record that looked abandoned for so long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// The pool is gone, or gives the address to nobody or to another holder.
+    NoRecord,
+    Record {
+        /// The other program that made the record.
+        manager: Option<String>,
+        holder_exists: bool,
+        /// Whether something may still announce the address.
+        reuse: Result<(), Announced>,
+    },
+}
+
+/// What to do about the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is not abandoned, or is no record any more.
@@ -23,6 +37,16 @@ pub(super) enum Verdict {
     /// Something may still announce the address.
     Announced(Announced),
     Release,
+}
+
+/// Decides.
+pub(super) fn decide(seen: Seen) -> Verdict {
+    match seen {
+        Seen::NoRecord | Seen::Record { manager: None, holder_exists: true, .. } => Verdict::Keep,
+        Seen::Record { manager: Some(manager), .. } => Verdict::Foreign(manager),
+        Seen::Record { reuse: Err(why), .. } => Verdict::Announced(why),
+        Seen::Record { reuse: Ok(()), .. } => Verdict::Release,
+    }
 }
 
 /// What to do after a look.
@@ -79,7 +103,30 @@ impl Candidates {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    fn seen(manager: Option<&str>, holder_exists: bool, reuse: Result<(), Announced>) -> Seen {
+        Seen::Record { manager: manager.map(str::to_owned), holder_exists, reuse }
+    }
+
+    #[rstest]
+    #[case::not_recorded_any_more(Seen::NoRecord, Verdict::Keep)]
+    #[case::its_load_balancer_is_there(seen(None, true, Ok(())), Verdict::Keep)]
+    #[case::another_programs(seen(Some("capi"), false, Ok(())), Verdict::Foreign("capi".to_owned()))]
+    #[case::another_programs_for_a_load_balancer(seen(Some("capi"), true, Ok(())), Verdict::Foreign("capi".to_owned()))]
+    #[case::still_announced(
+        seen(None, false, Err(Announced::ByService)),
+        Verdict::Announced(Announced::ByService)
+    )]
+    #[case::abandoned(seen(None, false, Ok(())), Verdict::Release)]
+    fn a_record_is_released_when_nobody_holds_it_and_nothing_announces_it(
+        #[case] seen: Seen,
+        #[case] expected: Verdict,
+    ) {
+        assert_eq!(decide(seen), expected);
+    }
 
     fn ip(last: u8) -> IpAddr {
         [10, 0, 0, last].into()

@@ -40,7 +40,8 @@ fn citations(text: &str) -> Vec<(String, String)> {
     for (at, _) in text.match_indices(CONTRACT) {
         let rest = &text[at + CONTRACT.len()..];
         let Some((file, mut rest)) = rest.split_once('#') else { continue };
-        if !file.ends_with(".md") || file.contains(char::is_whitespace) {
+        // `<file>.md#<anchor>` is how to cite, not a citation
+        if !file.ends_with(".md") || file.contains(|c: char| c.is_whitespace() || c == '<') {
             continue;
         }
         loop {

@@ -87,7 +87,8 @@ fn watch(name: &str, command: &mut Command) -> Result<Outcome> {
         }
         if said.elapsed() >= SIGN_OF_LIFE {
             said = now();
-            let last = output.lines().last().unwrap_or_default().trim();
+            // JSON lines are for programs
+            let last = output.lines().rfind(|line| !line.starts_with('{')).unwrap_or_default().trim();
             println!("       {name}: {:.0} s, {last}", start.elapsed().as_secs_f64());
         }
     }

@@ -118,6 +118,6 @@ pub(crate) async fn set_up(
         tasks,
     );
     cluster.advance(Duration::from_secs(10)).await;
-    assert_eq!(simulation.machines().len(), VMS.len(), "all VMs run");
+    assert_eq!(simulation.vms().len(), VMS.len(), "all VMs run");
     simulation
 }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
-use sim_harvester::machine::VirtualMachineInstanceMigration;
+use sim_harvester::vm::VirtualMachineInstanceMigration;
 use sim_harvester::{Backend, Cluster, SimHarvester};
 use test_cluster::{TestCluster, User};
 use tokio::time::Instant;

@@ -10,11 +10,11 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use program::TaskGroup;
 use tracing_subscriber::EnvFilter;
 
-use crate::{announce::Announcer, faults, given::Given, measure, options::Options, stage::Stage, tour};
+use crate::{output::Output, faults, user_manifests::UserManifests, measure, options::Options, environment::Environment, tour};
 
 /// Wrong options, wrong manifests: the caller's to mend.
 const USAGE: u8 = 2;
-/// The tour stops one machine and looks for the traffic on another.
+/// The tour stops one VM and looks for the traffic on another.
 const TOUR_NODES: u8 = 2;
 /// What is logged unless RUST_LOG says otherwise. In this process only the simulation uses `controller_kit`: a request
 /// that is refused and tried again is its own affair.
@@ -44,13 +44,13 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return if asked { ExitCode::SUCCESS } else { ExitCode::from(USAGE) };
         }
     };
-    let announcer = Announcer;
+    let output = Output;
     if options.help_faults {
-        announcer.note(&faults::help());
+        output.note(&faults::help());
         return ExitCode::SUCCESS;
     }
-    let given = match Given::read(&options) {
-        Ok(given) => given,
+    let manifests = match UserManifests::read(&options) {
+        Ok(manifests) => manifests,
         Err(wrong) => {
             eprintln!("{wrong}");
             return ExitCode::from(USAGE);
@@ -66,7 +66,7 @@ pub fn main(args: Vec<OsString>) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(&options, &given, &announcer)) {
+    match runtime.block_on(run(&options, &manifests, &output)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("sandbox: {error:#}");
@@ -85,30 +85,30 @@ fn read(args: Vec<OsString>) -> Result<Options, clap::Error> {
     Ok(options)
 }
 
-async fn run(options: &Options, given: &Given, announcer: &Announcer) -> anyhow::Result<()> {
+async fn run(options: &Options, manifests: &UserManifests, output: &Output) -> anyhow::Result<()> {
     let tasks = TaskGroup::new();
     tasks.stop_on_signals()?;
-    let mut stage =
-        match tasks.stop.run_until_cancelled(Box::pin(Stage::set(options, given, announcer))).await {
-            Some(stage) => stage?,
+    let mut environment =
+        match tasks.stop.run_until_cancelled(Box::pin(Environment::set(options, manifests, output))).await {
+            Some(environment) => environment?,
             None => return Ok(()),
         };
     let outcome = if options.check {
-        let walk = tour::walk(&mut stage, announcer);
+        let walk = tour::walk(&mut environment, output);
         tasks.stop.run_until_cancelled(walk).await.unwrap_or_else(|| Err(anyhow::anyhow!("interrupted")))
     } else if options.only_creation {
-        let creation = measure::creation(&mut stage, announcer);
+        let creation = measure::creation(&mut environment, output);
         tasks.stop.run_until_cancelled(creation).await.unwrap_or(Ok(()))
     } else if options.measure {
-        tasks.stop.run_until_cancelled(measure::all(&mut stage, announcer)).await.unwrap_or(Ok(()))
+        tasks.stop.run_until_cancelled(measure::all(&mut environment, output)).await.unwrap_or(Ok(()))
     } else {
-        stage.say_what_to_type(announcer);
+        environment.say_what_to_type(output);
         tokio::select! {
             () = tasks.stop.cancelled() => Ok(()),
-            ended = stage.watch_parts(announcer) => ended,
+            ended = environment.watch_parts(output) => ended,
         }
     };
-    stage.strike().await;
+    environment.strike().await;
     outcome
 }
 

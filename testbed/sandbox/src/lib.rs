@@ -2,11 +2,11 @@
 //! its webhook and the cloud controller manager as child processes between them.
 //!
 //! ```text
-//! options ──► ground (addresses) ──► clusters (API servers) ──► stage (machines, data path, parts) ──► tour
+//! options ──► address plan ──► clusters (API servers) ──► environment (VMs, data path, parts) ──► tour
 //! ```
 //! Everything that is seen here goes over real sockets on loopback. The parts do not know where they are.
 
-mod announce;
+mod output;
 pub mod cli;
 mod clusters;
 mod curl;
@@ -14,16 +14,16 @@ mod endpoints;
 mod example;
 mod faults;
 mod folder;
-mod given;
-mod ground;
+mod user_manifests;
+mod address_plan;
 mod manifests;
 mod measure;
 mod options;
 mod parts;
 mod rancher;
-mod recipes;
+mod commands;
 mod snapshot;
-mod stage;
+mod environment;
 mod tour;
 
 /// Name of the guest cluster.

@@ -4,11 +4,11 @@
 
 mod audit;
 mod cpu;
-mod crowd;
+mod service_batch;
 mod direct;
 mod driver;
 mod hostile;
-mod newcomer;
+mod first_use;
 mod same_pod;
 
 use std::time::Duration;
@@ -16,10 +16,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-use crate::{announce::Announcer, recipes, stage::Stage};
+use crate::{output::Output, commands, environment::Environment};
 pub(crate) use audit::AuditFiles;
 use audit::Tally;
-use crowd::Crowd;
+use service_batch::ServiceBatch;
 use direct::Direct;
 
 /// Services created one after the other on idle clusters.
@@ -37,75 +37,75 @@ const MINUTE: Duration = Duration::from_secs(60);
 ///
 /// # Errors
 /// When a Service gets no address, or a file cannot be read.
-pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
-    let say = |name: &str, value: f64| announcer.note(&format!("figure {name} {value:.4}"));
-    let tally = |stage: &Stage| Tally::new(stage.audit_files());
+pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
+    let say = |name: &str, value: f64| output.note(&format!("figure {name} {value:.4}"));
+    let tally = |environment: &Environment| Tally::new(environment.audit_files());
 
-    say("sandbox-first-curl-s", newcomer::first_curl(stage.server()).await?.as_secs_f64());
+    say("sandbox-first-curl-s", first_use::first_curl(environment.server()).await?.as_secs_f64());
     let hostile =
-        hostile::cost(&stage.harvester, stage.pid(recipes::WEBHOOK)?).await.context("a hostile write")?;
+        hostile::cost(&environment.harvester, environment.pid(commands::WEBHOOK)?).await.context("a hostile write")?;
     say("webhook-hostile-ms", hostile.milliseconds);
     say("webhook-hostile-mib", hostile.mebibytes);
-    stage.end_webhook().await?;
-    tally(stage).quiet(QUIET).await?;
-    say("rss-ccm-idle-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
-    say("rss-lb-idle-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
+    environment.end_webhook().await?;
+    tally(environment).quiet(QUIET).await?;
+    say("rss-ccm-idle-mib", environment.resident_mib(commands::CLOUD_CONTROLLER_MANAGER)?);
+    say("rss-lb-idle-mib", environment.resident_mib(commands::LOAD_BALANCER)?);
 
-    driver::all(stage, say).await.context("measure the node driver")?;
+    driver::all(environment, say).await.context("measure the node driver")?;
 
-    let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
-    one_by_one(&mut crowd, say).await?;
+    let mut service_batch = ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
+    one_by_one(&mut service_batch, say).await?;
 
-    let mut counted = tally(stage);
-    let burst = crowd.create("hundred", 100).await?;
+    let mut counted = tally(environment);
+    let burst = service_batch.create("hundred", 100).await?;
     let mut times: Vec<_> = burst.one_by_one.iter().map(Duration::as_secs_f64).collect();
     say("burst-100-p99-s", percentile(&mut times, 0.99));
     counted.quiet(QUIET).await?;
     say("writes-per-service", counted.total().writes_with_events as f64 / 100.0);
-    say("delete-100-total-s", crowd.delete_all().await?.as_secs_f64());
+    say("delete-100-total-s", service_batch.delete_all().await?.as_secs_f64());
     counted.quiet(QUIET).await?;
     let count = counted.total();
     say("ccm-harvester-requests-per-service", count.ccm_in_harvester as f64 / 100.0);
     say("lb-writes-per-service", count.load_balancer_writes as f64 / 100.0);
 
-    let mut counted = tally(stage);
-    let parts = |stage: &Stage| -> Result<f64> {
-        let of = |name| cpu::seconds(stage.pid(name)?);
-        Ok(of(recipes::CLOUD_CONTROLLER_MANAGER)? + of(recipes::LOAD_BALANCER)?)
+    let mut counted = tally(environment);
+    let parts = |environment: &Environment| -> Result<f64> {
+        let of = |name| cpu::seconds(environment.pid(name)?);
+        Ok(of(commands::CLOUD_CONTROLLER_MANAGER)? + of(commands::LOAD_BALANCER)?)
     };
-    let (parts_before, all_before) = (parts(stage)?, cpu::of_all()?);
-    let burst = crowd.create("thousand", 1_000).await?;
-    let (parts_then, all_then) = (parts(stage)?, cpu::of_all()?);
+    let (parts_before, all_before) = (parts(environment)?, cpu::of_all()?);
+    let burst = service_batch.create("thousand", 1_000).await?;
+    let (parts_then, all_then) = (parts(environment)?, cpu::of_all()?);
     say("burst-1000-total-s", burst.total.as_secs_f64());
     say("burst-1000-testbed-cpu-s", (all_then - all_before) - (parts_then - parts_before));
     counted.quiet(QUIET).await?;
-    say("burst-1000-cpu-s", parts(stage)? - parts_before);
-    let surfaced = crowd.conflict_events().await?;
+    say("burst-1000-cpu-s", parts(environment)? - parts_before);
+    let surfaced = service_batch.conflict_events().await?;
     say("burst-1000-conflicts-surfaced", surfaced as f64);
     say("burst-1000-lbs-deleted", counted.total().balancers_deleted as f64);
-    say("rss-ccm-1000-mib", stage.resident_mib(recipes::CLOUD_CONTROLLER_MANAGER)?);
-    say("rss-lb-1000-mib", stage.resident_mib(recipes::LOAD_BALANCER)?);
+    say("rss-ccm-1000-mib", environment.resident_mib(commands::CLOUD_CONTROLLER_MANAGER)?);
+    say("rss-lb-1000-mib", environment.resident_mib(commands::LOAD_BALANCER)?);
 
-    let mut steady = tally(stage);
+    let mut steady = tally(environment);
     steady.count()?;
     tokio::time::sleep(MINUTE).await;
     say("steady-requests-per-minute", steady.count()?.all as f64);
 
-    stage.stop_controllers().await?;
-    let mut restart = tally(stage);
+    environment.stop_controllers().await?;
+    let mut restart = tally(environment);
     let begun = Instant::now();
-    stage.start_controllers_again()?;
+    environment.start_controllers_again()?;
     restart.first().await?;
     let last = restart.quiet(QUIET).await?;
     say("restart-1000-services-s", last.duration_since(begun).as_secs_f64());
     say("restart-1000-services-writes", restart.total().writes as f64);
-    crowd.delete_all().await.context("after the restart")?;
+    service_batch.delete_all().await.context("after the restart")?;
 
-    let mut direct = Direct::prepare(stage.harvester.clone()).await?;
+    let mut direct = Direct::prepare(environment.harvester.clone()).await?;
     say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());
     direct.remove().await.context("after the LoadBalancers that were posted directly")?;
-    let folder = stage.folder().to_owned();
-    say("restart-same-pod-s", same_pod::restart(stage, &folder).await.context("a restart in the same Pod")?);
+    let folder = environment.folder().to_owned();
+    say("restart-same-pod-s", same_pod::restart(environment, &folder).await.context("a restart in the same Pod")?);
     Ok(())
 }
 
@@ -113,21 +113,21 @@ pub(crate) async fn all(stage: &mut Stage, announcer: &Announcer) -> Result<()> 
 ///
 /// # Errors
 /// When a Service gets no address.
-pub(crate) async fn creation(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
-    stage.end_webhook().await?;
-    let mut crowd = Crowd::watch(stage.guest.clone(), stage.harvester.clone()).await?;
-    one_by_one(&mut crowd, |name, value| announcer.note(&format!("figure {name} {value:.4}"))).await
+pub(crate) async fn creation(environment: &mut Environment, output: &Output) -> Result<()> {
+    environment.end_webhook().await?;
+    let mut service_batch = ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
+    one_by_one(&mut service_batch, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
 }
 
-async fn one_by_one(crowd: &mut Crowd, say: impl Fn(&str, f64)) -> Result<()> {
+async fn one_by_one(service_batch: &mut ServiceBatch, say: impl Fn(&str, f64)) -> Result<()> {
     let mut times = Vec::new();
     for index in 0..ONE_BY_ONE {
-        times.push(crowd.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
+        times.push(service_batch.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
         tokio::time::sleep(IDLE).await;
     }
     say("service-create-p50-ms", percentile(&mut times, 0.50));
     say("service-create-p99-ms", percentile(&mut times, 0.99));
-    crowd.delete_all().await.map(drop)
+    service_batch.delete_all().await.map(drop)
 }
 
 /// The value below which a share of the values lies; nearest rank.

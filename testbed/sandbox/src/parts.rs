@@ -23,7 +23,7 @@ pub(crate) const CHILD: &str = "HARVESTER_SANDBOX_CHILD";
 
 /// How to start one part; the same for its first start and for those after a kill.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Recipe {
+pub(crate) struct PartCommand {
     /// Production name of the program.
     pub(crate) name: String,
     pub(crate) args: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Recipe {
 /// One running part.
 #[derive(Debug)]
 pub(crate) struct Part {
-    pub(crate) recipe: Recipe,
+    pub(crate) command: PartCommand,
     program: PathBuf,
     log: PathBuf,
     child: Child,
@@ -52,10 +52,10 @@ impl Part {
     ///
     /// # Errors
     /// When this binary cannot be linked or started under that name.
-    pub(crate) fn start(folder: &Folder, from: Option<&Path>, recipe: Recipe) -> Result<Self> {
+    pub(crate) fn start(folder: &Folder, from: Option<&Path>, command: PartCommand) -> Result<Self> {
         let bin = folder.run().join("bin");
         fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
-        let program = bin.join(&recipe.name);
+        let program = bin.join(&command.name);
         if !program.exists() {
             let binary = match from {
                 Some(binary) => {
@@ -65,18 +65,18 @@ impl Part {
             };
             symlink(binary, &program).with_context(|| format!("link {}", program.display()))?;
         }
-        let log = folder.join(format!("{}.log", recipe.name));
-        let child = spawn(&program, &recipe, &log)?;
-        Ok(Self { recipe, program, log, child })
+        let log = folder.join(format!("{}.log", command.name));
+        let child = spawn(&program, &command, &log)?;
+        Ok(Self { command, program, log, child })
     }
 
     pub(crate) fn info(&self) -> PartInfo {
         // self-contained: whoever kills the part can start it again with these words
         let mut command = vec!["env".to_owned()];
-        command.extend(self.recipe.environment.iter().map(|(key, value)| format!("{key}={value}")));
+        command.extend(self.command.environment.iter().map(|(key, value)| format!("{key}={value}")));
         command.push(self.program.display().to_string());
-        command.extend(self.recipe.args.clone());
-        PartInfo { name: self.recipe.name.clone(), pid: self.child.id().unwrap_or_default(), command }
+        command.extend(self.command.args.clone());
+        PartInfo { name: self.command.name.clone(), pid: self.child.id().unwrap_or_default(), command }
     }
 
     /// SIGKILL: nothing is said to the part, nothing is put in order by it.
@@ -84,15 +84,15 @@ impl Part {
     /// # Errors
     /// When the process cannot be killed.
     pub(crate) async fn kill(&mut self) -> Result<()> {
-        self.child.kill().await.with_context(|| format!("kill {}", self.recipe.name))
+        self.child.kill().await.with_context(|| format!("kill {}", self.command.name))
     }
 
-    /// Starts it again after [`Part::kill`], with the same recipe.
+    /// Starts it again after [`Part::kill`], with the same command.
     ///
     /// # Errors
     /// When it cannot be started.
     pub(crate) fn start_again(&mut self) -> Result<()> {
-        self.child = spawn(&self.program, &self.recipe, &self.log)?;
+        self.child = spawn(&self.program, &self.command, &self.log)?;
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl Part {
             let log = fs::read_to_string(&self.log).unwrap_or_default();
             let tail: Vec<_> = log.lines().rev().take(15).collect();
             let tail: Vec<_> = tail.into_iter().rev().collect();
-            bail!("{} ended with {status}; its last words:\n{}", self.recipe.name, tail.join("\n"));
+            bail!("{} ended with {status}; its last words:\n{}", self.command.name, tail.join("\n"));
         }
         Ok(())
     }
@@ -120,12 +120,12 @@ impl Part {
             return;
         }
         if let Err(error) = self.child.kill().await {
-            tracing::warn!(part = self.recipe.name, %error, "could not be killed");
+            tracing::warn!(part = self.command.name, %error, "could not be killed");
         }
     }
 }
 
-fn spawn(program: &Path, recipe: &Recipe, log: &Path) -> Result<Child> {
+fn spawn(program: &Path, command: &PartCommand, log: &Path) -> Result<Child> {
     let log = File::options()
         .create(true)
         .append(true)
@@ -133,9 +133,9 @@ fn spawn(program: &Path, recipe: &Recipe, log: &Path) -> Result<Child> {
         .with_context(|| format!("open {}", log.display()))?;
     let errors = log.try_clone().context("share a log file")?;
     Command::new(program)
-        .args(&recipe.args)
+        .args(&command.args)
         .env_remove("KUBECONFIG")
-        .envs(&recipe.environment)
+        .envs(&command.environment)
         .env(CHILD, std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(log)

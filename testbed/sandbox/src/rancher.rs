@@ -6,7 +6,7 @@
 //!         ◄─stored configuration─┘                                                  ▲ initialised by the CCM
 //! ```
 
-pub(crate) mod furniture;
+pub(crate) mod fixtures;
 mod options;
 pub(crate) mod plugin;
 
@@ -109,13 +109,13 @@ impl Rancher {
             (
                 "harvester-disk-info",
                 text(
-                    &json!({"disks": [{"imageName": furniture::image(), "bootOrder": 1, "size": 10}]})
+                    &json!({"disks": [{"imageName": fixtures::image(), "bootOrder": 1, "size": 10}]})
                         .to_string(),
                 ),
             ),
             (
                 "harvester-network-info",
-                text(&json!({"interfaces": [{"networkName": furniture::network()}]}).to_string()),
+                text(&json!({"interfaces": [{"networkName": fixtures::network()}]}).to_string()),
             ),
             ("harvester-user-data", text("#cloud-config\npackages: [qemu-guest-agent]\n")),
             ("harvester-cloud-config", text(&cloud_config.display().to_string())),

@@ -4,9 +4,9 @@
 
 mod addresses;
 mod crash;
-mod eyes;
+mod observer;
 mod load;
-mod machines;
+mod vms;
 mod outage;
 mod pools;
 
@@ -16,12 +16,12 @@ use anyhow::{Context, Result, bail};
 use kube::Client;
 use tokio::time::Instant;
 
-use crate::{announce::Announcer, snapshot, stage::Stage};
-pub(crate) use eyes::Eyes;
+use crate::{output::Output, snapshot, environment::Environment};
+pub(crate) use observer::Observer;
 
 /// What the steps share.
 pub(crate) struct Tour<'a> {
-    pub(crate) stage: &'a mut Stage,
+    pub(crate) environment: &'a mut Environment,
     pub(crate) guest: Client,
     pub(crate) harvester: Client,
     /// Both clusters as they were before the first step.
@@ -32,10 +32,10 @@ pub(crate) struct Tour<'a> {
 ///
 /// # Errors
 /// What went wrong, at which step.
-pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()> {
-    let (guest, harvester) = (stage.guest.clone(), stage.harvester.clone());
+pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Result<()> {
+    let (guest, harvester) = (environment.guest.clone(), environment.harvester.clone());
     let before = [snapshot::snapshot(&guest).await?, snapshot::snapshot(&harvester).await?];
-    let mut tour = Tour { stage, guest, harvester, before };
+    let mut tour = Tour { environment, guest, harvester, before };
     let started = Instant::now();
 
     macro_rules! step {
@@ -43,14 +43,14 @@ pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()>
             let begun = Instant::now();
             let outcome = $step.await;
             // a part that ended is the reason for whatever else went wrong
-            let outcome = match tour.stage.parts_still_run() {
+            let outcome = match tour.environment.parts_still_run() {
                 Ok(()) => outcome,
                 Err(ended) => Err(match outcome {
                     Ok(_) => ended,
                     Err(error) => error.context(ended),
                 }),
             };
-            announcer.step($number, $title, begun.elapsed(), outcome.as_deref());
+            output.step($number, $title, begun.elapsed(), outcome.as_deref());
             outcome.with_context(|| format!("step {}: {}", $number, $title))?;
         }};
     }
@@ -60,23 +60,23 @@ pub(crate) async fn walk(stage: &mut Stage, announcer: &Announcer) -> Result<()>
     step!(4, "a Service without health check takes the guest path", addresses::guest_path(&tour));
     step!(5, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
     step!(6, "region and zone follow a migrating VM", pools::topology(&tour));
-    step!(7, "a fourth VM through the node driver, lost and replaced", machines::through_the_driver(&tour));
+    step!(7, "a fourth VM through the node driver, lost and replaced", vms::through_the_driver(&tour));
     step!(8, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
     step!(9, "everything is deleted, and nothing stays behind", tour.clean_up());
-    announcer.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
+    output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }
 
 impl Tour<'_> {
-    pub(crate) fn eyes(&self) -> Eyes {
-        Eyes { guest: self.guest.clone(), harvester: self.harvester.clone() }
+    pub(crate) fn observer(&self) -> Observer {
+        Observer { guest: self.guest.clone(), harvester: self.harvester.clone() }
     }
 
     /// Both clusters hold exactly what they held before the tour, and no pool has an address given away.
     async fn clean_up(&self) -> Result<String> {
-        let eyes = self.eyes();
-        eyes.delete_services().await?;
-        eyes.wait("both clusters to hold what they held before", || async {
+        let observer = self.observer();
+        observer.delete_services().await?;
+        observer.wait("both clusters to hold what they held before", || async {
             let guest = snapshot::snapshot(&self.guest).await?;
             let harvester = snapshot::snapshot(&self.harvester).await?;
             let mut left = snapshot::difference(&self.before[0], &guest);

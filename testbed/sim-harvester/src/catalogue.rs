@@ -1,4 +1,4 @@
-//! What machines are made from: images are imported at once, and key pairs are looked at.
+//! What VMs are made from: images are imported at once, and key pairs are looked at.
 //!
 //! An object that brings a status keeps it: so a test or a user has an image that is half imported, or one that failed.
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   guest VIP ─► guest's slice ──────────────────────────────► pod
 //!   host VIP ──► Harvester's slice ─► VM, node port ─► guest's slice ─► pod
-//!                                 └─► VM, other port: the machine's own server
+//!                                 └─► VM, other port: the VM's own server
 //! ```
 //! `World` is the two clusters as this way sees them, made from nothing but their objects and what is announced;
 //! `World::at` says what happens to a connection that arrives at an address. Sockets (`listeners`) and tests
@@ -24,14 +24,14 @@ use std::{
 
 use controller_kit::ObjectKey;
 
-use crate::{machine::Machine, settings::Backend};
+use crate::{settings::Backend, vm::VmState};
 
 pub use destination::{Destination, Protocol};
 pub use listeners::{CannotCarry, Carried};
 pub(crate) use picture::Picture;
 pub(crate) use service::{Balanced, Endpoint, endpoints_of};
 
-/// Kubernetes' default range of node ports: a machine's own server keeps out of it.
+/// Kubernetes' default range of node ports: a VM's own server keeps out of it.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
 /// A way is never longer: VIP, node port, pod.
 const HOPS: usize = 3;
@@ -43,11 +43,11 @@ pub enum Cluster {
     Harvester,
 }
 
-/// Who answers: the pod of a machine, or the machine's own server.
+/// Who answers: the pod of a VM, or the VM's own server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendName {
     /// Name of the VM.
-    pub machine: String,
+    pub vm: String,
     /// `namespace/name` of the pod.
     pub pod: Option<String>,
 }
@@ -55,8 +55,8 @@ pub struct BackendName {
 impl fmt::Display for BackendName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.pod {
-            Some(pod) => write!(out, "{pod} on {}", self.machine),
-            None => out.write_str(&self.machine),
+            Some(pod) => write!(out, "{pod} on {}", self.vm),
+            None => out.write_str(&self.vm),
         }
     }
 }
@@ -87,7 +87,7 @@ pub enum Refused {
     Silent(SocketAddr),
 }
 
-/// A pod that runs on a machine.
+/// A pod that runs on a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PodAt {
     pub(crate) key: ObjectKey,
@@ -134,8 +134,8 @@ impl Side {
 /// Both clusters as the data path sees them, with what is looked up for every connection.
 #[derive(Debug, Default)]
 pub(crate) struct World {
-    machines: HashMap<IpAddr, Machine>,
-    /// Address of the machine behind each guest Node.
+    vms: HashMap<IpAddr, VmState>,
+    /// Address of the VM behind each guest Node.
     nodes: HashMap<String, IpAddr>,
     pods: HashMap<IpAddr, PodAt>,
     guest: Side,
@@ -160,7 +160,7 @@ pub(crate) enum Hop {
 pub enum Place {
     /// A port of a Service, at an address that is announced for it.
     Vip(Cluster, ObjectKey),
-    /// A machine or a pod.
+    /// A VM or a pod.
     Backend,
 }
 
@@ -169,13 +169,13 @@ impl fmt::Display for Place {
         match self {
             Self::Vip(Cluster::Guest, service) => write!(out, "Service {service} of the guest"),
             Self::Vip(Cluster::Harvester, service) => write!(out, "Service {service} of Harvester"),
-            Self::Backend => out.write_str("a machine or pod"),
+            Self::Backend => out.write_str("a vm or pod"),
         }
     }
 }
 
 impl World {
-    pub(crate) fn new(machines: Vec<Machine>, pods: Vec<PodAt>, guest: Side, harvester: Side) -> Self {
+    pub(crate) fn new(vms: Vec<VmState>, pods: Vec<PodAt>, guest: Side, harvester: Side) -> Self {
         let mut vips: HashMap<IpAddr, Vec<_>> = HashMap::new();
         for (cluster, side) in [(Cluster::Harvester, &harvester), (Cluster::Guest, &guest)] {
             for vip in &side.announced {
@@ -191,8 +191,8 @@ impl World {
             service.node_ports().map(|port| (port, key.clone())).collect::<Vec<_>>()
         };
         Self {
-            nodes: machines.iter().map(|machine| (machine.node.clone(), machine.address.into())).collect(),
-            machines: machines.into_iter().map(|machine| (machine.address.into(), machine)).collect(),
+            nodes: vms.iter().map(|vm| (vm.node.clone(), vm.address.into())).collect(),
+            vms: vms.into_iter().map(|vm| (vm.address.into(), vm)).collect(),
             pods: pods.into_iter().map(|pod| (pod.address, pod)).collect(),
             vips,
             node_ports: guest.services.iter().flat_map(ports).collect(),
@@ -204,14 +204,14 @@ impl World {
     /// What happens to a connection or datagram that arrives at `to`.
     pub(crate) fn at(&self, to: Destination) -> Hop {
         let at = to.at;
-        if let Some(machine) = self.machines.get(&at.ip()) {
-            return self.at_machine(machine, to);
+        if let Some(vm) = self.vms.get(&at.ip()) {
+            return self.at_vm(vm, to);
         }
         if let Some(pod) = self.pods.get(&at.ip()) {
-            let machine = self.nodes.get(&pod.node).and_then(|address| self.machines.get(address));
-            return machine.map_or(Hop::Refused(Refused::Silent(at)), |machine| {
-                let name = BackendName { machine: machine.name.clone(), pod: Some(pod.key.to_string()) };
-                answer(at, machine.backend(), name)
+            let vm = self.nodes.get(&pod.node).and_then(|address| self.vms.get(address));
+            return vm.map_or(Hop::Refused(Refused::Silent(at)), |vm| {
+                let name = BackendName { vm: vm.name.clone(), pod: Some(pod.key.to_string()) };
+                answer(at, vm.backend(), name)
             });
         }
         match self.vips.get(&at.ip()) {
@@ -258,7 +258,7 @@ impl World {
         }
         let carried = |port: &&(Protocol, u16)| port.0 != Protocol::Sctp;
         let in_harvester = sent_to(&self.harvester);
-        for address in self.machines.keys() {
+        for address in self.vms.keys() {
             let own = in_harvester.get(address).into_iter().flatten();
             let own = own.filter(|(_, port)| !NODE_PORTS.contains(port));
             for (protocol, port) in own.chain(self.node_ports.keys()).filter(carried) {
@@ -311,11 +311,11 @@ impl World {
         }
     }
 
-    fn at_machine(&self, machine: &Machine, to: Destination) -> Hop {
+    fn at_vm(&self, vm: &VmState, to: Destination) -> Hop {
         let Destination { at, protocol } = to;
-        let name = BackendName { machine: machine.name.clone(), pod: None };
-        if !NODE_PORTS.contains(&at.port()) || !machine.backend().is_serving() {
-            return answer(at, machine.backend(), name);
+        let name = BackendName { vm: vm.name.clone(), pod: None };
+        if !NODE_PORTS.contains(&at.port()) || !vm.backend().is_serving() {
+            return answer(at, vm.backend(), name);
         }
         let service = self.node_ports.get(&(protocol, at.port())).and_then(|key| {
             let service = self.guest.services.get(key)?;
@@ -323,10 +323,10 @@ impl World {
         });
         let Some((key, service, port)) = service else { return Hop::Refused(Refused::Closed(at)) };
         let ready = service.ready(port);
-        let local = ready.iter().filter(|endpoint| endpoint.node.as_deref() == Some(machine.node.as_str()));
+        let local = ready.iter().filter(|endpoint| endpoint.node.as_deref() == Some(vm.node.as_str()));
         let local: Vec<_> = local.map(|endpoint| endpoint.at).collect();
         if !local.is_empty() {
-            // kube-proxy would choose among all; we prefer the machine's own pods, as with
+            // kube-proxy would choose among all; we prefer the VM's own pods, as with
             // `trafficDistribution: PreferSameNode`, so that what a probe finds out is what a connection gets
             Hop::Forward(local)
         } else if ready.is_empty() {

@@ -1,7 +1,7 @@
-//! What runs inside the machines of the guest cluster: a kubelet each, and the pods of the example.
+//! What runs inside the VMs of the guest cluster: a kubelet each, and the pods of the example.
 //!
-//! A kubelet registers its Node once, when its machine starts, with the taint that asks for a cloud controller manager;
-//! it reports the Node Ready while the machine is up, and it runs every pod that names the Node. The example's pods are
+//! A kubelet registers its Node once, when its VM starts, with the taint that asks for a cloud controller manager;
+//! it reports the Node Ready while the VM is up, and it runs every pod that names the Node. The example's pods are
 //! made for each Node; DaemonSets and Deployments get theirs in `workloads`. Every pod answers HTTP, whatever its image.
 
 pub(crate) mod controller;
@@ -22,7 +22,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{difference, host::HOSTNAME, machine::Machine};
+use crate::{difference, host::HOSTNAME, vm::VmState};
 
 /// Key of the taint of a Node that no cloud controller manager has seen yet.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -58,28 +58,26 @@ pub(crate) enum NodeStep {
 /// What the kubelet of a Node does now; `registered` is the instance whose kubelet has registered already.
 pub(crate) fn decide_node(
     node: Option<&Node>,
-    machine: Option<&Machine>,
+    vm: Option<&VmState>,
     registered: Option<&str>,
     now: &str,
 ) -> Option<NodeStep> {
-    let running = machine.and_then(|machine| machine.running.as_deref());
-    match (node, machine, running) {
+    let running = vm.and_then(|vm| vm.running.as_deref());
+    match (node, vm, running) {
         // a Node that was deleted comes back only with a kubelet that starts
-        (None, Some(machine), Some(instance)) if registered != Some(instance) => {
-            Some(NodeStep::Register(json!({
-                "apiVersion": "v1",
-                "kind": "Node",
-                "metadata": {"name": machine.node, "labels": {
-                    HOSTNAME: machine.node,
-                    "kubernetes.io/os": "linux",
-                    "kubernetes.io/arch": "amd64",
-                }},
-                "spec": {"taints": [{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]},
-            })))
-        }
+        (None, Some(vm), Some(instance)) if registered != Some(instance) => Some(NodeStep::Register(json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": vm.node, "labels": {
+                HOSTNAME: vm.node,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+            }},
+            "spec": {"taints": [{"key": UNINITIALIZED, "value": "true", "effect": "NoSchedule"}]},
+        }))),
         (None, ..) => None,
-        (Some(node), machine, running) => {
-            let ready = running.is_some() && machine.is_some_and(|machine| machine.behaviour.ready);
+        (Some(node), vm, running) => {
+            let ready = running.is_some() && vm.is_some_and(|vm| vm.behaviour.ready);
             let json = serde_json::to_value(node).expect("a Node is JSON");
             difference::needed(&json, node_status(node, ready, now)).map(NodeStep::PatchStatus)
         }
@@ -157,19 +155,19 @@ pub(crate) fn pod_of(workload: &Workload, node: &str) -> Value {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum PodStep {
     PatchStatus(Value),
-    /// Its machine is gone for good, or somebody deleted it: the kubelet lets it go.
+    /// Its VM is gone for good, or somebody deleted it: the kubelet lets it go.
     Delete,
 }
 
-/// What the kubelet does about a pod on its Node. `machine` is nothing when no VM is behind the Node any more.
+/// What the kubelet does about a pod on its Node. `vm` is nothing when no VM is behind the Node any more.
 pub(crate) fn decide_pod(
     pod: &Pod,
-    machine: Option<&Machine>,
+    vm: Option<&VmState>,
     taken: &BTreeSet<Ipv4Addr>,
     network: Ipv4Net,
     now: &str,
 ) -> Option<PodStep> {
-    let Some(machine) = machine.filter(|_| pod.metadata.deletion_timestamp.is_none()) else {
+    let Some(vm) = vm.filter(|_| pod.metadata.deletion_timestamp.is_none()) else {
         return Some(PodStep::Delete);
     };
     let Some(address) = pod_address(pod).or_else(|| network.hosts().find(|address| !taken.contains(address)))
@@ -177,9 +175,9 @@ pub(crate) fn decide_pod(
         tracing::warn!(pod = %pod.name_any(), %network, "no address left for a pod");
         return None;
     };
-    let ready = machine.behaviour.ready && machine.backend().is_serving();
+    let ready = vm.behaviour.ready && vm.backend().is_serving();
     let json = serde_json::to_value(pod).expect("a Pod is JSON");
-    difference::needed(&json, pod_status(pod, machine, address, ready, now)).map(PodStep::PatchStatus)
+    difference::needed(&json, pod_status(pod, vm, address, ready, now)).map(PodStep::PatchStatus)
 }
 
 /// The address that a pod was given.
@@ -187,7 +185,7 @@ pub(crate) fn pod_address(pod: &Pod) -> Option<Ipv4Addr> {
     pod.status.as_ref()?.pod_ip.as_deref()?.parse().ok()
 }
 
-fn pod_status(pod: &Pod, machine: &Machine, address: Ipv4Addr, ready: bool, now: &str) -> Value {
+fn pod_status(pod: &Pod, vm: &VmState, address: Ipv4Addr, ready: bool, now: &str) -> Value {
     let old = pod.status.clone().unwrap_or_default();
     let text = if ready { "True" } else { "False" };
     let condition = |kind: &str, status: &str| {
@@ -203,7 +201,7 @@ fn pod_status(pod: &Pod, machine: &Machine, address: Ipv4Addr, ready: bool, now:
     });
     json!({"status": {
         "phase": "Running",
-        "hostIP": machine.address,
+        "hostIP": vm.address,
         "podIP": address,
         "podIPs": [{"ip": address}],
         "startTime": started,
@@ -228,8 +226,8 @@ mod tests {
 
     const NOW: &str = "2026-11-21T12:00:00Z";
 
-    pub(super) fn machine(running: bool, backend: Backend, ready: bool) -> Machine {
-        Machine {
+    pub(super) fn vm(running: bool, backend: Backend, ready: bool) -> VmState {
+        VmState {
             namespace: "shop".to_owned(),
             name: "guest-1".to_owned(),
             address: Ipv4Addr::new(198, 18, 7, 11),
@@ -250,45 +248,44 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_registers_with_the_taint_once_and_again_only_when_its_machine_started_again() {
-        let machine = machine(true, Backend::Ok, true);
-        let Some(NodeStep::Register(node)) = decide_node(None, Some(&machine), None, NOW) else { panic!() };
+    fn a_kubelet_registers_with_the_taint_once_and_again_only_when_its_vm_started_again() {
+        let vm = vm(true, Backend::Ok, true);
+        let Some(NodeStep::Register(node)) = decide_node(None, Some(&vm), None, NOW) else { panic!() };
         assert_eq!(node["spec"]["taints"][0]["key"], UNINITIALIZED);
-        assert_eq!(decide_node(None, Some(&machine), Some("uid-1"), NOW), None, "somebody deleted the Node");
-        assert!(decide_node(None, Some(&machine), Some("uid-0"), NOW).is_some());
+        assert_eq!(decide_node(None, Some(&vm), Some("uid-1"), NOW), None, "somebody deleted the Node");
+        assert!(decide_node(None, Some(&vm), Some("uid-0"), NOW).is_some());
     }
 
     #[rstest]
-    #[case::up(Some(machine(true, Backend::Ok, true)), "True")]
-    #[case::its_server_stopped(Some(machine(true, Backend::Stopped, true)), "True")]
-    #[case::not_ready(Some(machine(true, Backend::Ok, false)), "Unknown")]
-    #[case::halted(Some(machine(false, Backend::Ok, true)), "Unknown")]
+    #[case::up(Some(vm(true, Backend::Ok, true)), "True")]
+    #[case::its_server_stopped(Some(vm(true, Backend::Stopped, true)), "True")]
+    #[case::not_ready(Some(vm(true, Backend::Ok, false)), "Unknown")]
+    #[case::halted(Some(vm(false, Backend::Ok, true)), "Unknown")]
     #[case::gone(None, "Unknown")]
-    fn a_node_is_ready_while_its_kubelet_is_there(#[case] machine: Option<Machine>, #[case] expected: &str) {
+    fn a_node_is_ready_while_its_kubelet_is_there(#[case] vm: Option<VmState>, #[case] expected: &str) {
         let mut json = json!({"metadata": {"name": "guest-1"}});
         let node: Node = read(json.clone());
-        let Some(NodeStep::PatchStatus(patch)) = decide_node(Some(&node), machine.as_ref(), None, NOW) else {
+        let Some(NodeStep::PatchStatus(patch)) = decide_node(Some(&node), vm.as_ref(), None, NOW) else {
             panic!()
         };
         assert_eq!(ready_of(&patch), expected);
         json_patch::merge(&mut json, &patch);
         let later = "2026-11-21T13:00:00Z";
-        assert_eq!(decide_node(Some(&read(json)), machine.as_ref(), None, later), None, "nothing moves");
+        assert_eq!(decide_node(Some(&read(json)), vm.as_ref(), None, later), None, "nothing moves");
     }
 
     #[rstest]
-    #[case::serving(machine(true, Backend::Ok, true), "True")]
-    #[case::slow(machine(true, Backend::Slow(std::time::Duration::from_secs(2)), true), "True")]
-    #[case::stopped(machine(true, Backend::Stopped, true), "False")]
-    #[case::refusing(machine(true, Backend::Refusing, true), "False")]
-    #[case::halted(machine(false, Backend::Ok, true), "False")]
-    #[case::not_ready(machine(true, Backend::Ok, false), "False")]
-    fn a_pod_is_ready_while_its_backend_serves(#[case] machine: Machine, #[case] expected: &str) {
+    #[case::serving(vm(true, Backend::Ok, true), "True")]
+    #[case::slow(vm(true, Backend::Slow(std::time::Duration::from_secs(2)), true), "True")]
+    #[case::stopped(vm(true, Backend::Stopped, true), "False")]
+    #[case::refusing(vm(true, Backend::Refusing, true), "False")]
+    #[case::halted(vm(false, Backend::Ok, true), "False")]
+    #[case::not_ready(vm(true, Backend::Ok, false), "False")]
+    fn a_pod_is_ready_while_its_backend_serves(#[case] vm: VmState, #[case] expected: &str) {
         let mut json = pod_of(&Workload::web(), "guest-1");
         let taken = BTreeSet::from([Ipv4Addr::new(198, 18, 7, 129)]);
         let network = "198.18.7.128/25".parse().unwrap();
-        let decide =
-            |json: &Value, now| decide_pod(&read(json.clone()), Some(&machine), &taken, network, now);
+        let decide = |json: &Value, now| decide_pod(&read(json.clone()), Some(&vm), &taken, network, now);
         let Some(PodStep::PatchStatus(patch)) = decide(&json, NOW) else { panic!() };
         assert_eq!(ready_of(&patch), expected);
         assert_eq!(patch["status"]["podIP"], "198.18.7.130");
@@ -297,12 +294,12 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_with_their_machine_and_when_somebody_deletes_them() {
+    fn pods_go_with_their_vm_and_when_somebody_deletes_them() {
         let mut json = pod_of(&Workload::web(), "guest-1");
         let (taken, network) = (BTreeSet::new(), "198.18.7.128/25".parse().unwrap());
         assert_eq!(decide_pod(&read(json.clone()), None, &taken, network, NOW), Some(PodStep::Delete));
         json["metadata"]["deletionTimestamp"] = NOW.into();
-        let machine = machine(true, Backend::Ok, true);
-        assert_eq!(decide_pod(&read(json), Some(&machine), &taken, network, NOW), Some(PodStep::Delete));
+        let vm = vm(true, Backend::Ok, true);
+        assert_eq!(decide_pod(&read(json), Some(&vm), &taken, network, NOW), Some(PodStep::Delete));
     }
 }

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!            Harvester's API server                          guest's API server
-//!   VM ──► instance, migration (machine)            Node, Pods, slices (guest, endpoint_slices)
+//!   VM ──► instance, migration (VM)            Node, Pods, slices (guest, endpoint_slices)
 //!   VM ──► volumes (storage) ──┘ ◄── quota
 //!   images, key pairs (catalogue)
 //!   Service of type LoadBalancer ──► kube-vip (kube_vip)   ◄── Service of type LoadBalancer
 //!                                        │   ▲
 //!                                        ▼   └── DHCP
-//!              VIP ──► kube-proxy ──► machine ──► pod (data_path)
+//!              VIP ──► kube-proxy ──► VM ──► pod (data_path)
 //! ```
 //! Everything works on plain clients, so it stands beside the simulated API server in one process on a paused clock, and
 //! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
@@ -23,7 +23,6 @@ mod endpoint_slices;
 pub mod guest;
 pub mod host;
 pub mod kube_vip;
-pub mod machine;
 mod quota;
 mod refused;
 pub mod settings;
@@ -31,13 +30,14 @@ pub mod simulation;
 mod storage;
 pub mod subresources;
 mod taints;
+pub mod vm;
 pub mod wire;
 
 pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused, Vip};
 pub use dhcp::Lan;
 pub use guest::Workload;
 pub use kube_vip::Release;
-pub use machine::Machine;
 pub use settings::Backend;
 pub use simulation::{Carrier, Options, SimHarvester};
+pub use vm::VmState;
 pub use wire::{LowPorts, WireMap};

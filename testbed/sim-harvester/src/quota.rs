@@ -1,7 +1,7 @@
-//! Quotas of a namespace: how much of each is used, and whether one more machine fits.
+//! Quotas of a namespace: how much of each is used, and whether one more VM fits.
 //!
-//! A real Harvester makes the machine's pod, which Kubernetes refuses; then its own controller stops the VM and writes
-//! the refusal on it. What is counted here is what a machine's limits and claims say.
+//! A real Harvester makes the VM's pod, which Kubernetes refuses; then its own controller stops the VM and writes
+//! the refusal on it. What is counted here is what a VM's limits and claims say.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ fn text(thousandths: i128) -> String {
     }
 }
 
-/// What a machine of this template needs while it runs.
-pub(crate) fn of_machine(template_spec: &Value) -> Usage {
+/// What a VM of this template needs while it runs.
+pub(crate) fn of_vm(template_spec: &Value) -> Usage {
     let limits = &template_spec["domain"]["resources"]["limits"];
     let limit = |name: &str| match &limits[name] {
         Value::String(text) => thousandths(text),
@@ -94,7 +94,7 @@ fn hard(quota: &ResourceQuota) -> BTreeMap<String, Quantity> {
     quota.spec.as_ref().and_then(|spec| spec.hard.clone()).unwrap_or_default()
 }
 
-/// Why a machine that needs `wanted` may not start beside what is `used`, in the words of Kubernetes' admission.
+/// Why a VM that needs `wanted` may not start beside what is `used`, in the words of Kubernetes' admission.
 pub(crate) fn refusal<'a>(
     quotas: impl Iterator<Item = &'a ResourceQuota>,
     used: &Usage,
@@ -163,8 +163,8 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "small"}, "spec": {"hard": hard}})).unwrap()
     }
 
-    fn machine(cpu: &Value, memory: &str) -> Usage {
-        of_machine(&json!({"domain": {"resources": {"limits": {"cpu": cpu, "memory": memory}}}}))
+    fn vm(cpu: &Value, memory: &str) -> Usage {
+        of_vm(&json!({"domain": {"resources": {"limits": {"cpu": cpu, "memory": memory}}}}))
     }
 
     #[rstest]
@@ -175,9 +175,9 @@ mod tests {
     #[case::both(json!({"limits.cpu": "3", "limits.memory": "10Gi"}),
         Some("exceeded quota: small, requested: limits.cpu=2,limits.memory=8Gi, used: limits.cpu=2,limits.memory=8Gi, \
               limited: limits.cpu=3,limits.memory=10Gi"))]
-    fn one_more_machine_fits_or_not(#[case] hard: Value, #[case] expected: Option<&str>) {
+    fn one_more_vm_fits_or_not(#[case] hard: Value, #[case] expected: Option<&str>) {
         let quota = quota(&hard);
-        let refusal = refusal([&quota].into_iter(), &machine(&json!("2"), "8Gi"), &machine(&json!(2), "8Gi"));
+        let refusal = refusal([&quota].into_iter(), &vm(&json!("2"), "8Gi"), &vm(&json!(2), "8Gi"));
         assert_eq!(refusal.as_deref(), expected);
     }
 
@@ -186,7 +186,7 @@ mod tests {
         let claim =
             json!({"metadata": {"name": "a"}, "spec": {"resources": {"requests": {"storage": "40Gi"}}}});
         let mut used = of_claims([&serde_json::from_value(claim).unwrap()].into_iter());
-        add(&mut used, &machine(&json!("2"), "8Gi"));
+        add(&mut used, &vm(&json!("2"), "8Gi"));
         let quota = quota(&json!({"limits.cpu": "4", "requests.storage": "100Gi", "pods": "5"}));
         let patch = status(&quota, &used).unwrap();
         assert_eq!(

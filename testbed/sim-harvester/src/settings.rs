@@ -18,11 +18,11 @@ const PREFIX: &str = "sim.harvesterhci.io/";
 pub const AGENT: &str = "sim.harvesterhci.io/agent";
 /// `ok`, `stopped`, `refusing`, `slow=2s`: see [`Backend`].
 pub const BACKEND: &str = "sim.harvesterhci.io/backend";
-/// `"false"`: the machine is not Ready, as if its kubelet had died.
+/// `"false"`: the VM is not Ready, as if its kubelet had died.
 pub const READY: &str = "sim.harvesterhci.io/ready";
 /// `stuck`: volumes asked for are never attached.
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
-/// The machine's address, chosen at its first start and kept from then on; may be set beforehand.
+/// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
 /// On a Setting: JSON, see [`Dhcp`].
 pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
@@ -39,7 +39,7 @@ pub const HELP: [(&str, &str, &str); 7] = [
     (
         BACKEND,
         "VirtualMachine, VirtualMachineInstance",
-        "ok | stopped | refusing | slow=2s: how the machine's server, pods and node ports answer \
+        "ok | stopped | refusing | slow=2s: how the vm's server, pods and node ports answer \
          (stopped: connection attempts time out; refusing: they are reset)",
     ),
     (READY, "VirtualMachine, VirtualMachineInstance", "\"false\" | \"true\": as if its kubelet had died"),
@@ -57,21 +57,21 @@ pub const HELP: [(&str, &str, &str); 7] = [
     (GUEST_VIP, "Setting", "a version such as 0.8.1: kube-vip in the guest is one that behaves as that did"),
 ];
 
-/// How everything that listens in a machine answers: its own server, its pods, its node ports.
+/// How everything that listens in a VM answers: its own server, its pods, its node ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Backend {
     /// Answers at once.
     #[default]
     Ok,
-    /// Does not answer any more: a connection attempt ends in a time-out, as with a machine that hangs.
+    /// Does not answer any more: a connection attempt ends in a time-out, as with a VM that hangs.
     Stopped,
-    /// Refuses connections: the machine is there, the server is not.
+    /// Refuses connections: the VM is there, the server is not.
     Refusing,
     /// Takes connections at once and answers requests so much later.
     Slow(Duration),
 }
 
-/// How one machine behaves.
+/// How one VM behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behaviour {
     pub agent_answers: bool,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_ours_that_no_machine_obeys_is_reported_once() {
+    fn a_key_of_ours_that_no_vm_obeys_is_reported_once() {
         let vm =
             layer(&[("sim.harvesterhci.io/backnd", "stopped"), (DHCP, "{}"), ("example.com/backnd", "x")]);
         let instance = layer(&[("sim.harvesterhci.io/backnd", "stopped"), (ADDRESS, "198.18.0.1")]);

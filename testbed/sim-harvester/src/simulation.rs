@@ -30,9 +30,9 @@ use crate::{
     endpoint_slices,
     guest::{Workload, controller::Kubelets, heartbeat, pod_address, workloads as deployed},
     kube_vip::{Release, controller::KubeVip},
-    machine::{Machine, controller::Machines},
     settings::{self, Backend},
     storage, taints,
+    vm::{VmState, controller::VmController},
     wire::WireMap,
 };
 
@@ -53,9 +53,9 @@ pub struct Options {
     pub harvester: Client,
     /// May do everything in the guest cluster.
     pub guest: Client,
-    /// Name of the guest cluster: its machines carry it as label `guestcluster.harvesterhci.io/name`.
+    /// Name of the guest cluster: its VMs carry it as label `guestcluster.harvesterhci.io/name`.
     pub cluster: String,
-    /// Where machines get addresses from, in the lower half, and pods, in the upper: part of 198.18.0.0/16.
+    /// Where VMs get addresses from, in the lower half, and pods, in the upper: part of 198.18.0.0/16.
     pub network: Ipv4Net,
     /// Pods that run on every guest Node.
     pub workloads: Vec<Workload>,
@@ -78,7 +78,7 @@ pub struct Options {
 #[derive(Clone)]
 pub struct SimHarvester {
     harvester: Client,
-    machines: Machines,
+    vm_controller: VmController,
     kubelets: Kubelets,
     harvester_vip: KubeVip,
     guest_vip: KubeVip,
@@ -107,10 +107,10 @@ impl SimHarvester {
         let (lower, upper) = halves(network);
         let events = Recorder::start(tasks, harvester.clone(), "sim-harvester", clock);
         let hosts: Cache<Node> = Cache::start(tasks, Api::all(harvester.clone()), Default::default());
-        let machines = Machines::start(tasks, &harvester, &hosts, lower, clock, &events);
-        storage::controller::start(tasks, &harvester, &machines, &events);
+        let vm_controller = VmController::start(tasks, &harvester, &hosts, lower, clock, &events);
+        storage::controller::start(tasks, &harvester, &vm_controller, &events);
         catalogue::start(tasks, &harvester);
-        let kubelets = Kubelets::start(tasks, &guest, &machines, &cluster, upper, workloads, clock);
+        let kubelets = Kubelets::start(tasks, &guest, &vm_controller, &cluster, upper, workloads, clock);
         deployed::start(tasks, &guest, &kubelets);
         taints::start(tasks, &harvester, &hosts, clock);
         taints::start(tasks, &guest, &kubelets.nodes, clock);
@@ -143,7 +143,7 @@ impl SimHarvester {
             Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),
         };
         let listeners = Listeners::new(tasks, wire, seed.wrapping_add(2));
-        let this = Self { harvester, machines, kubelets, harvester_vip, guest_vip, listeners, picture };
+        let this = Self { harvester, vm_controller, kubelets, harvester_vip, guest_vip, listeners, picture };
         this.subscribe();
         if let Carrier::Sockets(_) = carrier {
             heartbeat::start(tasks, &guest, &this.kubelets, clock);
@@ -164,7 +164,7 @@ impl SimHarvester {
         self.listeners.until(|| followed() && holds(self)).await;
     }
 
-    /// What cannot be served on this machine, and why.
+    /// The ports that cannot be served on this computer, and why.
     pub fn cannot_carry(&self) -> Vec<CannotCarry> {
         self.listeners.cannot_carry()
     }
@@ -176,9 +176,9 @@ impl SimHarvester {
         of(Cluster::Harvester, &self.harvester_vip).chain(of(Cluster::Guest, &self.guest_vip)).collect()
     }
 
-    /// All machines that have an address.
-    pub fn machines(&self) -> Vec<Machine> {
-        self.machines.list()
+    /// All VMs that have an address.
+    pub fn vms(&self) -> Vec<VmState> {
+        self.vm_controller.list()
     }
 
     /// Requests that each backend has answered so far; [`SimHarvester::carry`] counts as one.
@@ -214,14 +214,14 @@ impl SimHarvester {
         }
     }
 
-    /// Changes how a machine answers, by the annotation that a user would write.
+    /// Changes how a VM answers, by the annotation that a user would write.
     ///
     /// # Errors
     /// The server's.
-    pub async fn set_backend(&self, machine: &ObjectKey, backend: Backend) -> kube::Result<()> {
-        let api: Api<VirtualMachine> = Api::namespaced(self.harvester.clone(), &machine.namespace);
+    pub async fn set_backend(&self, vm: &ObjectKey, backend: Backend) -> kube::Result<()> {
+        let api: Api<VirtualMachine> = Api::namespaced(self.harvester.clone(), &vm.namespace);
         let patch = json!({"metadata": {"annotations": {settings::BACKEND: backend.text()}}});
-        api.patch(&machine.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
+        api.patch(&vm.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
     /// Ends kube-vip of one cluster, as SIGKILL does, and starts it again: it forgets what it announced, gives no lease
@@ -236,9 +236,9 @@ impl SimHarvester {
     fn subscribe(&self) {
         let picture = || self.picture.clone();
         let it = picture();
-        self.machines.vms.on_change(move |_| it.changed());
+        self.vm_controller.vms.on_change(move |_| it.changed());
         let it = picture();
-        self.machines.instances.on_change(move |_| it.changed());
+        self.vm_controller.instances.on_change(move |_| it.changed());
         let it = picture();
         self.kubelets.pods.on_change(move |_| it.changed());
         for kube_vip in [&self.harvester_vip, &self.guest_vip] {
@@ -269,7 +269,12 @@ impl SimHarvester {
                     .collect(),
             })
         });
-        World::new(self.machines.list(), pods.collect(), side(&self.guest_vip), side(&self.harvester_vip))
+        World::new(
+            self.vm_controller.list(),
+            pods.collect(),
+            side(&self.guest_vip),
+            side(&self.harvester_vip),
+        )
     }
 }
 
@@ -289,7 +294,7 @@ fn side(kube_vip: &KubeVip) -> Side {
     Side { services: services.collect(), announced: kube_vip.announced() }
 }
 
-/// Machines live in the lower half of a network, pods in the upper.
+/// VMs have addresses of the lower half of a network, pods in the upper.
 fn halves(network: Ipv4Net) -> (Ipv4Net, Ipv4Net) {
     let mut halves = network.subnets(network.prefix_len() + 1).expect("a network of two or more addresses");
     (halves.next().unwrap_or(network), halves.next().unwrap_or(network))

@@ -12,7 +12,7 @@ use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClas
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::machine::{Vm, obstacle::claims};
+use crate::vm::{Vm, obstacle::claims};
 
 /// The claims that Harvester makes for a VM: a JSON list of them.
 const TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";

@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 use controller_kit::RawObject;
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
-use crate::machine::{Instance, Vm, guest_os, hostname};
+use crate::vm::{Instance, Vm, guest_os, hostname};
 
 /// Path of the API in both versions that clients ask for.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 
-/// What a request to change a machine's state comes to: a merge patch of the VM, or of its status.
+/// What a request to change a VM's state comes to: a merge patch of the VM, or of its status.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
     Spec(Value),
@@ -36,13 +36,13 @@ pub fn router(harvester: Client) -> Router {
     let mut router = Router::new().route("/apis/subresources.kubevirt.io", get(group));
     for version in VERSIONS {
         let root = format!("/apis/subresources.kubevirt.io/{version}");
-        let machine = format!("{root}/namespaces/{{namespace}}/virtualmachines/{{name}}");
+        let vm = format!("{root}/namespaces/{{namespace}}/virtualmachines/{{name}}");
         let instance = format!("{root}/namespaces/{{namespace}}/virtualmachineinstances/{{name}}");
         router = router
             .route(&root, get(move || async move { Json(resources(version)) }))
-            .route(&format!("{machine}/start"), put(|at, state| change(at, state, start)))
-            .route(&format!("{machine}/stop"), put(|at, state| change(at, state, stop)))
-            .route(&format!("{machine}/restart"), put(|at, state| change(at, state, restart)))
+            .route(&format!("{vm}/start"), put(|at, state| change(at, state, start)))
+            .route(&format!("{vm}/stop"), put(|at, state| change(at, state, stop)))
+            .route(&format!("{vm}/restart"), put(|at, state| change(at, state, restart)))
             .route(&format!("{instance}/guestosinfo"), get(guest_os_info));
     }
     router.with_state(harvester)
@@ -197,7 +197,7 @@ mod tests {
     #[case::restart_rerun(restart, "RerunOnFailure", true, "status Stop Start")]
     #[case::restart_always(restart, "Always", true, "status Stop Start")]
     #[case::restart_stopped(restart, "RerunOnFailure", false, "VM is not running")]
-    fn a_machine_is_started_stopped_and_restarted_as_its_strategy_allows(
+    fn a_vm_is_started_stopped_and_restarted_as_its_strategy_allows(
         #[case] decide: fn(&Vm, Option<&Instance>) -> Change,
         #[case] strategy: &str,
         #[case] running: bool,

@@ -1,7 +1,7 @@
 //! Where an address of an object is found on the wire.
 //!
 //! A real API server refuses loopback addresses in EndpointSlices, and only loopback addresses exist on a laptop
-//! without asking anybody. So machines and pods carry addresses of 198.18.0.0/16 (set aside for benchmarks, routed
+//! without asking anybody. So VMs and pods carry addresses of 198.18.0.0/16 (set aside for benchmarks, routed
 //! nowhere) in every object, and whoever dials or listens maps them to 127.18.0.0/16. Other addresses, VIPs among
 //! them, are themselves.
 
@@ -75,7 +75,7 @@ impl WireMap {
         SocketAddr::new(self.address(object.ip()), self.port(object.port()))
     }
 
-    /// Whether an address belongs to a machine or a pod of this sandbox.
+    /// Whether an address belongs to a VM or a pod of this sandbox.
     pub fn is_mapped(&self, address: IpAddr) -> bool {
         matches!(address, IpAddr::V4(v4) if self.objects.contains(&v4))
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::machine("198.18.7.11:30080", "127.18.7.11:30080")]
+    #[case::vm("198.18.7.11:30080", "127.18.7.11:30080")]
     #[case::vip_is_itself("127.77.3.1:80", "127.77.3.1:80")]
     #[case::dummy_is_itself("10.52.0.255:80", "10.52.0.255:80")]
     #[case::next_net_is_itself("198.19.7.11:80", "198.19.7.11:80")]

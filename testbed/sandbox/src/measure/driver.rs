@@ -13,7 +13,7 @@ use kube::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{audit::Tally, percentile};
-use crate::{rancher::Stored, stage::Stage};
+use crate::{rancher::Stored, environment::Environment};
 
 const STARTS: usize = 20;
 const MACHINES: usize = 7;
@@ -25,9 +25,9 @@ const WRITTEN: Duration = Duration::from_millis(400);
 ///
 /// # Errors
 /// When the driver refuses a machine.
-pub(super) async fn all(stage: &Stage, say: impl Fn(&str, f64)) -> Result<()> {
+pub(super) async fn all(environment: &Environment, say: impl Fn(&str, f64)) -> Result<()> {
     // nodes that come and go would be in the way of the other figures
-    let rancher = stage.rancher()?.of_cluster("bench");
+    let rancher = environment.rancher()?.of_cluster("bench");
     let mut times = Vec::new();
     for _ in 0..STARTS {
         let begun = Instant::now();
@@ -46,8 +46,8 @@ pub(super) async fn all(stage: &Stage, say: impl Fn(&str, f64)) -> Result<()> {
         }
         // what the machine before this one asked is behind us
         tokio::time::sleep(WRITTEN).await;
-        let mut tally = Tally::new(stage.audit_files());
-        let host = host_time(&stage.harvester, &name);
+        let mut tally = Tally::new(environment.audit_files());
+        let host = host_time(&environment.harvester, &name);
         let begun = Instant::now();
         plugin.act("PreCreateCheck").await?;
         let stored: Vec<u8> = plugin.ask("GetConfigRaw").await?;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::percentile;
-use crate::{manifests::plain, recipes};
+use crate::{manifests::plain, commands};
 
 const LISTENERS: usize = 4_000;
 const TIMES: usize = 7;
@@ -46,7 +46,7 @@ pub(super) async fn cost(harvester: &Client, pid: u32) -> Result<Cost> {
 /// A client for the webhook, and the path of its reviews of LoadBalancer objects.
 async fn webhook(harvester: &Client) -> Result<(Client, String)> {
     let configurations = Api::<ValidatingWebhookConfiguration>::all(harvester.clone());
-    let configuration = configurations.get(recipes::WEBHOOK).await.map_err(plain)?;
+    let configuration = configurations.get(commands::WEBHOOK).await.map_err(plain)?;
     let plural = LoadBalancer::crd().spec.names.plural;
     let ours = configuration.webhooks.unwrap_or_default().into_iter().find(|webhook| {
         let rules = webhook.rules.iter().flatten();

@@ -7,33 +7,33 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
 use super::{direct::Direct, percentile};
-use crate::{parts::Recipe, recipes, stage::Stage};
+use crate::{parts::PartCommand, commands, environment::Environment};
 
 const TIMES: usize = 3;
 
 /// From SIGKILL of the leader to the next address, with the Lease times of production (45, 30 and 2 s).
-pub(super) async fn restart(stage: &mut Stage, folder: &Path) -> Result<f64> {
+pub(super) async fn restart(environment: &mut Environment, folder: &Path) -> Result<f64> {
     let token = folder.join("load-balancer.token");
     fs::write(&token, token_of_a_pod()).with_context(|| format!("write {}", token.display()))?;
-    let usual = stage.change_recipe(recipes::LOAD_BALANCER, |recipe| in_a_pod(recipe, &token)).await?;
-    let mut direct = Direct::prepare(stage.harvester.clone()).await?;
+    let usual = environment.change_recipe(commands::LOAD_BALANCER, |command| in_a_pod(command, &token)).await?;
+    let mut direct = Direct::prepare(environment.harvester.clone()).await?;
     direct.create("before", 1).await?;
     let mut times = Vec::new();
     for number in 0..TIMES {
         let killed = Instant::now();
-        stage.kill_and_start_again(recipes::LOAD_BALANCER).await?;
+        environment.kill_and_start_again(commands::LOAD_BALANCER).await?;
         direct.create(&format!("after-{number}"), 1).await?;
         times.push(killed.elapsed());
     }
     direct.remove().await?;
-    stage.change_recipe(recipes::LOAD_BALANCER, |recipe| *recipe = usual.clone()).await?;
+    environment.change_recipe(commands::LOAD_BALANCER, |command| *command = usual.clone()).await?;
     let mut times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
     Ok(percentile(&mut times, 0.50))
 }
 
-fn in_a_pod(recipe: &mut Recipe, token: &Path) {
-    recipe.environment.retain(|name, _| !name.starts_with("CATTLE_ELECTION_"));
-    recipe.args.push(format!("--pod-token-file={}", token.display()));
+fn in_a_pod(command: &mut PartCommand, token: &Path) {
+    command.environment.retain(|name, _| !name.starts_with("CATTLE_ELECTION_"));
+    command.args.push(format!("--pod-token-file={}", token.display()));
 }
 
 /// As the kubelet would put it there; nobody but the process itself reads it.

@@ -10,8 +10,8 @@ use kube::{Api, ResourceExt, api::PostParams};
 use serde_json::{Value, json};
 
 use super::{
-    Eyes, Tour,
-    eyes::{NAMESPACE, TOUR},
+    Observer, Tour,
+    observer::{NAMESPACE, TOUR},
     outage, pools,
 };
 use crate::manifests::plain;
@@ -27,70 +27,70 @@ pub(super) fn service(name: &str, annotations: &[(&str, &str)]) -> Value {
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}})
 }
 
-async fn create(eyes: &Eyes, name: &str, annotations: &[(&str, &str)]) -> Result<()> {
+async fn create(observer: &Observer, name: &str, annotations: &[(&str, &str)]) -> Result<()> {
     let service: Service =
         serde_json::from_value(service(name, annotations)).context("describe a Service")?;
-    let services = Api::namespaced(eyes.guest.clone(), NAMESPACE);
+    let services = Api::namespaced(observer.guest.clone(), NAMESPACE);
     services.create(&PostParams::default(), &service).await.map_err(plain).map(drop)
 }
 
 /// A Service as documented, with health check: the host path, an address of the pool that selection prefers, and all
 /// VMs behind it.
 pub(super) async fn host_path(tour: &Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
+    let observer = tour.observer();
     let check = outage::CHECK.annotations();
     let mut annotations = vec![(annotations::IPAM, "pool")];
     annotations.extend(check.iter().map(|(key, value)| (*key, value.as_str())));
-    create(&eyes, "checked", &annotations).await?;
-    let address = eyes.address("checked").await?;
-    within(address, tour.stage.ground.vips())?;
-    let balancer = eyes.balancer("checked").await?;
+    create(&observer, "checked", &annotations).await?;
+    let address = observer.address("checked").await?;
+    within(address, tour.environment.address_plan.vips())?;
+    let balancer = observer.balancer("checked").await?;
     ensure!(balancer.spec.workload() == WorkloadType::Vm, "the object is not of type vm");
     let pool = balancer.status.and_then(|status| status.allocated_address).unwrap_or_default().ip_pool;
     ensure!(pool == "edge", "the address is of pool {pool}, not of the preferred one, edge");
-    eyes.answers(address, 80).await?;
+    observer.answers(address, 80).await?;
     // the verdicts on the VMs come one by one, within a period of the health check
-    let machines = pools::machines(tour);
-    eyes.wait("all VMs to serve", || eyes.reaches_all(address, 80, &machines)).await?;
-    Ok(format!("http://{address} of pool {pool}, answered by all {} VMs", tour.stage.machines.len()))
+    let vms = pools::vms(tour);
+    observer.wait("all VMs to serve", || observer.reaches_all(address, 80, &vms)).await?;
+    Ok(format!("http://{address} of pool {pool}, answered by all {} VMs", tour.environment.vms.len()))
 }
 
 /// A Service without health check: announced in the guest, address in kube-vip's annotation, then in the status.
 pub(super) async fn guest_path(tour: &Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
-    create(&eyes, "plain", &[]).await?;
-    let address = eyes.address("plain").await?;
-    within(address, tour.stage.ground.vips())?;
-    let service = eyes.service("plain").await?;
+    let observer = tour.observer();
+    create(&observer, "plain", &[]).await?;
+    let address = observer.address("plain").await?;
+    within(address, tour.environment.address_plan.vips())?;
+    let service = observer.service("plain").await?;
     let told = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).cloned().unwrap_or_default();
     ensure!(told == address.to_string(), "{} is {told}", annotations::KUBE_VIP_LOADBALANCER_IPS);
-    let balancer = eyes.balancer("plain").await?;
+    let balancer = observer.balancer("plain").await?;
     ensure!(balancer.spec.workload() == WorkloadType::Cluster, "the object is not of type cluster");
-    eyes.answers(address, 80).await?;
+    observer.answers(address, 80).await?;
     Ok(format!("http://{address}, annotation and status agree"))
 }
 
 /// A lease of the simulated DHCP server, kept over renewals and over the death of both controllers.
 pub(super) async fn dhcp(tour: &mut Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
-    create(&eyes, "leased", &[(annotations::IPAM, "dhcp")]).await?;
-    let address = eyes.address("leased").await?;
-    within(address, tour.stage.ground.leases())?;
-    let allocated = eyes
+    let observer = tour.observer();
+    create(&observer, "leased", &[(annotations::IPAM, "dhcp")]).await?;
+    let address = observer.address("leased").await?;
+    within(address, tour.environment.address_plan.leases())?;
+    let allocated = observer
         .wait("the LoadBalancer object to know the lease", || async {
-            let status = eyes.balancer("leased").await?.status.unwrap_or_default();
+            let status = observer.balancer("leased").await?.status.unwrap_or_default();
             ensure!(status.address == address.to_string(), "its address is {:?}", status.address);
             Ok(status.allocated_address.unwrap_or_default().ip)
         })
         .await?;
     ensure!(allocated == names::DHCP_ADDRESS, "allocatedAddress is {allocated}");
-    eyes.answers(address, 80).await?;
-    tour.stage.kill_controllers().await?;
-    tour.stage.start_controllers_again()?;
-    let lease = Duration::from_secs(u64::from(tour.stage.lease_seconds));
+    observer.answers(address, 80).await?;
+    tour.environment.kill_controllers().await?;
+    tour.environment.start_controllers_again()?;
+    let lease = Duration::from_secs(u64::from(tour.environment.lease_seconds));
     tokio::time::sleep(lease / 2 * RENEWALS + Duration::from_secs(1)).await;
-    ensure!(eyes.address("leased").await? == address, "the lease changed");
-    eyes.answers(address, 80).await.context("after the renewals")?;
+    ensure!(observer.address("leased").await? == address, "the lease changed");
+    observer.answers(address, 80).await.context("after the renewals")?;
     Ok(format!("{address}, the same after {RENEWALS} renewals and a restart"))
 }
 

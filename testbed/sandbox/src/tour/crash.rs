@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     Tour,
     addresses::service,
-    eyes::{NAMESPACE, published},
+    observer::{NAMESPACE, published},
     load::{Load, Request},
 };
 use crate::manifests::plain;
@@ -24,11 +24,11 @@ const BURST: usize = 50;
 const MOMENT: Duration = Duration::from_millis(200);
 
 pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
+    let observer = tour.observer();
     let begun = Instant::now();
     let mut loads = Vec::new();
     for service in ["checked", "plain"] {
-        loads.push((service, Load::on(eyes.address(service).await?, 80)));
+        loads.push((service, Load::on(observer.address(service).await?, 80)));
     }
 
     let services = Api::<Service>::namespaced(tour.guest.clone(), NAMESPACE);
@@ -41,15 +41,15 @@ pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
         anyhow::Ok(())
     };
     let moment = MOMENT.mul_f64(fastrand::f64());
-    let stage = &mut *tour.stage;
+    let environment = &mut *tour.environment;
     let crash = async {
         tokio::time::sleep(moment).await;
-        stage.kill_controllers().await?;
-        stage.start_controllers_again()
+        environment.kill_controllers().await?;
+        environment.start_controllers_again()
     };
     tokio::try_join!(creations, crash)?;
 
-    let addresses = eyes
+    let addresses = observer
         .wait("an address for each Service", || async {
             let all = services.list(&ListParams::default()).await.map_err(plain)?;
             let burst = all.iter().filter(|service| service.name_any().starts_with("burst-"));
@@ -82,14 +82,14 @@ pub(super) async fn during_a_burst(tour: &mut Tour<'_>) -> Result<String> {
 
     // exactly the Services that hold an address of the pool are in its record
     let held = services.list(&ListParams::default()).await.map_err(plain)?;
-    let pools = tour.stage.ground.vips();
+    let pools = tour.environment.address_plan.vips();
     let held: BTreeSet<String> = held
         .iter()
         .filter_map(published)
         .filter(|ip| matches!(ip, std::net::IpAddr::V4(v4) if pools.contains(v4)))
         .map(|ip| ip.to_string())
         .collect();
-    let recorded = eyes.pool("edge").await?.status.unwrap_or_default().allocated;
+    let recorded = observer.pool("edge").await?.status.unwrap_or_default().allocated;
     let foreign: Vec<_> = recorded.keys().filter(|ip| !held.contains(*ip)).collect();
     ensure!(foreign.is_empty(), "leaked: {foreign:?}");
     Ok(format!(

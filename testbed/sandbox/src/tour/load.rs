@@ -9,8 +9,8 @@ use std::{
 use tokio::{task::JoinHandle, time::Instant};
 use tokio_util::task::TaskTracker;
 
-use super::eyes::backend_of;
-use crate::{curl::curl, stage::wire_port};
+use super::observer::backend_of;
+use crate::{curl::curl, environment::wire_port};
 
 /// Between two requests.
 const BEAT: Duration = Duration::from_millis(20);

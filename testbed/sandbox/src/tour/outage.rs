@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Tour, load::Load};
-use crate::{manifests::plain, stage::Machine};
+use crate::{manifests::plain, environment::GuestVm};
 use account::{Moments, account};
 
 /// How long the state after a verdict is looked at.
@@ -63,43 +63,43 @@ impl HealthCheck {
 }
 
 pub(super) async fn one_backend(tour: &Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
-    let address = eyes.address("checked").await?;
-    let balancer = eyes.balancer("checked").await?;
-    let machine = tour.stage.machines[0].clone();
+    let observer = tour.observer();
+    let address = observer.address("checked").await?;
+    let balancer = observer.balancer("checked").await?;
+    let vm = tour.environment.vms[0].clone();
     let load = Load::on(address, 80);
     let ready = |wanted: bool| {
-        let (eyes, balancer, machine) = (eyes.clone(), balancer.clone(), machine.clone());
+        let (observer, balancer, vm) = (observer.clone(), balancer.clone(), vm.clone());
         async move {
-            let what = format!("the verdict ready={wanted} on {}", machine.vm);
-            eyes.wait(&what, || async {
-                ensure!(eyes.is_ready(&balancer, &machine.address).await? == wanted, "not yet");
+            let what = format!("the verdict ready={wanted} on {}", vm.name);
+            observer.wait(&what, || async {
+                ensure!(observer.is_ready(&balancer, &vm.address).await? == wanted, "not yet");
                 Ok(Instant::now())
             })
             .await
         }
     };
 
-    set_backend(tour, &machine, Some("stopped")).await?;
+    set_backend(tour, &vm, Some("stopped")).await?;
     let stopped = Instant::now();
     let down = ready(false).await?;
     tokio::time::sleep(LOOK).await;
     let healed = Instant::now();
-    set_backend(tour, &machine, None).await?;
+    set_backend(tour, &vm, None).await?;
     let up = ready(true).await?;
-    eyes.wait("the backend to serve again", || async {
-        ensure!(load.has_reached(&machine.vm, up), "not yet");
+    observer.wait("the backend to serve again", || async {
+        ensure!(load.has_reached(&vm.name, up), "not yet");
         Ok(())
     })
     .await?;
     let moments = Moments { stopped, down, healed, up };
-    let account = account(&load.end().await, &moments, CHECK, &machine.vm, tour.stage.machines.len())?;
-    Ok(format!("{}: {account}", machine.vm))
+    let account = account(&load.end().await, &moments, CHECK, &vm.name, tour.environment.vms.len())?;
+    Ok(format!("{}: {account}", vm.name))
 }
 
-async fn set_backend(tour: &Tour<'_>, machine: &Machine, state: Option<&str>) -> Result<()> {
+async fn set_backend(tour: &Tour<'_>, vm: &GuestVm, state: Option<&str>) -> Result<()> {
     let patch = json!({"metadata": {"annotations": {"sim.harvesterhci.io/backend": state}}});
-    let machines = Api::<VirtualMachine>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
-    machines.patch(&machine.vm, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(plain)?;
+    let api = Api::<VirtualMachine>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
+    api.patch(&vm.name, &PatchParams::default(), &Patch::Merge(patch)).await.map_err(plain)?;
     Ok(())
 }

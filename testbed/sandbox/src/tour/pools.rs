@@ -13,12 +13,12 @@ use crate::manifests::{apply, plain};
 
 /// The example brings one pool as an IPPool and two in the ConfigMap of kube-vip-cloud-provider.
 pub(super) async fn both_ways(tour: &Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
+    let observer = tour.observer();
     let mut seen = Vec::new();
     for name in ["edge", "default", "development"] {
-        let pool = eyes
+        let pool = observer
             .wait(&format!("IPPool {name} to be ready"), || async {
-                let pool = eyes.pool(name).await?;
+                let pool = observer.pool(name).await?;
                 let status = pool.status.clone().unwrap_or_default();
                 let ready = condition::ready(&status.conditions).context("no Ready condition yet")?;
                 ensure!(ready.status == ConditionStatus::True, "{}: {}", ready.reason, ready.message);
@@ -34,20 +34,20 @@ pub(super) async fn both_ways(tour: &Tour<'_>) -> Result<String> {
 
 /// A VM migrates to a host in another zone, and the labels of its node follow.
 pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
-    let eyes = tour.eyes();
-    let machine = tour.stage.machines.last().context("there is a machine")?.clone();
+    let observer = tour.observer();
+    let vm = tour.environment.vms.last().context("there is a vm")?.clone();
     let zone_of = |node: Node| node.labels().get(annotations::TOPOLOGY_ZONE).cloned().unwrap_or_default();
     let nodes = Api::<Node>::all(tour.guest.clone());
     let instances = Api::<VirtualMachineInstance>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
-    let before = zone_of(nodes.get(&machine.node).await.map_err(plain)?);
-    let host = instances.get(&machine.vm).await.map_err(plain)?.status.unwrap_or_default().node_name;
+    let before = zone_of(nodes.get(&vm.node).await.map_err(plain)?);
+    let host = instances.get(&vm.name).await.map_err(plain)?.status.unwrap_or_default().node_name;
 
     let migration = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstanceMigration",
-        "metadata": {"name": "tour", "namespace": crate::VM_NAMESPACE}, "spec": {"vmiName": machine.vm}});
+        "metadata": {"name": "tour", "namespace": crate::VM_NAMESPACE}, "spec": {"vmiName": vm.name}});
     apply(&tour.harvester, "migration", &migration.to_string()).await?;
-    let target = eyes
+    let target = observer
         .wait("the VM to run on another host", || async {
-            let status = instances.get(&machine.vm).await.map_err(plain)?.status.unwrap_or_default();
+            let status = instances.get(&vm.name).await.map_err(plain)?.status.unwrap_or_default();
             let done = status.migration_state.as_ref().is_some_and(|migration| migration.completed);
             ensure!(done && status.node_name != host, "still on {}", status.node_name);
             Ok(status.node_name)
@@ -56,9 +56,9 @@ pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
     let hosts = Api::<Node>::all(tour.harvester.clone());
     let wanted = zone_of(hosts.get(&target).await.map_err(plain)?);
     ensure!(wanted != before, "host {target} is in the same zone as {host}");
-    eyes.wait("the node's zone to follow", || async {
-        let zone = zone_of(nodes.get(&machine.node).await.map_err(plain)?);
-        ensure!(zone == wanted, "node {} is labelled {zone}, its VM runs in {wanted}", machine.node);
+    observer.wait("the node's zone to follow", || async {
+        let zone = zone_of(nodes.get(&vm.node).await.map_err(plain)?);
+        ensure!(zone == wanted, "node {} is labelled {zone}, its VM runs in {wanted}", vm.node);
         Ok(())
     })
     .await?;
@@ -71,10 +71,10 @@ pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
         ),
     );
     migrations.delete("tour", &kube::api::DeleteParams::default()).await.map_err(plain)?;
-    Ok(format!("{}: {host} to {target}, {before} to {wanted}", machine.node))
+    Ok(format!("{}: {host} to {target}, {before} to {wanted}", vm.node))
 }
 
 /// The names by which the example backends answer.
-pub(super) fn machines(tour: &Tour<'_>) -> BTreeSet<String> {
-    tour.stage.machines.iter().map(|machine| machine.vm.clone()).collect()
+pub(super) fn vms(tour: &Tour<'_>) -> BTreeSet<String> {
+    tour.environment.vms.iter().map(|vm| vm.name.clone()).collect()
 }

@@ -1,4 +1,4 @@
-//! The small HTTP/1.1 server in every machine and pod: it answers each request with who it is.
+//! The small HTTP/1.1 server in every VM and pod: it answers each request with who it is.
 
 use std::io;
 
@@ -72,7 +72,7 @@ pub(crate) async fn respond(
     name: &BackendName,
 ) -> io::Result<bool> {
     let Request { method, path, keep_alive, .. } = request;
-    let body = format!("{}\n", json!({"vm": name.machine, "pod": name.pod, "path": path}));
+    let body = format!("{}\n", json!({"vm": name.vm, "pod": name.pod, "path": path}));
     let connection = if *keep_alive { "keep-alive" } else { "close" };
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: {connection}\r\n\r\n",
@@ -92,7 +92,7 @@ mod tests {
 
     #[tokio::test]
     async fn requests_on_one_connection_are_answered_one_after_the_other() {
-        let name = BackendName { machine: "vm-1".to_owned(), pod: Some("default/web-vm-1".to_owned()) };
+        let name = BackendName { vm: "vm-1".to_owned(), pod: Some("default/web-vm-1".to_owned()) };
         let mut input: &[u8] = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nxyz\
             GET /b HTTP/1.1\r\nConnection: close\r\n\r\n";
         let mut output = Vec::new();

@@ -52,7 +52,7 @@ pub struct Carried {
     pub on_wire: SocketAddr,
 }
 
-/// A port of a Service whose traffic cannot be carried on this machine, and why.
+/// A port of a Service whose traffic cannot be carried on this computer, and why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot carry traffic of {destination} ({place}): {why}")]
 pub struct CannotCarry {
@@ -366,10 +366,10 @@ async fn hold(mut stream: TcpStream) -> io::Result<()> {
 fn why(protocol: Protocol, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrNotAvailable => {
-            "this machine does not have the address; pools of 127.0.0.0/8 work on Linux".to_owned()
+            "this computer does not have the address; pools of 127.0.0.0/8 work on Linux".to_owned()
         }
         io::ErrorKind::Unsupported => {
-            format!("{protocol} needs a module of the kernel that few machines have; TCP and UDP are carried")
+            format!("{protocol} needs a module of the kernel that few computers have; TCP and UDP are carried")
         }
         io::ErrorKind::AddrInUse => "another program listens there".to_owned(),
         io::ErrorKind::PermissionDenied => "this user may not listen on the port".to_owned(),

@@ -9,8 +9,8 @@ use crate::settings::Behaviour;
 
 const VIP: &str = "127.77.0.1";
 
-fn machine(name: &str, last: u8, backend: Backend) -> Machine {
-    Machine {
+fn vm(name: &str, last: u8, backend: Backend) -> VmState {
+    VmState {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         address: Ipv4Addr::new(198, 18, 7, last),
@@ -65,7 +65,7 @@ fn vip(service: ObjectKey, node: &str) -> Vip {
 
 /// What a [`World`] is made of, to be changed before it is.
 struct Parts {
-    machines: Vec<Machine>,
+    vms: Vec<VmState>,
     pods: Vec<PodAt>,
     guest: Side,
     harvester: Side,
@@ -73,22 +73,22 @@ struct Parts {
 
 impl Parts {
     fn world(&self) -> World {
-        World::new(self.machines.clone(), self.pods.clone(), self.guest.clone(), self.harvester.clone())
+        World::new(self.vms.clone(), self.pods.clone(), self.guest.clone(), self.harvester.clone())
     }
 }
 
-/// Two machines with a pod each; the guest's Service has node port 30080.
+/// Two VMs with a pod each; the guest's Service has node port 30080.
 fn guest(policy: &str, ready: [bool; 2], backend_of_1: Backend) -> Parts {
     let endpoints = [("198.18.7.131", "vm-1", ready[0]), ("198.18.7.132", "vm-2", ready[1])];
     Parts {
-        machines: vec![machine("vm-1", 11, backend_of_1), machine("vm-2", 12, Backend::Ok)],
+        vms: vec![vm("vm-1", 11, backend_of_1), vm("vm-2", 12, Backend::Ok)],
         pods: vec![pod("vm-1", 131), pod("vm-2", 132)],
         guest: announced(balanced(policy, 30080, 80, &endpoints), "vm-1"),
         harvester: Side::default(),
     }
 }
 
-/// The same with Harvester announcing, whose slice has the machines' node ports.
+/// The same with Harvester announcing, whose slice has the VMs' node ports.
 fn host(policy: &str, pods: [bool; 2], probed: [bool; 2], backend_of_1: Backend) -> Parts {
     let mut parts = guest(policy, pods, backend_of_1);
     parts.guest.announced.clear();
@@ -97,7 +97,7 @@ fn host(policy: &str, pods: [bool; 2], probed: [bool; 2], backend_of_1: Backend)
     parts
 }
 
-/// The machines that answer over all choices, and whether some choice fails.
+/// The VMs that answer over all choices, and whether some choice fails.
 fn reached(parts: &Parts, port: u16) -> (Vec<String>, Vec<String>) {
     let world = parts.world();
     let (mut names, mut failures) = (BTreeSet::new(), BTreeSet::new());
@@ -106,7 +106,7 @@ fn reached(parts: &Parts, port: u16) -> (Vec<String>, Vec<String>) {
             let mut choices = [first, second].into_iter();
             let at = Destination::tcp(SocketAddr::new(VIP.parse().unwrap(), port));
             match world.carry(at, |of| choices.next().unwrap_or_default() % of) {
-                Ok((name, _)) => drop(names.insert(name.machine)),
+                Ok((name, _)) => drop(names.insert(name.vm)),
                 Err(why) => drop(failures.insert(why.to_string())),
             }
         }
@@ -139,10 +139,10 @@ fn a_guest_vip_leads_to_ready_pods(
 #[case::refusing_before_the_verdict("Cluster", [false, true], [true, true], Backend::Refusing, &["vm-2"],
     &["nothing listens at 198.18.7.11:30080"])]
 #[case::stopped_after_the_verdict("Cluster", [false, true], [false, true], Backend::Stopped, &["vm-2"], &[])]
-#[case::machine_without_pod("Cluster", [false, true], [true, true], Backend::Ok, &["vm-2"], &[])]
-#[case::local_machine_without_pod("Local", [false, true], [true, true], Backend::Ok, &["vm-2"],
+#[case::vm_without_pod("Cluster", [false, true], [true, true], Backend::Ok, &["vm-2"], &[])]
+#[case::local_vm_without_pod("Local", [false, true], [true, true], Backend::Ok, &["vm-2"],
     &["198.18.7.11:30080 does not answer"])]
-fn a_host_vip_leads_through_node_ports_of_machines_that_were_probed_good(
+fn a_host_vip_leads_through_node_ports_of_vms_that_were_probed_good(
     #[case] policy: &str,
     #[case] pods: [bool; 2],
     #[case] probed: [bool; 2],
@@ -205,7 +205,7 @@ fn a_port_is_one_of_its_protocol() {
     let world = parts.world();
     let carry = |at: &str, protocol| {
         let to = Destination { at: at.parse().unwrap(), protocol };
-        world.carry(to, |_| 0).map(|(name, _)| name.machine).map_err(|why| why.to_string())
+        world.carry(to, |_| 0).map(|(name, _)| name.vm).map_err(|why| why.to_string())
     };
     assert_eq!(carry("127.77.0.1:53", Protocol::Udp), Ok("vm-1".to_owned()));
     assert_eq!(carry("127.77.0.1:53", Protocol::Tcp), Ok("vm-1".to_owned()));
@@ -226,7 +226,7 @@ fn of_sctp_only_the_vip_has_a_place() {
 }
 
 #[test]
-fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
+fn something_listens_at_vips_node_ports_pods_and_the_servers_of_vms() {
     let mut parts = host("Cluster", [true, true], [true, true], Backend::Ok);
     parts.pods[0].ports.insert((Protocol::Tcp, 8080));
     // a plain VM behind a load balancer with an ordinary backend port
@@ -245,14 +245,14 @@ fn something_listens_at_vips_node_ports_pods_and_the_servers_of_machines() {
     ];
     assert_eq!(places, expected);
     let at = Destination::tcp("198.18.7.12:5432".parse().unwrap());
-    let name = BackendName { machine: "vm-2".to_owned(), pod: None };
+    let name = BackendName { vm: "vm-2".to_owned(), pod: None };
     assert_eq!(world.at(at), Hop::Answer(name, Backend::Ok));
 }
 
 #[test]
-fn a_machine_that_does_not_run_does_not_answer() {
+fn a_vm_that_does_not_run_does_not_answer() {
     let mut parts = host("Cluster", [false, true], [true, true], Backend::Ok);
-    parts.machines[0].running = None;
+    parts.vms[0].running = None;
     let at: SocketAddr = "198.18.7.11:30080".parse().unwrap();
     assert_eq!(parts.world().at(Destination::tcp(at)), Hop::Refused(Refused::Silent(at)));
 }

@@ -18,8 +18,8 @@ use program::{Clock, TaskGroup};
 
 use super::{NodeStep, PodStep, Workload, decide_node, decide_pod, pod_address, pod_of};
 use crate::{
-    machine::{Machine, controller::Machines},
     refused::{Error, unless_gone, unless_there},
+    vm::{VmState, controller::VmController},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ pub(crate) struct Kubelets {
     network: Ipv4Net,
     workloads: Arc<Vec<Workload>>,
     clock: Clock,
-    machines: Machines,
+    vm_controller: VmController,
     pub(crate) nodes: Cache<Node>,
     pub(crate) pods: Cache<Pod>,
     /// For each Node the instance whose kubelet has registered it: what a kubelet itself knows.
@@ -57,7 +57,7 @@ impl Kubelets {
     pub(crate) fn start(
         tasks: &TaskGroup,
         guest: &Client,
-        machines: &Machines,
+        vm_controller: &VmController,
         cluster: &str,
         network: Ipv4Net,
         workloads: Vec<Workload>,
@@ -69,7 +69,7 @@ impl Kubelets {
             network,
             workloads: Arc::new(workloads),
             clock,
-            machines: machines.clone(),
+            vm_controller: vm_controller.clone(),
             nodes: Cache::start(tasks, Api::all(guest.clone()), Default::default()),
             pods: Cache::start(tasks, Api::all(guest.clone()), Default::default()),
             registered: Arc::default(),
@@ -89,40 +89,40 @@ impl Kubelets {
 
     /// Waits until everything that exists is known.
     pub(crate) async fn ready(&self) {
-        self.machines.ready().await;
+        self.vm_controller.ready().await;
         self.nodes.ready().await;
         self.pods.ready().await;
     }
 
-    /// The machines of this guest cluster.
-    pub(crate) fn machines(&self) -> Vec<Machine> {
-        let mut machines = self.machines.list();
-        machines.retain(|machine| machine.cluster.as_deref() == Some(&self.cluster));
-        machines
+    /// The VMs of this guest cluster.
+    pub(crate) fn vms(&self) -> Vec<VmState> {
+        let mut vms = self.vm_controller.list();
+        vms.retain(|vm| vm.cluster.as_deref() == Some(&self.cluster));
+        vms
     }
 
-    /// The machine behind a Node.
-    pub(super) fn machine_of(&self, node: &str) -> Option<Machine> {
-        self.machines().into_iter().find(|machine| machine.node == node)
+    /// The VM behind a Node.
+    pub(super) fn vm_of(&self, node: &str) -> Option<VmState> {
+        self.vms().into_iter().find(|vm| vm.node == node)
     }
 
-    /// Calls `hear` whenever something about a machine may have changed.
-    pub(super) fn on_machines(&self, hear: impl Fn() + Clone + Send + Sync + 'static) {
+    /// Calls `hear` whenever something about a VM may have changed.
+    pub(super) fn on_vms(&self, hear: impl Fn() + Clone + Send + Sync + 'static) {
         let instances = hear.clone();
-        self.machines.vms.on_change(move |_| hear());
-        self.machines.instances.on_change(move |_| instances());
+        self.vm_controller.vms.on_change(move |_| hear());
+        self.vm_controller.instances.on_change(move |_| instances());
     }
 
     fn subscribe(&self, queue: &Queue<Item>) {
         let (add, this) = (queue.clone(), self.clone());
-        // a machine's Node is known from its VM and instance together, and a VM that is gone from its Node alone
+        // a VM's Node is known from its VM and instance together, and a VM that is gone from its Node alone
         let all = move || {
-            let machines = this.machines().into_iter().map(|machine| machine.node);
+            let vms = this.vms().into_iter().map(|vm| vm.node);
             let nodes = this.nodes.list().into_iter().map(|node| node.name_any());
-            machines.chain(nodes).for_each(|node| add.add(Item::Node(node)));
+            vms.chain(nodes).for_each(|node| add.add(Item::Node(node)));
             this.pods.list().iter().for_each(|pod| add.add(Item::Pod(ObjectKey::of(&**pod))));
         };
-        self.on_machines(all);
+        self.on_vms(all);
         let add = queue.clone();
         self.nodes.on_change(move |change| add.add(Item::Node(change.key.name.clone())));
         let add = queue.clone();
@@ -145,14 +145,14 @@ impl Kubelets {
         let key = ObjectKey::new("", name);
         let error = |what| Error::of(what, &key);
         let api: Api<Node> = Api::all(self.guest.clone());
-        let machine = self.machine_of(name);
+        let vm = self.vm_of(name);
         let registered = self.registered().get(name).cloned();
-        if machine.is_none() && registered.is_none() {
+        if vm.is_none() && registered.is_none() {
             // somebody else's Node
             return Ok(());
         }
         let node = self.nodes.get(&key);
-        match decide_node(node.as_deref(), machine.as_ref(), registered.as_deref(), &self.clock.now_text()) {
+        match decide_node(node.as_deref(), vm.as_ref(), registered.as_deref(), &self.clock.now_text()) {
             None => {}
             Some(NodeStep::Register(json)) => {
                 let node = serde_json::from_value(json).expect("what we made is a Node");
@@ -168,7 +168,7 @@ impl Kubelets {
                 }
             }
         }
-        let Some(running) = machine.and_then(|machine| machine.running) else { return Ok(()) };
+        let Some(running) = vm.and_then(|vm| vm.running) else { return Ok(()) };
         self.registered().insert(name.to_owned(), running);
         for workload in &*self.workloads {
             let json = pod_of(workload, name);
@@ -189,15 +189,15 @@ impl Kubelets {
     async fn reconcile_pod(&self, key: &ObjectKey) -> Result<(), Error> {
         let Some(pod) = self.pods.get(key) else { return Ok(()) };
         let Some(node) = node_of(&pod) else { return Ok(()) };
-        let machine = self.machine_of(node);
-        if machine.is_none() && !self.registered().contains_key(node) {
+        let vm = self.vm_of(node);
+        if vm.is_none() && !self.registered().contains_key(node) {
             return Ok(());
         }
         let others = self.pods.list().into_iter().filter(|other| ObjectKey::of(&**other) != *key);
         let taken: BTreeSet<_> = others.filter_map(|pod| pod_address(&pod)).collect();
         let api: Api<Pod> = Api::namespaced(self.guest.clone(), &key.namespace);
         let error = |what| Error::of(what, key);
-        match decide_pod(&pod, machine.as_ref(), &taken, self.network, &self.clock.now_text()) {
+        match decide_pod(&pod, vm.as_ref(), &taken, self.network, &self.clock.now_text()) {
             None => Ok(()),
             Some(PodStep::PatchStatus(patch)) => {
                 let answer = api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;

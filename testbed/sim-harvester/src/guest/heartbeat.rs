@@ -13,7 +13,7 @@ use program::{Clock, TaskGroup};
 use serde_json::{Value, json};
 
 use super::controller::Kubelets;
-use crate::machine::Machine;
+use crate::vm::VmState;
 
 /// As the kubelet does by default.
 const LEASE: Duration = Duration::from_secs(40);
@@ -22,13 +22,13 @@ const EVERY: Duration = Duration::from_secs(10);
 const NAMESPACE: &str = "kube-node-lease";
 
 /// The Lease of a Node whose kubelet lives.
-fn decide(node: Option<&Node>, machine: Option<&Machine>, now: &str) -> Option<Value> {
-    let (node, machine) = (node?, machine?);
-    (machine.running.is_some() && machine.behaviour.ready).then(|| {
+fn decide(node: Option<&Node>, vm: Option<&VmState>, now: &str) -> Option<Value> {
+    let (node, vm) = (node?, vm?);
+    (vm.running.is_some() && vm.behaviour.ready).then(|| {
         json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": machine.node, "namespace": NAMESPACE, "ownerReferences": [
-                {"apiVersion": "v1", "kind": "Node", "name": machine.node, "uid": node.metadata.uid}]},
-            "spec": {"holderIdentity": machine.node, "leaseDurationSeconds": LEASE.as_secs(), "renewTime": now}})
+            "metadata": {"name": vm.node, "namespace": NAMESPACE, "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Node", "name": vm.node, "uid": node.metadata.uid}]},
+            "spec": {"holderIdentity": vm.node, "leaseDurationSeconds": LEASE.as_secs(), "renewTime": now}})
     })
 }
 
@@ -38,14 +38,14 @@ pub(crate) fn start(tasks: &TaskGroup, guest: &Client, kubelets: &Kubelets, cloc
     let add = queue.clone();
     kubelets.nodes.on_change(move |change| add.add(change.key.clone()));
     let (add, nodes) = (queue.clone(), kubelets.nodes.clone());
-    kubelets.on_machines(move || nodes.list().iter().for_each(|node| add.add(ObjectKey::of(&**node))));
+    kubelets.on_vms(move || nodes.list().iter().for_each(|node| add.add(ObjectKey::of(&**node))));
     let (leases, kubelets) = (Api::<Lease>::namespaced(guest.clone(), NAMESPACE), kubelets.clone());
     queue.run(tasks, 1, move |key| {
         let (leases, kubelets) = (leases.clone(), kubelets.clone());
         async move {
-            let (node, machine) = (kubelets.nodes.get(&key), kubelets.machine_of(&key.name));
+            let (node, vm) = (kubelets.nodes.get(&key), kubelets.vm_of(&key.name));
             let now = clock.now().strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string();
-            let Some(lease) = decide(node.as_deref(), machine.as_ref(), &now) else {
+            let Some(lease) = decide(node.as_deref(), vm.as_ref(), &now) else {
                 return Ok(Action::AwaitChange);
             };
             let how = PatchParams::apply("kubelet").force();
@@ -56,19 +56,19 @@ pub(crate) fn start(tasks: &TaskGroup, guest: &Client, kubelets: &Kubelets, cloc
 
 #[cfg(test)]
 mod tests {
-    use super::{super::tests::machine, *};
+    use super::{super::tests::vm, *};
     use crate::settings::Backend;
 
     #[test]
     fn a_lease_is_renewed_while_its_kubelet_lives() {
         let node: Node =
             serde_json::from_value(json!({"metadata": {"name": "guest-1", "uid": "u"}})).unwrap();
-        let decide = |node, machine: Machine| decide(node, Some(&machine), "2026-11-21T12:00:00.000000Z");
-        let lease = decide(Some(&node), machine(true, Backend::Stopped, true)).unwrap();
+        let decide = |node, vm: VmState| decide(node, Some(&vm), "2026-11-21T12:00:00.000000Z");
+        let lease = decide(Some(&node), vm(true, Backend::Stopped, true)).unwrap();
         assert_eq!(lease["spec"]["holderIdentity"], "guest-1");
         assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], "u", "it goes with its Node");
-        assert_eq!(decide(Some(&node), machine(false, Backend::Ok, true)), None, "halted");
-        assert_eq!(decide(Some(&node), machine(true, Backend::Ok, false)), None, "not ready");
-        assert_eq!(decide(None, machine(true, Backend::Ok, true)), None, "no Node");
+        assert_eq!(decide(Some(&node), vm(false, Backend::Ok, true)), None, "halted");
+        assert_eq!(decide(Some(&node), vm(true, Backend::Ok, false)), None, "not ready");
+        assert_eq!(decide(None, vm(true, Backend::Ok, true)), None, "no Node");
     }
 }

@@ -96,7 +96,7 @@ impl Wants {
     }
 }
 
-/// The steps that bring its pods and its status to what it wants. `nodes` are those whose machines run; `pods` are all
+/// The steps that bring its pods and its status to what it wants. `nodes` are those whose VMs run; `pods` are all
 /// that it owns.
 pub(super) fn decide(wants: &Wants, nodes: &BTreeSet<String>, pods: &[&Pod]) -> Vec<Step> {
     let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default();

@@ -97,9 +97,9 @@ impl Workloads {
             Item::Deployment(key) => self.deployments.get(key).and_then(|of| Wants::of_deployment(&of)),
         };
         let Some(wants) = wants else { return Ok(()) };
-        let running = self.kubelets.machines().into_iter().filter(|machine| machine.running.is_some());
+        let running = self.kubelets.vms().into_iter().filter(|vm| vm.running.is_some());
         let registered = |node: &String| self.kubelets.nodes.get(&ObjectKey::new("", node)).is_some();
-        let nodes: BTreeSet<_> = running.map(|machine| machine.node).filter(registered).collect();
+        let nodes: BTreeSet<_> = running.map(|vm| vm.node).filter(registered).collect();
         let pods = self.kubelets.pods.list();
         let owned: Vec<_> = pods.iter().map(|pod| &**pod).filter(|pod| wants.owns(pod)).collect();
         for step in decide(&wants, &nodes, &owned) {

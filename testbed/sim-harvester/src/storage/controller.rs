@@ -15,8 +15,8 @@ use program::TaskGroup;
 
 use super::{ClaimStep, Step, of_claim, of_vm};
 use crate::{
-    machine::{controller::Machines, obstacle},
     refused::{Error, unless_gone, unless_there},
+    vm::{controller::VmController, obstacle},
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,16 +37,16 @@ impl fmt::Display for Item {
 #[derive(Clone)]
 struct Storage {
     harvester: Client,
-    machines: Machines,
+    vm_controller: VmController,
     classes: Cache<StorageClass>,
     events: Recorder,
 }
 
 /// Keeps volumes until `tasks` ends.
-pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, machines: &Machines, events: &Recorder) {
+pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, vm_controller: &VmController, events: &Recorder) {
     let storage = Storage {
         harvester: harvester.clone(),
-        machines: machines.clone(),
+        vm_controller: vm_controller.clone(),
         classes: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
         events: events.clone(),
     };
@@ -54,7 +54,7 @@ pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, machines: &Machines, 
     storage.subscribe(&queue);
     let in_life = tasks.clone();
     tasks.spawn_until_stop(async move {
-        storage.machines.ready().await;
+        storage.vm_controller.ready().await;
         storage.classes.ready().await;
         queue.run(&in_life, 1, move |item| {
             let storage = storage.clone();
@@ -66,20 +66,20 @@ pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, machines: &Machines, 
 impl Storage {
     fn subscribe(&self, queue: &Queue<Item>) {
         let add = queue.clone();
-        self.machines.vms.on_change(move |change| add.add(Item::Vm(change.key.clone())));
+        self.vm_controller.vms.on_change(move |change| add.add(Item::Vm(change.key.clone())));
         let (add, this) = (queue.clone(), self.clone());
-        self.machines.instances.on_change(move |change| {
+        self.vm_controller.instances.on_change(move |change| {
             add.add(Item::Vm(change.key.clone()));
             if change.new.is_none() {
                 this.add_claims(&add);
             }
         });
         let (add, this) = (queue.clone(), self.clone());
-        self.machines.claims.on_change(move |change| {
+        self.vm_controller.claims.on_change(move |change| {
             add.add(Item::Claim(change.key.clone()));
             if change.new.is_none() {
                 // a VM whose claim somebody deleted gets it anew
-                let vms = this.machines.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
+                let vms = this.vm_controller.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
                 vms.filter(|key| key.namespace == change.key.namespace)
                     .for_each(|key| add.add(Item::Vm(key)));
             }
@@ -89,7 +89,7 @@ impl Storage {
     }
 
     fn add_claims(&self, queue: &Queue<Item>) {
-        for claim in self.machines.claims.list() {
+        for claim in self.vm_controller.claims.list() {
             queue.add(Item::Claim(ObjectKey::of(&*claim)));
         }
     }
@@ -97,21 +97,21 @@ impl Storage {
     async fn reconcile(&self, item: Item) -> Result<(), Error> {
         match item {
             Item::Vm(key) => {
-                let Some(vm) = self.machines.vms.get(&key) else { return Ok(()) };
-                let claims = self.machines.claims.list();
+                let Some(vm) = self.vm_controller.vms.get(&key) else { return Ok(()) };
+                let claims = self.vm_controller.claims.list();
                 let known: Vec<_> = claims
                     .iter()
                     .filter(|claim| claim.metadata.namespace.as_ref() == Some(&key.namespace))
                     .map(|claim| &**claim)
                     .collect();
-                let runs = self.machines.instances.get(&key).is_some();
+                let runs = self.vm_controller.instances.get(&key).is_some();
                 for step in of_vm(&vm, &known, runs) {
                     self.act(&key, &vm, step).await?;
                 }
                 Ok(())
             }
             Item::Claim(key) => {
-                let Some(claim) = self.machines.claims.get(&key) else { return Ok(()) };
+                let Some(claim) = self.vm_controller.claims.get(&key) else { return Ok(()) };
                 let classes = self.classes.list();
                 let classes: Vec<_> = classes.iter().map(|class| &**class).collect();
                 match of_claim(&claim, &classes, self.is_used(&key)) {
@@ -124,8 +124,8 @@ impl Storage {
 
     /// Whether an instance has the claim.
     fn is_used(&self, key: &ObjectKey) -> bool {
-        let vms = self.machines.vms.list().into_iter();
-        let mut runs = vms.filter(|vm| self.machines.instances.get(&ObjectKey::of(&**vm)).is_some());
+        let vms = self.vm_controller.vms.list().into_iter();
+        let mut runs = vms.filter(|vm| self.vm_controller.instances.get(&ObjectKey::of(&**vm)).is_some());
         runs.any(|vm| {
             vm.namespace().as_ref() == Some(&key.namespace) && obstacle::claims(&vm).contains(&key.name)
         })
@@ -144,13 +144,13 @@ impl Storage {
                 match vms.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                     // a newer version is on its way to us
                     Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-                    answer => drop(self.machines.vms.wrote(answer.map_err(error("hold or let go VM"))?)),
+                    answer => drop(self.vm_controller.vms.wrote(answer.map_err(error("hold or let go VM"))?)),
                 }
             }
             Step::CreateClaim(claim) => {
                 let answer = claims.create(&PostParams::default(), &claim).await;
                 if let Some(claim) = unless_there(answer).map_err(error("make a volume of VM"))? {
-                    self.machines.claims.wrote(claim);
+                    self.vm_controller.claims.wrote(claim);
                 }
             }
             Step::DeleteClaim(name) => {
@@ -191,7 +191,7 @@ impl Storage {
             ClaimStep::LetGo(patch) => api.patch(&key.name, &params, &Patch::Merge(patch)).await,
         };
         if let Some(claim) = unless_gone(answer).map_err(Error::of("write claim", key))? {
-            self.machines.claims.wrote(claim);
+            self.vm_controller.claims.wrote(claim);
         }
         Ok(())
     }

@@ -20,7 +20,7 @@ use sim_apiserver::faults::{Answer, Rule};
 use sim_harvester::{
     Backend, Refused, Release, SimHarvester,
     guest::{UNINITIALIZED, pod_is_ready},
-    machine::VirtualMachineInstanceMigration,
+    vm::VirtualMachineInstanceMigration,
 };
 
 const VIP: &str = "127.79.0.1";
@@ -34,12 +34,12 @@ fn vip() -> IpAddr {
     VIP.parse().unwrap()
 }
 
-/// The machines that answer in so many connections, and the failures.
+/// The VMs that answer in so many connections, and the failures.
 fn reached(sim: &SimHarvester, connections: usize) -> (BTreeSet<String>, Vec<Refused>) {
     let (mut names, mut failures) = (BTreeSet::new(), Vec::new());
     for _ in 0..connections {
         match sim.carry(vip(), 80) {
-            Ok(name) => drop(names.insert(name.machine)),
+            Ok(name) => drop(names.insert(name.vm)),
             Err(why) => failures.push(why),
         }
     }
@@ -56,7 +56,7 @@ fn names(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn machines_start_and_their_kubelets_register_and_run_the_examples_pods() {
+async fn vms_start_and_their_kubelets_register_and_run_the_examples_pods() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
     settle().await;
@@ -96,7 +96,7 @@ async fn when_nothing_happens_nothing_is_written() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_guest_service_is_announced_and_its_vip_reaches_every_machine() {
+async fn a_guest_service_is_announced_and_its_vip_reaches_every_vm() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     let sim = clusters.start(Release::From12, &tasks);
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
@@ -196,7 +196,7 @@ async fn from_1_2_on_a_stale_address_goes_with_the_endpoints_and_comes_back_with
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_host_service_leads_through_the_node_ports_of_the_machines_that_its_slice_calls_ready() {
+async fn a_host_service_leads_through_the_node_ports_of_the_vms_that_its_slice_calls_ready() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     let sim = clusters.start(Release::From12, &tasks);
     let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
@@ -216,7 +216,7 @@ async fn a_host_service_leads_through_the_node_ports_of_the_machines_that_its_sl
     create(slices.clone(), slice).await;
     settle().await;
     assert_eq!(reached(&sim, 40), (names(&["guest-1", "guest-3"]), vec![]));
-    // a machine that stops is not reached, and what is sent to it fails until its endpoint is not ready
+    // a VM that stops is not reached, and what is sent to it fails until its endpoint is not ready
     sim.set_backend(&ObjectKey::new("shop", "guest-1"), Backend::Refusing).await.unwrap();
     settle().await;
     let (names_, failures) = reached(&sim, 40);
@@ -234,7 +234,7 @@ async fn a_host_service_leads_through_the_node_ports_of_the_machines_that_its_sl
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_migrates_and_its_topology_follows() {
+async fn a_vm_migrates_and_its_topology_follows() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
     settle().await;
@@ -256,7 +256,7 @@ async fn a_machine_migrates_and_its_topology_follows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_machine_that_is_halted_leaves_its_node_unready_and_comes_back_with_its_address() {
+async fn a_vm_that_is_halted_leaves_its_node_unready_and_comes_back_with_its_address() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
     settle().await;
@@ -421,7 +421,7 @@ async fn a_pod_that_somebody_deletes_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_subresources_start_stop_and_restart_a_machine_and_tell_its_host_name() {
+async fn the_subresources_start_stop_and_restart_a_vm_and_tell_its_host_name() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
     settle().await;

@@ -1,4 +1,4 @@
-//! Two clusters in this process, with hosts and machines as a user would have them.
+//! Two clusters in this process, with hosts and VMs as a user would have them.
 
 use std::{fmt::Debug, net::Ipv4Addr};
 
@@ -21,7 +21,7 @@ pub(crate) struct Clusters {
 }
 
 impl Clusters {
-    /// Two hosts in two zones, three machines of the guest cluster `demo` in namespace `shop`.
+    /// Two hosts in two zones, three VMs of the guest cluster `demo` in namespace `shop`.
     pub(crate) async fn new() -> Self {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());

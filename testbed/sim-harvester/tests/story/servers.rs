@@ -16,7 +16,7 @@ use program::{Clock, TaskGroup};
 use sim_harvester::{
     Carrier, Options, Release, SimHarvester,
     guest::{UNINITIALIZED, pod_is_ready},
-    machine::VirtualMachineInstanceMigration,
+    vm::VirtualMachineInstanceMigration,
 };
 use test_cluster::{TestCluster, User};
 
@@ -86,7 +86,7 @@ fn zone(instance: &VirtualMachineInstance) -> Option<&str> {
 
 test_cluster::component_tests! {
     /// From a VM to a pod that a VIP leads to, through a migration, and to the end of all of it.
-    async fn a_machine_from_its_start_to_its_end(cluster: TestCluster) {
+    async fn a_vm_from_its_start_to_its_end(cluster: TestCluster) {
         let (guest, harvester) = (cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver));
         sim_harvester::crds::apply(&harvester).await.unwrap();
         let tasks = TaskGroup::new();
@@ -115,7 +115,7 @@ test_cluster::component_tests! {
         until::<EndpointSlice>(&guest, &name, ready).await;
         cluster.settle().await;
         let vip: IpAddr = VIP.parse().unwrap();
-        let reached: BTreeSet<_> = (0..5).filter_map(|_| sim.carry(vip, 80).ok()).map(|name| name.machine).collect();
+        let reached: BTreeSet<_> = (0..5).filter_map(|_| sim.carry(vip, 80).ok()).map(|name| name.vm).collect();
         assert_eq!(reached, BTreeSet::from(["guest-1".to_owned()]));
 
         let before = until::<VirtualMachineInstance>(&harvester, "guest-1", |of| zone(of).is_some()).await;

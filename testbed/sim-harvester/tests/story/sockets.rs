@@ -39,14 +39,14 @@ impl Nets {
         Ipv4Addr::new(127, 80, self.0, last)
     }
 
-    fn machine(self, last: u8) -> Ipv4Addr {
+    fn vm(self, last: u8) -> Ipv4Addr {
         Ipv4Addr::new(198, 18, self.0, last)
     }
 }
 
 async fn start(clusters: &Clusters, nets: Nets, wire: WireMap, tasks: &TaskGroup) -> SimHarvester {
     let mut options = clusters.options(Release::From12, Carrier::Sockets(wire));
-    options.network = ipnet::Ipv4Net::new(nets.machine(0), 24).unwrap();
+    options.network = ipnet::Ipv4Net::new(nets.vm(0), 24).unwrap();
     let server = SocketAddr::new(nets.vip(254).into(), 0);
     options.lan = Lan::udp(server).await.unwrap();
     options.dhcp.pool = (nets.vip(100), nets.vip(120));
@@ -59,7 +59,7 @@ async fn carried(sim: &SimHarvester, vip: IpAddr) -> SocketAddr {
     find(sim).unwrap().on_wire
 }
 
-/// The machine that answers, or nothing when the connection fails or nobody answers in time.
+/// The VM that answers, or nothing when the connection fails or nobody answers in time.
 async fn get(at: SocketAddr) -> Option<String> {
     let exchange = async {
         let mut stream = TcpStream::connect(at).await.ok()?;
@@ -88,13 +88,13 @@ fn names(names: &[&str]) -> BTreeSet<Option<String>> {
 async fn ready_pods(sim: &SimHarvester, vip: IpAddr, wanted: &[&str]) {
     // asks the same world that the listeners ask
     let answers = |sim: &SimHarvester| -> BTreeSet<Option<String>> {
-        (0..60).map(|_| sim.carry(vip, 80).ok().map(|name| name.machine)).collect()
+        (0..60).map(|_| sim.carry(vip, 80).ok().map(|name| name.vm)).collect()
     };
     sim.until(|sim| answers(sim) == names(wanted)).await;
 }
 
 #[tokio::test]
-async fn a_guest_vip_answers_from_every_machine_until_one_stops_and_goes_with_its_service() {
+async fn a_guest_vip_answers_from_every_vm_until_one_stops_and_goes_with_its_service() {
     let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(0));
     let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": nets.vip(1).to_string()})).await;
@@ -112,7 +112,7 @@ async fn a_guest_vip_answers_from_every_machine_until_one_stops_and_goes_with_it
 }
 
 #[tokio::test]
-async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_connections_unanswered() {
+async fn a_host_vip_goes_through_node_ports_and_a_stopped_vm_leaves_its_connections_unanswered() {
     let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(1));
     let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
     let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
@@ -120,7 +120,7 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_con
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
         "spec": {"type": "LoadBalancer", "loadBalancerIP": nets.vip(2), "ports": [{"name": "http", "port": 80}]}});
     create::<Service>(Api::namespaced(clusters.harvester(), "shop"), service).await;
-    let endpoint = |last: u8| json!({"addresses": [nets.machine(last)], "conditions": {"ready": true}});
+    let endpoint = |last: u8| json!({"addresses": [nets.vm(last)], "conditions": {"ready": true}});
     let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
         "metadata": {"name": "lb", "namespace": "shop", "labels": {"kubernetes.io/service-name": "lb"}},
         "addressType": "IPv4", "endpoints": [endpoint(10), endpoint(11), endpoint(12)],
@@ -133,17 +133,16 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_machine_leaves_its_con
     assert_eq!(reached(at, 60).await, names(&["guest-1", "guest-2", "guest-3"]));
     // a prober dials the node port on the wire
     let probe = WireMap::for_this_process()
-        .socket(SocketAddr::new(nets.machine(11).into(), u16::try_from(node_port).unwrap()));
+        .socket(SocketAddr::new(nets.vm(11).into(), u16::try_from(node_port).unwrap()));
     timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap();
     sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Stopped).await.unwrap();
-    let machine =
-        |sim: &SimHarvester| sim.machines().into_iter().find(|machine| machine.name == "guest-2").unwrap();
-    sim.until(|sim| machine(sim).backend() == Backend::Stopped).await;
+    let vm = |sim: &SimHarvester| sim.vms().into_iter().find(|vm| vm.name == "guest-2").unwrap();
+    sim.until(|sim| vm(sim).backend() == Backend::Stopped).await;
     assert!(timeout(PATIENCE, TcpStream::connect(probe)).await.is_err(), "no answer, not even a refusal");
     let answers = reached(at, 20).await;
     assert!(!answers.contains(&Some("guest-2".to_owned())), "{answers:?}");
     sim.set_backend(&ObjectKey::new("shop", "guest-2"), Backend::Refusing).await.unwrap();
-    sim.until(|sim| machine(sim).backend() == Backend::Refusing).await;
+    sim.until(|sim| vm(sim).backend() == Backend::Refusing).await;
     let refused = timeout(PATIENCE, TcpStream::connect(probe)).await.unwrap().unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
     tasks.end().await;
@@ -169,7 +168,7 @@ async fn who_connects_before_a_backend_is_there_gets_through_when_one_comes() {
     let at = carried(&sim, nets.vip(3).into()).await;
     assert!(timeout(PATIENCE, TcpStream::connect(at)).await.is_err(), "neither an answer nor a refusal");
     let early = tokio::spawn(TcpStream::connect(at));
-    let endpoints = json!({"endpoints": [{"addresses": [nets.machine(11)], "conditions": {"ready": true}}]});
+    let endpoints = json!({"endpoints": [{"addresses": [nets.vm(11)], "conditions": {"ready": true}}]});
     slices.patch("lb", &PatchParams::default(), &Patch::Merge(endpoints)).await.unwrap();
     early.await.unwrap().unwrap();
     assert_eq!(get(at).await, Some("guest-2".to_owned()));
@@ -218,7 +217,7 @@ async fn datagrams_stay_with_a_backend_until_it_goes_and_sctp_says_that_it_is_no
     tasks.end().await;
 }
 
-/// The machine that answers a datagram, or nothing when nobody does in time.
+/// The VM that answers a datagram, or nothing when nobody does in time.
 async fn ask(socket: &UdpSocket) -> Option<String> {
     socket.send(b"hello").await.ok()?;
     let mut buffer = [0; 512];
@@ -229,7 +228,7 @@ async fn ask(socket: &UdpSocket) -> Option<String> {
 }
 
 #[tokio::test]
-async fn an_address_that_this_machine_does_not_have_is_reported_and_the_service_still_gets_it() {
+async fn an_address_that_this_vm_does_not_have_is_reported_and_the_service_still_gets_it() {
     let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(2));
     let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "203.0.113.7"})).await;

@@ -1,4 +1,4 @@
-//! A machine as the node driver makes it, on simulated and on real servers: its volumes, its Secret, a quota against it.
+//! A VM as the node driver makes it, on simulated and on real servers: its volumes, its Secret, a quota against it.
 
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, ResourceQuota};
 use kube::{
@@ -34,7 +34,7 @@ spec:
 ";
 
 /// Two disks, one of them plugged in while it runs, and user data in a Secret.
-fn machine(name: &str) -> String {
+fn vm(name: &str) -> String {
     let root = json!([{"metadata": {"name": format!("{name}-disk-0"), "annotations": {"harvesterhci.io/imageId": "default/leap"}},
         "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": "longhorn-leap",
             "resources": {"requests": {"storage": "40Gi"}}}}]);
@@ -66,14 +66,14 @@ fn printed(vm: &VirtualMachine) -> &str {
 
 test_cluster::component_tests! {
     /// Claims come from the annotation and are bound; the Secret is waited for; named claims go with the VM, others stay.
-    async fn a_machine_has_its_volumes_and_takes_those_named_with_it(cluster: TestCluster) {
+    async fn a_vm_has_its_volumes_and_takes_those_named_with_it(cluster: TestCluster) {
         let harvester = cluster.harvester.client(User::Driver);
         sim_harvester::crds::apply(&harvester).await.unwrap();
         let tasks = TaskGroup::new();
         start(&cluster, &tasks);
         cluster.harvester.apply(GROUND).await;
         cluster.harvester.apply(PLUGGED).await;
-        cluster.harvester.apply(&machine("demo-4")).await;
+        cluster.harvester.apply(&vm("demo-4")).await;
 
         until::<PersistentVolumeClaim>(&harvester, "demo-4-disk-0", |claim| phase(claim) == Some("Bound")).await;
         until::<PersistentVolumeClaim>(&harvester, "plugged", |claim| phase(claim) == Some("Bound")).await;
@@ -100,7 +100,7 @@ test_cluster::component_tests! {
     }
 
     /// The refusal stands on the VM, the VM is stopped, and the quota counts what runs.
-    async fn a_machine_beyond_a_quota_is_stopped_and_says_why(cluster: TestCluster) {
+    async fn a_vm_beyond_a_quota_is_stopped_and_says_why(cluster: TestCluster) {
         let harvester = cluster.harvester.client(User::Driver);
         sim_harvester::crds::apply(&harvester).await.unwrap();
         let tasks = TaskGroup::new();
@@ -111,7 +111,7 @@ test_cluster::component_tests! {
         cluster.harvester.apply(PLUGGED).await;
         for name in ["demo-4", "demo-5"] {
             cluster.harvester.apply(&secret(name)).await;
-            cluster.harvester.apply(&machine(name)).await;
+            cluster.harvester.apply(&vm(name)).await;
             until::<VirtualMachine>(&harvester, name, |vm| matches!(printed(vm), "Running" | "Stopped")).await;
         }
         let annotation = "harvesterhci.io/insufficient-resource-quota";

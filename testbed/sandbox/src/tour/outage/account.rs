@@ -11,7 +11,7 @@ use crate::tour::load::Request;
 
 /// What a busy machine may add to the time in which a verdict is due; less than that time itself.
 const SLACK: Duration = Duration::from_secs(3);
-/// What the announcer and kube-proxy may take to hear of a verdict that we have just seen ourselves, or we after them.
+/// What the output and kube-proxy may take to hear of a verdict that we have just seen ourselves, or we after them.
 const SPREAD: Duration = Duration::from_millis(500);
 /// Chance sends this many standard deviations more to one backend than its share once in thirty thousand outages.
 const DEVIATIONS: f64 = 4.0;

@@ -1,5 +1,5 @@
 //! UDP through the data path. Every client of an address is a flow of its own that stays with its backend, as the
-//! kernel's connection tracking keeps it for kube-proxy. Pods and machines answer each datagram with one of their own.
+//! kernel's connection tracking keeps it for kube-proxy. Pods and VMs answer each datagram with one of their own.
 
 use std::{
     collections::HashMap,
@@ -78,7 +78,7 @@ fn answer(
 ) {
     let (socket, stop) = (socket.clone(), stop.clone());
     listeners.count(name);
-    let text = format!("{}\n", json!({"vm": name.machine, "pod": name.pod, "bytes": length}));
+    let text = format!("{}\n", json!({"vm": name.vm, "pod": name.pod, "bytes": length}));
     listeners.tasks.spawn(async move {
         let answer = async {
             if let Backend::Slow(delay) = backend {

@@ -1,4 +1,4 @@
-//! Carries out what is decided for machines and migrations: one worker, so that two machines are never given one
+//! Carries out what is decided for VMs and migrations: one worker, so that two VMs are never given one
 //! address or one place.
 
 use std::{
@@ -19,7 +19,7 @@ use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::{Clock, TaskGroup};
 
 use super::{
-    Instance, Machine, Step, VirtualMachineInstanceMigration, Vm, migration,
+    Instance, Step, VirtualMachineInstanceMigration, Vm, VmState, migration,
     obstacle::{self, Around, Obstacle},
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
-    Machine(ObjectKey),
+    Vm(ObjectKey),
     Migration(ObjectKey),
     Quota(ObjectKey),
 }
@@ -39,16 +39,16 @@ enum Item {
 impl fmt::Display for Item {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Machine(key) => write!(out, "VM {key}"),
+            Self::Vm(key) => write!(out, "VM {key}"),
             Self::Migration(key) => write!(out, "migration {key}"),
             Self::Quota(key) => write!(out, "quota {key}"),
         }
     }
 }
 
-/// The machines of the Harvester cluster, kept as KubeVirt would.
+/// The VMs of the Harvester cluster, kept as KubeVirt would.
 #[derive(Clone)]
-pub(crate) struct Machines {
+pub(crate) struct VmController {
     harvester: Client,
     network: Ipv4Net,
     clock: Clock,
@@ -64,7 +64,7 @@ pub(crate) struct Machines {
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
 
-impl Machines {
+impl VmController {
     pub(crate) fn start(
         tasks: &TaskGroup,
         harvester: &Client,
@@ -73,7 +73,7 @@ impl Machines {
         clock: Clock,
         events: &Recorder,
     ) -> Self {
-        let machines = Self {
+        let vm_controller = Self {
             harvester: harvester.clone(),
             network,
             clock,
@@ -88,8 +88,8 @@ impl Machines {
             said: Arc::default(),
         };
         let queue = Queue::new();
-        machines.subscribe(&queue);
-        let (worker, ready) = (machines.clone(), machines.clone());
+        vm_controller.subscribe(&queue);
+        let (worker, ready) = (vm_controller.clone(), vm_controller.clone());
         let in_life = tasks.clone();
         tasks.spawn_until_stop(async move {
             ready.ready().await;
@@ -98,7 +98,7 @@ impl Machines {
                 async move { worker.reconcile(item).await.map(|()| Action::AwaitChange) }
             });
         });
-        machines
+        vm_controller
     }
 
     /// Waits until everything that exists is known.
@@ -112,18 +112,18 @@ impl Machines {
         self.quotas.ready().await;
     }
 
-    /// All machines that have an address.
-    pub(crate) fn list(&self) -> Vec<Machine> {
-        let of = |vm: Arc<Vm>| Machine::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
+    /// All VMs that have an address.
+    pub(crate) fn list(&self) -> Vec<VmState> {
+        let of = |vm: Arc<Vm>| VmState::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
         self.vms.list().into_iter().filter_map(of).collect()
     }
 
     fn subscribe(&self, queue: &Queue<Item>) {
         let add = queue.clone();
-        self.vms.on_change(move |change| add.add(Item::Machine(change.key.clone())));
+        self.vms.on_change(move |change| add.add(Item::Vm(change.key.clone())));
         let (add, migrations, this) = (queue.clone(), self.migrations.clone(), self.clone());
         self.instances.on_change(move |change| {
-            add.add(Item::Machine(change.key.clone()));
+            add.add(Item::Vm(change.key.clone()));
             this.look_at_quotas(&add, &change.key.namespace);
             for migration in migrations.list() {
                 add.add(Item::Migration(ObjectKey::of(&*migration)));
@@ -154,7 +154,7 @@ impl Machines {
         let (add, vms, migrations) = (queue.clone(), self.vms.clone(), self.migrations.clone());
         self.hosts.on_change(move |_| {
             for vm in vms.list() {
-                add.add(Item::Machine(ObjectKey::of(&*vm)));
+                add.add(Item::Vm(ObjectKey::of(&*vm)));
             }
             for migration in migrations.list() {
                 add.add(Item::Migration(ObjectKey::of(&*migration)));
@@ -164,7 +164,7 @@ impl Machines {
 
     fn look_at_namespace(&self, queue: &Queue<Item>, namespace: &str) {
         let vms = self.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
-        vms.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Machine(key)));
+        vms.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Vm(key)));
     }
 
     fn look_at_quotas(&self, queue: &Queue<Item>, namespace: &str) {
@@ -172,13 +172,13 @@ impl Machines {
         quotas.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Quota(key)));
     }
 
-    /// What the machines of a namespace that have a host use; all but `apart`.
+    /// What the VMs of a namespace that have a host use; all but `apart`.
     fn used(&self, namespace: &str, apart: Option<&ObjectKey>) -> Usage {
         let mut used = Usage::new();
         for instance in self.instances.list() {
             let key = ObjectKey::of(&*instance);
             if key.namespace == namespace && Some(&key) != apart && super::instance::is_placed(&instance) {
-                quota::add(&mut used, &quota::of_machine(&instance.json()["spec"]));
+                quota::add(&mut used, &quota::of_vm(&instance.json()["spec"]));
             }
         }
         used
@@ -199,7 +199,7 @@ impl Machines {
         let refusal = if quotas.is_empty() {
             None
         } else {
-            let wanted = quota::of_machine(&vm.json()["spec"]["template"]["spec"]);
+            let wanted = quota::of_vm(&vm.json()["spec"]["template"]["spec"]);
             quota::refusal(
                 quotas.iter().map(|quota| &**quota),
                 &self.used(&key.namespace, Some(key)),
@@ -229,14 +229,14 @@ impl Machines {
 
     async fn reconcile(&self, item: Item) -> Result<(), Error> {
         let hosts: Vec<_> = self.hosts.list().iter().map(|node| Host::of(node)).collect();
-        let mut machines_on = BTreeMap::new();
+        let mut vms_on = BTreeMap::new();
         for instance in self.instances.list() {
             if let Some(status) = instance.status.as_ref().filter(|status| !status.node_name.is_empty()) {
-                *machines_on.entry(status.node_name.clone()).or_default() += 1;
+                *vms_on.entry(status.node_name.clone()).or_default() += 1;
             }
         }
         match item {
-            Item::Machine(key) => {
+            Item::Vm(key) => {
                 let (vm, instance) = (self.vms.get(&key), self.instances.get(&key));
                 if let Some(vm) = &vm {
                     self.complain(&key, vm, instance.as_deref());
@@ -248,7 +248,7 @@ impl Machines {
                     vm: vm.as_deref(),
                     instance: instance.as_deref(),
                     hosts: &hosts,
-                    machines_on: &machines_on,
+                    vms_on: &vms_on,
                     taken: &taken,
                     network: self.network,
                     obstacle: obstacle.as_ref(),
@@ -270,7 +270,7 @@ impl Machines {
                     migration: &migration,
                     instance: instance.as_deref(),
                     hosts: &hosts,
-                    machines_on: &machines_on,
+                    vms_on: &vms_on,
                     open: &open,
                     now: &self.clock.now_text(),
                 });
@@ -306,7 +306,7 @@ impl Machines {
     }
 
     async fn act(&self, key: &ObjectKey, step: Step) -> Result<(), Error> {
-        tracing::debug!(machine = %key, ?step);
+        tracing::debug!(vm = %key, ?step);
         let error = |what| Error::of(what, key);
         let (vms, instances) = (self.api::<VirtualMachine>(key), self.api::<VirtualMachineInstance>(key));
         match step {

@@ -1,12 +1,12 @@
-//! What the sandbox says while it works.
+//! The lines that the sandbox prints.
 
 use std::{io::Write, time::Duration};
 
 /// Writes lines for people to standard output.
 #[derive(Debug, Default)]
-pub(crate) struct Announcer;
+pub(crate) struct Output;
 
-impl Announcer {
+impl Output {
     /// One line.
     pub(crate) fn note(&self, text: &str) {
         let mut out = std::io::stdout().lock();

@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{curl::curl, manifests::plain, stage::wire_port};
+use crate::{curl::curl, manifests::plain, environment::wire_port};
 
 /// Whatever a step waits for has happened long before, or never will.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,12 +29,12 @@ pub(crate) const TOUR: &str = "tour";
 
 /// Both clusters through their API servers.
 #[derive(Clone)]
-pub(crate) struct Eyes {
+pub(crate) struct Observer {
     pub(crate) guest: Client,
     pub(crate) harvester: Client,
 }
 
-impl Eyes {
+impl Observer {
     /// Looks until `look` finds what it wants; the error says what it saw last.
     pub(crate) async fn wait<T, L>(&self, what: &str, look: impl Fn() -> L) -> Result<T>
     where
@@ -108,7 +108,7 @@ impl Eyes {
         bail!("http://{socket} was answered only by {answered:?}, not by all of {wanted:?}")
     }
 
-    /// Waits until `curl` gets an answer: the announcer needs a moment after the address is known.
+    /// Waits until `curl` gets an answer: the output needs a moment after the address is known.
     pub(crate) async fn answers(&self, address: IpAddr, port: u16) -> Result<String> {
         let socket = SocketAddr::new(address, wire_port(port));
         self.wait(&format!("an answer of http://{socket}"), || async { Ok(curl(socket).await?) }).await

@@ -16,22 +16,22 @@ use test_cluster::User;
 use tokio::time::Instant;
 
 use crate::{
-    announce::Announcer,
+    output::Output,
     clusters::{Clusters, aggregated},
     endpoints::{ClusterInfo, Endpoints, NodeInfo},
     example,
     folder::Folder,
-    given::Given,
-    ground::Ground,
+    user_manifests::UserManifests,
+    address_plan::AddressPlan,
     manifests::{self, Manifest},
     measure,
     options::{Options, Server},
-    parts::{Part, PartInfo, Recipe},
-    rancher::furniture::HARVESTER,
-    recipes,
+    parts::{Part, PartInfo, PartCommand},
+    rancher::fixtures::HARVESTER,
+    commands,
 };
 
-mod furniture;
+mod fixtures;
 mod ready;
 
 /// Leases of the simulated DHCP server: short, so that renewals are seen.
@@ -41,17 +41,17 @@ const MEASURED: &str = "127.200.0.0/20";
 
 /// A VM that is a node of the guest cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) vm: String,
+pub(crate) struct GuestVm {
+    pub(crate) name: String,
     pub(crate) node: String,
     pub(crate) address: String,
 }
 
-pub(crate) struct Stage {
+pub(crate) struct Environment {
     pub(crate) guest: Client,
     pub(crate) harvester: Client,
-    pub(crate) ground: Ground,
-    pub(crate) machines: Vec<Machine>,
+    pub(crate) address_plan: AddressPlan,
+    pub(crate) vms: Vec<GuestVm>,
     pub(crate) lease_seconds: u32,
     program: Option<PathBuf>,
     clusters: Clusters,
@@ -69,24 +69,24 @@ pub(crate) fn wire_port(port: u16) -> u16 {
     WireMap::for_this_process().port(port)
 }
 
-impl Stage {
+impl Environment {
     /// Starts everything that `options` ask for, in the order in which it needs each other, and says so.
     ///
     /// # Errors
     /// What did not start, and why; with [`crate::WrongInput`] in it when a manifest of the caller is wrong.
-    pub(crate) async fn set(options: &Options, given: &Given, announcer: &Announcer) -> Result<Self> {
+    pub(crate) async fn set(options: &Options, manifests: &UserManifests, output: &Output) -> Result<Self> {
         let started = Instant::now();
         let mut last = started;
         let mut progress = |what: &str| {
-            announcer.progress(what, last.elapsed());
+            output.progress(what, last.elapsed());
             last = Instant::now();
         };
         let dir = Folder::take(options.dir.as_deref())?;
-        announcer.note(&format!("sandbox in {}", dir.display()));
+        output.note(&format!("sandbox in {}", dir.display()));
         if options.server == Server::Real {
-            announcer.note("real API servers do not obey ConfigMap kube-system/sim-faults");
+            output.note("real API servers do not obey ConfigMap kube-system/sim-faults");
         }
-        let ground = Ground::take()?;
+        let address_plan = AddressPlan::take()?;
         let tasks = TaskGroup::new();
 
         let clusters = Clusters::start(options, &dir, &tasks).await?;
@@ -102,16 +102,16 @@ impl Stage {
             clusters.harvester.kubeconfig(User::Driver, "harvester.kubeconfig", crate::VM_NAMESPACE)?,
         ];
 
-        furniture::hosts_and_machines(&harvester, options.guest_nodes).await?;
-        let simulation = simulate(options, &clusters, &ground, &tasks).await?;
-        let machines = ready::machines(&guest, &harvester, options.guest_nodes).await?;
-        progress(&format!("{} VMs, each a node of guest cluster {}", machines.len(), crate::GUEST_CLUSTER));
+        fixtures::hosts_and_vms(&harvester, options.guest_nodes).await?;
+        let simulation = simulate(options, &clusters, &address_plan, &tasks).await?;
+        let vms = ready::vms(&guest, &harvester, options.guest_nodes).await?;
+        progress(&format!("{} VMs, each a node of guest cluster {}", vms.len(), crate::GUEST_CLUSTER));
 
-        let mut stage = Self {
+        let mut environment = Self {
             guest,
             harvester,
-            ground,
-            machines,
+            address_plan,
+            vms,
             lease_seconds: LEASE_SECONDS,
             dir,
             program: options.program.clone(),
@@ -122,58 +122,58 @@ impl Stage {
             admin,
             shows: None,
         };
-        let [webhook, load_balancer, manager] = recipes::all(&stage.clusters)?;
+        let [webhook, load_balancer, manager] = commands::all(&environment.clusters)?;
         if !options.no_controllers {
-            stage.start_part(webhook)?;
-            ready::webhook(&stage.harvester)
+            environment.start_part(webhook)?;
+            ready::webhook(&environment.harvester)
                 .await
-                .and_then(|()| stage.parts_still_run())
-                .map_err(|error| stage.blame(error))?;
+                .and_then(|()| environment.parts_still_run())
+                .map_err(|error| environment.blame(error))?;
             progress("admission webhook");
         }
-        stage.apply_to_harvester(options, given).await?;
+        environment.apply_to_harvester(options, manifests).await?;
         if !options.no_controllers {
-            stage.start_part(load_balancer)?;
-            stage.start_part(manager)?;
-            ready::controllers(&stage.guest, &stage.harvester, &stage.machines)
+            environment.start_part(load_balancer)?;
+            environment.start_part(manager)?;
+            ready::controllers(&environment.guest, &environment.harvester, &environment.vms)
                 .await
-                .map_err(|error| stage.blame(error))?;
+                .map_err(|error| environment.blame(error))?;
             progress("load balancer and cloud controller manager");
         }
-        stage.apply_to_guest(options, given).await?;
+        environment.apply_to_guest(options, manifests).await?;
         if options.wants_example() && !options.no_controllers && !options.measure {
-            let address = ready::example(&stage.guest).await.map_err(|error| stage.blame(error))?;
+            let address = ready::example(&environment.guest).await.map_err(|error| environment.blame(error))?;
             progress(&format!("Service default/{} has address {address}", example::SERVICE));
             let on_wire = SocketAddr::new(address, wire_port(80));
-            let answers = ready::answers(&stage.simulation, address, on_wire).await;
-            if answers.map_err(|error| stage.blame(error))? {
-                stage.shows = Some(on_wire);
+            let answers = ready::answers(&environment.simulation, address, on_wire).await;
+            if answers.map_err(|error| environment.blame(error))? {
+                environment.shows = Some(on_wire);
                 progress("it answers");
             }
         }
-        stage.endpoints().write(&stage.dir)?;
-        announcer.note(&format!("ready after {:.1} s", started.elapsed().as_secs_f64()));
-        Ok(stage)
+        environment.endpoints().write(&environment.dir)?;
+        output.note(&format!("ready after {:.1} s", started.elapsed().as_secs_f64()));
+        Ok(environment)
     }
 
-    async fn apply_to_harvester(&self, options: &Options, given: &Given) -> Result<()> {
+    async fn apply_to_harvester(&self, options: &Options, manifests: &UserManifests) -> Result<()> {
         if options.measure {
             manifests::apply(&self.harvester, "pool", &example::pool(MEASURED)).await?;
         } else if options.wants_example() {
-            manifests::apply(&self.harvester, "example", &example::pools(&self.ground)).await?;
+            manifests::apply(&self.harvester, "example", &example::pools(&self.address_plan)).await?;
         }
-        apply_all(&self.harvester, &given.harvester).await
+        apply_all(&self.harvester, &manifests.harvester).await
     }
 
-    async fn apply_to_guest(&self, options: &Options, given: &Given) -> Result<()> {
+    async fn apply_to_guest(&self, options: &Options, manifests: &UserManifests) -> Result<()> {
         if options.wants_example() && !options.measure {
             manifests::apply(&self.guest, "example", example::service()).await?;
         }
-        apply_all(&self.guest, &given.guest).await
+        apply_all(&self.guest, &manifests.guest).await
     }
 
-    fn start_part(&mut self, recipe: Recipe) -> Result<()> {
-        self.parts.push(Part::start(&self.dir, self.program.as_deref(), recipe)?);
+    fn start_part(&mut self, command: PartCommand) -> Result<()> {
+        self.parts.push(Part::start(&self.dir, self.program.as_deref(), command)?);
         Ok(())
     }
 
@@ -193,20 +193,20 @@ impl Stage {
     /// # Errors
     /// When one cannot be killed.
     pub(crate) async fn kill_controllers(&mut self) -> Result<()> {
-        for part in self.parts.iter_mut().filter(|part| part.recipe.name != recipes::WEBHOOK) {
+        for part in self.parts.iter_mut().filter(|part| part.command.name != commands::WEBHOOK) {
             part.kill().await?;
         }
         Ok(())
     }
 
-    /// Starts again what [`Stage::kill_controllers`] killed.
+    /// Starts again what [`Environment::kill_controllers`] killed.
     ///
     /// # Errors
     /// When one cannot be started.
     pub(crate) fn start_controllers_again(&mut self) -> Result<()> {
         self.parts
             .iter_mut()
-            .filter(|part| part.recipe.name != recipes::WEBHOOK)
+            .filter(|part| part.command.name != commands::WEBHOOK)
             .try_for_each(Part::start_again)
     }
 
@@ -216,11 +216,11 @@ impl Stage {
             server,
             kubeconfig: kubeconfig.display().to_string(),
         };
-        let nodes = self.machines.iter().map(|machine| NodeInfo {
-            name: machine.node.clone(),
-            vm: machine.vm.clone(),
-            address: machine.address.clone(),
-            loopback_address: machine
+        let nodes = self.vms.iter().map(|vm| NodeInfo {
+            name: vm.node.clone(),
+            vm: vm.name.clone(),
+            address: vm.address.clone(),
+            loopback_address: vm
                 .address
                 .parse()
                 .map_or_else(|_| String::new(), |address| wire.address(address).to_string()),
@@ -229,33 +229,33 @@ impl Stage {
             guest: cluster(self.clusters.guest.url(), &self.admin[0]),
             harvester: cluster(self.clusters.harvester.url(), &self.admin[1]),
             nodes: nodes.collect(),
-            vip_range: self.ground.vips().to_string(),
+            vip_range: self.address_plan.vips().to_string(),
             parts: self.parts.iter().map(Part::info).collect::<Vec<PartInfo>>(),
         }
     }
 
-    /// What a newcomer does next.
-    pub(crate) fn say_what_to_type(&self, announcer: &Announcer) {
-        announcer.note("\nTry:");
+    /// What a first_use does next.
+    pub(crate) fn say_what_to_type(&self, output: &Output) {
+        output.note("\nTry:");
         if let Some(address) = self.shows {
             let port = if address.port() == 80 { String::new() } else { format!(":{}", address.port()) };
-            announcer.note(&format!("  curl http://{}{port}", address.ip()));
+            output.note(&format!("  curl http://{}{port}", address.ip()));
         }
         let [guest, harvester] = &self.admin;
-        announcer.note(&format!("  kubectl --kubeconfig {} get nodes,services", guest.display()));
-        announcer.note(&format!(
+        output.note(&format!("  kubectl --kubeconfig {} get nodes,services", guest.display()));
+        output.note(&format!(
             "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
-        announcer.note("  docs/node-driver.md: rancher-machine makes VMs here");
+        output.note("  docs/node-driver.md: rancher-machine makes VMs here");
         if WireMap::for_this_process().low_ports() == LowPorts::Shifted {
-            announcer.note("Ports below 1024 may not be bound here: they are served at port + 8000.");
+            output.note("Ports below 1024 may not be bound here: they are served at port + 8000.");
         }
-        announcer.note("Ctrl-C ends the sandbox.");
+        output.note("Ctrl-C ends the sandbox.");
     }
 
     /// Tells of parts that end, until everything ends.
-    pub(crate) async fn watch_parts(&mut self, announcer: &Announcer) -> Result<()> {
+    pub(crate) async fn watch_parts(&mut self, output: &Output) -> Result<()> {
         let mut told = vec![false; self.parts.len()];
         let mut uncarried = BTreeSet::new();
         loop {
@@ -264,14 +264,14 @@ impl Stage {
             tokio::time::sleep(Duration::from_secs(1)).await;
             for line in seen.intersection(&self.uncarried()) {
                 if uncarried.insert(line.clone()) {
-                    announcer.note(line);
+                    output.note(line);
                 }
             }
             for (part, told) in self.parts.iter_mut().zip(&mut told) {
                 if let Err(ended) = part.still_runs()
                     && !std::mem::replace(told, true)
                 {
-                    announcer.note(&format!("{ended}"));
+                    output.note(&format!("{ended}"));
                 }
             }
         }
@@ -293,8 +293,8 @@ impl Stage {
     }
 }
 
-/// What `--measure` needs of the stage.
-impl Stage {
+/// What `--measure` needs of the environment.
+impl Environment {
     pub(crate) fn audit_files(&self) -> measure::AuditFiles {
         measure::AuditFiles {
             guest: self.clusters.guest.audit.clone(),
@@ -311,7 +311,7 @@ impl Stage {
     pub(crate) async fn end_webhook(&mut self) -> Result<()> {
         let (webhook, others): (Vec<Part>, _) = std::mem::take(&mut self.parts)
             .into_iter()
-            .partition(|part: &Part| part.recipe.name == recipes::WEBHOOK);
+            .partition(|part: &Part| part.command.name == commands::WEBHOOK);
         self.parts = others;
         for mut part in webhook {
             part.stop().await;
@@ -321,7 +321,7 @@ impl Stage {
 
     /// SIGTERM for the load balancer and the cloud controller manager: they give their Leases back.
     pub(crate) async fn stop_controllers(&mut self) -> Result<()> {
-        for part in self.parts.iter_mut().filter(|part| part.recipe.name != recipes::WEBHOOK) {
+        for part in self.parts.iter_mut().filter(|part| part.command.name != commands::WEBHOOK) {
             part.stop().await;
         }
         Ok(())
@@ -334,33 +334,33 @@ impl Stage {
 
     /// The process of a part.
     pub(crate) fn pid(&self, name: &str) -> Result<u32> {
-        Ok(self.parts.iter().find(|part| part.recipe.name == name).context("no such part")?.info().pid)
+        Ok(self.parts.iter().find(|part| part.command.name == name).context("no such part")?.info().pid)
     }
 
-    /// Stops a part and starts it by a changed recipe; answers the one that it had.
+    /// Stops a part and starts it by a changed command; answers the one that it had.
     pub(crate) async fn change_recipe(
         &mut self,
         name: &str,
-        change: impl FnOnce(&mut Recipe),
-    ) -> Result<Recipe> {
-        let part = self.parts.iter_mut().find(|part| part.recipe.name == name).context("no such part")?;
+        change: impl FnOnce(&mut PartCommand),
+    ) -> Result<PartCommand> {
+        let part = self.parts.iter_mut().find(|part| part.command.name == name).context("no such part")?;
         part.stop().await;
-        let before = part.recipe.clone();
-        change(&mut part.recipe);
+        let before = part.command.clone();
+        change(&mut part.command);
         part.start_again()?;
         Ok(before)
     }
 
     /// SIGKILL, and a new process at once.
     pub(crate) async fn kill_and_start_again(&mut self, name: &str) -> Result<()> {
-        let part = self.parts.iter_mut().find(|part| part.recipe.name == name).context("no such part")?;
+        let part = self.parts.iter_mut().find(|part| part.command.name == name).context("no such part")?;
         part.kill().await?;
         part.start_again()
     }
 
     /// Memory of a part, in MiB.
     pub(crate) fn resident_mib(&self, name: &str) -> Result<f64> {
-        let part = self.parts.iter().find(|part| part.recipe.name == name).context("no such part")?;
+        let part = self.parts.iter().find(|part| part.command.name == name).context("no such part")?;
         let file = format!("/proc/{}/status", part.info().pid);
         let status = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -373,10 +373,10 @@ impl Stage {
 async fn simulate(
     options: &Options,
     clusters: &Clusters,
-    ground: &Ground,
+    address_plan: &AddressPlan,
     tasks: &TaskGroup,
 ) -> Result<SimHarvester> {
-    let leases = ground.leases();
+    let leases = address_plan.leases();
     let pool = (host(leases.network(), 10), host(leases.network(), 250));
     let dhcp = settings::Dhcp { pool, lease_seconds: LEASE_SECONDS, silent: false };
     let lan =
@@ -386,7 +386,7 @@ async fn simulate(
             harvester: clusters.harvester.admin.clone(),
             guest: clusters.guest.admin.clone(),
             cluster: crate::GUEST_CLUSTER.to_owned(),
-            network: ground.vms(),
+            network: address_plan.vms(),
             workloads: vec![Workload::web()],
             writes_slices: options.server == Server::Sim,
             harvester_vip: Release::of_harvester(HARVESTER).context("a release of Harvester")?,
@@ -400,7 +400,7 @@ async fn simulate(
         tasks,
     );
     if let Some(server) = clusters.harvester.simulated() {
-        furniture::serve_subresources(server);
+        fixtures::serve_subresources(server);
     } else {
         aggregated::serve(&clusters.harvester.admin, tasks).await?;
     }

@@ -47,7 +47,7 @@ fn object(value: &Value) -> Value {
     if value.is_object() { value.clone() } else { json!({}) }
 }
 
-/// How the machine behaves, by the annotations of instance and VM and by the VM's labels, and those that say nothing that
+/// How the VM behaves, by the annotations of instance and VM and by the VM's labels, and those that say nothing that
 /// we know.
 pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> (Behaviour, Vec<Unknown>) {
     let of_vm = [vm.annotations(), vm.labels()];
@@ -89,7 +89,7 @@ pub(crate) fn guest_os() -> Value {
         "kernelRelease": "6.12.0-sim", "machine": "x86_64"})
 }
 
-/// The first network carries the machine's address. Without the agent nobody knows addresses behind a bridge.
+/// The first network carries the VM's address. Without the agent nobody knows addresses behind a bridge.
 fn interfaces(instance: &Instance, address: Ipv4Addr, behaviour: Behaviour) -> Value {
     let [.., c, d] = address.octets();
     let given_mac = |name: &str| {

@@ -1,31 +1,31 @@
-//! The stretch of loopback that one sandbox stands on: a /24 for VIPs and a /24 for VMs. Two sandboxes can run at
-//! once because each holds a UDP socket on its ground for as long as it lives.
+//! The loopback addresses of one sandbox: a /24 for VIPs and a /24 for VMs. Each sandbox holds a UDP socket on its range
+//! while it lives, so two can run at once.
 
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::{Context, Result};
 use ipnet::Ipv4Net;
 
-/// A sandbox holds its ground by a socket on this port of the last address of its VMs' /24.
+/// A sandbox holds its range by a socket on this port of the last address of its VMs' /24.
 const HOLD: u16 = 39_172;
-/// Grounds to try.
-const GROUNDS: u8 = 200;
+/// The number of ranges to try.
+const RANGES: u8 = 200;
 
 /// Addresses of one sandbox.
 #[derive(Debug)]
-pub(crate) struct Ground {
+pub(crate) struct AddressPlan {
     number: u8,
     _held: UdpSocket,
 }
 
-impl Ground {
-    /// Takes the first ground that nobody holds.
+impl AddressPlan {
+    /// Takes the first range that no sandbox holds.
     ///
     /// # Errors
     /// When all are taken, or this system does not let 127.0.0.0/8 be used (another system than Linux).
     pub(crate) fn take() -> Result<Self> {
         let mut last = None;
-        for number in 1..=GROUNDS {
+        for number in 1..=RANGES {
             match UdpSocket::bind((Ipv4Addr::new(127, 18, number, 254), HOLD)) {
                 Ok(held) => return Ok(Self { number, _held: held }),
                 Err(error) => last = Some(error),
@@ -37,17 +37,17 @@ impl Ground {
         )
     }
 
-    /// VIPs come from here.
+    /// The addresses of VIPs.
     pub(crate) fn vips(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 19, self.number, 0))
     }
 
-    /// VIPs that come from the legacy pool ConfigMap.
+    /// The addresses of VIPs from the legacy pool ConfigMap.
     pub(crate) fn legacy_vips(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 20, self.number, 0))
     }
 
-    /// Leases of the simulated DHCP server.
+    /// The addresses of the simulated DHCP server.
     pub(crate) fn leases(&self) -> Ipv4Net {
         net(Ipv4Addr::new(127, 21, self.number, 0))
     }
@@ -67,8 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_sandboxes_stand_on_different_ground() {
-        let (one, other) = (Ground::take().unwrap(), Ground::take().unwrap());
+    fn two_sandboxes_have_different_addresses() {
+        let (one, other) = (AddressPlan::take().unwrap(), AddressPlan::take().unwrap());
         assert_ne!(one.vips(), other.vips());
         assert_ne!(one.vms(), other.vms());
     }

@@ -1,4 +1,4 @@
-//! The first minute of a newcomer: a second sandbox, from its start to the first answer of its example.
+//! The first minute of a first_use: a second sandbox, from its start to the first answer of its example.
 
 use std::{net::SocketAddr, process::Stdio, time::Duration};
 

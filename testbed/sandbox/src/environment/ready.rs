@@ -20,8 +20,8 @@ use kube::{
 use sim_harvester::SimHarvester;
 use tokio::time::{Instant, timeout};
 
-use super::Machine;
-use crate::{curl::curl, example, manifests::plain, recipes};
+use super::GuestVm;
+use crate::{curl::curl, example, manifests::plain, commands};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(20);
@@ -45,21 +45,21 @@ where
 }
 
 /// All VMs run, and each is a node of the guest.
-pub(super) async fn machines(guest: &Client, harvester: &Client, count: u8) -> Result<Vec<Machine>> {
+pub(super) async fn vms(guest: &Client, harvester: &Client, count: u8) -> Result<Vec<GuestVm>> {
     let instances = Api::<VirtualMachineInstance>::namespaced(harvester.clone(), crate::VM_NAMESPACE);
     let nodes = Api::<Node>::all(guest.clone());
     until("the VMs to run", || async {
-        let mut machines = Vec::new();
+        let mut vms = Vec::new();
         for instance in instances.list(&ListParams::default()).await.map_err(plain)? {
             let status = instance.status.clone().unwrap_or_default();
             let address =
                 status.interfaces.first().map(|interface| interface.ip_address.clone()).unwrap_or_default();
             ensure!(!address.is_empty(), "{} has no address", instance.name_any());
             let node = nodes.get(&instance.name_any()).await.map_err(plain)?;
-            machines.push(Machine { vm: instance.name_any(), node: node.name_any(), address });
+            vms.push(GuestVm { name: instance.name_any(), node: node.name_any(), address });
         }
-        ensure!(machines.len() == usize::from(count), "{} of {count} run", machines.len());
-        Ok(machines)
+        ensure!(vms.len() == usize::from(count), "{} of {count} run", vms.len());
+        Ok(vms)
     })
     .await
 }
@@ -68,11 +68,11 @@ pub(super) async fn machines(guest: &Client, harvester: &Client, count: u8) -> R
 pub(super) async fn webhook(harvester: &Client) -> Result<()> {
     until("the admission webhook to register", || async {
         Api::<ValidatingWebhookConfiguration>::all(harvester.clone())
-            .get(recipes::WEBHOOK)
+            .get(commands::WEBHOOK)
             .await
             .map_err(plain)?;
         Api::<MutatingWebhookConfiguration>::all(harvester.clone())
-            .get(recipes::WEBHOOK)
+            .get(commands::WEBHOOK)
             .await
             .map_err(plain)?;
         Ok(())
@@ -84,15 +84,15 @@ pub(super) async fn webhook(harvester: &Client) -> Result<()> {
 pub(super) async fn no_webhook(harvester: &Client) -> Result<()> {
     let how = DeleteParams::default();
     let validating = Api::<ValidatingWebhookConfiguration>::all(harvester.clone());
-    validating.delete(recipes::WEBHOOK, &how).await.map_err(plain)?;
+    validating.delete(commands::WEBHOOK, &how).await.map_err(plain)?;
     let mutating = Api::<MutatingWebhookConfiguration>::all(harvester.clone());
-    mutating.delete(recipes::WEBHOOK, &how).await.map_err(plain)?;
+    mutating.delete(commands::WEBHOOK, &how).await.map_err(plain)?;
     Ok(())
 }
 
 /// Both controllers lead, and every node is initialised.
-pub(super) async fn controllers(guest: &Client, harvester: &Client, machines: &[Machine]) -> Result<()> {
-    for (client, lease) in [(harvester, recipes::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
+pub(super) async fn controllers(guest: &Client, harvester: &Client, vms: &[GuestVm]) -> Result<()> {
+    for (client, lease) in [(harvester, commands::LOAD_BALANCER), (guest, "cloud-controller-manager")] {
         let leases = Api::<Lease>::namespaced(client.clone(), "kube-system");
         until(&format!("the Lease kube-system/{lease} to be held"), || async {
             let spec = leases.get(lease).await.map_err(plain)?.spec.unwrap_or_default();
@@ -103,10 +103,10 @@ pub(super) async fn controllers(guest: &Client, harvester: &Client, machines: &[
     }
     let nodes = Api::<Node>::all(guest.clone());
     until("the nodes to be initialised", || async {
-        for machine in machines {
-            let node = nodes.get(&machine.node).await.map_err(plain)?;
+        for vm in vms {
+            let node = nodes.get(&vm.node).await.map_err(plain)?;
             let spec = node.spec.unwrap_or_default();
-            ensure!(spec.provider_id.is_some(), "{} has no provider ID", machine.node);
+            ensure!(spec.provider_id.is_some(), "{} has no provider ID", vm.node);
         }
         Ok(())
     })

@@ -11,7 +11,7 @@ use serde_json::json;
 use sim_apiserver::ApiServer;
 use sim_harvester::{guest, host::HOSTNAME, subresources};
 
-use super::Stage;
+use super::Environment;
 use crate::{
     manifests::{apply_one, plain},
     rancher::{self, Rancher},
@@ -21,8 +21,8 @@ use crate::{
 const HOSTS: [(&str, &str); 3] = [("host-1", "zone-a"), ("host-2", "zone-b"), ("host-3", "zone-c")];
 const REGION: &str = "lab";
 
-/// Makes hosts, what machines are made of, and `count` VMs that carry what the node driver writes on its machines.
-pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<()> {
+/// Makes hosts, what the node driver makes machines of, and `count` VMs that carry what the node driver writes on its machines.
+pub(super) async fn hosts_and_vms(harvester: &Client, count: u8) -> Result<()> {
     use k8s_openapi::api::core::v1::Node;
     let hosts = Api::<Node>::all(harvester.clone());
     for (name, zone) in HOSTS {
@@ -33,7 +33,7 @@ pub(super) async fn hosts_and_machines(harvester: &Client, count: u8) -> Result<
         status["status"]["addresses"] = json!([{"type": "Hostname", "address": name}]);
         hosts.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map_err(plain)?;
     }
-    rancher::furniture::apply(harvester).await?;
+    rancher::fixtures::apply(harvester).await?;
     for number in 1..=count {
         let name = format!("{}-{number}", crate::GUEST_CLUSTER);
         let labels = json!({labels::CREATOR: labels::NODE_DRIVER, labels::GUEST_CLUSTER: crate::GUEST_CLUSTER,
@@ -53,7 +53,7 @@ pub(super) fn serve_subresources(server: &ApiServer) {
     server.aggregate("subresources.kubevirt.io", subresources::router(server.client("admin")));
 }
 
-impl Stage {
+impl Environment {
     /// Rancher, with a credential of the Harvester cluster.
     ///
     /// # Errors

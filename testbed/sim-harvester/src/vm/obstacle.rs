@@ -157,7 +157,7 @@ mod tests {
     #[case::unbound(&["root", "data"], &["data"], true, None, Some(Obstacle::Unbound("data".into())))]
     #[case::no_secret(&["root", "data"], &[], false, None, Some(Obstacle::NoSecret("demo-4-cloudinit".into())))]
     #[case::quota(&["root", "data"], &["data"], false, Some("exceeded"), Some(Obstacle::Quota("exceeded".into())))]
-    fn the_first_thing_that_is_missing_holds_a_machine(
+    fn the_first_thing_that_is_missing_holds_a_vm(
         #[case] there: &[&str],
         #[case] unbound: &[&str],
         #[case] secret: bool,
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_quota_stops_the_machine_and_says_so_on_it() {
+    fn only_a_quota_stops_the_vm_and_says_so_on_it() {
         let halts = Obstacle::Quota("exceeded quota: small".into()).halts("demo-4").unwrap();
         assert_eq!(halts["spec"]["runStrategy"], "Halted");
         let said = halts["metadata"]["annotations"][QUOTA].as_str().unwrap();

@@ -1,18 +1,18 @@
-//! The manifests that the caller wants applied, read before anything starts: who has made a mistake there hears of it
-//! at once, and nothing has to be taken down again.
+//! The manifests that the user wants applied. The sandbox reads them before it starts anything, and reports every mistake
+//! at once.
 
 use std::{fs, path::PathBuf};
 
 use crate::{WrongInput, manifests::Manifest, options::Options};
 
-/// What `--harvester-manifest` and `--guest-manifest` name.
+/// The manifests of `--harvester-manifest` and `--guest-manifest`.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct UserManifests {
     pub(crate) harvester: Vec<Manifest>,
     pub(crate) guest: Vec<Manifest>,
 }
 
-impl Given {
+impl UserManifests {
     /// # Errors
     /// Everything that is wrong with any file, and that nothing was started.
     pub(crate) fn read(options: &Options) -> Result<Self, WrongInput> {
@@ -63,7 +63,7 @@ mod tests {
         fs::write(&bad, "kind: Service\n").unwrap();
         let line = ["sandbox", "--guest-manifest", bad.to_str().unwrap()];
         let line = line.into_iter().chain(["--harvester-manifest", missing.to_str().unwrap()]);
-        let error = Given::read(&Line::parse_from(line).options).unwrap_err().to_string();
+        let error = UserManifests::read(&Line::parse_from(line).options).unwrap_err().to_string();
         fs::remove_dir_all(&folder).unwrap();
         let lines: Vec<_> = error.lines().collect();
         assert_eq!(lines.len(), 3, "{error}");

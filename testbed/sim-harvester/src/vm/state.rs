@@ -1,4 +1,4 @@
-//! A machine on its network: what its address answers is decided from this.
+//! A VM on its network: what its address answers is decided from this.
 
 use std::net::Ipv4Addr;
 
@@ -10,9 +10,9 @@ use harvester_api::labels;
 use super::{Instance, Vm, instance};
 use crate::settings::{Backend, Behaviour};
 
-/// What is known of one machine, from its VM and its instance.
+/// What is known of one VM, from its VM and its instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Machine {
+pub struct VmState {
     pub namespace: String,
     /// Name of the VM.
     pub name: String,
@@ -26,8 +26,8 @@ pub struct Machine {
     pub running: Option<String>,
 }
 
-impl Machine {
-    /// A machine without an address has never been started and is on no network.
+impl VmState {
+    /// A VM without an address has never been started and is on no network.
     pub(crate) fn of(vm: &Vm, instance: Option<&Instance>) -> Option<Self> {
         let up = instance.filter(|instance| {
             instance.metadata.deletion_timestamp.is_none() && instance::is_running(instance)
@@ -44,7 +44,7 @@ impl Machine {
         })
     }
 
-    /// How connections to the machine end: one that does not run does not answer.
+    /// How connections to the VM end: one that does not run does not answer.
     pub fn backend(&self) -> Backend {
         if self.running.is_some() { self.behaviour.backend } else { Backend::Stopped }
     }

@@ -56,7 +56,7 @@ pub(super) struct Seen<'a> {
     pub(super) migration: &'a Migration,
     pub(super) instance: Option<&'a Instance>,
     pub(super) hosts: &'a [Host],
-    pub(super) machines_on: &'a BTreeMap<String, usize>,
+    pub(super) vms_on: &'a BTreeMap<String, usize>,
     /// UIDs of the migrations that have not ended.
     pub(super) open: &'a [String],
     /// Now, as RFC 3339.
@@ -78,7 +78,7 @@ pub(super) fn ended(migration: &Migration) -> bool {
 
 /// The next write, if any. Its event brings us back for the one after it.
 pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
-    let Seen { migration, instance, hosts, machines_on, open, now } = *seen;
+    let Seen { migration, instance, hosts, vms_on, open, now } = *seen;
     if ended(migration) {
         return None;
     }
@@ -107,7 +107,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
     }
     let mut selector = instance::node_selector(instance);
     selector.extend(migration.spec.added_node_selector.clone());
-    match place(hosts, machines_on, &selector, Some(&status.node_name)) {
+    match place(hosts, vms_on, &selector, Some(&status.node_name)) {
         None => enter("Pending"),
         Some(target) => Some(Step::PatchInstance(json!({"status": {"migrationState": {
             "migrationUid": uid,
@@ -120,7 +120,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
     }
 }
 
-/// Host, topology and end in one write: nobody sees a machine on one host with the zone of another.
+/// Host, topology and end in one write: nobody sees a VM on one host with the zone of another.
 fn complete(instance: &Instance, target: &str, hosts: &[Host], now: &str) -> Option<Step> {
     let host = hosts.iter().find(|host| host.name == target).cloned();
     let host = host.unwrap_or_else(|| Host { name: target.to_owned(), ..Host::default() });
@@ -161,10 +161,10 @@ mod tests {
         hosts: &[Host],
         open: &[String],
     ) -> Vec<String> {
-        let machines_on = &BTreeMap::new();
+        let vms_on = &BTreeMap::new();
         let mut log = Vec::new();
         loop {
-            let seen = Seen { migration, instance: Some(instance), hosts, machines_on, open, now: NOW };
+            let seen = Seen { migration, instance: Some(instance), hosts, vms_on, open, now: NOW };
             match decide(&seen) {
                 None => return log,
                 Some(Step::PatchInstance(patch)) => {
@@ -218,9 +218,8 @@ mod tests {
 
     #[test]
     fn an_instance_that_is_not_there_fails_the_migration() {
-        let (migration, machines_on) = (migration("m1"), &BTreeMap::new());
-        let seen =
-            Seen { migration: &migration, instance: None, hosts: &[], machines_on, open: &[], now: NOW };
+        let (migration, vms_on) = (migration("m1"), &BTreeMap::new());
+        let seen = Seen { migration: &migration, instance: None, hosts: &[], vms_on, open: &[], now: NOW };
         assert_eq!(decide(&seen), Some(Step::PatchMigrationStatus(json!({"status": {"phase": "Failed"}}))));
     }
 }

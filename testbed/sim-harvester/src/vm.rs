@@ -1,4 +1,4 @@
-//! Virtual machines as KubeVirt and Harvester keep them: from a `VirtualMachine` comes a `VirtualMachineInstance`.
+//! VMs as KubeVirt and Harvester keep them: a `VirtualMachine` that is to run gets a `VirtualMachineInstance`.
 //!
 //! ```text
 //! VirtualMachine ──runStrategy, requests──► decide ──► address (kept as annotation on the VM)
@@ -31,7 +31,7 @@ use obstacle::Obstacle;
 
 pub(crate) use instance::guest_os;
 pub use migration::{MigrationSpec, MigrationStatus, VirtualMachineInstanceMigration};
-pub use state::Machine;
+pub use state::VmState;
 pub(crate) use state::hostname;
 
 pub(crate) type Vm = RawObject<VirtualMachine>;
@@ -44,10 +44,10 @@ pub(crate) struct Seen<'a> {
     pub(crate) instance: Option<&'a Instance>,
     pub(crate) hosts: &'a [Host],
     /// How many instances each host has.
-    pub(crate) machines_on: &'a BTreeMap<String, usize>,
-    /// Addresses that other machines have.
+    pub(crate) vms_on: &'a BTreeMap<String, usize>,
+    /// Addresses that other VMs have.
     pub(crate) taken: &'a BTreeSet<Ipv4Addr>,
-    /// Where machines get their addresses from.
+    /// Where VMs get their addresses from.
     pub(crate) network: Ipv4Net,
     /// What keeps the VM from starting now.
     pub(crate) obstacle: Option<&'a Obstacle>,
@@ -99,7 +99,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
         (true, Some(instance)) => {
             let host = match instance.status.as_ref().map(|status| status.node_name.as_str()) {
                 None | Some("") => {
-                    crate::host::place(seen.hosts, seen.machines_on, &instance::node_selector(instance), None)
+                    crate::host::place(seen.hosts, seen.vms_on, &instance::node_selector(instance), None)
                 }
                 Some(name) => seen.hosts.iter().find(|host| host.name == name),
             };
@@ -253,7 +253,7 @@ mod tests {
             vm: Some(vm),
             instance,
             hosts,
-            machines_on: &BTreeMap::new(),
+            vms_on: &BTreeMap::new(),
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_gets_the_lowest_free_address_and_keeps_it() {
+    fn a_vm_gets_the_lowest_free_address_and_keeps_it() {
         let mut json = vm("Always", &json!({})).json();
         json["metadata"]["annotations"] = json!({});
         let vm = RawObject::from_json(json).unwrap();
@@ -310,7 +310,7 @@ mod tests {
             vm: Some(&vm),
             instance: None,
             hosts: &[],
-            machines_on: &BTreeMap::new(),
+            vms_on: &BTreeMap::new(),
             taken: &taken,
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,
@@ -378,7 +378,7 @@ mod tests {
     #[case::claim(Obstacle::NoClaim("root".into()), "ErrorPvcNotFound", false)]
     #[case::secret(Obstacle::NoSecret("user-data".into()), "Starting", false)]
     #[case::quota(Obstacle::Quota("exceeded quota: small".into()), "", true)]
-    fn an_obstacle_is_told_once_and_only_a_quota_stops_the_machine(
+    fn an_obstacle_is_told_once_and_only_a_quota_stops_the_vm(
         #[case] obstacle: Obstacle,
         #[case] printable: &str,
         #[case] stops: bool,
@@ -390,7 +390,7 @@ mod tests {
                 vm: Some(&vm),
                 instance: Some(instance),
                 hosts: &hosts,
-                machines_on: &BTreeMap::new(),
+                vms_on: &BTreeMap::new(),
                 taken: &BTreeSet::new(),
                 network: "198.18.7.0/25".parse().unwrap(),
                 obstacle: Some(&obstacle),
@@ -424,7 +424,7 @@ mod tests {
             vm: None,
             instance: Some(&instance),
             hosts: &hosts,
-            machines_on: &BTreeMap::new(),
+            vms_on: &BTreeMap::new(),
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use std::net::TcpListener;
 use test_cluster::User;
 
-use crate::{clusters::Clusters, parts::Recipe};
+use crate::{clusters::Clusters, parts::PartCommand};
 
 pub(crate) const WEBHOOK: &str = "harvester-load-balancer-webhook";
 pub(crate) const LOAD_BALANCER: &str = "harvester-load-balancer";
@@ -23,15 +23,15 @@ pub(crate) const LEASE: [&str; 3] = ["6s", "5s", "500ms"];
 ///
 /// # Errors
 /// When a kubeconfig cannot be written.
-pub(crate) fn all(clusters: &Clusters) -> Result<[Recipe; 3]> {
+pub(crate) fn all(clusters: &Clusters) -> Result<[PartCommand; 3]> {
     Ok([webhook(clusters)?, load_balancer(clusters)?, cloud_controller_manager(clusters)?])
 }
 
-fn webhook(clusters: &Clusters) -> Result<Recipe> {
+fn webhook(clusters: &Clusters) -> Result<PartCommand> {
     let kubeconfig =
         clusters.harvester.kubeconfig(User::Webhook, "webhook.kubeconfig", "harvester-system")?;
     let port = free_port()?;
-    Ok(Recipe {
+    Ok(PartCommand {
         name: WEBHOOK.to_owned(),
         args: vec![
             format!("--https-port={port}"),
@@ -42,10 +42,10 @@ fn webhook(clusters: &Clusters) -> Result<Recipe> {
     })
 }
 
-fn load_balancer(clusters: &Clusters) -> Result<Recipe> {
+fn load_balancer(clusters: &Clusters) -> Result<PartCommand> {
     let kubeconfig =
         clusters.harvester.kubeconfig(User::LoadBalancer, "load-balancer.kubeconfig", "harvester-system")?;
-    Ok(Recipe {
+    Ok(PartCommand {
         name: LOAD_BALANCER.to_owned(),
         args: vec!["--dial-map=198.18.0.0/16=127.18.0.0/16".to_owned()],
         environment: environment(&[
@@ -57,12 +57,12 @@ fn load_balancer(clusters: &Clusters) -> Result<Recipe> {
     })
 }
 
-fn cloud_controller_manager(clusters: &Clusters) -> Result<Recipe> {
+fn cloud_controller_manager(clusters: &Clusters) -> Result<PartCommand> {
     let user = User::CloudControllerManager;
     let cloud = clusters.harvester.kubeconfig(user, "cloud-config", crate::VM_NAMESPACE)?;
     let guest = clusters.guest.kubeconfig(user, "cloud-controller-manager.kubeconfig", "kube-system")?;
     let guest = guest.display().to_string();
-    Ok(Recipe {
+    Ok(PartCommand {
         name: CLOUD_CONTROLLER_MANAGER.to_owned(),
         args: vec![
             format!("--cloud-config={}", cloud.display()),

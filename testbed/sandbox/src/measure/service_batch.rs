@@ -45,7 +45,7 @@ struct Told {
     balancers: usize,
 }
 
-pub(super) struct Crowd {
+pub(super) struct ServiceBatch {
     guest: Client,
     told: Arc<Mutex<Told>>,
     moved: watch::Receiver<()>,
@@ -53,13 +53,13 @@ pub(super) struct Crowd {
     tasks: TaskGroup,
 }
 
-impl Drop for Crowd {
+impl Drop for ServiceBatch {
     fn drop(&mut self) {
         self.tasks.stop.cancel();
     }
 }
 
-impl Crowd {
+impl ServiceBatch {
     pub(super) async fn watch(guest: Client, harvester: Client) -> Result<Self> {
         let tasks = TaskGroup::new();
         let services: Cache<Service> =

@@ -22,7 +22,7 @@ const REPLACEMENT: &str = "demo-pool1-x7k2m-w2b7c";
 /// The cloud controller manager initialises the node of a machine.
 async fn joins(tour: &Tour<'_>, name: &str) -> Result<Node> {
     let nodes = Api::<Node>::all(tour.guest.clone());
-    tour.eyes()
+    tour.observer()
         .wait(&format!("node {name} to be initialised"), || async {
             let node = nodes.get(name).await.map_err(plain)?;
             let provider = node.spec.as_ref().and_then(|spec| spec.provider_id.as_ref());
@@ -36,7 +36,7 @@ async fn joins(tour: &Tour<'_>, name: &str) -> Result<Node> {
 /// end no Service sends anybody there: until then requests may fail, in any cluster.
 async fn leaves(tour: &Tour<'_>, name: &str, address: &str) -> Result<()> {
     let nodes = Api::<Node>::all(tour.guest.clone());
-    tour.eyes()
+    tour.observer()
         .wait(&format!("node {name} to fall silent"), || async {
             let status = nodes.get(name).await.map_err(plain)?.status.unwrap_or_default();
             let conditions = status.conditions.unwrap_or_default();
@@ -47,7 +47,7 @@ async fn leaves(tour: &Tour<'_>, name: &str, address: &str) -> Result<()> {
         })
         .await?;
     nodes.delete(name, &DeleteParams::default()).await.map_err(plain)?;
-    tour.eyes()
+    tour.observer()
         .wait(&format!("nobody to be sent to {name}"), || async {
             for cluster in [&tour.guest, &tour.harvester] {
                 let slices = Api::<EndpointSlice>::all(cluster.clone());
@@ -71,7 +71,7 @@ fn leads(to: &Endpoint, node: &str, address: &str) -> bool {
 }
 
 pub(super) async fn through_the_driver(tour: &Tour<'_>) -> Result<String> {
-    let rancher = tour.stage.rancher()?;
+    let rancher = tour.environment.rancher()?;
     let vms = Api::<VirtualMachine>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
 
     let (fourth, address) = rancher.create(FOURTH).await?;
@@ -101,7 +101,7 @@ pub(super) async fn through_the_driver(tour: &Tour<'_>) -> Result<String> {
 async fn nothing_is_left(tour: &Tour<'_>, name: &str) -> Result<()> {
     let claims = Api::<PersistentVolumeClaim>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
     let secrets = Api::<Secret>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
-    tour.eyes()
+    tour.observer()
         .wait(&format!("everything of {name} to be gone"), || async {
             let claims = claims.list(&Default::default()).await.map_err(plain)?;
             let secrets = secrets.list(&Default::default()).await.map_err(plain)?;

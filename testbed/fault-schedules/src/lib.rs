@@ -47,7 +47,7 @@ pub fn rights(seed: u64) -> Rights {
     if seed.is_multiple_of(2) { Rights::Ours } else { Rights::Existing }
 }
 
-/// What happened in a run; equal for equal seeds.
+/// The outcome of a run; equal for equal seeds.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// All requests of the programs, those to the guest first.

@@ -16,7 +16,7 @@ use crate::{output::Output, faults, user_manifests::UserManifests, measure, opti
 const USAGE: u8 = 2;
 /// The tour stops one VM and looks for the traffic on another.
 const TOUR_NODES: u8 = 2;
-/// What is logged unless RUST_LOG says otherwise. In this process only the simulation uses `controller_kit`: a request
+/// The log filter unless RUST_LOG names another. In this process only the simulation uses `controller_kit`: a request
 /// that is refused and tried again is its own affair.
 const LOGGED: &str = "warn,kube_client=off,sim_harvester=error,controller_kit=error";
 

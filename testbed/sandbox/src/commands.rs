@@ -18,7 +18,7 @@ pub(crate) const CLOUD_CONTROLLER_MANAGER: &str = "harvester-cloud-provider";
 /// Lease, renew deadline and retry period of the parts, as flags and environment take them.
 pub(crate) const LEASE: [&str; 3] = ["6s", "5s", "500ms"];
 
-/// Webhook, load balancer and cloud controller manager. Their kubeconfigs are there from now on, also for whoever
+/// Webhook, load balancer and cloud controller manager. Their kubeconfigs are there from now on, also for a user who
 /// starts them by hand.
 ///
 /// # Errors

@@ -40,7 +40,7 @@ pub(crate) struct NodeInfo {
 }
 
 impl Endpoints {
-    /// Writes the file whole: whoever waits for it never reads half of it.
+    /// Writes the file at once: a program that waits for it never reads half of it.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
         let (draft, file) = (dir.join(".endpoints.json"), dir.join("endpoints.json"));
         let text = serde_json::to_string_pretty(self).context("describe the sandbox")?;

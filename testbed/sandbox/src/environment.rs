@@ -73,7 +73,7 @@ impl Environment {
     /// Starts everything that `options` ask for, in the order in which it needs each other, and says so.
     ///
     /// # Errors
-    /// What did not start, and why; with [`crate::WrongInput`] in it when a manifest of the caller is wrong.
+    /// The part that did not start, and why; with [`crate::WrongInput`] in it when a manifest of the caller is wrong.
     pub(crate) async fn set(options: &Options, manifests: &UserManifests, output: &Output) -> Result<Self> {
         let started = Instant::now();
         let mut last = started;
@@ -234,7 +234,7 @@ impl Environment {
         }
     }
 
-    /// What a first_use does next.
+    /// Prints the commands that a new user tries next.
     pub(crate) fn say_what_to_type(&self, output: &Output) {
         output.note("\nTry:");
         if let Some(address) = self.shows {
@@ -293,7 +293,7 @@ impl Environment {
     }
 }
 
-/// What `--measure` needs of the environment.
+/// The parts of the environment that `--measure` needs.
 impl Environment {
     pub(crate) fn audit_files(&self) -> measure::AuditFiles {
         measure::AuditFiles {

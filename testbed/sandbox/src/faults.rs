@@ -1,4 +1,4 @@
-//! What `--help-faults` prints.
+//! The text of `--help-faults`.
 
 use std::fmt::Write as _;
 

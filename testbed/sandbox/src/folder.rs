@@ -5,7 +5,7 @@
 //! DIR/.harvester-sandbox/lock  held by the sandbox that runs here; that it exists says that a sandbox was here before
 //! DIR/.harvester-sandbox/run/  what only the sandbox itself needs: another's goes when a new one begins
 //! ```
-//! What no sandbox has made is neither removed nor overwritten.
+//! The sandbox neither removes nor overwrites a file that no sandbox made.
 
 use std::{
     fmt::Display,
@@ -24,9 +24,9 @@ const OWN: &str = ".harvester-sandbox";
 const LOCK: &str = "lock";
 const RUN: &str = "run";
 
-/// What programs wait for or read from its beginning: an earlier sandbox's goes before anything starts.
+/// Files that programs wait for or read from the beginning: an earlier sandbox's files go before anything starts.
 const CLEARED: [&str; 3] = ["endpoints.json", "guest.audit.log", "harvester.audit.log"];
-/// What is written anew, whatever was there. The logs of the parts are not among it: they go on where they ended.
+/// Files that every sandbox writes anew. The logs of the parts are not among them: they go on where they ended.
 const WRITTEN: [&str; 6] = [
     "guest.kubeconfig",
     "harvester.kubeconfig",
@@ -137,7 +137,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
     fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Whoever calls this holds the lock, and every name is a sandbox's.
+/// The caller holds the lock, and every name is a sandbox's.
 fn clear(dir: &Path) -> io::Result<()> {
     let gone = |outcome: io::Result<()>| match outcome {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

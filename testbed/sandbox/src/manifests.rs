@@ -77,7 +77,7 @@ fn items(place: String, mut document: Value) -> Vec<(String, Value)> {
     numbered.map(|(index, item)| (format!("{place}, item {}", index + 1), item)).collect()
 }
 
-/// What no server needs to be asked about, and what to do about it.
+/// A mistake that needs no server to be found, and its remedy.
 fn fault(object: &Value) -> Option<String> {
     let text =
         |pointer: &str| object.pointer(pointer).and_then(Value::as_str).filter(|text| !text.is_empty());

@@ -39,7 +39,7 @@ pub(crate) struct Part {
     child: Child,
 }
 
-/// What `endpoints.json` tells of a part.
+/// A part in `endpoints.json`.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PartInfo {
     pub(crate) name: String,
@@ -71,7 +71,7 @@ impl Part {
     }
 
     pub(crate) fn info(&self) -> PartInfo {
-        // self-contained: whoever kills the part can start it again with these words
+        // self-contained: a user who kills the part can start it again with these words
         let mut command = vec!["env".to_owned()];
         command.extend(self.command.environment.iter().map(|(key, value)| format!("{key}={value}")));
         command.push(self.program.display().to_string());

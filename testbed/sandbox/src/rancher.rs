@@ -35,7 +35,7 @@ pub(crate) struct Rancher {
     cluster: &'static str,
 }
 
-/// What Rancher knows of a machine that it has.
+/// The record that Rancher keeps of a machine.
 pub(crate) struct Stored {
     pub(crate) name: String,
     pub(crate) configuration: Vec<u8>,
@@ -76,10 +76,10 @@ impl Rancher {
         Plugin::start(&self.program, &self.kubeconfig).await
     }
 
-    /// What `rancher-machine create` asks before the machine is made.
+    /// The calls of `rancher-machine create` before the machine is made.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub(crate) async fn greet(&self, plugin: &Plugin, name: &str) -> Result<()> {
         let version: i64 = plugin.ask("GetVersion").await?;
         anyhow::ensure!(version == 1, "the driver speaks version {version} of the protocol");
@@ -125,7 +125,7 @@ impl Rancher {
     /// `rancher-machine create`: the answer is what Rancher stores, and the machine's address.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub(crate) async fn create(&self, name: &str) -> Result<(Stored, String)> {
         let plugin = self.start().await?;
         self.greet(&plugin, name).await?;
@@ -142,7 +142,7 @@ impl Rancher {
     /// `rancher-machine rm`.
     ///
     /// # Errors
-    /// What the driver answers.
+    /// The driver's error.
     pub(crate) async fn remove(&self, machine: &Stored) -> Result<()> {
         let plugin = self.start().await?;
         plugin.tell("SetConfigRaw", &machine.configuration).await?;

@@ -47,7 +47,7 @@ fn given(kind: &str, object: &Value) -> impl Iterator<Item = String> {
     allocated.map(|(address, owner)| format!("{address} of {}", owner.as_str().unwrap_or("?")))
 }
 
-/// What came and what went, one line each; empty when nothing did.
+/// The objects that came and those that went, one line each.
 pub(crate) fn difference(before: &BTreeSet<String>, after: &BTreeSet<String>) -> Vec<String> {
     let came = after.difference(before).map(|object| format!("+ {object}"));
     let went = before.difference(after).map(|object| format!("- {object}"));

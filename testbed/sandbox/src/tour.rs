@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::{output::Output, snapshot, environment::Environment};
 pub(crate) use observer::Observer;
 
-/// What the steps share.
+/// The state that the steps share.
 pub(crate) struct Tour<'a> {
     pub(crate) environment: &'a mut Environment,
     pub(crate) guest: Client,
@@ -31,7 +31,7 @@ pub(crate) struct Tour<'a> {
 /// Walks through all steps; the first one that fails ends the tour.
 ///
 /// # Errors
-/// What went wrong, at which step.
+/// Returns the first error, with its step.
 pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Result<()> {
     let (guest, harvester) = (environment.guest.clone(), environment.harvester.clone());
     let before = [snapshot::snapshot(&guest).await?, snapshot::snapshot(&harvester).await?];

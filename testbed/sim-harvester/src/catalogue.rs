@@ -1,4 +1,4 @@
-//! What VMs are made from: images are imported at once, and key pairs are looked at.
+//! The images and key pairs of VMs: the simulation imports an image at once, and checks a key pair.
 //!
 //! An object that brings a status keeps it: so a test or a user has an image that is half imported, or one that failed.
 
@@ -26,7 +26,7 @@ pub(crate) fn start(tasks: &TaskGroup, harvester: &Client) {
     follow(tasks, harvester, "KeyPair", "keypairs", key_pair);
 }
 
-/// What an object needs: its own merge patch, and the storage class of an image.
+/// The writes for an object: its own merge patch, and the storage class of an image.
 #[derive(Debug, PartialEq)]
 struct Needed {
     class: Option<Value>,

@@ -43,7 +43,7 @@ pub enum Cluster {
     Harvester,
 }
 
-/// Who answers: the pod of a VM, or the VM's own server.
+/// The backend that answers: the pod of a VM, or the VM's own server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BackendName {
     /// Name of the VM.
@@ -82,7 +82,7 @@ pub enum Refused {
     NoEndpoints(ObjectKey),
     #[error("nothing listens at {0}")]
     Closed(SocketAddr),
-    /// A time-out for whoever connects.
+    /// The client gets a time-out.
     #[error("{0} does not answer")]
     Silent(SocketAddr),
 }
@@ -146,7 +146,7 @@ pub(crate) struct World {
     node_ports: HashMap<(Protocol, u16), ObjectKey>,
 }
 
-/// What happens to a connection that arrives somewhere.
+/// The next step of a connection that arrives somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
     /// It goes on to one of these.
@@ -201,7 +201,7 @@ impl World {
         }
     }
 
-    /// What happens to a connection or datagram that arrives at `to`.
+    /// The next step of a connection or datagram that arrives at `to`.
     pub(crate) fn at(&self, to: Destination) -> Hop {
         let at = to.at;
         if let Some(vm) = self.vms.get(&at.ip()) {
@@ -221,7 +221,7 @@ impl World {
         }
     }
 
-    /// Who would answer a connection to `vip`, with `pick` choosing the index among so many.
+    /// The backend that would answer a connection to `vip`, with `pick` choosing the index among so many.
     ///
     /// # Errors
     /// Why nobody would.

@@ -19,7 +19,7 @@ use harvester_api::labels::{SLICE_MANAGED_BY, SLICE_SERVICE_NAME};
 
 use crate::{difference, guest::pod_is_ready};
 
-/// Who writes these slices, in the label that keeps writers apart.
+/// The writer of these slices, in the label that keeps writers apart.
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
 
 /// One write about a slice.
@@ -35,7 +35,7 @@ pub(crate) fn slice_name(service: &str) -> String {
     format!("{service}-pods")
 }
 
-/// What to do about the slice of a Service, if anything.
+/// The step for the slice of a Service, if there is one.
 pub(crate) fn decide(
     service: Option<&Service>,
     slice: Option<&EndpointSlice>,

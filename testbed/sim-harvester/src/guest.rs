@@ -1,4 +1,4 @@
-//! What runs inside the VMs of the guest cluster: a kubelet each, and the pods of the example.
+//! The processes inside the VMs of the guest cluster: a kubelet each, and the pods of the example.
 //!
 //! A kubelet registers its Node once, when its VM starts, with the taint that asks for a cloud controller manager;
 //! it reports the Node Ready while the VM is up, and it runs every pod that names the Node. The example's pods are
@@ -55,7 +55,7 @@ pub(crate) enum NodeStep {
     PatchStatus(Value),
 }
 
-/// What the kubelet of a Node does now; `registered` is the instance whose kubelet has registered already.
+/// The step of a Node's kubelet now; `registered` is the instance whose kubelet has registered already.
 pub(crate) fn decide_node(
     node: Option<&Node>,
     vm: Option<&VmState>,
@@ -91,7 +91,7 @@ const WELL: [(&str, &str, &str); 3] = [
     ("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
 ];
 
-/// What the kubelet of a Node reports that has just become ready.
+/// The status that a kubelet reports for a Node that has just become ready.
 pub fn ready_status(now: &str) -> Value {
     node_status(&Node::default(), true, now)
 }
@@ -159,7 +159,7 @@ pub(crate) enum PodStep {
     Delete,
 }
 
-/// What the kubelet does about a pod on its Node. `vm` is nothing when no VM is behind the Node any more.
+/// The step of the kubelet for a pod on its Node. `vm` is `None` when no VM is behind the Node any more.
 pub(crate) fn decide_pod(
     pod: &Pod,
     vm: Option<&VmState>,

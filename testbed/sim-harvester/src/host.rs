@@ -26,7 +26,7 @@ impl Host {
         Self { name: node.name_any(), labels, takes_vms: !cordoned && is_ready(node) }
     }
 
-    /// What Harvester copies to the instances of the node driver: region, zone and host name, with `None` for a label
+    /// The labels that Harvester copies to the instances of the node driver: region, zone and host name, with `None` for a label
     /// that the host does not have.
     pub fn topology(&self) -> [(&'static str, Option<&String>); 3] {
         [TOPOLOGY_REGION, TOPOLOGY_ZONE, HOSTNAME].map(|key| (key, self.labels.get(key)))

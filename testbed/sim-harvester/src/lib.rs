@@ -1,4 +1,4 @@
-//! What Harvester and the guests in it do around their API servers, simulated for tests and the sandbox.
+//! Simulates Harvester and its guest clusters around their API servers, for tests and the sandbox.
 //!
 //! ```text
 //!            Harvester's API server                          guest's API server

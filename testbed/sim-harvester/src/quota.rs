@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::difference;
 
-/// What is used of each resource that a quota can limit, in thousandths.
+/// The used amount of each resource that a quota can limit, in thousandths.
 pub(crate) type Usage = BTreeMap<&'static str, i128>;
 
 const LIMITS_CPU: &str = "limits.cpu";
@@ -60,7 +60,7 @@ fn text(thousandths: i128) -> String {
     }
 }
 
-/// What a VM of this template needs while it runs.
+/// The resources that a VM of this template needs while it runs.
 pub(crate) fn of_vm(template_spec: &Value) -> Usage {
     let limits = &template_spec["domain"]["resources"]["limits"];
     let limit = |name: &str| match &limits[name] {
@@ -72,7 +72,7 @@ pub(crate) fn of_vm(template_spec: &Value) -> Usage {
     usage.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
-/// What the claims of a namespace use.
+/// The storage that the claims of a namespace use.
 pub(crate) fn of_claims<'a>(claims: impl Iterator<Item = &'a PersistentVolumeClaim>) -> Usage {
     let mut usage = Usage::from([(CLAIMS, 0), (STORAGE, 0)]);
     for claim in claims {

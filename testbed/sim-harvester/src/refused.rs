@@ -12,7 +12,7 @@ pub(crate) struct Error {
 }
 
 impl Error {
-    /// What was tried, on which object: for `map_err`.
+    /// For `map_err`: the action that was tried, and its object.
     pub(crate) fn of(what: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self { what, object: object.clone(), source }
     }

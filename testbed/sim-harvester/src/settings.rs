@@ -1,4 +1,4 @@
-//! What has no object of its own is told by annotations `sim.harvesterhci.io/…`: on a VM or its instance how the guest
+//! Settings without an object of their own are annotations `sim.harvesterhci.io/…`: on a VM or its instance how the guest
 //! in it behaves, on a Setting how the network around it does. On an instance an annotation wins over its VM's. A VM may
 //! have it as a label instead, which the node driver can be asked for before there is a VM.
 
@@ -12,7 +12,7 @@ use std::{
 
 use serde::Deserialize;
 
-/// What all of them begin with.
+/// The prefix of all annotations.
 const PREFIX: &str = "sim.harvesterhci.io/";
 /// `silent`: the guest agent does not answer, so the instance has neither addresses nor guest information.
 pub const AGENT: &str = "sim.harvesterhci.io/agent";

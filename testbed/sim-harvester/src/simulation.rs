@@ -36,7 +36,7 @@ use crate::{
     wire::WireMap,
 };
 
-/// What carries connections.
+/// The carrier of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carrier {
     /// Nothing listens; [`SimHarvester::carry`] and [`SimHarvester::dial`] say what would happen. For tests whose clock
@@ -46,7 +46,7 @@ pub enum Carrier {
     Sockets(WireMap),
 }
 
-/// What a simulation is made of.
+/// The parts and settings of a simulation.
 #[derive(Clone)]
 pub struct Options {
     /// May do everything in the Harvester cluster.
@@ -186,7 +186,7 @@ impl SimHarvester {
         self.listeners.answered()
     }
 
-    /// Who would answer a TCP connection to `vip` on `port` now. Each call chooses anew among those who might.
+    /// The backend that would answer a TCP connection to `vip` on `port` now. Each call chooses anew.
     ///
     /// # Errors
     /// Why nobody would.

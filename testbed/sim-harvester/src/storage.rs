@@ -35,7 +35,7 @@ pub(crate) enum Step {
     Warn(String),
 }
 
-/// What a VM's volumes need now. `known` are the claims of its namespace, `runs` says whether it has an instance.
+/// The steps for a VM's volumes now. `known` are the claims of its namespace, `runs` says whether it has an instance.
 pub(crate) fn of_vm(vm: &Vm, known: &[&PersistentVolumeClaim], runs: bool) -> Vec<Step> {
     let held = vm.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
     if vm.metadata.deletion_timestamp.is_some() {
@@ -85,7 +85,7 @@ fn removal(vm: &Vm, known: &[&PersistentVolumeClaim]) -> Vec<Step> {
     left
 }
 
-/// What a claim needs now.
+/// The steps for a claim now.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ClaimStep {
     /// Merge patches of the claim and of its status.

@@ -22,7 +22,7 @@ use crate::vm::{Instance, Vm, guest_os, hostname};
 /// Path of the API in both versions that clients ask for.
 const VERSIONS: [&str; 2] = ["v1", "v1alpha3"];
 
-/// What a request to change a VM's state comes to: a merge patch of the VM, or of its status.
+/// The write that follows from a request to change a VM's state: a merge patch of the VM, or of its status.
 #[derive(Clone, Debug, PartialEq)]
 enum Change {
     Spec(Value),
@@ -141,7 +141,7 @@ async fn guest_os_info(
     }
 }
 
-/// What the guest agent says, when it is connected.
+/// The answer of the guest agent, when it is connected.
 fn info(instance: &Instance, vm: Option<&Vm>) -> Option<Value> {
     let conditions = instance.status.iter().flat_map(|status| &status.conditions);
     let mut connected = conditions.filter(|condition| condition.r#type == "AgentConnected");

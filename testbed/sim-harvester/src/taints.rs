@@ -1,5 +1,5 @@
 //! The taints of Nodes, as Kubernetes' node lifecycle controller keeps them: what a Node says of itself, told to
-//! schedulers and to whoever reads `kubectl describe node`.
+//! schedulers and to readers of `kubectl describe node`.
 //!
 //! No cluster here runs that controller, the real ones neither: it would believe the Leases of kubelets, and hosts have
 //! none. Pods are not evicted.

@@ -37,7 +37,7 @@ pub(crate) use state::hostname;
 pub(crate) type Vm = RawObject<VirtualMachine>;
 pub(crate) type Instance = RawObject<VirtualMachineInstance>;
 
-/// What the world looked like when we looked.
+/// The state of the cluster at one look.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<'a> {
     pub(crate) vm: Option<&'a Vm>,
@@ -49,7 +49,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) taken: &'a BTreeSet<Ipv4Addr>,
     /// Where VMs get their addresses from.
     pub(crate) network: Ipv4Net,
-    /// What keeps the VM from starting now.
+    /// The obstacle that keeps the VM from starting now.
     pub(crate) obstacle: Option<&'a Obstacle>,
 }
 

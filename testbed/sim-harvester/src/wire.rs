@@ -2,14 +2,14 @@
 //!
 //! A real API server refuses loopback addresses in EndpointSlices, and only loopback addresses exist on a laptop
 //! without asking anybody. So VMs and pods carry addresses of 198.18.0.0/16 (set aside for benchmarks, routed
-//! nowhere) in every object, and whoever dials or listens maps them to 127.18.0.0/16. Other addresses, VIPs among
+//! nowhere) in every object, and every dialler and listener maps them to 127.18.0.0/16. Other addresses, VIPs among
 //! them, are themselves.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use ipnet::Ipv4Net;
 
-/// What is added to a port below 1024 that may not be bound.
+/// The number that is added to a port below 1024 that may not be bound.
 const LOW_PORT_SHIFT: u16 = 8000;
 
 /// The map from objects to the wire, an argument of everything that dials or listens.

@@ -1,4 +1,4 @@
-//! What a Harvester with a guest cluster has: hosts in zones, and VMs that are the guest's nodes.
+//! The objects of a Harvester with a guest cluster: hosts in zones, and VMs that are the guest's nodes.
 
 use anyhow::Result;
 use harvester_api::{annotations, labels};

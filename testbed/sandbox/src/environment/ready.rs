@@ -1,4 +1,4 @@
-//! What is waited for while everything starts, each with its own words when it does not come.
+//! The waits of the start, each with its own message when it ends in vain.
 
 use std::{
     future::Future,

@@ -28,7 +28,7 @@ const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_secs(300);
 const NAMESPACE: &str = "default";
 
-/// What a creation took.
+/// The times of a creation.
 pub(super) struct Burst {
     /// From each Service's creation to its address annotation.
     pub(super) one_by_one: Vec<Duration>,
@@ -36,7 +36,7 @@ pub(super) struct Burst {
     pub(super) total: Duration,
 }
 
-/// What the watches of both clusters have told so far.
+/// The events of both clusters' watches so far.
 #[derive(Default)]
 struct Told {
     /// When each Service was first seen with an address.

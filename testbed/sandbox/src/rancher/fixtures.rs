@@ -1,4 +1,4 @@
-//! What machines are made of: an image, a network, a key pair, a class for further disks, and Harvester's version.
+//! The objects that machines are made of: an image, a network, a key pair, a class for further disks, and Harvester's version.
 
 use anyhow::Result;
 use kube::Client;

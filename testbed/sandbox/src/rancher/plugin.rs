@@ -30,7 +30,7 @@ pub(crate) struct Plugin {
     child: Child,
     client: Client,
     heart: JoinHandle<()>,
-    /// What it said after the address.
+    /// The lines of the plugin after the address.
     said: Arc<Mutex<Vec<String>>>,
 }
 

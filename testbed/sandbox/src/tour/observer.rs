@@ -1,4 +1,4 @@
-//! What a user of the two clusters can see and do: apply, look, wait, `curl`.
+//! The actions of a user of the two clusters: apply, look, wait, `curl`.
 
 use std::{
     collections::BTreeSet,
@@ -108,7 +108,7 @@ impl Observer {
         bail!("http://{socket} was answered only by {answered:?}, not by all of {wanted:?}")
     }
 
-    /// Waits until `curl` gets an answer: the output needs a moment after the address is known.
+    /// Waits until `curl` gets an answer: kube-vip needs a moment after the address is known.
     pub(crate) async fn answers(&self, address: IpAddr, port: u16) -> Result<String> {
         let socket = SocketAddr::new(address, wire_port(port));
         self.wait(&format!("an answer of http://{socket}"), || async { Ok(curl(socket).await?) }).await

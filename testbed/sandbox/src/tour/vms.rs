@@ -114,7 +114,7 @@ async fn nothing_is_left(tour: &Tour<'_>, name: &str) -> Result<()> {
         .await
 }
 
-/// Whoever deletes a VM by hand keeps its volumes, as on a real Harvester: they are deleted by hand too.
+/// A user who deletes a VM by hand keeps its volumes, as on a real Harvester: they are deleted by hand too.
 async fn forget_lost_volumes(tour: &Tour<'_>) -> Result<()> {
     let claims = Api::<PersistentVolumeClaim>::namespaced(tour.harvester.clone(), crate::VM_NAMESPACE);
     for claim in claims.list(&Default::default()).await.map_err(plain)? {

@@ -1,4 +1,4 @@
-//! An address that does not answer: whoever connects waits until its own time-out, as with a VM that hangs.
+//! An address that does not answer: a client waits until its own time-out, as with a VM that hangs.
 //!
 //! Linux drops the SYN for a listener whose queue of unaccepted connections is full. So we listen with the shortest
 //! queue there is, never accept, and fill the queue ourselves.

@@ -1,4 +1,4 @@
-//! What a packet is sent to: an address, a port, and the protocol that the port is of.
+//! The destination of a packet: an address, a port, and the protocol that the port is of.
 
 use std::{fmt, net::SocketAddr};
 

@@ -34,7 +34,7 @@ mod datagrams;
 /// them, and thousands of Services do not cost thousands of updates.
 const REST: u32 = 9;
 
-/// How often an address that could not be bound is tried again: whoever has it does not tell us when it goes.
+/// The pause before an address that could not be bound is tried again: no event tells when its holder goes.
 const WHILE_OCCUPIED: Duration = Duration::from_secs(2);
 
 /// A connection on loopback that takes longer has hung.
@@ -62,7 +62,7 @@ pub struct CannotCarry {
     pub why: String,
 }
 
-/// What an address should be.
+/// The wanted state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Listening,
@@ -70,7 +70,7 @@ enum Mode {
     Closed,
 }
 
-/// What an address is.
+/// The state of an address.
 #[derive(Debug)]
 enum Open {
     /// Connections, with the socket that the task accepts from.
@@ -121,7 +121,7 @@ pub(crate) struct Listeners {
     wire: WireMap,
     tasks: TaskGroup,
     state: Arc<Mutex<State>>,
-    /// Counts updates, for whoever waits for one.
+    /// Counts updates, for tasks that wait for one.
     updates: watch::Sender<u64>,
 }
 
@@ -280,7 +280,7 @@ impl Listeners {
         Ok(Open::Listening(stop, listener))
     }
 
-    /// What was followed last.
+    /// The world that the listeners followed last.
     pub(crate) fn world(&self) -> Arc<World> {
         self.state().world.clone()
     }
@@ -369,7 +369,9 @@ fn why(protocol: Protocol, error: &io::Error) -> String {
             "this computer does not have the address; pools of 127.0.0.0/8 work on Linux".to_owned()
         }
         io::ErrorKind::Unsupported => {
-            format!("{protocol} needs a module of the kernel that few computers have; TCP and UDP are carried")
+            format!(
+                "{protocol} needs a module of the kernel that few computers have; TCP and UDP are carried"
+            )
         }
         io::ErrorKind::AddrInUse => "another program listens there".to_owned(),
         io::ErrorKind::PermissionDenied => "this user may not listen on the port".to_owned(),

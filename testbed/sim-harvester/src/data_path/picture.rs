@@ -1,5 +1,5 @@
-//! The newest [`World`], made anew when somebody looks after a change: whoever asks for every connection would spend
-//! most of the time on making it.
+//! The newest [`World`]. It is made anew at the first look after a change: making it for every connection would cost most
+//! of the time.
 
 use std::sync::{
     Arc, Mutex,
@@ -34,7 +34,7 @@ impl Picture {
         &self.0.queue
     }
 
-    /// What `draw` drew after the last change.
+    /// The world that `draw` drew after the last change.
     pub(crate) fn world(&self, draw: impl FnOnce() -> World) -> Arc<World> {
         // counted first: what changes while it is drawn is seen by the next look
         let now = self.0.changes.load(Ordering::Acquire);

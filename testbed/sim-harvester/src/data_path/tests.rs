@@ -63,7 +63,7 @@ fn vip(service: ObjectKey, node: &str) -> Vip {
     }
 }
 
-/// What a [`World`] is made of, to be changed before it is.
+/// The parts of a [`World`]; tests change them before they make it.
 struct Parts {
     vms: Vec<VmState>,
     pods: Vec<PodAt>,

@@ -121,7 +121,7 @@ pub(crate) fn serve(tasks: &TaskGroup, lan: &Lan, server: Arc<Mutex<Server>>) {
             let mut inbox = inbox.expect("one server on a network");
             tasks.spawn_until_stop(async move {
                 while let Some((packet, reply)) = inbox.recv().await {
-                    // whoever asked may be gone
+                    // the client may be gone
                     answer(&packet).into_iter().for_each(|packet| drop(reply.send(packet)));
                 }
             });

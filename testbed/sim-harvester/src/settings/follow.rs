@@ -18,7 +18,7 @@ use crate::kube_vip::Release;
 /// Harvester's Setting with its own release.
 const SERVER_VERSION: &str = "server-version";
 
-/// What Settings say.
+/// The values of the Settings.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Said {
     pub(crate) dhcp: Option<Dhcp>,
@@ -36,7 +36,7 @@ struct Complaint {
     text: String,
 }
 
-/// What the Settings say now. What cannot be read leaves everything as it was said `before`.
+/// The values of the Settings now. A value that cannot be read stays as it was `before`.
 fn read(settings: &BTreeMap<String, DynamicObject>, before: &Said) -> (Said, Vec<Complaint>) {
     let of_keys = |(name, setting): (&String, &DynamicObject)| {
         let foreign = foreign("Setting", setting.annotations().keys());

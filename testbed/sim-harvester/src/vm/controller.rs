@@ -60,7 +60,7 @@ pub(crate) struct VmController {
     secrets: Cache<Secret>,
     quotas: Cache<ResourceQuota>,
     events: Recorder,
-    /// What was said last about the annotations of each VM.
+    /// The last report about the annotations of each VM.
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
 
@@ -133,7 +133,7 @@ impl VmController {
         self.migrations.on_change(move |change| {
             add.add(Item::Migration(change.key.clone()));
             if change.new.is_none() {
-                // whoever waited for it may go on
+                // another VM that waited for it may go on
                 for migration in migrations.list() {
                     add.add(Item::Migration(ObjectKey::of(&*migration)));
                 }
@@ -172,7 +172,7 @@ impl VmController {
         quotas.filter(|key| key.namespace == namespace).for_each(|key| queue.add(Item::Quota(key)));
     }
 
-    /// What the VMs of a namespace that have a host use; all but `apart`.
+    /// The resources that the VMs of a namespace use, of those with a host; all but `apart`.
     fn used(&self, namespace: &str, apart: Option<&ObjectKey>) -> Usage {
         let mut used = Usage::new();
         for instance in self.instances.list() {

@@ -1,4 +1,4 @@
-//! What an instance looks like at each point of its life, as JSON.
+//! The JSON of an instance, from its creation to its end.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -83,7 +83,7 @@ pub(super) fn topology(instance: &Instance, host: &Host) -> Value {
     annotations.map(|(key, value)| (key.to_owned(), json!(value))).collect::<Map<_, _>>().into()
 }
 
-/// What the guest's operating system says of itself.
+/// The guest agent's report about the operating system.
 pub(crate) fn guest_os() -> Value {
     json!({"id": "sim", "name": "Simulated Linux", "prettyName": "Simulated Linux 1", "version": "1",
         "kernelRelease": "6.12.0-sim", "machine": "x86_64"})

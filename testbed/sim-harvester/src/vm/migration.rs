@@ -50,7 +50,7 @@ pub struct MigrationStatus {
 
 pub(super) type Migration = RawObject<VirtualMachineInstanceMigration>;
 
-/// What the world looked like when we looked.
+/// The state of the cluster at one look.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'a> {
     pub(super) migration: &'a Migration,

@@ -1,4 +1,4 @@
-//! What keeps an instance from starting, and how KubeVirt and Harvester say it.
+//! The obstacles that keep an instance from starting, in the words of KubeVirt and Harvester.
 
 use serde_json::{Value, json};
 
@@ -16,11 +16,11 @@ pub(crate) enum Obstacle {
     Unbound(String),
     /// The Secret with cloud-init's data: the pod waits for it.
     NoSecret(String),
-    /// What Kubernetes says to the pod.
+    /// The refusal of the pod by Kubernetes.
     Quota(String),
 }
 
-/// What a look at the VM's namespace answers.
+/// The outcome of a look at the VM's namespace.
 pub(crate) struct Around<'a> {
     /// Whether a claim is bound; `None` where there is none of this name.
     pub(crate) bound: &'a dyn Fn(&str) -> Option<bool>,

@@ -10,7 +10,7 @@ use harvester_api::labels;
 use super::{Instance, Vm, instance};
 use crate::settings::{Backend, Behaviour};
 
-/// What is known of one VM, from its VM and its instance.
+/// The state of one VM, from its VirtualMachine and its instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VmState {
     pub namespace: String,

@@ -1,4 +1,4 @@
-//! What the requests of a user tell about an outage: whether the verdicts came when they were due, and whether traffic
+//! An outage as the requests of a user show it: whether the verdicts came when they were due, and whether traffic
 //! obeyed them.
 
 use std::{fmt, time::Duration};
@@ -9,9 +9,9 @@ use tokio::time::Instant;
 use super::HealthCheck;
 use crate::tour::load::Request;
 
-/// What a busy machine may add to the time in which a verdict is due; less than that time itself.
+/// The delay that a busy computer may add to the time in which a verdict is due; less than that time itself.
 const SLACK: Duration = Duration::from_secs(3);
-/// What the output and kube-proxy may take to hear of a verdict that we have just seen ourselves, or we after them.
+/// kube-vip and kube-proxy may hear of a verdict this long after us, or before.
 const SPREAD: Duration = Duration::from_millis(500);
 /// Chance sends this many standard deviations more to one backend than its share once in thirty thousand outages.
 const DEVIATIONS: f64 = 4.0;

@@ -26,7 +26,7 @@ const DATAGRAM_MAX: usize = 64 * 1024;
 /// Datagrams that wait for a flow; more are lost, as is UDP's way.
 const WAITING: usize = 64;
 
-/// What one client sends to one backend.
+/// The datagrams of one client to one backend.
 struct Flow {
     to: SocketAddr,
     datagrams: mpsc::Sender<Vec<u8>>,

@@ -10,7 +10,10 @@ use clap::{CommandFactory, Parser, error::ErrorKind};
 use program::TaskGroup;
 use tracing_subscriber::EnvFilter;
 
-use crate::{output::Output, faults, user_manifests::UserManifests, measure, options::Options, environment::Environment, tour};
+use crate::{
+    environment::Environment, faults, measure, options::Options, output::Output, tour,
+    user_manifests::UserManifests,
+};
 
 /// Wrong options, wrong manifests: the caller's to mend.
 const USAGE: u8 = 2;

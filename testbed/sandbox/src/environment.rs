@@ -16,19 +16,19 @@ use test_cluster::User;
 use tokio::time::Instant;
 
 use crate::{
-    output::Output,
+    address_plan::AddressPlan,
     clusters::{Clusters, aggregated},
+    commands,
     endpoints::{ClusterInfo, Endpoints, NodeInfo},
     example,
     folder::Folder,
-    user_manifests::UserManifests,
-    address_plan::AddressPlan,
     manifests::{self, Manifest},
     measure,
     options::{Options, Server},
-    parts::{Part, PartInfo, PartCommand},
+    output::Output,
+    parts::{Part, PartCommand, PartInfo},
     rancher::fixtures::HARVESTER,
-    commands,
+    user_manifests::UserManifests,
 };
 
 mod fixtures;
@@ -142,7 +142,8 @@ impl Environment {
         }
         environment.apply_to_guest(options, manifests).await?;
         if options.wants_example() && !options.no_controllers && !options.measure {
-            let address = ready::example(&environment.guest).await.map_err(|error| environment.blame(error))?;
+            let address =
+                ready::example(&environment.guest).await.map_err(|error| environment.blame(error))?;
             progress(&format!("Service default/{} has address {address}", example::SERVICE));
             let on_wire = SocketAddr::new(address, wire_port(80));
             let answers = ready::answers(&environment.simulation, address, on_wire).await;

@@ -10,8 +10,11 @@ const CHECKED_SERVICE: &str = include_str!("../../../examples/guest/checked-serv
 
 /// Pools, for the Harvester cluster.
 pub(crate) fn pools(address_plan: &AddressPlan) -> String {
-    let mut halves =
-        address_plan.legacy_vips().subnets(25).expect("25 is longer than 24").map(|net: Ipv4Net| net.to_string());
+    let mut halves = address_plan
+        .legacy_vips()
+        .subnets(25)
+        .expect("25 is longer than 24")
+        .map(|net: Ipv4Net| net.to_string());
     let mut half = || halves.next().expect("a /24 has two halves");
     let legacy = LEGACY_POOLS.replace("192.168.200.0/25", &half()).replace("192.168.200.128/25", &half());
     format!("{}---\n{legacy}", pool(&address_plan.vips().to_string()))

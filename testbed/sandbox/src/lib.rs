@@ -6,25 +6,25 @@
 //! ```
 //! Everything that is seen here goes over real sockets on loopback. The parts do not know where they are.
 
-mod output;
+mod address_plan;
 pub mod cli;
 mod clusters;
+mod commands;
 mod curl;
 mod endpoints;
+mod environment;
 mod example;
 mod faults;
 mod folder;
-mod user_manifests;
-mod address_plan;
 mod manifests;
 mod measure;
 mod options;
+mod output;
 mod parts;
 mod rancher;
-mod commands;
 mod snapshot;
-mod environment;
 mod tour;
+mod user_manifests;
 
 /// Name of the guest cluster.
 const GUEST_CLUSTER: &str = "demo";

@@ -4,23 +4,23 @@
 
 mod audit;
 mod cpu;
-mod service_batch;
 mod direct;
 mod driver;
-mod hostile;
 mod first_use;
+mod hostile;
 mod same_pod;
+mod service_batch;
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-use crate::{output::Output, commands, environment::Environment};
+use crate::{commands, environment::Environment, output::Output};
 pub(crate) use audit::AuditFiles;
 use audit::Tally;
-use service_batch::ServiceBatch;
 use direct::Direct;
+use service_batch::ServiceBatch;
 
 /// Services created one after the other on idle clusters.
 const ONE_BY_ONE: usize = 50;
@@ -42,8 +42,9 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
     let tally = |environment: &Environment| Tally::new(environment.audit_files());
 
     say("sandbox-first-curl-s", first_use::first_curl(environment.server()).await?.as_secs_f64());
-    let hostile =
-        hostile::cost(&environment.harvester, environment.pid(commands::WEBHOOK)?).await.context("a hostile write")?;
+    let hostile = hostile::cost(&environment.harvester, environment.pid(commands::WEBHOOK)?)
+        .await
+        .context("a hostile write")?;
     say("webhook-hostile-ms", hostile.milliseconds);
     say("webhook-hostile-mib", hostile.mebibytes);
     environment.end_webhook().await?;
@@ -53,7 +54,8 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
 
     driver::all(environment, say).await.context("measure the node driver")?;
 
-    let mut service_batch = ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
+    let mut service_batch =
+        ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
     one_by_one(&mut service_batch, say).await?;
 
     let mut counted = tally(environment);
@@ -105,7 +107,10 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
     say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());
     direct.remove().await.context("after the LoadBalancers that were posted directly")?;
     let folder = environment.folder().to_owned();
-    say("restart-same-pod-s", same_pod::restart(environment, &folder).await.context("a restart in the same Pod")?);
+    say(
+        "restart-same-pod-s",
+        same_pod::restart(environment, &folder).await.context("a restart in the same Pod")?,
+    );
     Ok(())
 }
 
@@ -115,14 +120,17 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
 /// When a Service gets no address.
 pub(crate) async fn creation(environment: &mut Environment, output: &Output) -> Result<()> {
     environment.end_webhook().await?;
-    let mut service_batch = ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
+    let mut service_batch =
+        ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
     one_by_one(&mut service_batch, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
 }
 
 async fn one_by_one(service_batch: &mut ServiceBatch, say: impl Fn(&str, f64)) -> Result<()> {
     let mut times = Vec::new();
     for index in 0..ONE_BY_ONE {
-        times.push(service_batch.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0);
+        times.push(
+            service_batch.create(&format!("single-{index}"), 1).await?.one_by_one[0].as_secs_f64() * 1_000.0,
+        );
         tokio::time::sleep(IDLE).await;
     }
     say("service-create-p50-ms", percentile(&mut times, 0.50));

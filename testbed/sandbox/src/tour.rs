@@ -4,11 +4,11 @@
 
 mod addresses;
 mod crash;
-mod observer;
 mod load;
-mod vms;
+mod observer;
 mod outage;
 mod pools;
+mod vms;
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use kube::Client;
 use tokio::time::Instant;
 
-use crate::{output::Output, snapshot, environment::Environment};
+use crate::{environment::Environment, output::Output, snapshot};
 pub(crate) use observer::Observer;
 
 /// The state that the steps share.
@@ -76,14 +76,15 @@ impl Tour<'_> {
     async fn clean_up(&self) -> Result<String> {
         let observer = self.observer();
         observer.delete_services().await?;
-        observer.wait("both clusters to hold what they held before", || async {
-            let guest = snapshot::snapshot(&self.guest).await?;
-            let harvester = snapshot::snapshot(&self.harvester).await?;
-            let mut left = snapshot::difference(&self.before[0], &guest);
-            left.extend(snapshot::difference(&self.before[1], &harvester));
-            if left.is_empty() { Ok(()) } else { bail!("{}", left.join(", ")) }
-        })
-        .await?;
+        observer
+            .wait("both clusters to hold what they held before", || async {
+                let guest = snapshot::snapshot(&self.guest).await?;
+                let harvester = snapshot::snapshot(&self.harvester).await?;
+                let mut left = snapshot::difference(&self.before[0], &guest);
+                left.extend(snapshot::difference(&self.before[1], &harvester));
+                if left.is_empty() { Ok(()) } else { bail!("{}", left.join(", ")) }
+            })
+            .await?;
         let objects = self.before[0].len() + self.before[1].len();
         Ok(format!("{objects} objects, as before"))
     }

@@ -21,7 +21,7 @@ use sim_harvester::SimHarvester;
 use tokio::time::{Instant, timeout};
 
 use super::GuestVm;
-use crate::{curl::curl, example, manifests::plain, commands};
+use crate::{commands, curl::curl, example, manifests::plain};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use kube::{
 use tokio::{sync::oneshot, time::Instant};
 
 use super::{audit::Tally, percentile};
-use crate::{rancher::Stored, environment::Environment};
+use crate::{environment::Environment, rancher::Stored};
 
 const STARTS: usize = 20;
 const MACHINES: usize = 7;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::percentile;
-use crate::{manifests::plain, commands};
+use crate::{commands, manifests::plain};
 
 const LISTENERS: usize = 4_000;
 const TIMES: usize = 7;

@@ -7,7 +7,7 @@ use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use tokio::time::Instant;
 
 use super::{direct::Direct, percentile};
-use crate::{parts::PartCommand, commands, environment::Environment};
+use crate::{commands, environment::Environment, parts::PartCommand};
 
 const TIMES: usize = 3;
 
@@ -15,7 +15,8 @@ const TIMES: usize = 3;
 pub(super) async fn restart(environment: &mut Environment, folder: &Path) -> Result<f64> {
     let token = folder.join("load-balancer.token");
     fs::write(&token, token_of_a_pod()).with_context(|| format!("write {}", token.display()))?;
-    let usual = environment.change_recipe(commands::LOAD_BALANCER, |command| in_a_pod(command, &token)).await?;
+    let usual =
+        environment.change_recipe(commands::LOAD_BALANCER, |command| in_a_pod(command, &token)).await?;
     let mut direct = Direct::prepare(environment.harvester.clone()).await?;
     direct.create("before", 1).await?;
     let mut times = Vec::new();

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use super::{
     Tour,
     addresses::service,
-    observer::{NAMESPACE, published},
     load::{Load, Request},
+    observer::{NAMESPACE, published},
 };
 use crate::manifests::plain;
 

@@ -16,7 +16,7 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{curl::curl, manifests::plain, environment::wire_port};
+use crate::{curl::curl, environment::wire_port, manifests::plain};
 
 /// Whatever a step waits for has happened long before, or never will.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::{Tour, load::Load};
-use crate::{manifests::plain, environment::GuestVm};
+use crate::{environment::GuestVm, manifests::plain};
 use account::{Moments, account};
 
 /// How long the state after a verdict is looked at.
@@ -72,11 +72,12 @@ pub(super) async fn one_backend(tour: &Tour<'_>) -> Result<String> {
         let (observer, balancer, vm) = (observer.clone(), balancer.clone(), vm.clone());
         async move {
             let what = format!("the verdict ready={wanted} on {}", vm.name);
-            observer.wait(&what, || async {
-                ensure!(observer.is_ready(&balancer, &vm.address).await? == wanted, "not yet");
-                Ok(Instant::now())
-            })
-            .await
+            observer
+                .wait(&what, || async {
+                    ensure!(observer.is_ready(&balancer, &vm.address).await? == wanted, "not yet");
+                    Ok(Instant::now())
+                })
+                .await
         }
     };
 
@@ -87,11 +88,12 @@ pub(super) async fn one_backend(tour: &Tour<'_>) -> Result<String> {
     let healed = Instant::now();
     set_backend(tour, &vm, None).await?;
     let up = ready(true).await?;
-    observer.wait("the backend to serve again", || async {
-        ensure!(load.has_reached(&vm.name, up), "not yet");
-        Ok(())
-    })
-    .await?;
+    observer
+        .wait("the backend to serve again", || async {
+            ensure!(load.has_reached(&vm.name, up), "not yet");
+            Ok(())
+        })
+        .await?;
     let moments = Moments { stopped, down, healed, up };
     let account = account(&load.end().await, &moments, CHECK, &vm.name, tour.environment.vms.len())?;
     Ok(format!("{}: {account}", vm.name))

@@ -56,12 +56,13 @@ pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
     let hosts = Api::<Node>::all(tour.harvester.clone());
     let wanted = zone_of(hosts.get(&target).await.map_err(plain)?);
     ensure!(wanted != before, "host {target} is in the same zone as {host}");
-    observer.wait("the node's zone to follow", || async {
-        let zone = zone_of(nodes.get(&vm.node).await.map_err(plain)?);
-        ensure!(zone == wanted, "node {} is labelled {zone}, its VM runs in {wanted}", vm.node);
-        Ok(())
-    })
-    .await?;
+    observer
+        .wait("the node's zone to follow", || async {
+            let zone = zone_of(nodes.get(&vm.node).await.map_err(plain)?);
+            ensure!(zone == wanted, "node {} is labelled {zone}, its VM runs in {wanted}", vm.node);
+            Ok(())
+        })
+        .await?;
     let migrations = Api::<kube::api::DynamicObject>::namespaced_with(
         tour.harvester.clone(),
         crate::VM_NAMESPACE,

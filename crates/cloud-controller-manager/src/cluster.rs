@@ -33,12 +33,12 @@ impl GuestCluster {
         Some(self.name()).filter(|_| !self.is_anonymous())
     }
 
-    /// Whether nobody chose the name: then it tells no cluster from another, and no label of VMs can be trusted.
+    /// Whether nobody chose the name. Such a name distinguishes no clusters, and no label of VMs with it can be trusted.
     pub fn is_anonymous(&self) -> bool {
         self.0.is_empty() || self.0 == DEFAULT_CLUSTER_NAME
     }
 
-    /// What a user should know about the flag, if anything.
+    /// A warning about the flag's value, if it needs one.
     pub fn warning(&self, flag: &str) -> Option<String> {
         if self.is_anonymous() {
             return Some(format!(

@@ -32,7 +32,7 @@ impl DataPath {
         }
     }
 
-    /// What an existing object records. An object of the Go program's first versions has no workload type.
+    /// The datapath that an existing object records. An object of the Go program's first versions has no workload type.
     pub fn recorded(spec: &LoadBalancerSpec) -> Self {
         match spec.workload() {
             WorkloadType::Vm => Self::Host,
@@ -147,7 +147,7 @@ pub fn choose(
         );
         events.push(PendingEvent::warning("ClassNeedsHostPath", sentence));
     }
-    // a path that was fixed earlier was told already
+    // the Event about a fixed path says it already
     if path == DataPath::Guest && config.health_port && !fixed {
         let way_out = if !allowed.host {
             "--allowed-data-paths of the cloud controller manager excludes that path".to_owned()

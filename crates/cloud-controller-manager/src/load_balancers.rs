@@ -23,7 +23,7 @@ use std::{
 use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, asks_for_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
 use guest_vms::GuestVms;
-use harvester_api::{LoadBalancer, names};
+use harvester_api::{LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
     Api, Client, ResourceExt,
@@ -35,7 +35,7 @@ use tokio::time::Instant;
 pub use self::{decide::Write, object::Identity};
 use self::{
     decide::{Found, Phase, Seen, allocated, decide, phase},
-    lookup::{Entry, Index, LiveService, belongs, computed, labelled_service},
+    lookup::{Entry, Index, LiveService, belongs, computed, labelled_service, was_made_for},
     secondaries::{Secondaries, primary_of, uses_primary},
 };
 use crate::{
@@ -119,27 +119,36 @@ impl HarvesterLoadBalancers {
     /// The key of the Service's object, or the one that it will have.
     fn key(&self, service: &Service) -> ObjectKey {
         let live = LiveService { key: ObjectKey::of(service), uid: service.uid().unwrap_or_default() };
-        let name = self.index.by_uid(&live.uid).or_else(|| self.labelled(&live));
+        let name = self.index.by_uid(&live.uid).or_else(|| self.labelled(&live, self.is_wanted(service)));
         ObjectKey::new(&self.rules.namespace, name.unwrap_or_else(|| self.computed_name(&live)))
     }
 
-    /// The object that belongs to a Service by its labels.
-    fn labelled(&self, live: &LiveService) -> Option<String> {
+    fn is_wanted(&self, service: &Service) -> bool {
+        asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none()
+    }
+
+    /// The object that belongs to a Service by its labels. A Service that wants no load balancer adopts none: that would
+    /// be deleted with it.
+    fn labelled(&self, live: &LiveService, wanted: bool) -> Option<String> {
         let names = self.index.by_service(&live.key);
         if names.is_empty() {
             return None;
         }
         let ours = self.identity();
-        let is_of_another = |name: &str| {
+        let is_of_another = |object: &LoadBalancer| {
+            let made_for = object.annotations().get(annotations::SERVICE_UID);
             let others = self.services.list().into_iter().filter(|other| ObjectKey::of(&**other) != live.key);
             others.into_iter().any(|other| {
-                let uid = other.uid().unwrap_or_default();
-                computed(&ours.cluster, &LiveService { key: ObjectKey::of(&*other), uid }) == name
+                let other = LiveService { key: ObjectKey::of(&*other), uid: other.uid().unwrap_or_default() };
+                Some(&other.uid) == made_for || computed(&ours.cluster, &other) == object.name_any()
             })
         };
         let belongs = |name: &String| {
             let object = self.objects.get(&ObjectKey::new(&self.rules.namespace, name));
-            object.is_some_and(|object| belongs(&object, live, &ours, is_of_another))
+            object.is_some_and(|object| match wanted {
+                true => belongs(&object, live, &ours, is_of_another),
+                false => was_made_for(&object, live),
+            })
         };
         names.into_iter().find(belongs)
     }
@@ -166,8 +175,7 @@ impl HarvesterLoadBalancers {
             (None, Some(why)) => Found::Unreadable(why),
             (None, None) => Found::Absent,
         };
-        let wanted =
-            asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none();
+        let wanted = self.is_wanted(service);
         decide(&Seen {
             identity: &self.identity(),
             policy: self.rules.policy,

@@ -112,7 +112,7 @@ impl ElectionSettings {
     }
 }
 
-/// Runs until `tasks` is told to stop, as leader if there is an election. The Lease is given back at the end.
+/// Runs until `tasks` ends, as leader if there is an election, and gives the Lease back at the end.
 ///
 /// # Errors
 /// When the Lease was lost: nothing writes any more, and the process should end.

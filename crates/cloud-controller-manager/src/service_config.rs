@@ -68,7 +68,7 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_PERIOD_SECONDS,
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
-/// What else a Service may carry with our prefix.
+/// Other keys with our prefix that a Service may carry.
 const KNOWN: [&str; 8] = [
     annotations::IPAM,
     annotations::DATA_PATH,

@@ -1,4 +1,4 @@
-//! A cloud that keeps its load balancers and instances in memory: what an implementation of the traits looks like.
+//! A cloud that keeps its load balancers and instances in memory: a small implementation of the traits.
 //!
 //!     cargo run -p cloud-provider --example toy_cloud     runs it against an API server in this process
 //!     cargo test -p cloud-provider --example toy_cloud    the same as tests, on a paused clock
@@ -37,7 +37,7 @@ impl ToyCloud {
         self.load_balancers.lock().expect("no panic while the cloud is locked")
     }
 
-    /// What a watch does in a cloud with an API.
+    /// Requeues a Service, as the watch of a cloud with an API would.
     fn changed(&self, service: ObjectKey) {
         let requeue = self.requeue.lock().expect("no panic while subscribing").clone();
         if let Some(requeue) = requeue {

@@ -127,7 +127,7 @@ impl fmt::Display for IngressAddress {
     }
 }
 
-/// Who writes `status.loadBalancer` of a Service that wants a load balancer.
+/// The writer of `status.loadBalancer` of a Service that wants a load balancer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Publish {
     /// Another program in the cluster; the controller leaves it alone.

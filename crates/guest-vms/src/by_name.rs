@@ -111,7 +111,7 @@ impl NamedReads {
     }
 }
 
-/// The name that a Node's VM has if names tell: some tools write it into the provider ID, where the UID belongs.
+/// The name to read a Node's VM by. Some tools write it into the provider ID, where the UID belongs.
 fn vm_name(node: &Node) -> String {
     let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
     let id = provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !is_uid(id) && !id.is_empty());

@@ -9,7 +9,7 @@ use harvester_api::names::PROVIDER_ID_PREFIX;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
-    /// `None`: nobody chose a name, so no label of a VM tells whose it is.
+    /// `None`: nobody chose a name, so labels of VMs name no owner.
     cluster: Option<String>,
     vms: HashMap<String, Vm>,
     by_uid: HashMap<String, String>,

@@ -42,7 +42,7 @@ struct GuestOsInfo {
     hostname: String,
 }
 
-/// What is known when a VM may be asked.
+/// The facts that decide whether a VM is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     has_agent: bool,
@@ -54,7 +54,7 @@ struct Seen {
     useful: bool,
 }
 
-/// Whether to ask. A refused right needs no period: a grant requeues every VM.
+/// Whether to ask. A refused right needs no period here: `Capabilities` notices the grant, which requeues every VM.
 fn decide(seen: Seen) -> bool {
     let Seen { has_agent, answered, allowed, useful } = seen;
     has_agent && !answered && allowed && useful

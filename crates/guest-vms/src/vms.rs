@@ -46,7 +46,7 @@ pub(crate) struct Shared {
 pub struct VmSettings {
     /// Namespace of the cloud-config.
     pub namespace: String,
-    /// Name of the guest cluster; `None` where nobody chose one, so that it tells no cluster from another.
+    /// Name of the guest cluster; `None` where nobody chose one: such a name distinguishes no clusters.
     pub cluster: Option<String>,
     pub addresses: AddressRules,
 }
@@ -55,13 +55,13 @@ pub struct VmSettings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lookup {
     Found(Vm),
-    /// There is none; the sentence says how it was looked for.
+    /// The Node has no VM; the sentence says how it was looked for.
     Missing(String),
-    /// The VMs are not listed, so nothing can be said.
+    /// The VMs are not listed, so absence proves nothing.
     Unknown,
 }
 
-/// What is known of a VM.
+/// The facts about a VM that go into its Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Vm {
     pub name: String,

@@ -217,7 +217,7 @@ fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
 }
 
 /// The datapath that is settled: by the object; without one, by the annotations that we leave on a Service that has our
-/// finalizer. They tell how to clean up, and on which datapath an object comes back that somebody deleted in Harvester.
+/// finalizer: the clean-up needs them, and so does an object that somebody deleted in Harvester and that comes back.
 /// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
 fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
     if let Some(object) = seen.load_balancer.object() {

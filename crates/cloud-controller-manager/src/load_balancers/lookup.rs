@@ -101,15 +101,14 @@ pub(super) struct LiveService {
 }
 
 /// Whether `object`, whose labels name `service`, is the object of that Service although its annotation does not say
-/// so. `is_of_another`: the name was computed for another live Service.
+/// so. `is_of_another`: the object was made for another live Service.
 pub(super) fn belongs(
     object: &LoadBalancer,
     service: &LiveService,
     ours: &Identity,
-    is_of_another: impl Fn(&str) -> bool,
+    is_of_another: impl Fn(&LoadBalancer) -> bool,
 ) -> bool {
     let notes = object.annotations();
-    let name = object.name_any();
     if was_made_for(object, service) {
         return true;
     }
@@ -118,19 +117,19 @@ pub(super) fn belongs(
         return false;
     }
     match notes.get(annotations::CLUSTER_UID) {
-        Some(uid) => ours.cluster_uid.as_ref() == Some(uid) && !is_of_another(&name),
+        Some(uid) => ours.cluster_uid.as_ref() == Some(uid) && !is_of_another(object),
         None => {
             let cluster = object.labels().get(labels::CLUSTER);
             !ours.cluster.is_anonymous()
                 && cluster == Some(&ours.cluster.label_value())
-                && !is_of_another(&name)
+                && !is_of_another(object)
         }
     }
 }
 
 /// Whether the object's name was computed for this Service, whatever name the cluster had: the digest holds the UID and
 /// cannot be met by chance.
-fn was_made_for(object: &LoadBalancer, service: &LiveService) -> bool {
+pub(super) fn was_made_for(object: &LoadBalancer, service: &LiveService) -> bool {
     let annotated = object.annotations().get(annotations::LB_CLUSTER);
     let labelled = object.labels().get(labels::CLUSTER);
     let former = annotated.into_iter().chain(labelled).map(|name| GuestCluster::new(name));
@@ -213,7 +212,8 @@ mod tests {
             cluster_uid: Some("c1".to_owned()),
             management_network: None,
         };
-        let adopted = |object: &LoadBalancer| belongs(object, &service(), &ours, |name| name == "of-another");
+        let adopted =
+            |object: &LoadBalancer| belongs(object, &service(), &ours, |it| it.name_any() == "of-another");
         assert_eq!(adopted(&object), expected);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert!(!adopted(&object) || was_made_for(&object, &service()), "what goes is not adopted");

@@ -32,10 +32,10 @@ struct Purpose {
     uid: Option<String>,
 }
 
-/// What to do about an object.
+/// The decision about an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Report {
-    /// It has its Service, or is none of this cluster.
+    /// The object has its Service, or belongs to another cluster.
     Nothing,
     /// Its Service is gone, and the object says so already.
     Known(Purpose),

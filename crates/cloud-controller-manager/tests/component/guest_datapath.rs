@@ -279,7 +279,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// Whoever works around a missing pool: the Go program leaves that alone too.
+    /// Users work around a missing pool this way; the Go program leaves the address alone too.
     async fn an_address_that_the_user_gave_stays_while_harvester_gives_none(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{kube-vip.io/loadbalancerIPs: 127.9.0.7}", "").await;
@@ -474,6 +474,27 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         let ccm = Ccm::start(&cluster).await;
         assert_eq!(load_balancer(&cluster).await.unwrap().metadata.name.as_deref(), Some("blue-shop-web-0"));
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.3"));
+        ccm.stop().await;
+    }
+
+    /// addresses.md section 4: an object without Service is never deleted on its own.
+    async fn a_cluster_ip_with_the_name_of_a_former_service_does_not_take_its_object_away(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        ccm.stop().await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.guest.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{port: 80}]}}",
+        ).await;
+        let ccm = Ccm::start(&cluster).await;
+        harvester_says(&cluster, json!({"metadata": {"annotations": {"foreign": "x"}}})).await;
+        assert!(load_balancer(&cluster).await.unwrap().metadata.deletion_timestamp.is_none());
+        // the next one that asks for a load balancer gets the address
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "LoadBalancer"}})).await;
+        cluster.settle().await;
+        assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
         ccm.stop().await;
     }
 

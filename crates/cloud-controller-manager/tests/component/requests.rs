@@ -90,7 +90,7 @@ test_cluster::component_tests! {
     }
 }
 
-/// Who has the Lease. Nobody hears of it but by looking.
+/// The holder of the Lease; a test has no watch on it.
 async fn holder(cluster: &TestCluster) -> Option<String> {
     let lease = cluster.guest.get::<Lease>("kube-system/cloud-controller-manager").await;
     lease.and_then(|lease| lease.spec).and_then(|spec| spec.holder_identity)

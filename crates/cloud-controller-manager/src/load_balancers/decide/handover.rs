@@ -5,7 +5,7 @@
 //! taken back                      allocated-address: X   while the status says X, the controller empties it
 //! ```
 //! Others write these fields too: users name an address themselves, other load balancers write the status. The record of
-//! the address that we handed over tells theirs from ours, over any restart between two writes.
+//! the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
 use cloud_provider::{Annotations, Publish};
 use controller_kit::RawObject;

@@ -1,4 +1,4 @@
-//! Who made a record, according to the pool's managedFields.
+//! The program that made a record, according to the pool's managedFields.
 
 use harvester_api::IPPool;
 use kube::ResourceExt;

@@ -12,7 +12,7 @@ pub fn record(pool: &IPPool) -> Record {
     })
 }
 
-/// What the pool's spec says.
+/// The pool that the spec describes.
 ///
 /// # Errors
 /// Every fault of its ranges.

@@ -14,7 +14,7 @@ pub struct Pool {
     pub selector: Selector,
 }
 
-/// Who may draw from a pool.
+/// The load balancers that may draw from a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selector {
     /// The highest wins; 0 means none.

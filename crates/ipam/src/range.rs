@@ -50,7 +50,7 @@ pub struct Range {
     gateway: Option<IpAddr>,
 }
 
-/// What is wrong with a range. The text says what to write instead where that is not obvious.
+/// A fault of a range. The text says what to write instead where that is not obvious.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RangeError {
     #[error("subnet {0:?} is not a CIDR such as 192.168.1.0/24")]

@@ -1,4 +1,4 @@
-//! Who holds which address of one pool: `IPPool.status` as a value that is computed with.
+//! The holder of each address of one pool: `IPPool.status` as a value to compute with.
 //!
 //! An address is held if and only if it is a key of `allocated`. A released address goes to the history, which names
 //! its last holder, so that the same holder gets it back; the cursor moves on, so that it comes to others late.

@@ -40,7 +40,7 @@ use crate::{
     wiring::{Queues, Wiring},
 };
 
-/// What the controller needs of the world.
+/// The parts that the process gives to the controller.
 pub struct Parts {
     /// With the rights of the load balancer.
     pub client: Client,
@@ -141,7 +141,7 @@ fn named(client: Client) -> Client {
     Client::new(service, namespace)
 }
 
-/// What the leader starts with.
+/// The parts that the leader starts with.
 struct Start<'a> {
     client: Client,
     clock: Clock,

@@ -1,4 +1,4 @@
-//! Which address a LoadBalancer object should have: a pure function from the object, the record and the pools.
+//! The address that a LoadBalancer object should have: a pure function from the object, the record and the pools.
 
 use std::{collections::HashMap, net::IpAddr};
 
@@ -21,7 +21,7 @@ pub(crate) enum RecordedHolder {
     NoSuchPool,
 }
 
-/// What the address depends on.
+/// Everything that the address depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) lb: &'a LoadBalancer,
@@ -38,7 +38,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) unwritten: Option<&'a (String, String)>,
 }
 
-/// What to do about the address.
+/// The decision about the address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Decision {
     /// The object has this address. `lost` is an address in its status that the pool gives to somebody else.
@@ -181,7 +181,7 @@ pub(crate) fn allocated(lb: &LoadBalancer) -> Option<AllocatedAddress> {
     (!has.ip_pool.is_empty() && !has.ip.is_empty()).then_some(has)
 }
 
-/// What the object's annotations require of a pool. An object that the webhook never saw has none.
+/// The requirement in the object's annotations. An object that the webhook never saw has none.
 pub(crate) fn requirement(lb: &LoadBalancer) -> Requirement {
     let text = |key: &str| lb.annotations().get(key).cloned().unwrap_or_default();
     let namespace = text(annotations::LB_NAMESPACE);

@@ -34,7 +34,7 @@ use crate::{
 /// refused: the object is looked at again after this time.
 pub(crate) const UNWATCHED_AGAIN: Duration = Duration::from_secs(60);
 
-/// What the world looked like when we looked. `decide` knows nothing else.
+/// The cluster as the controller saw it. `decide` knows nothing else.
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) key: ObjectKey,
@@ -58,7 +58,7 @@ pub(crate) struct Seen {
     pub(crate) now: String,
 }
 
-/// What the pools say of the object.
+/// The part of [`Seen`] that the pools tell.
 #[derive(Clone, Default)]
 pub(crate) struct SeenAddress {
     pub(crate) pools: Arc<Vec<Judged>>,
@@ -150,7 +150,7 @@ pub(crate) struct Plan {
     pub(crate) events: Vec<EventDraft>,
     /// The targets to probe; `None` leaves them as they are.
     pub(crate) probes: Option<BTreeMap<BackendId, Target>>,
-    /// What the object waits for among the pools.
+    /// The news of pools that may end the object's wait.
     pub(crate) waits_for: Option<WaitingFor>,
     /// The Service has no load balancer, and our role may not delete it.
     pub(crate) orphaned: bool,

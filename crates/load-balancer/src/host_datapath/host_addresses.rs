@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use crate::reuse;
 
-/// What the role must grant for the Nodes to be the source.
+/// With this right the Nodes are the source.
 pub(crate) const LIST_NODES: Right = Right::new("list", "", "nodes");
 
 /// Watches on what there is. Clones share them.

@@ -1,4 +1,4 @@
-//! What the health check of a load balancer asks the prober to do.
+//! The targets that the prober probes for a load balancer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

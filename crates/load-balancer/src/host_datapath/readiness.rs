@@ -28,9 +28,9 @@ pub(crate) struct Seen<'a> {
     pub(crate) ready: &'a [(Backend, bool)],
     /// The prober's verdicts; none without a health check.
     pub(crate) verdicts: &'a BTreeMap<BackendId, Verdict>,
-    /// What kube-vip announces.
+    /// The address that kube-vip announces.
     pub(crate) announced: Option<&'a str>,
-    /// What it was asked to announce; `0.0.0.0`: whatever DHCP gives.
+    /// The address that the Service asks for; `0.0.0.0`: whatever DHCP gives.
     pub(crate) asked: &'a str,
     /// `status.backends` as it is, for the times in it.
     pub(crate) before: &'a [BackendStatus],

@@ -118,7 +118,7 @@ fn endpoint(address: IpAddr, ready: bool, namespace: &str, name: &str, uid: &str
     })
 }
 
-/// What is ours in an endpoint.
+/// The fields of an endpoint that the controller writes.
 fn endpoint_fields(endpoint: &Value) -> Value {
     let target = &endpoint["targetRef"];
     json!([
@@ -130,7 +130,7 @@ fn endpoint_fields(endpoint: &Value) -> Value {
     ])
 }
 
-/// What is ours in a port, with the server's defaults.
+/// The fields of a port that the controller writes, with the server's defaults.
 fn port_fields(port: &Value) -> Value {
     let name = port.get("name").and_then(Value::as_str).unwrap_or_default();
     let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or("TCP");

@@ -23,7 +23,7 @@ pub(super) struct InUse {
     pub(super) address: IpAddr,
 }
 
-/// What the import depends on.
+/// Everything that the import depends on.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     /// The data of the ConfigMap.
@@ -35,7 +35,7 @@ pub(super) struct Seen {
     pub(super) pools: BTreeMap<String, IPPool>,
 }
 
-/// What to do.
+/// The objects to create, the addresses to remember, and a report.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) create: Vec<IPPool>,
@@ -94,7 +94,7 @@ pub(super) fn decide(seen: &Seen) -> Plan {
     plan
 }
 
-/// What the pool `there`, which has the name already, does not give of the ConfigMap's pool.
+/// Names the ranges and the namespace of the ConfigMap's pool that the pool `there` does not serve. Both have one name.
 fn lacks(wanted: &IPPool, there: &IPPool) -> Option<String> {
     let name = wanted.name_any();
     let wanted = ip_pools::definition(wanted).ok()?;

@@ -28,7 +28,7 @@ pub(crate) enum Error {
     Holder { holder: ObjectKey, address: IpAddr, source: kube::Error },
 }
 
-/// What the order depends on.
+/// Everything that the order depends on.
 enum Seen<'a> {
     /// Nobody asks for anything by hand.
     NoRequest,

@@ -195,6 +195,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         waiters: &waiters,
         orders: &orders,
         orphans: &orphans,
+        index: &index,
     };
     wiring.connect();
     let controller = Controller {

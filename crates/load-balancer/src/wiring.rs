@@ -12,6 +12,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     sync::{Arc, Mutex, atomic::AtomicI64},
     time::Duration,
 };
@@ -31,7 +32,10 @@ use crate::{
     caches::Caches,
     controller,
     host_datapath::HostDatapath,
-    pool::{Orders, Orphans, PoolWaiters, waiters},
+    pool::{
+        Orders, Orphans, PoolIndex, PoolWaiters,
+        waiters::{self, News},
+    },
     vms,
 };
 
@@ -102,6 +106,7 @@ pub(crate) struct Wiring<'a> {
     pub(crate) waiters: &'a PoolWaiters,
     pub(crate) orders: &'a Orders,
     pub(crate) orphans: &'a Orphans,
+    pub(crate) index: &'a PoolIndex,
 }
 
 impl Wiring<'_> {
@@ -110,8 +115,21 @@ impl Wiring<'_> {
         self.connect_pools();
         let Self { caches, queues, config_maps, .. } = self;
         let (load_balancers, records) = (queues.load_balancers.clone(), queues.records.clone());
+        let (index, waiters, orders) = (self.index.clone(), self.waiters.clone(), self.orders.clone());
+        let pools = caches.pools.clone();
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
+            // no record goes when an object ends whose pool is gone or silent, and a claim may have passed over its address
+            if let Some(address) = no_longer_used(change)
+                && index.holders_of(address).is_empty()
+            {
+                for pool in pools.list() {
+                    for key in waiters.concerned_by(&ObjectKey::of(&*pool).name, News::Freed) {
+                        orders.outdate(&key);
+                        load_balancers.add(key);
+                    }
+                }
+            }
             left_pool(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
         });
 
@@ -228,6 +246,15 @@ fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
     let before = change.old.as_ref().and_then(of)?;
     let after = change.new.as_ref().and_then(of);
     (after.as_ref() != Some(&before)).then_some(before.ip_pool)
+}
+
+/// The address that a live object named before the change, and that it does not name alive now.
+fn no_longer_used(change: &Change<RawObject<LoadBalancer>>) -> Option<IpAddr> {
+    let alive = |lb: &&Arc<RawObject<LoadBalancer>>| lb.meta().deletion_timestamp.is_none();
+    let of = |lb: &Arc<RawObject<LoadBalancer>>| controller::address::allocated(lb).map(|has| has.ip);
+    let before = change.old.as_ref().filter(alive).and_then(of)?;
+    let after = change.new.as_ref().filter(alive).and_then(of);
+    if after.as_ref() == Some(&before) { None } else { before.parse().ok() }
 }
 
 impl Usage {

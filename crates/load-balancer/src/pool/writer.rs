@@ -238,9 +238,13 @@ fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order
     batch::decide(seen, orders)
 }
 
-/// Whether `lb` shows that `address` is in use for it: its Service names it, or, for a guest cluster, the cloud controller
+/// Whether the live object `lb` shows that `address` is in use for it: its Service names it, or, for a guest cluster, the cloud controller
 /// manager announced it.
 fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
+    // its record goes when nothing announces the address any more, and its finalizer after that
+    if lb.meta().deletion_timestamp.is_some() {
+        return false;
+    }
     let key = ObjectKey::of(lb);
     match lb.spec.workload() {
         WorkloadType::Vm => {

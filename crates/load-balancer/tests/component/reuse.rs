@@ -195,6 +195,20 @@ test_cluster::component_tests! {
         assert_eq!(waiting.iter().filter(|ready| ready.reason == "PoolExhausted").count(), 1);
     }
 
+    async fn an_announced_address_that_is_released_goes_to_one_who_waits(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"status": {"address": "192.0.2.10"}})).await;
+        load_balancer(&cluster, "api", "").await;
+        cluster.settle().await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10");
+        in_step(&cluster).await;
+    }
+
     async fn a_tenant_who_writes_an_allocated_address_blocks_nobody(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         load_balancer(&cluster, "web", ", ipPool: nowhere").await;

@@ -110,7 +110,12 @@ mod tests {
         "loadbalancers",
         Class::Work
     )]
-    #[case("create", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "selfsubjectaccessreviews", Class::Rights)]
+    #[case(
+        "create",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "selfsubjectaccessreviews",
+        Class::Rights
+    )]
     #[case("update", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x", "leases", Class::Lease)]
     #[case("create", "/api/v1/namespaces/shop/events", "events", Class::Event)]
     #[case("get", "/apis", "", Class::Other)]

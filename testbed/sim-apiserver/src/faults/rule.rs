@@ -301,8 +301,7 @@ mod tests {
 
     #[test]
     fn rules_are_a_yaml_list_and_a_wrong_one_is_named() {
-        let rules =
-            Rule::parse("- verb: update\n  resource: pods\n  nth: 3\n  answer: 409\n  when: after\n");
+        let rules = Rule::parse("- verb: update\n  resource: pods\n  nth: 3\n  answer: 409\n  when: after\n");
         let rule = Rule {
             verb: Some("update".into()),
             resource: Some("pods".into()),

@@ -1,5 +1,7 @@
 //! Connections to a server with TLS, straight and through a proxy.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::sync::{Arc, Mutex};
 
 use cloud_config::{CloudConfig, Connection, Options, proxy::Environment};

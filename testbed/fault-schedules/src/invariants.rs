@@ -9,7 +9,7 @@ use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, annotations};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
-use test_cluster::{Rights, Side, TestCluster};
+use test_cluster::{Side, TestCluster};
 
 use crate::cluster_setup::{POOLS, is_leased};
 use crate::process::LateCreations;
@@ -18,19 +18,12 @@ use crate::user_actions::{AddressSource, ServiceOptions};
 /// The number of connections to each Service: more than there are backends.
 const CONNECTIONS: usize = 6;
 
-/// Issue 8, fault 1, is open: without the right to delete Services the load balancer makes them ClusterIP ones and frees
-/// the address, which kube-vip goes on to announce.
-const FREED_TOO_EARLY: bool = true;
-
 /// At any time.
 ///
 /// # Panics
 /// Where one does not hold.
 pub(crate) async fn hold_at_any_time(cluster: &TestCluster, simulation: &SimHarvester, late: &LateCreations) {
     nobody_shares(cluster).await;
-    if FREED_TOO_EARLY && cluster.rights() == Rights::Existing {
-        return;
-    }
     no_announced_address_is_anothers(cluster, simulation, &late.of("services")).await;
 }
 

@@ -172,7 +172,6 @@ fn a_deleted_load_balancers_address_goes_to_another_only_after_kube_vip_withdrew
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn a_deleted_load_balancers_address_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role() {
     hands_over(Handover::Deleted, Rights::Existing);
 }
@@ -184,7 +183,6 @@ fn the_address_of_a_load_balancer_made_again_with_another_pool_goes_to_another_o
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_address_of_a_load_balancer_made_again_with_another_pool_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
  {
     hands_over(Handover::AnotherPool, Rights::Existing);
@@ -197,7 +195,6 @@ fn the_address_of_a_load_balancer_made_again_with_another_type_goes_to_another_o
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_address_of_a_load_balancer_made_again_with_another_type_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
  {
     hands_over(Handover::AnotherType, Rights::Existing);
@@ -210,7 +207,6 @@ fn the_address_of_a_load_balancer_made_again_with_dhcp_goes_to_another_only_afte
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_address_of_a_load_balancer_made_again_with_dhcp_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
  {
     hands_over(Handover::AnotherIpam, Rights::Existing);
@@ -223,7 +219,6 @@ fn the_address_of_a_load_balancer_whose_program_died_after_the_finalizer_went_go
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_address_of_a_load_balancer_whose_program_died_after_the_finalizer_went_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
  {
     hands_over(Handover::CrashAfterFinalizer, Rights::Existing);
@@ -236,7 +231,6 @@ fn the_former_address_of_a_load_balancer_that_moves_to_another_pool_goes_to_anot
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_former_address_of_a_load_balancer_that_moves_to_another_pool_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
  {
     hands_over(Handover::MoveBetweenPools, Rights::Existing);
@@ -248,7 +242,6 @@ fn the_address_of_an_orphaned_service_goes_to_another_only_after_kube_vip_withdr
 }
 
 #[test]
-#[ignore = "issue 8, fault 1: the load balancer makes the Service a ClusterIP one instead of waiting for its end"]
 fn the_address_of_an_orphaned_service_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
 {
     hands_over(Handover::Orphaned, Rights::Existing);

@@ -139,7 +139,7 @@ mod tests {
         match (decide(seen), expected) {
             (Order::Refresh, None) => {}
             (Order::Manual { release: Ok((_, holder)), .. }, Some(Ok(expected))) => {
-                assert_eq!(holder, expected)
+                assert_eq!(holder, expected);
             }
             (Order::Manual { release: Err(why), .. }, Some(Err(expected))) => {
                 assert!(why.contains(expected), "{why}");

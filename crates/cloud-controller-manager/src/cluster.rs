@@ -9,8 +9,9 @@ const LABEL_MAX: usize = 63;
 
 /// The name given by `--cluster-name`, without the quotes and blanks that charts and shells leave around it.
 ///
-/// The Go program cut them off in one place and used the raw text in others (pitfalls-ccm.md L24). The API server
-/// refuses every name that still has them, so no existing object has another name because of the cut.
+/// The Go program cut them off in one place and used the raw text in others
+/// (docs/contract/cloud-controller-manager.md#L24). The API server refuses every name that still has them, so no
+/// existing object has another name because of the cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestCluster(String);
 
@@ -33,7 +34,8 @@ impl GuestCluster {
         Some(self.name()).filter(|_| !self.is_anonymous())
     }
 
-    /// Whether nobody chose the name. Such a name distinguishes no clusters, and no label of VMs with it can be trusted.
+    /// Whether nobody chose the name. Such a name distinguishes no clusters, and no label of VMs with it can be
+    /// trusted.
     pub fn is_anonymous(&self) -> bool {
         self.0.is_empty() || self.0 == DEFAULT_CLUSTER_NAME
     }
@@ -59,7 +61,7 @@ impl GuestCluster {
     }
 
     /// The name as a label value. One that is none (too long, other characters) is cut and gets a digest, where the
-    /// Go program's objects were refused (pitfalls-ccm.md L23).
+    /// Go program's objects were refused (docs/contract/cloud-controller-manager.md#L23).
     pub fn label_value(&self) -> String {
         if is_label_value(&self.0) {
             return self.0.clone();
@@ -145,7 +147,7 @@ mod tests {
         assert_eq!(GuestCluster::new(cluster).load_balancer_name(namespace, service, UID), expected);
     }
 
-    // pitfalls-ccm.md L24
+    // docs/contract/cloud-controller-manager.md#L24
     #[rstest]
     #[case("\"prod\"", "prod")]
     #[case(" 'prod'\n", "prod")]
@@ -154,7 +156,7 @@ mod tests {
         assert_eq!(GuestCluster::new(flag).name(), name);
     }
 
-    // pitfalls-ccm.md L23
+    // docs/contract/cloud-controller-manager.md#L23
     #[test]
     fn a_label_value_is_always_valid_and_short_names_are_kept() {
         assert_eq!(GuestCluster::new("my.cluster").label_value(), "my.cluster");

@@ -1,7 +1,7 @@
 //! The datapath of a Service: kube-vip and kube-proxy in the guest carry its traffic, or Harvester does.
 //!
-//! It is chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and a
-//! later request for the other datapath changes nothing.
+//! It is chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and
+//! a later request for the other datapath changes nothing.
 
 use cloud_provider::PendingEvent;
 use controller_kit::Explanation;

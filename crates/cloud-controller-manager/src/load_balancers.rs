@@ -1,11 +1,11 @@
 //! The LoadBalancer object of each Service: Harvester's side of [`cloud_provider::LoadBalancers`].
 //!
 //! `see` reads the watch caches of the namespace of the cloud-config, `decide` answers with a [`Write`], and the writes
-//! are POST, PUT of the JSON that was read with our fields changed, and DELETE by name. A conflict is no error: the watch
-//! brings the newer version, and everything is decided afresh from it.
+//! are POST, PUT of the JSON that was read with our fields changed, and DELETE by name. A conflict is no error: the
+//! watch brings the newer version, and everything is decided afresh from it.
 //!
-//! An object is found by the Service that it is for (`lookup`), so objects of the Go program and of former cluster names
-//! are taken over.
+//! An object is found by the Service that it is for (`lookup`), so objects of the Go program and of former cluster
+//! names are taken over.
 
 mod decide;
 mod lookup;
@@ -127,8 +127,8 @@ impl HarvesterLoadBalancers {
         asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none()
     }
 
-    /// The object that belongs to a Service by its labels. A Service that wants no load balancer adopts none: that would
-    /// be deleted with it.
+    /// The object that belongs to a Service by its labels. A Service that wants no load balancer adopts none: that
+    /// would be deleted with it.
     fn labelled(&self, live: &LiveService, wanted: bool) -> Option<String> {
         let names = self.index.by_service(&live.key);
         if names.is_empty() {

@@ -1,8 +1,8 @@
 //! Kinds of Harvester that cannot be listed, and why.
 //!
-//! While one cannot be listed, Services and Nodes that need it wait. They get the reason as an Event: a cloud-config with
-//! the wrong namespace, an expired token, a right that was taken away or a server that is not there would otherwise show
-//! in the log only, where the owner of a Service does not look. An outage may begin and end at any time.
+//! While one cannot be listed, Services and Nodes that need it wait. They get the reason as an Event: a cloud-config
+//! with the wrong namespace, an expired token, a right that was taken away or a server that is not there would
+//! otherwise show in the log only, where the owner of a Service does not look. An outage may begin and end at any time.
 
 use std::{
     collections::BTreeMap,

@@ -149,7 +149,7 @@ pub(crate) fn primary(service: &Service) -> Option<ObjectKey> {
 }
 
 /// The Service whose address `service` was given by the Go program, which says so in the label `primary-service:
-/// <namespace>.<name>` (contract 9.3).
+/// <namespace>.<name>` (docs/contract/cloud-controller-manager.md#12.4).
 pub(crate) fn labelled_primary(service: &Service) -> Option<ObjectKey> {
     // a namespace has no dots
     let (namespace, name) = service.labels().get(labels::PRIMARY_SERVICE)?.split_once('.')?;
@@ -229,7 +229,7 @@ mod tests {
         .unwrap()
     }
 
-    // user-docs.md 17 a
+    // docs/contract/user-docs.md#17a
     #[rstest]
     #[case::absent(&[], Some(Ipam::Pool))]
     #[case::empty(&[("ipam", "")], Some(Ipam::Pool))]
@@ -262,7 +262,7 @@ mod tests {
 
     #[rstest]
     #[case::none(&[], vec![])]
-    // pitfalls-ccm.md L18
+    // docs/contract/cloud-controller-manager.md#L18
     #[case::empty_means_absent(&[("primary-service", ""), ("ip", " ")], vec![])]
     #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
     fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
@@ -278,7 +278,7 @@ mod tests {
         assert_eq!((config.source_ranges, config.faults, config.later), (true, vec![], vec![]));
     }
 
-    // contract 9.1 and 9.3: a slash in the annotation, a dot in the label
+    // docs/contract/cloud-controller-manager.md#9.1 and #12.4: a slash in the annotation, a dot in the label
     #[rstest]
     #[case::none(&[], None, None)]
     #[case::annotation(&[("primary-service", "shop/web.v2")], None, Some("shop/web.v2"))]
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(named.map(|key| key.to_string()).as_deref(), expected);
     }
 
-    // user-docs.md 17 i
+    // docs/contract/user-docs.md#17i
     #[test]
     fn keys_of_other_objects_are_named() {
         let mut service = service(&[]);
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(ServiceConfig::of(&service).later, ["spec.loadBalancerIP"]);
     }
 
-    // contract 9.1: kube-vip's own annotation is no way to ask for an address
+    // docs/contract/cloud-controller-manager.md#9.1: kube-vip's own annotation is no way to ask for an address
     #[test]
     fn an_address_in_kube_vips_annotation_is_a_request_until_the_annotation_is_ours() {
         let mut service = service(&[]);

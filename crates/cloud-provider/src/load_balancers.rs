@@ -91,8 +91,8 @@ pub type Annotations = BTreeMap<String, Option<String>>;
 /// The load balancer of a Service, as the cloud sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoadBalancerState {
-    /// The cloud has not read its own lists, so it cannot say that there is none. The sentence, where there is one, says
-    /// why it cannot read them; a Service that waits gets it as a failed sync.
+    /// The cloud has not read its own lists, so it cannot say that there is none. The sentence, where there is one,
+    /// says why it cannot read them; a Service that waits gets it as a failed sync.
     Unknown(Option<String>),
     #[default]
     Absent,

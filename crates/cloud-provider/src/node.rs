@@ -2,7 +2,8 @@
 //! the kubelet registered as uninitialised becomes usable.
 //!
 //! The controller follows zone and region for as long as the Node lives (a virtual machine moves), by a PATCH of the
-//! labels; the Go program tainted the Node to have it initialised again (pitfalls-ccm.md V2, V3).
+//! labels; the Go program tainted the Node to have it initialised again
+//! (docs/contract/cloud-controller-manager.md#V2 and #V3).
 
 mod controller;
 mod decide;

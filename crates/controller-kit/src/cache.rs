@@ -29,7 +29,7 @@ use backoff::WatchBackoff;
 use store::Store;
 use undecoded::Undecoded;
 
-/// What a [`Cache`] can hold.
+/// A kind that a [`Cache`] can hold.
 pub trait Watched:
     Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug + Send + Sync + 'static
 {
@@ -83,7 +83,8 @@ impl<K: Watched> Cache<K> {
         Self::start_trimmed(tasks, api, config, |_| ())
     }
 
-    /// Like [`Cache::start`]; `trim` removes the fields that nobody reads before an object is kept. `managedFields` always go.
+    /// Like [`Cache::start`]; `trim` removes the fields that nobody reads before an object is kept. `managedFields`
+    /// always go.
     pub fn start_trimmed(
         tasks: &TaskGroup,
         api: Api<K>,

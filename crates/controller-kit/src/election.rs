@@ -5,9 +5,9 @@
 //! One rule is ours. A process that was killed in a Pod that stays would wait for its own Lease; a candidate takes that
 //! Lease at once where the kernel proves that the holder is dead ([`program::pod`]).
 //!
-//! A Lease of another candidate cannot be watched with the rights that the existing roles grant, so a candidate reads it
-//! once in each retry period. A try to renew lasts at most half of the renew deadline: one request that hangs costs no
-//! Lease.
+//! A Lease of another candidate cannot be watched with the rights that the existing roles grant, so a candidate reads
+//! it once in each retry period. A try to renew lasts at most half of the renew deadline: one request that hangs costs
+//! no Lease.
 
 mod decide;
 mod fence;
@@ -37,7 +37,7 @@ const ENDING: Duration = Duration::from_secs(5);
 /// Name of the liveness and of the readiness check.
 const CHECK: &str = "leader-election";
 
-/// Which Lease, who we are, and how long things last.
+/// The Lease, our identity, and the periods.
 #[derive(Clone, Debug)]
 pub struct Election {
     /// Namespace of the Lease.
@@ -52,12 +52,12 @@ pub struct Election {
     pub renew_deadline: Duration,
     /// Time between two tries, to get the Lease or to renew it.
     pub retry_period: Duration,
-    /// Liveness fails while a Lease of our own is overdue by 20 s. Readiness passes for a leader, and for a candidate that
-    /// could read the Lease and waits for another one's.
+    /// Liveness fails while a Lease of our own is overdue by 20 s. Readiness passes for a leader, and for a candidate
+    /// that could read the Lease and waits for another one's.
     pub health: Health,
 }
 
-/// Why [`lead`] ended other than by being told to stop.
+/// Why [`lead`] ended before `tasks` was cancelled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("lost the Lease {namespace}/{name}: not renewed within {deadline:?}")]
@@ -66,8 +66,8 @@ pub enum Error {
     Taken { namespace: String, name: String, holder: String },
 }
 
-/// Waits until the Lease is ours, then runs `work` and renews the Lease beside it. When `tasks` is told to stop,
-/// `work` is expected to end, and the Lease is given back so that the next leader need not wait.
+/// Waits until the Lease is ours, then runs `work` and renews the Lease beside it. When `tasks` is cancelled, `work`
+/// must end; then the leader gives the Lease back, so that the next one need not wait.
 ///
 /// # Errors
 /// When the Lease was lost: `work` is dropped at once, and the process should end, because nothing that writes may
@@ -139,8 +139,8 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Tries until the Lease is ours or `stop`. A look is dropped at `stop`; a write is waited for, because the Lease may
-    /// be ours when its answer comes.
+    /// Tries until the Lease is ours or `stop`. A look is dropped at `stop`; a write is waited for, because the Lease
+    /// may be ours when its answer comes.
     async fn acquire(&mut self, stop: &CancellationToken) -> Acquired {
         let patience = self.patience();
         let (mut unsure, mut quick, mut waits_for) = (false, false, None);
@@ -238,8 +238,8 @@ impl Candidate {
         }
     }
 
-    /// Renews, and says whether the Lease is ours still. A refused write is followed by a look and a second one: a user who
-    /// deletes the Lease, or changes it without taking it, ends no leader (as with client-go).
+    /// Renews, and says whether the Lease is ours still. A refused write is followed by a look and a second one: a user
+    /// who deletes the Lease, or changes it without taking it, ends no leader (as with client-go).
     async fn try_once(&mut self) -> kube::Result<bool> {
         match self.take_or_renew().await {
             Err(kube::Error::Api(refusal)) => {

@@ -4,8 +4,8 @@ use std::{error::Error, sync::Arc};
 
 use kube::core::Status;
 
-/// What went wrong and what caused it, on one line, without repetitions. Of an API server's answer only its own message
-/// is taken: `kube::Error` prints the whole Status around it.
+/// An error and its causes on one line, without repetitions. Of an API server's answer only its own message is taken:
+/// `kube::Error` prints the whole Status around it.
 pub fn error_message(error: &(dyn Error + 'static)) -> String {
     let (mut text, mut next) = (String::new(), Some(error));
     while let Some(error) = next {

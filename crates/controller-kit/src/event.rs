@@ -21,7 +21,7 @@ use tokio::{
 
 use program::{Clock, TaskGroup, capabilities::REFUSED_PERIOD};
 
-/// What waits to be sent at most; what comes then is dropped and counted in the log.
+/// Events that wait to be sent, at most; the recorder drops further ones and counts them in the log.
 const QUEUE: usize = 1_000;
 /// An Event that says the same within this time is counted up instead of written anew.
 const JOIN: Duration = Duration::from_secs(600);
@@ -76,7 +76,7 @@ impl Recorder {
         Self { queue }
     }
 
-    /// Says something about an object. Never waits; when too much waits already, the Event is dropped.
+    /// Records an Event about an object. Never waits: when too many Events wait already, the recorder drops this one.
     pub fn publish(&self, about: &ObjectReference, event_type: EventType, reason: &str, message: &str) {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let draft = EventDraft {

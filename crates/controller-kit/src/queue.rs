@@ -28,7 +28,7 @@ const BACKOFF_MIN: Duration = Duration::from_millis(5);
 /// A longer wait would hide a recovery.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// What should happen to an item whose work succeeded.
+/// The next step for an item whose work succeeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Nothing until somebody adds it again: everything that it waits for is watched.
@@ -143,7 +143,8 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
     }
 
     /// Works with `workers` at once until `tasks` ends; what runs then is finished. A failed item comes back after
-    /// 5 ms, 10 ms, … 30 s, or when a busy server wants to be asked again (`Retry-After`), if that is later; a panic counts as a failure of that item and of nothing else.
+    /// 5 ms, 10 ms, … 30 s, or when a busy server wants to be asked again (`Retry-After`), if that is later; a panic
+    /// counts as a failure of that item and of nothing else.
     pub fn run<F, W, E>(&self, tasks: &TaskGroup, workers: usize, work: F)
     where
         F: Fn(T) -> W + Send + Sync + 'static,

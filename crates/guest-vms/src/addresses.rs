@@ -17,11 +17,11 @@ pub struct AddressRules {
 
 impl AddressRules {
     /// Addresses of one network of the VM, in the order of its status: the management network; without that flag
-    /// the first multus network, or the pod network of a VM that has no other (pitfalls-ccm.md N4). An address that
-    /// cannot be read is passed over (N5).
+    /// the first multus network, or the pod network of a VM that has no other
+    /// (docs/contract/cloud-controller-manager.md#N4). An address that cannot be read is passed over.
     pub(crate) fn internal_ips(&self, instance: &VirtualMachineInstance) -> Vec<IpAddr> {
         let namespace = instance.namespace().unwrap_or_default();
-        // a bare name means the VM's namespace (N8)
+        // a bare name means the VM's namespace
         let full =
             |name: &str| if name.contains('/') { name.to_owned() } else { format!("{namespace}/{name}") };
         let networks = &instance.spec.networks;

@@ -1,7 +1,8 @@
 //! The VM of each Node: by provider ID, by the host name that its guest agent reports, by its name.
 //!
-//! The Go program knew the last two only, and the second only in the process that had seen it (pitfalls-ccm.md N1,
-//! N2). The directory forgets host names of VMs that are gone, and ignores one that two VMs report.
+//! The Go program knew the last two only, and the second only in the process that had seen it
+//! (docs/contract/cloud-controller-manager.md#N1 and #N2). The directory forgets host names of VMs that are gone, and
+//! ignores one that two VMs report.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!(directory.find(node, provider_id).as_deref(), expected, "{node} {provider_id}");
     }
 
-    // pitfalls-ccm.md N1
+    // docs/contract/cloud-controller-manager.md#N1
     #[test]
     fn a_node_is_found_by_provider_id_then_host_name_then_name() {
         let mut directory = directory();
@@ -152,7 +153,7 @@ mod tests {
         check(&anonymous, "vm-x", "", Some("vm-x"));
     }
 
-    // pitfalls-ccm.md N2
+    // docs/contract/cloud-controller-manager.md#N2
     #[test]
     fn host_names_of_former_vms_are_forgotten_and_doubtful_ones_tell_nothing() {
         let mut directory = directory();

@@ -2,7 +2,7 @@
 //!
 //! A guest agent is asked when it is connected and no Node is known to be its VM; then once for the VM's life, unless
 //! the agent goes away and comes back. The Go program asked at every change of every VM of the namespace
-//! (pitfalls-ccm.md V1).
+//! (docs/contract/cloud-controller-manager.md#V1).
 
 use std::{
     collections::HashMap,

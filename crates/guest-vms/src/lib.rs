@@ -1,14 +1,15 @@
-//! Which VM of Harvester is which Node of a guest cluster, and what the Node learns from it: for the cloud controller
-//! manager, for the CSI driver and for diagnosis. Reads only.
+//! The VM of Harvester behind each Node of a guest cluster, and the facts about the VM that the Node needs: for the
+//! cloud controller manager, for the CSI driver and for diagnosis. Reads only.
 //!
 //! ```text
 //!  VirtualMachines ─────────┐ watched                    ┌─► find(node): the VM, its place and addresses
 //!  VirtualMachineInstances ─┼──► directory, addresses ───┤
 //!  guest agents (host names)┘ asked where needed         └─► backends(nodes): VM names and labels
 //! ```
-//! * A VM is a Node's by provider ID, by the host name that its guest agent reports, or by its name (module `directory`).
-//! * Two watches tell nearly everything. A host name has no watch; module `host_names` asks a guest agent for it once, and
-//!   only where no Node is known to be that VM.
+//! * A VM is a Node's by provider ID, by the host name that its guest agent reports, or by its name (module
+//!   `directory`).
+//! * Two watches tell nearly everything. A host name has no watch; module `host_names` asks a guest agent for it once,
+//!   and only where no Node is known to be that VM.
 //! * Where the role grants `get` on VMs and not `list`, module `by_name` reads the VM that has the Node's name.
 
 #![forbid(unsafe_code)]

@@ -198,7 +198,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn no_more_dials_are_under_way_than_allowed_and_everybody_gets_a_turn() {
-        // pitfalls-load-balancer.md PR-6
+        // docs/contract/load-balancer.md#PR-6
         let prober = Prober::new(8, 1, group);
         let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let task =
@@ -242,7 +242,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_object_of_dead_backends_is_removed_without_waiting() {
-        // pitfalls-load-balancer.md PR-1: there, this takes backends x time-out under a lock
+        // docs/contract/load-balancer.md#PR-1: in the Go program this takes backends x time-out under a lock
         let prober = Prober::new(DIALS_AT_ONCE, 1, group);
         let counts = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(prober.clone().run(dial(&counts, &counts), |_| {}, CancellationToken::new()));

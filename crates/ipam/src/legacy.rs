@@ -13,7 +13,7 @@ use crate::{
     range::{Range, RangeError, RangeSpec},
 };
 
-/// What was read: pool name to ranges, and what could not be read.
+/// The ranges that were read, by the name of their pool, and the entries that could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Legacy {
     pub pools: BTreeMap<String, Vec<RangeSpec>>,
@@ -227,17 +227,17 @@ mod tests {
         &["192.168.40.0/28 (192.168.40.1-192.168.40.10)", "192.168.50.0/27 (192.168.50.10-192.168.50.20)"]
     )]
     #[case::host_bits("cidr-default", "192.168.0.200/29", &["192.168.0.200/29"])]
-    // what follows ended the Go program: pitfalls-load-balancer.md IM-1
+    // each of these ended the Go program: docs/contract/load-balancer.md#IM-1
     #[case::blanks("cidr-default", " 192.168.10.0/24 , 192.168.20.0/24,", &["192.168.10.0/24", "192.168.20.0/24"])]
     #[case::one_address("range-default", "10.0.0.7-10.0.0.7", &["10.0.0.7/32"])]
     #[case::two_addresses("range-default", "10.0.0.6-10.0.0.7", &["10.0.0.6/32", "10.0.0.7/32"])]
     #[case::edges("range-default", "10.0.0.0-10.0.0.15", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.14)", "10.0.0.15/32"])]
     #[case::lower_edge("range-default", "10.0.0.0 - 10.0.0.9", &["10.0.0.0/32", "10.0.0.0/28 (10.0.0.1-10.0.0.9)"])]
     #[case::backwards("range-default", "10.0.0.9-10.0.0.5", &["10.0.0.0/28 (10.0.0.5-10.0.0.9)"])]
-    // load-balancer.md 8.5: the setting vip-pools becomes one key, whatever its entries look like
+    // docs/contract/load-balancer.md#8.5: the setting vip-pools becomes one key, whatever its entries look like
     #[case::mixed("range-demo", "10.0.0.0/29,10.0.1.5-10.0.1.9", &["10.0.0.0/29", "10.0.1.0/28 (10.0.1.5-10.0.1.9)"])]
     #[case::mixed("cidr-demo", "10.0.1.5-10.0.1.9", &["10.0.1.0/28 (10.0.1.5-10.0.1.9)"])]
-    // pitfalls-load-balancer.md IM-6: the prefix was computed with 32-bit masks
+    // docs/contract/load-balancer.md#IM-6: the prefix was computed with 32-bit masks
     #[case::ipv6("range-default", "fd00::5-fd00::9", &["fd00::/124 (fd00::5-fd00::9)"])]
     fn entries_become_ranges(#[case] key: &str, #[case] value: &str, #[case] ranges: &[&str]) {
         let legacy = read(&[(key, value)], &[]);
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((legacy.pools.len(), legacy.faults.len()), (2, 2));
     }
 
-    // pitfalls-load-balancer.md IM-2: one of the two was lost, which one was left to chance
+    // docs/contract/load-balancer.md#IM-2: one of the two was lost, which one was left to chance
     #[test]
     fn both_keys_of_one_name_make_one_pool() {
         let legacy = read(&[("range-ns1", "10.0.2.5-10.0.2.9"), ("cidr-ns1", "10.0.1.0/24")], &[]);
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(read(&other.map(|key| (key, "whatever")), &[]), Legacy::default());
     }
 
-    // pitfalls-load-balancer.md IM-3: load balancers on the first address of a CIDR lost it
+    // docs/contract/load-balancer.md#IM-3: load balancers on the first address of a CIDR lost it
     #[test]
     fn addresses_in_use_stay_reachable() {
         let legacy =

@@ -66,7 +66,7 @@ impl fmt::Display for Scope {
     }
 }
 
-/// What speaks against a pool.
+/// A fault of a pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolFault {
     #[error(transparent)]
@@ -91,8 +91,8 @@ pub enum PoolFault {
 }
 
 impl Pool {
-    /// What speaks against this pool beside `others` (entries of the same name do not count), and against its own
-    /// scopes. Every fault at once, in the order of the rules.
+    /// The faults of this pool beside `others` (entries of the same name do not count), and those of its own scopes.
+    /// Every fault at once, in the order of the rules.
     pub fn faults<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Vec<PoolFault> {
         let mut faults = Vec::new();
         let others: Vec<_> = others.into_iter().filter(|other| other.name != self.name).collect();

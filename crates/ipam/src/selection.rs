@@ -1,14 +1,14 @@
 //! Selection of a pool for a load balancer, and the sentence that explains it.
 //!
 //! A pool that is not global is a candidate when its network equals the required one as text and one of its scopes
-//! matches; the highest priority wins. The global pool serves load balancers without candidate, whatever its network. For
-//! guest clusters a second, loose round follows: there an empty project or cluster of a scope matches anything.
+//! matches; the highest priority wins. The global pool serves load balancers without candidate, whatever its network.
+//! For guest clusters a second, loose round follows: there an empty project or cluster of a scope matches anything.
 
 use std::{cmp::Reverse, fmt};
 
 use crate::pool::{Pool, Scope};
 
-/// What a load balancer needs of a pool, from its annotations.
+/// A load balancer's requirement of its pool, from its annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requirement {
     /// `namespace/name` of a network, compared as text: empty is a value like any other.
@@ -62,7 +62,7 @@ impl fmt::Display for Rejection {
     }
 }
 
-/// What a selection found.
+/// The outcome of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {
     /// Pools that may serve, best first. The first one is the choice; the others are for records that are full.
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(choice.order.len() + choice.rejected.len(), pools.len());
     }
 
-    // pitfalls-load-balancer.md IP-5: the last in random order won
+    // docs/contract/load-balancer.md#IP-5: the last in random order won
     #[test]
     fn of_equals_the_older_wins_and_then_the_name() {
         let mut pools = ["b", "c", "a"].map(|name| pool(name, "", 0, &[("x", "*", "*")]));

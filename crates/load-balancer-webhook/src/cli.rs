@@ -184,7 +184,7 @@ mod tests {
         #[case] environment: &[(&str, &str)],
         #[case] expected: Option<u16>,
     ) {
-        // pitfalls-load-balancer.md WH-10: there, the chart sets names that the program does not read
+        // docs/contract/load-balancer.md#WH-10: the chart of the Go program sets names that the program does not read
         let port = with_environment(args, environment).map(|flags| flags.https_port);
         assert_eq!(port.ok(), expected);
     }

@@ -1,7 +1,7 @@
 //! Rules and labels for IPPools. The rules about ranges and scopes are the crate `ipam`'s.
 //!
-//! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and takes
-//! back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
+//! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and
+//! takes back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
 use std::net::IpAddr;
 

@@ -54,7 +54,7 @@ pub struct Config {
     /// Namespace of the chart: of the secrets, and of the Service.
     pub namespace: String,
     pub policy: Policy,
-    /// Where the API server finds the webhook.
+    /// The address by which the API server calls the webhook.
     pub address: Address,
 }
 

@@ -125,7 +125,7 @@ mod tests {
 
     #[rstest]
     #[case::nothing_happened("lb=1 capi=2", "lb=1 capi=2", None)]
-    // pitfalls-load-balancer.md IP-16: a replace without status
+    // docs/contract/load-balancer.md#IP-16: a replace without status
     #[case::wiped("lb=1 capi=2", "kubectl=spec", Some("kubectl=spec lb=1 capi=2"))]
     #[case::wiped_by_an_owner("capi=spec,2", "capi=spec", Some("capi=spec,2"))]
     #[case::robbed("lb=1,spec", "lb=spec evil=1", Some("lb=spec,1"))]

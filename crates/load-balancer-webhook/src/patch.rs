@@ -64,7 +64,7 @@ mod tests {
     #[case::other_value(json!({"metadata": {"annotations": {"a/b": "2", "c~": ""}}}), 1, json!({"a/b": "1", "c~": ""}))]
     #[case::so_already(json!({"metadata": {"annotations": {"a/b": "1", "c~": ""}}}), 0, json!({"a/b": "1", "c~": ""}))]
     fn entries_are_added_one_by_one(#[case] json: Value, #[case] count: usize, #[case] expected: Value) {
-        // pitfalls-load-balancer.md WH-5: there, the whole map is replaced
+        // docs/contract/load-balancer.md#WH-5: in the Go program the whole map is replaced
         let object: DynamicObject = serde_json::from_value(json.clone()).unwrap();
         let found = object.metadata.annotations.as_ref();
         let operations =

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 /// Name of both configurations, and of the webhook's Service.
 pub(crate) const NAME: &str = "harvester-load-balancer-webhook";
 
-/// Where the API server finds the webhook.
+/// The address by which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// The chart's Service in this namespace.
@@ -36,7 +36,7 @@ pub struct Registration {
     pub set: Set,
 }
 
-/// What to do where the object is not there.
+/// The step to take when the object is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     Create,

@@ -333,7 +333,7 @@ mod tests {
     #[case(&[Fault::invalid("a"), Fault::invalid("b")], Some((Reason::Invalid, "create web failed: a; b")))]
     #[case(&[Fault::forbidden("a"), Fault::invalid("b")], Some((Reason::Forbidden, "create web failed: a; b")))]
     fn all_faults_come_in_one_message(#[case] given: &[Fault], #[case] expected: Option<(Reason, &str)>) {
-        // pitfalls-load-balancer.md WH-7: there, a denial looks like a broken server
+        // docs/contract/load-balancer.md#WH-7: in the Go program a denial looks like a broken server
         let mut faults = Faults::default();
         given.iter().for_each(|fault| faults.add(|| fault.clone()));
         let expected = expected.map(|(reason, message)| (reason, message.to_owned()));

@@ -1,4 +1,4 @@
-//! Which part of a status each user may write.
+//! The part of a status that each user may write.
 //!
 //! Neither kind has a status subresource: every user who may update an object can write its status, and a PUT without
 //! one erases it. So a tenant could take any address, and a `kubectl replace` would lose the record of a pool. These
@@ -126,9 +126,9 @@ mod tests {
 
     #[rstest]
     #[case::given_at_creation(lb("vm", &allocated("10.0.0.1", "")), json!(null), json!(null))]
-    // pitfalls-load-balancer.md LB-20: there, an edit as YAML loses the address
+    // docs/contract/load-balancer.md#LB-20: in the Go program an edit as YAML loses the address
     #[case::wiped(lb("vm", &json!(null)), lb("vm", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
-    // pitfalls-load-balancer.md S-9: there, a tenant takes any address
+    // docs/contract/load-balancer.md#S-9: in the Go program a tenant takes any address
     #[case::forged(lb("vm", &allocated("10.0.0.1", "10.0.0.1")), lb("vm", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
     #[case::address_of_a_vm_object(lb("vm", &allocated("10.0.0.9", "10.0.0.9")), lb("vm", &allocated("10.0.0.9", "")), allocated("10.0.0.9", ""))]
     #[case::ccm_writes_back(lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", "10.0.0.9"))]
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[rstest]
-    // pitfalls-load-balancer.md IP-16: there, a replace without status gives held addresses out again
+    // docs/contract/load-balancer.md#IP-16: in the Go program a replace without status gives held addresses out again
     #[case::wiped(json!(null), standing())]
     #[case::emptied(record(9, "", &json!(null), &json!(null)), record(8, "10.0.0.3", &json!({"10.0.0.2": "shop/web"}), &json!(null)))]
     #[case::robbed(record(7, "10.0.0.3", &json!({"10.0.0.2": "evil/lb", "10.0.0.3": "capi/m-1"}), &json!(null)), standing())]

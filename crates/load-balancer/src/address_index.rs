@@ -7,7 +7,7 @@ use std::{
 
 use controller_kit::ObjectKey;
 
-/// Which objects name which addresses.
+/// The objects that name an address, by address.
 #[derive(Debug, Default)]
 pub(crate) struct AddressIndex {
     addresses: HashMap<ObjectKey, BTreeSet<IpAddr>>,

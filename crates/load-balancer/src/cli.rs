@@ -182,7 +182,7 @@ fn times(flags: &Flags, dev_mode: bool) -> ElectionTimes {
     }
 }
 
-/// Times that keep two leaders apart: whoever may still write has its Lease.
+/// Times that keep two leaders apart: a process that may still write still has its Lease.
 fn checked(times: ElectionTimes) -> Result<ElectionTimes, String> {
     let ElectionTimes { lease, renew_deadline, retry_period } = times;
     if lease <= renew_deadline {

@@ -5,9 +5,9 @@
 //! ending  vm: Service withdrawn ──► release in the pool ──► finalizer
 //! gone    the pools release their records for it, once its Service is gone too
 //! ```
-//! `see` reads caches, and the server where caches know nothing; [`decide`] decides; `act` takes one step. A claim comes
-//! before the object's PUT: a crash between the two leaves a record that names the object, and the next decision in its
-//! name finds it. A claim or release under way holds no worker: its answer wakes the object.
+//! `see` reads caches, and the server where caches know nothing; [`decide`] decides; `act` takes one step. A claim
+//! comes before the object's PUT: a crash between the two leaves a record that names the object, and the next decision
+//! in its name finds it. A claim or release under way holds no worker: its answer wakes the object.
 
 pub(crate) mod address;
 mod decide;
@@ -48,7 +48,7 @@ pub(crate) const BACKENDS_FIELD: Field = Field {
     path: &["status", "backends"],
 };
 
-/// What role and CRD let the controller do.
+/// The optional right and the optional field on which decisions depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
     may_delete_services: bool,
@@ -83,7 +83,7 @@ pub(crate) struct Controller {
     pub(crate) dummy_endpoint: Ipv4Addr,
 }
 
-/// What went wrong, with what; the queue tries again.
+/// A failure after which the queue tries again, with the step and the object.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{step} for load balancer {key}")]
@@ -119,7 +119,7 @@ impl Controller {
     /// Brings one object to what it asks for.
     ///
     /// # Errors
-    /// Those that may pass: the queue tries again. What the user must change is a condition instead.
+    /// Failures that may pass: the queue tries again. A fault that the user must mend becomes a condition instead.
     pub(crate) async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         let outcome = self.bring_there(&key).await;
         // admission would revert a condition as well

@@ -155,7 +155,7 @@ pub(crate) struct RefusedWrite {
     pub(crate) why: String,
 }
 
-/// What to write, to probe and to show.
+/// The writes, the targets to probe, and the status to show.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) slice: Write,
@@ -269,7 +269,7 @@ fn obstacle(
     })
 }
 
-/// What an object says while one of its predecessor's is left.
+/// The condition of an object while a Service or slice of its predecessor is left.
 pub(crate) fn former(kind: &str, key: &ObjectKey) -> Explanation {
     let message = format!("waiting until the {kind} {key} of a former load balancer of this name is gone");
     Explanation::new("FormerServiceGoing", message)
@@ -294,7 +294,7 @@ fn still_served(
     }
 }
 
-/// Whether the list of VMs is complete. Decided from half a list, the VMs on it would take the traffic of the others.
+/// Whether the list of VMs is complete. A decision from half a list would give the VMs on it the traffic of the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VmList {
     /// All VMs are known, or none are needed.

@@ -1,8 +1,9 @@
 //! Pools of Harvester before 1.2: ConfigMap `kube-system/kubevip`, turned into `IPPool` objects once.
 //!
-//! What can be imported is; what cannot is named, an entry a line, in an annotation of the ConfigMap, and in an Event
-//! where we may write one. Pools that are there already stay as they are and only learn which addresses were in use, so
-//! an import that was interrupted is repeated; what they lack of the ConfigMap is named too.
+//! The controller imports every entry that it can read. It names the others, an entry a line, in an annotation of the
+//! ConfigMap, and in an Event where our role lets it write one. A pool that is there already stays as it is and only
+//! learns which addresses were in use, so an interrupted import can be repeated; the annotation also names the ranges
+//! of the ConfigMap that such a pool lacks.
 
 mod plan;
 
@@ -19,7 +20,7 @@ use kube::{
 use crate::pool::{Failure, Order, Writers};
 use plan::{Plan, Remembered, Seen};
 
-/// What went wrong; the queue tries again.
+/// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("import of the pools in ConfigMap kube-system/kubevip: {doing}")]

@@ -96,7 +96,8 @@ mod tests {
     #[case::made_for_it(json!([{"kind": "LoadBalancer", "name": "web", "uid": "u1"}]), true, Ownership::Ours)]
     #[case::label_lost(json!([{"kind": "LoadBalancer", "name": "web", "uid": "u1"}]), false, Ownership::Ours)]
     #[case::orphan(json!([]), true, Ownership::Orphaned)]
-    // pitfalls-load-balancer.md LB-11: there, the new object adopts what the collector is about to remove
+    // docs/contract/load-balancer.md#LB-11: in the Go program the new object adopts what the collector is about to
+    // remove
     #[case::of_a_former_one(json!([{"kind": "LoadBalancer", "name": "web", "uid": "u0"}]), true, Ownership::Former)]
     #[case::by_hand(json!([]), false, Ownership::Foreign)]
     #[case::of_another_kind(json!([{"kind": "Ingress", "name": "web", "uid": "u9"}]), true, Ownership::Foreign)]

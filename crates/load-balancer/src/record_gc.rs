@@ -32,7 +32,7 @@ use crate::{
 };
 use candidates::{Candidates, PATIENCE, Seen, Verdict};
 
-/// What went wrong; the queue tries again.
+/// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("release the abandoned address {address} of IPPool {pool}")]
@@ -113,8 +113,8 @@ impl RecordGc {
         Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 
-    /// Records whose load balancer no cache knows. One that has a Service of ours is the business of the load balancer's
-    /// controller, which hears of the Service's end.
+    /// Records whose load balancer no cache knows. One that has a Service of ours is the business of the load
+    /// balancer's controller, which hears of the Service's end.
     fn look_abandoned(&self, pool: &IPPool) -> Vec<(IpAddr, String)> {
         let unreadable = self.load_balancers.malformed();
         let is_abandoned = |holder: &str| {

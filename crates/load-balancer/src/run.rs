@@ -1,4 +1,4 @@
-//! The controller as a library call: waits for the Lease, lists, imports, then reconciles until it is told to stop.
+//! The controller as a library call: waits for the Lease, lists, imports, then reconciles until `tasks` ends.
 
 use std::{
     net::SocketAddr,
@@ -51,7 +51,7 @@ pub struct Parts {
     pub seed: u64,
     /// Unique among all candidates for the Lease.
     pub identity: Identity,
-    /// Where health and metrics are served, if at all.
+    /// The socket of health and metrics, if the process serves them.
     pub metrics: Option<TcpListener>,
     /// Receives our checks.
     pub health: Health,
@@ -72,7 +72,7 @@ impl Default for ElectionTimes {
     }
 }
 
-/// Why the controller ended though nobody told it to.
+/// Why the controller ended before `tasks` did.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
@@ -81,7 +81,7 @@ pub enum Error {
     Metrics { address: SocketAddr, source: std::io::Error },
 }
 
-/// Runs until `tasks` is told to stop.
+/// Runs until `tasks` ends.
 ///
 /// # Errors
 /// When the Lease was lost: everything has stopped, and the process should end.

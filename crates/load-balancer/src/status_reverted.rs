@@ -1,5 +1,5 @@
-//! Admission that reverts our own status: the webhook takes another user for the one who may write addresses, and answers
-//! a PUT that it reverted as if it were done.
+//! Admission that reverts our own status: the webhook takes another user for the one who may write addresses, and
+//! answers a PUT that it reverted as if it were done.
 
 use harvester_api::{AllocatedAddress, IPPool, LoadBalancer};
 use serde_json::Value;

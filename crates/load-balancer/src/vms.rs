@@ -1,5 +1,5 @@
-//! Virtual machines: this controller takes the finalizers of the Go program off them, and deletes the load balancers of a
-//! guest cluster that is being removed.
+//! Virtual machines: this controller takes the finalizers of the Go program off them, and deletes the load balancers of
+//! a guest cluster that is being removed.
 //!
 //! The Go program put a finalizer on every VM and VMI, and nobody could delete them while it was away
 //! (upstream issue 5137). A watch tells as much.
@@ -27,8 +27,8 @@ pub(crate) struct VmWatch {
 }
 
 impl VmWatch {
-    /// Wakes the load balancers of VMs in `queue` when the list is complete, and when the reason changes for which there is
-    /// none.
+    /// Wakes the load balancers of VMs in `queue` when the list is complete, and when the reason changes for which
+    /// there is none.
     pub(crate) fn start(tasks: &TaskGroup, caches: &Caches, queue: &Queue<ObjectKey>) -> Self {
         let watch = Self { vmis: caches.vmis.clone(), is_listed: Arc::default() };
         let (load_balancers, queue) = (caches.load_balancers.clone(), queue.clone());
@@ -66,7 +66,7 @@ impl VmWatch {
     }
 }
 
-/// What went wrong; the queue tries again.
+/// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("remove a finalizer from {kind} {object}")]
@@ -127,8 +127,8 @@ fn has(object: &impl ResourceExt, finalizer: &str) -> bool {
     object.finalizers().iter().any(|name| name == finalizer)
 }
 
-/// The guest cluster, by namespace and name, that is removed with this VM: the node driver made the VM, it is deleted, and
-/// Rancher has marked its volumes for removal.
+/// The guest cluster, by namespace and name, that is removed with this VM: the node driver made the VM, it is deleted,
+/// and Rancher has marked its volumes for removal.
 pub(crate) fn removed_cluster(change: &Change<VirtualMachine>) -> Option<ObjectKey> {
     let vm = change.new.as_ref().or(change.old.as_ref())?;
     let marked = vm.annotations().get(annotations::REMOVE_ALL_PVCS).is_some_and(|value| value == "true");
@@ -140,7 +140,7 @@ pub(crate) fn removed_cluster(change: &Change<VirtualMachine>) -> Option<ObjectK
 }
 
 /// Deletes the load balancers of a guest cluster that is being removed, those of type vm too: the Go program left them
-/// (design/data-paths.md row 13).
+/// (docs/contract/data-paths.md#row-13).
 ///
 /// # Errors
 /// Those that may pass.

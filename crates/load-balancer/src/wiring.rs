@@ -1,5 +1,5 @@
-//! The keys that a change adds to the queues. No controller polls: it watches the objects that it waits for, and here the
-//! watches are tied to the queues.
+//! The keys that a change adds to the queues. No controller polls: it watches the objects that it waits for, and this
+//! module ties the watches to the queues.
 //!
 //! ```text
 //! LoadBalancer ──► its own key; the pool that it left, for the record garbage collector
@@ -97,7 +97,7 @@ impl Queues {
     }
 }
 
-/// What a change asks besides the caches.
+/// The caches, the queues, and the tables that say which keys a change adds.
 pub(crate) struct Wiring<'a> {
     pub(crate) caches: &'a Caches,
     pub(crate) queues: &'a Queues,
@@ -119,7 +119,8 @@ impl Wiring<'_> {
         let pools = caches.pools.clone();
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
-            // no record goes when an object ends whose pool is gone or silent, and a claim may have passed over its address
+            // an object whose pool is gone, or does not record its address, ends without a release, and a claim may
+            // have passed over the address
             if let Some(address) = no_longer_used(change)
                 && index.holders_of(address).is_empty()
             {

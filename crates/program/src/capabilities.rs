@@ -1,5 +1,5 @@
-//! Capabilities: the rights that the API server grants us and the fields that its CRDs have, kept true while the process
-//! runs.
+//! Capabilities: the rights that the API server grants us and the fields that its CRDs have, kept true while the
+//! process runs.
 //!
 //! ```text
 //! SelfSubjectAccessReview ──every 10 min while granted, 30 s while refused──► Capabilities ──on_change──► queues
@@ -96,14 +96,15 @@ pub struct Field {
     pub path: &'static [&'static str],
 }
 
-/// What a program wants to know of a cluster.
+/// The rights and fields of a cluster that a program asks for.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     pub rights: Vec<Right>,
     pub fields: Vec<Field>,
 }
 
-/// What the API server and our role allow. One for each cluster and process; clones share it.
+/// The rights that our role grants and the fields that the CRDs have. One for each cluster and process; clones share
+/// it.
 #[derive(Clone)]
 pub struct Capabilities(Arc<Shared>);
 
@@ -134,8 +135,8 @@ impl fmt::Debug for Capabilities {
 }
 
 impl Capabilities {
-    /// Begins to ask for `wanted`, until `tasks` ends. Rights are asked about by SelfSubjectAccessReviews, CRDs are watched
-    /// (where the role only grants `get` on them, they are read every ten minutes).
+    /// Begins to ask for `wanted`, until `tasks` ends. Rights are asked about by SelfSubjectAccessReviews, CRDs are
+    /// watched (where the role only grants `get` on them, they are read every ten minutes).
     pub fn start(tasks: &TaskGroup, client: Client, wanted: Wanted) -> Self {
         let Wanted { rights, fields } = wanted;
         let now = Instant::now();
@@ -199,7 +200,8 @@ impl Capabilities {
         self.0.sooner.notify_one();
     }
 
-    /// A request got 401: all rights are asked about at once, and every 30 seconds until the credentials are taken again.
+    /// A request got 401: all rights are asked about at once, and every 30 seconds until the credentials are taken
+    /// again.
     pub fn credentials_refused(&self) {
         let now = Instant::now();
         let mut state = self.state();

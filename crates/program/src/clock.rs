@@ -3,8 +3,8 @@
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 
-/// A wall clock: the machine's, or one that goes at the pace of tokio's clock, so that a test which pauses that one also
-/// stops this one.
+/// A wall clock: the machine's, or one that goes at the pace of tokio's clock, so that a test which pauses that one
+/// also stops this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Source);
 

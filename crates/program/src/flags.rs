@@ -17,9 +17,9 @@
 //! assert_eq!((name.as_deref(), loud), (Some("crew"), true));
 //! assert!(reader.finish(()).is_ok());
 //! ```
-//! All forms count: `--a=b`, `--a b`, `-a b`, `_` for `-`, repetition, Go's booleans, `-v3` for a flag of one letter. A value
-//! comes from the command line, else from the first environment variable that is not empty, else from the table. Every
-//! fault is told, not only the first.
+//! All forms count: `--a=b`, `--a b`, `-a b`, `_` for `-`, repetition, Go's booleans, `-v3` for a flag of one letter. A
+//! value comes from the command line, else from the first environment variable that is not empty, else from the table.
+//! The reader names every fault, not only the first.
 
 mod document;
 mod parse;
@@ -28,7 +28,7 @@ mod reader;
 pub use parse::Given;
 pub use reader::{Reader, listen_address};
 
-/// What follows a flag's name.
+/// The text that follows a flag's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagType {
     /// `--name`, `--name=true`, `--name=false`.
@@ -42,9 +42,9 @@ pub enum FlagType {
 pub struct Flag {
     pub name: &'static str,
     pub flag_type: FlagType,
-    /// What the help shows for the value: `FILE`.
+    /// The word that the help shows for the value: `FILE`.
     pub value_name: &'static str,
-    /// What it means; empty for a flag that is taken and ignored.
+    /// The meaning; empty for a flag that is taken and ignored.
     pub help: &'static str,
     pub default: Option<&'static str>,
     /// Environment variables in the order in which they are looked at.

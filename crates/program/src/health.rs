@@ -60,8 +60,8 @@ impl Health {
         self.check(Probe::Liveness, name, None)
     }
 
-    /// A liveness check that is computed for each probe: `why` answers what is wrong. For a task that may hang, and then
-    /// cannot say so.
+    /// A liveness check that is computed for each probe: `why` answers what is wrong. For a task that may hang, and
+    /// then cannot say so.
     pub fn liveness_by(&self, name: &'static str, why: impl Fn() -> Option<String> + Send + Sync + 'static) {
         self.locked().asked.insert(name, Arc::new(why));
     }

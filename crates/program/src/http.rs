@@ -26,8 +26,8 @@ struct Served {
     metrics: Metrics,
 }
 
-/// `/livez` and `/healthz` (liveness), `/readyz` (liveness and readiness): 200 `ok`, or 503 and a line for each check that
-/// fails. `/metrics`: OpenMetrics.
+/// `/livez` and `/healthz` (liveness), `/readyz` (liveness and readiness): 200 `ok`, or 503 and a line for each check
+/// that fails. `/metrics`: OpenMetrics.
 pub fn router(health: Health, metrics: Metrics) -> Router {
     let (live, ready) = (Health::liveness_report, Health::readiness_report);
     Router::new()

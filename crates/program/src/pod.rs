@@ -6,8 +6,8 @@
 //! HOSTNAME, else the kernel's host name ──────────────────►
 //! ```
 //! A process that was killed in a Pod that stays leaves a Lease behind. Its successor may take that Lease at once if it
-//! knows that the predecessor is dead. The kernel knows: a process that writes its Pod UID into a Lease holds an abstract
-//! Unix socket of that name for life, and another process can bind the name only after the first one is gone.
+//! knows that the predecessor is dead. The kernel knows: a process that writes its Pod UID into a Lease holds an
+//! abstract Unix socket of that name for life, and another process can bind the name only after the first one is gone.
 //!
 //! Three things keep this true:
 //! * A process that does not hold the socket leaves the UID out of its identity ([`Identity::text`]), so that nobody
@@ -29,7 +29,7 @@ use std::{
 
 use self::socket::{Socket, fnv};
 
-/// Where the kubelet puts the token of a Pod's service account.
+/// The file in which the kubelet puts the token of a Pod's service account.
 const TOKEN_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 /// The environment variable for `metadata.uid` of the downward API.
 const UID_VARIABLE: &str = "POD_UID";

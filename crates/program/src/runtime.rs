@@ -10,7 +10,7 @@ use crate::{
     logging::{self, Logging},
 };
 
-/// What every program has while it runs. Clones share it.
+/// The parts that every program has while it runs. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// Ends on SIGTERM or SIGINT, and with the work.
@@ -46,8 +46,8 @@ pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Res
     })
 }
 
-/// A whole program: help and version, checked flags, logging, [`run`]. `args` begins with the program's name. `check` reads
-/// the flags into the program's own type and says how to log.
+/// A whole program: help and version, checked flags, logging, [`run`]. `args` begins with the program's name. `check`
+/// reads the flags into the program's own type and says how to log.
 ///
 /// Exit code 0 after SIGTERM, 1 after a failure, 2 for wrong flags; faults and failures are logged.
 pub fn main<C, E: Display, W: Future<Output = Result<(), E>>>(

@@ -1,7 +1,7 @@
 //! A router on a socket, with TLS or without, until the process ends. Requests under way may finish.
 //!
-//! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to this
-//! machine, and to everybody where a flag says so.
+//! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to
+//! this machine, and to everybody where a flag says so.
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::TaskGroup;
 /// How long open connections may finish when the process ends.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Where the certificate of a server comes from.
+/// The source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Certificate {
     /// Files in PEM.
@@ -117,8 +117,8 @@ async fn rustls(certificate: &Certificate) -> Result<RustlsConfig, String> {
     }
 }
 
-/// The router, which answers 401 to other machines on paths that are not in `open`. `/healthz` opens this path, `/healthz/*`
-/// the paths below it.
+/// The router, which answers 401 to other machines on paths that are not in `open`. `/healthz` opens this path,
+/// `/healthz/*` the paths below it.
 pub fn guarded(router: Router, open: &[String]) -> Router {
     let open: Arc<[String]> = open.into();
     router.layer(middleware::from_fn(move |peer: ConnectInfo<SocketAddr>, request: Request, next: Next| {

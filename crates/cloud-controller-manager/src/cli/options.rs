@@ -1,4 +1,4 @@
-//! The flags as checked values. Every fault is told, not only the first.
+//! The flags as checked values. The program names every fault, not only the first.
 
 use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
 /// The only cloud provider of this program.
 pub(super) const PROVIDER: &str = "harvester";
 
-/// What the command line says.
+/// The command line, as checked values.
 #[derive(Clone, Debug)]
 pub(super) struct Options {
     /// `--cloud-provider`; anything but [`PROVIDER`] is fatal.
@@ -49,7 +49,7 @@ pub(super) struct Options {
     effective: Vec<(&'static str, String)>,
 }
 
-/// Where health and metrics are served.
+/// The endpoint of health and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Serving {
     pub(super) address: IpAddr,
@@ -169,7 +169,7 @@ fn is_enabled(list: &[&str], names: &[&str]) -> bool {
     list.contains(&"*")
 }
 
-/// Forms, charts and versions know four names of one controller; all are taken (user-docs.md 17 o).
+/// Forms, charts and versions know four names of one controller; all are taken (docs/contract/user-docs.md#17o).
 fn unknown_controllers(list: &[&str]) -> Vec<String> {
     let known = [SERVICE, NODE, LIFECYCLE, ROUTE];
     let is_known = |entry: &&&str| {
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(options.management_network.as_deref(), Some("default/mgmt"));
     }
 
-    // user-docs.md 17 o
+    // docs/contract/user-docs.md#17o
     #[rstest]
     #[case(&["*"], true)]
     #[case(&["*", "-service"], false)]

@@ -250,7 +250,7 @@ fn around(seen: &Seen<'_>, path: DataPath) -> Vec<PendingEvent> {
     if path == DataPath::Guest && seen.backends.as_ref().is_some_and(nobody) {
         events.push(PendingEvent::warning("UnAvailableLoadBalancer", NO_NODES));
     }
-    // once for each Service, and not again after every restart (user-docs.md 17 e)
+    // once for each Service, and not again after every restart (docs/contract/user-docs.md#17e)
     let is_new = !seen.service.finalizers().iter().any(|name| name == FINALIZER);
     let cluster = &seen.identity.cluster;
     if is_new && cluster.is_anonymous() {

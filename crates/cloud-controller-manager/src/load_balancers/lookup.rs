@@ -1,5 +1,5 @@
-//! The LoadBalancer object of a Service: by annotation, then by labels, then by the computed name (addresses.md
-//! section 4).
+//! The LoadBalancer object of a Service: by annotation, then by labels, then by the computed name
+//! (docs/contract/addresses.md#4).
 //!
 //! The Go program's objects carry labels and a name that was computed from cluster, namespace, name and UID of the
 //! Service; it made them under the name `kubernetes` until somebody gave the cluster a name of its own.
@@ -178,7 +178,7 @@ mod tests {
         computed(&GuestCluster::new(cluster), &service())
     }
 
-    // addresses.md section 4; every object's labels name the Service
+    // docs/contract/addresses.md#4; every object's labels name the Service
     #[rstest]
     // the Go program, before the cluster had a name
     #[case::made_under_kubernetes(made_under("kubernetes"), json!({}), "kubernetes", "blue", true)]

@@ -72,8 +72,8 @@ impl Wanted<'_> {
         json
     }
 
-    /// Changes an object that was read into the wanted one. Workload type, IPAM and network stay: they were decided when
-    /// the object was made.
+    /// Changes an object that was read into the wanted one. Workload type, IPAM and network stay: they were decided
+    /// when the object was made.
     pub(super) fn apply(&self, json: &mut Value) {
         let Self { identity, service, config, datapath } = self;
         let notes = object(&mut json["metadata"], "annotations");
@@ -85,7 +85,8 @@ impl Wanted<'_> {
             notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }
         if matches!(datapath, Datapath::Guest(_)) {
-            // missing on objects from before v0.2.7: taken over, not compared as empty (pitfalls-ccm.md L6)
+            // missing on objects from before v0.2.7: taken over, not compared as empty
+            // (docs/contract/cloud-controller-manager.md#L6)
             notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
             match &identity.management_network {
                 Some(network) => {
@@ -102,7 +103,8 @@ impl Wanted<'_> {
         marks.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
 
         if json["spec"]["ipam"].as_str().is_none_or(str::is_empty) {
-            // Harvester takes an absent value for pool when it allocates and not when it releases (L21)
+            // Harvester takes an absent value for pool when it allocates and not when it releases
+            // (docs/contract/cloud-controller-manager.md#9.1)
             json["spec"]["ipam"] = json!(Ipam::Pool);
         }
         match datapath {
@@ -278,7 +280,8 @@ mod tests {
         json
     }
 
-    // pitfalls-ccm.md L8: the Go program writes on every sync, and blanks what the webhook filled in
+    // docs/contract/cloud-controller-manager.md#L8: the Go program writes on every sync, and blanks what the webhook
+    // filled in
     #[test]
     fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
         for datapath in [Datapath::Guest(Announced::Unknown), host()] {
@@ -303,7 +306,7 @@ mod tests {
         });
     }
 
-    // pitfalls-ccm.md L26
+    // docs/contract/cloud-controller-manager.md#L26
     #[test]
     fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
         check(Datapath::Guest(Announced::Withdrawn), |wanted| {
@@ -314,7 +317,7 @@ mod tests {
         });
     }
 
-    // pitfalls-ccm.md L6 and L34
+    // docs/contract/cloud-controller-manager.md#L6 and #L34
     #[test]
     fn an_object_of_the_go_program_is_taken_over() {
         check(Datapath::Guest(Announced::Unknown), |wanted| {

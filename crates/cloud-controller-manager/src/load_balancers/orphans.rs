@@ -1,9 +1,9 @@
-//! LoadBalancer objects whose Service is gone: reported, never deleted (addresses.md section 4).
+//! LoadBalancer objects whose Service is gone: reported, never deleted (docs/contract/addresses.md#4).
 //!
 //! A program that was stopped in front of its POST and goes on when its successor has cleaned up leaves one behind;
-//! so does somebody who takes the finalizer off a Service by hand. Whether anybody still needs the address is for people
-//! to say. The report stands where they may look: in the log, in an Event where the Service was, and in an annotation
-//! on the object itself, because our role in Harvester grants no Events, and a status is not ours to write.
+//! so does somebody who takes the finalizer off a Service by hand. Whether anybody still needs the address is for
+//! people to say. The report stands where they may look: in the log, in an Event where the Service was, and in an
+//! annotation on the object itself, because our role in Harvester grants no Events, and a status is not ours to write.
 //!
 //! Nothing runs while no object looks abandoned.
 

@@ -1,7 +1,7 @@
 //! The Services that share the address of another one.
 //!
 //! The Go program gives a secondary the address of its primary, and says so in a label. This program makes no secondary
-//! yet, and it keeps the object of a primary while one is there (contract 12.5).
+//! yet, and it keeps the object of a primary while one is there (docs/contract/cloud-controller-manager.md#12.5).
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -60,7 +60,8 @@ pub(super) fn primary_of(service: &Service) -> Option<ObjectKey> {
 }
 
 /// Whether a Service that is named as a secondary uses its primary's address. The Go program leaves the label on a
-/// Service whose annotation is gone; such a one uses it until it has an address of its own.
+/// Service whose annotation is gone; such a Service uses the address until it has
+/// one of its own.
 pub(super) fn uses_primary(service: &Service, has_own_address: bool) -> bool {
     primary(service).is_some() || !has_own_address
 }
@@ -85,7 +86,7 @@ mod tests {
     #[case::by_annotation(service("LoadBalancer", Some("shop/web"), None), true, true)]
     #[case::by_label(service("LoadBalancer", None, Some("shop.web")), true, false)]
     #[case::by_both(service("LoadBalancer", Some("shop/web"), Some("shop.web")), true, true)]
-    // pitfalls-ccm.md L15: in Go the label stays, and the primary can never be deleted
+    // docs/contract/cloud-controller-manager.md#L15: in Go the label stays, and the primary can never be deleted
     #[case::of_another_type(service("ClusterIP", Some("shop/web"), Some("shop.web")), false, false)]
     #[case::primary_again(service("LoadBalancer", None, Some("")), false, false)]
     #[case::by_nothing(service("LoadBalancer", None, None), false, false)]

@@ -64,7 +64,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md L1: in the Go program this leaves the object and its address behind.
+    /// docs/contract/cloud-controller-manager.md#L1: in the Go program this leaves the object and its address behind.
     async fn a_service_that_never_had_an_address_leaves_nothing_behind(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -75,7 +75,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md, top list 7: no drift repair.
+    /// The Go program repairs no drift.
     async fn an_object_deleted_in_harvester_comes_back(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -96,7 +96,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md L8, L9, L32 and section 7.2.
+    /// docs/contract/cloud-controller-manager.md#L8, #L9, #L32 and #7.2.
     async fn changes_that_mean_nothing_cost_nothing(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -114,7 +114,8 @@ test_cluster::component_tests! {
         again.stop().await;
     }
 
-    /// pitfalls-ccm.md L8: conflicts with Harvester's own writes surface as failed syncs in the Go program.
+    /// docs/contract/cloud-controller-manager.md#L8: conflicts with Harvester's own writes surface as failed syncs in
+    /// the Go program.
     async fn a_conflict_is_repeated_on_the_newer_object_and_nobody_hears_of_it(cluster: TestCluster) {
         let driver = cluster.harvester.client(User::Driver);
         let first = Arc::new(AtomicBool::new(true));
@@ -185,7 +186,8 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// A webhook that undoes what we write answers as if it were done: two would write for ever, and tell of it each time.
+    /// A webhook that undoes what we write answers as if it were done: two would write for ever, and tell of it each
+    /// time.
     async fn a_change_that_admission_takes_back_is_a_failed_sync_and_is_made_when_it_may(cluster: TestCluster) {
         let (driver, undoes) = (cluster.harvester.client(User::Driver), Arc::new(AtomicBool::new(true)));
         let webhook = undoes.clone();
@@ -216,7 +218,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md L26: two would announce it, once the pool has given it to another.
+    /// docs/contract/cloud-controller-manager.md#L26: two would announce it, once the pool has given it to another.
     async fn an_address_that_was_taken_back_is_published_no_more(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -241,7 +243,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md L15.
+    /// docs/contract/cloud-controller-manager.md#L15.
     async fn a_service_that_becomes_a_cluster_ip_keeps_nothing_of_ours(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{foreign: stays}", "").await;
@@ -292,7 +294,8 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// The annotation is the users' own (contract 16); only with our record beside it does it tell the data path.
+    /// The annotation is the users' own (docs/contract/cloud-controller-manager.md#16); only with our record beside it
+    /// does it tell the data path.
     async fn a_service_that_kube_vip_should_ignore_keeps_the_data_path_of_the_flags(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{kube-vip.io/ignore: 'true'}", "").await;
@@ -422,7 +425,7 @@ status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
         ccm.stop().await;
     }
 
-    /// addresses.md section 4: made while nobody had given the cluster a name.
+    /// docs/contract/addresses.md#4: made while nobody had given the cluster a name.
     async fn an_object_that_was_made_under_the_name_kubernetes_is_taken_over(cluster: TestCluster) {
         for labels in [true, false] {
             create_service(&cluster, "{}", "").await;
@@ -453,7 +456,7 @@ status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
         }
     }
 
-    /// addresses.md section 4: restored from a backup, it has a new UID.
+    /// docs/contract/addresses.md#4: restored from a backup, it has a new UID.
     async fn an_object_of_this_cluster_serves_the_service_that_was_made_again(cluster: TestCluster) {
         create_service(&cluster, "{}", "").await;
         cluster.harvester.apply(
@@ -477,7 +480,7 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         ccm.stop().await;
     }
 
-    /// addresses.md section 4: an object without Service is never deleted on its own.
+    /// docs/contract/addresses.md#4: an object without Service is never deleted on its own.
     async fn a_cluster_ip_with_the_name_of_a_former_service_does_not_take_its_object_away(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -498,7 +501,7 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         ccm.stop().await;
     }
 
-    /// Contract 12.5; the Go program made the secondary.
+    /// docs/contract/cloud-controller-manager.md#12.5; the Go program made the secondary.
     async fn a_primary_keeps_its_object_while_a_secondary_names_it(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -544,7 +547,8 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         ccm.stop().await;
     }
 
-    /// vip-agent.md section 1: kube-vip passes over every event of a Service of another type, its deletion included.
+    /// docs/contract/kube-vip.md#withdrawal: kube-vip passes over every event of a Service of another type, its
+    /// deletion included.
     async fn an_address_that_kube_vip_goes_on_announcing_is_told_when_the_type_changes(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -559,7 +563,7 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md L34: in Go another cluster name orphans every object.
+    /// docs/contract/cloud-controller-manager.md#L34: in Go another cluster name orphans every object.
     async fn another_cluster_name_keeps_the_objects(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;

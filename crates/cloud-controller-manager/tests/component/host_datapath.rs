@@ -63,7 +63,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md row 2: kube-vip would announce the address a second time.
+    /// docs/contract/data-paths.md#row-2: kube-vip would announce the address a second time.
     async fn the_finalizer_and_the_mark_for_kube_vip_come_in_one_write_before_the_object(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         cluster.guest.forget_requests();
@@ -84,7 +84,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md row 5.
+    /// docs/contract/data-paths.md#row-5.
     async fn listeners_follow_ports_by_one_write(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;
@@ -103,7 +103,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md row 7.
+    /// docs/contract/data-paths.md#row-7.
     async fn the_selector_names_vms_only_while_the_cluster_label_means_others(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;
@@ -134,7 +134,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md row 1, everything in one Event.
+    /// docs/contract/data-paths.md#row-1, everything in one Event.
     async fn what_the_host_datapath_cannot_carry_is_refused_with_every_reason(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         let annotations = "{cloudprovider.harvesterhci.io/healthcheck-port: '81',
@@ -157,7 +157,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md, Choice: a later request changes nothing.
+    /// docs/contract/data-paths.md#choice: a later request changes nothing.
     async fn the_data_path_is_fixed_when_the_object_is_made(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -190,7 +190,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// data-paths.md row 14.
+    /// docs/contract/data-paths.md#row-14.
     #[simulated_only("waits a minute")]
     async fn an_address_that_nobody_announces_is_told_after_a_minute(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;

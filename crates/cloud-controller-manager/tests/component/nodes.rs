@@ -54,7 +54,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md V3: six requests and a taint in the Go program.
+    /// docs/contract/cloud-controller-manager.md#V3: six requests and a taint in the Go program.
     async fn labels_follow_a_migration_by_one_patch(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         join(&cluster, "worker-1", "worker-1", "").await;
@@ -65,7 +65,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md N1 and V2: found by provider ID, and labelled under its own name.
+    /// docs/contract/cloud-controller-manager.md#N1 and #V2: found by provider ID, and labelled under its own name.
     async fn a_node_with_another_name_is_found_by_its_provider_id(cluster: TestCluster) {
         join(&cluster, "host-name", "vm-7", "").await;
         let id = json!({"spec": {"providerID": "harvester://vm-7"}});
@@ -76,7 +76,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// pitfalls-ccm.md V1: the Go program asks at every change of every VM.
+    /// docs/contract/cloud-controller-manager.md#V1: the Go program asks at every change of every VM.
     async fn a_host_name_is_asked_for_once_and_only_where_nothing_else_tells(cluster: TestCluster) {
         let questions = Arc::new(Mutex::new(Vec::new()));
         let told = questions.clone();

@@ -57,7 +57,7 @@ async fn why_it_cannot_be_deleted(cluster: &TestCluster) {
 }
 
 test_cluster::component_tests! {
-    /// Contract 13.
+    /// docs/contract/cloud-controller-manager.md#13.
     async fn a_service_that_cannot_go_is_told_why(cluster: TestCluster) {
         served_and_left(&cluster).await;
         cluster.guest.delete::<Service>("shop/web").await;

@@ -30,8 +30,8 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// The figure writes-per-service, as far as it is this program's: two PATCHes and one Event in the guest, a POST and
-    /// the PUT of the announced address in Harvester.
+    /// The figure writes-per-service, as far as it is this program's: two PATCHes and one Event in the guest, a POST
+    /// and the PUT of the announced address in Harvester.
     async fn a_service_costs_five_writes_until_it_is_announced(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;
@@ -46,7 +46,8 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    /// Contract 25.3, 14; and pitfalls-ccm.md S2: the Lease is given back, so the second need not wait for it.
+    /// docs/contract/cloud-controller-manager.md#25.3 and #S2: the first gives the Lease back, so the second
+    /// need not wait for it.
     async fn of_two_programs_one_acts_and_the_other_takes_over_at_once(cluster: TestCluster) {
         let first = Ccm::start(&cluster).await;
         let second = Ccm::start_with(&cluster, |settings| settings.election = Some(ElectionSettings::usual("second"))).await;

@@ -80,8 +80,9 @@ fn internal_ips(node: &Node) -> impl Iterator<Item = &NodeAddress> {
     addresses.iter().filter(|address| address.type_ == "InternalIP")
 }
 
-/// The labels that differ. A label that the instance does not mention stays, since a person may have set it; so does one
-/// that is no longer true of any host (pitfalls-ccm.md V4: compared one way, no flapping).
+/// The labels that differ. A label that the instance does not mention stays, since a person may have set it; so does
+/// one that is no longer true of any host (docs/contract/cloud-controller-manager.md#V4: compared one way, no
+/// flapping).
 fn labels(node: &Node, metadata: &InstanceMetadata) -> BTreeMap<String, String> {
     let wanted = [(&metadata.zone, ZONE_LABELS), (&metadata.region, REGION_LABELS)];
     let pairs = wanted
@@ -94,7 +95,7 @@ fn labels(node: &Node, metadata: &InstanceMetadata) -> BTreeMap<String, String> 
 }
 
 /// The list with an InternalIP, for a Node that has none: the first address of each family. A Node that has one
-/// keeps its list, also while its instance reports nothing (pitfalls-ccm.md N3).
+/// keeps its list, also while its instance reports nothing (docs/contract/cloud-controller-manager.md#N3).
 fn addresses(node: &Node, reported: &[IpAddr]) -> Option<Vec<NodeAddress>> {
     let there = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
     let first = |of: fn(&IpAddr) -> bool| reported.iter().copied().find(of);
@@ -219,7 +220,7 @@ mod tests {
     #[case::in_step(settled("zone-a", "region-1"), metadata(), vec![])]
     #[case::moved(settled("zone-b", "region-1"), metadata(), vec!["failure-domain.beta.kubernetes.io/zone",
         "topology.kubernetes.io/zone"])]
-    // pitfalls-ccm.md V4: a removed annotation is no difference
+    // docs/contract/cloud-controller-manager.md#V4: a removed annotation is no difference
     #[case::instance_says_nothing(settled("zone-b", "region-1"), InstanceMetadata { zone: None, region: None, ..metadata() }, vec![])]
     #[case::instance_says_empty(settled("zone-b", "region-1"),
         InstanceMetadata { zone: Some(String::new()), region: None, ..metadata() }, vec![])]
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(written, keys);
     }
 
-    // pitfalls-ccm.md N3: a silent guest agent takes no address away
+    // docs/contract/cloud-controller-manager.md#N3: a silent guest agent takes no address away
     #[test]
     fn addresses_that_a_node_has_stay_whatever_the_instance_reports() {
         for ips in [vec![], metadata().internal_ips] {

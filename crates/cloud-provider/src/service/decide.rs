@@ -54,7 +54,7 @@ pub(super) enum Step {
 pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     pub(super) events: Vec<PendingEvent>,
-    /// Holds when all steps are done, and not before (pitfalls-ccm.md L31).
+    /// Holds when all steps are done, and not before (docs/contract/cloud-controller-manager.md#L31).
     pub(super) outcome: Option<PendingEvent>,
     pub(super) again: Option<Duration>,
 }
@@ -145,7 +145,7 @@ fn clean_up(seen: &Seen) -> Plan {
         plan.again = Some(BACKSTOP);
         return plan;
     }
-    // by name too, and before the finalizer goes: a cache may be behind (pitfalls-ccm.md L1)
+    // by name too, and before the finalizer goes: a cache may be behind (docs/contract/cloud-controller-manager.md#L1)
     let unseen = matches!(view.load_balancer, LoadBalancerState::Absent | LoadBalancerState::Unreadable(_));
     if present || unseen && !seen.deleted {
         plan.steps.push(Step::Delete);

@@ -123,7 +123,8 @@ mod tests {
         assert_eq!(lost, 0);
     }
 
-    // pitfalls-ccm.md L27: in Go every node event runs a full sync of all Services
+    // docs/contract/cloud-controller-manager.md#L27: in the Go program every node event runs a full sync of all
+    // Services
     #[test]
     fn a_heartbeat_changes_nothing_for_load_balancers() {
         let before = node(&json!({"name": "a", "uid": "1", "resourceVersion": "1"}), &json!({}));

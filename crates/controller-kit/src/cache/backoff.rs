@@ -16,7 +16,7 @@ const HELD: Duration = Duration::from_secs(60);
 /// The same reason is said again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(600);
 
-/// What is remembered of failures.
+/// The failures of a watch so far.
 #[derive(Debug, Default)]
 pub(super) struct WatchBackoff {
     failures: u32,

@@ -1,4 +1,4 @@
-//! What a cache knows, as plain state: events and answers in, changes out.
+//! The objects of a cache, as plain state: events and answers go in, changes come out.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -62,7 +62,7 @@ impl<K: Watched> Store<K> {
         self.applied(read)
     }
 
-    /// What the list did not name is gone, unless we wrote it after the list had begun.
+    /// Objects that the list did not name are gone, unless we wrote them after the list had begun.
     pub(super) fn relist_ends(&mut self) -> Vec<Change<K>> {
         let Some(named) = self.relisting.take() else { return Vec::new() };
         self.ended.clear();

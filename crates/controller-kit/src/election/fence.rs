@@ -19,7 +19,7 @@ pub struct Leadership {
     until: Arc<Mutex<Option<Instant>>>,
 }
 
-/// What a write gets that came too late.
+/// The error of a write that came too late.
 #[derive(Debug, thiserror::Error)]
 #[error("not written: the Lease is not ours any more, or was not renewed in time")]
 pub struct NotLeading;
@@ -40,7 +40,8 @@ impl Leadership {
         until.unwrap_or_else(Instant::now)
     }
 
-    /// For how long the last renewal is older than the Lease lasts; `None` while the Lease lasts or where there is none.
+    /// For how long the last renewal is older than the Lease lasts; `None` while the Lease lasts or where there is
+    /// none.
     pub(super) fn overdue(&self, lease: Duration) -> Option<Duration> {
         let until = (*self.until.lock().expect("no panic while the deadline is locked"))?;
         let renewed = until.checked_sub(self.renew_deadline)?;

@@ -87,7 +87,7 @@ async fn a_leader_whose_lease_was_taken_ends_and_writes_nothing_more() {
     assert!(Api::<Lease>::namespaced(fenced, "kube-system").get("web").await.is_ok(), "reading is free");
 }
 
-/// What somebody does to the Lease of a leader, without a holder of its own.
+/// Somebody changes the Lease of a leader and names no other holder.
 #[rstest]
 #[case::deleted(None)]
 #[case::given_back(Some(json!({"spec": {"holderIdentity": ""}})))]

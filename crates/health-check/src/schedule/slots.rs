@@ -123,7 +123,7 @@ impl<K: Ord + Clone, B> Group<K, B> {
         }
     }
 
-    /// Which length this group dials next, where so many slots hold no long dial.
+    /// The length of the next dial of this group, where `without_long` slots hold no long dial.
     fn next_length(&self, without_long: usize) -> Option<Length> {
         let short = !self.short.entries.is_empty();
         let room = self.held_long == 0 || 3 * (self.held_long + 1) <= without_long;
@@ -223,7 +223,7 @@ mod tests {
         object.split('/').next().unwrap_or_default()
     }
 
-    /// Who gets the slots that are free now.
+    /// The targets that get the slots that are free now.
     fn order(slots: &mut Slots<&'static str, u32>) -> Vec<String> {
         std::iter::from_fn(|| slots.next())
             .map(|(object, backend, _)| format!("{object}:{backend}"))

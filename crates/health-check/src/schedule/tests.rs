@@ -199,7 +199,7 @@ fn a_dial_that_failed_on_our_own_side_counts_for_and_against_no_backend(
 
 #[test]
 fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
-    // load-balancer.md 10.5
+    // docs/contract/load-balancer.md#10.5
     let mut world = World::new(8, 7);
     world.fail(1);
     world.on(watch("web", &[(1, check(1, 3, 1, 1), true)]));
@@ -215,7 +215,7 @@ fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
 
 #[test]
 fn a_verdict_survives_a_change_of_the_port() {
-    // load-balancer.md 10.5
+    // docs/contract/load-balancer.md#10.5
     let mut world = World::new(8, 7);
     let on_port =
         |port| Event::Watch { object: "web", targets: [(1, target(port, check(1, 1, 1, 1), false))].into() };
@@ -300,7 +300,7 @@ fn an_answer_that_takes_longer_than_the_period_delays_the_next_probe() {
 
 #[test]
 fn a_dial_lasts_thirty_seconds_at_most_and_the_next_probe_waits_for_it() {
-    // load-balancer.md 10.3
+    // docs/contract/load-balancer.md#10.3
     let mut world = World::new(8, 7);
     world.silent_from = 1;
     world.on(watch("web", &[(1, check(1, 1, 5, 24 * 60 * 60), true)]));
@@ -380,7 +380,7 @@ fn a_target_that_changes_while_it_waits_for_a_slot_is_dialled_once_and_by_its_ne
 
 #[test]
 fn first_probes_are_spread_over_the_period() {
-    // pitfalls-load-balancer.md PR-6: there, ten thousand workers fire together
+    // docs/contract/load-balancer.md#PR-6: in the Go program ten thousand workers fire together
     let mut world = World::new(10_000, 7);
     let all: Vec<(u16, Check, bool)> = (0..10_000).map(|port| (port, check(1, 3, 5, 3), true)).collect();
     world.on(watch("web", &all));

@@ -60,7 +60,7 @@ fn the_last_holder_gets_its_address_wherever_the_cursor_stands() {
     assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "192.168.100.11");
 }
 
-// pitfalls-load-balancer.md IP-1: an entry that cannot be honoured failed the holder for ever
+// docs/contract/load-balancer.md#IP-1: an entry that cannot be honoured failed the holder for ever
 #[test]
 fn an_address_of_the_past_that_is_not_to_be_had_is_passed_over() {
     let ranges = four();
@@ -71,7 +71,7 @@ fn an_address_of_the_past_that_is_not_to_be_had_is_passed_over() {
     }
 }
 
-// pitfalls-load-balancer.md IP-2: which of several entries counted was left to chance
+// docs/contract/load-balancer.md#IP-2: which of several entries counted was left to chance
 #[test]
 fn of_several_addresses_of_the_past_the_lowest_comes_first() {
     let history = map(&[("192.168.100.13", "shop/web"), ("192.168.100.11", "shop/web")]);
@@ -80,7 +80,7 @@ fn of_several_addresses_of_the_past_the_lowest_comes_first() {
     assert_eq!(record.allocated_history(), map(&[("192.168.100.13", "shop/web")]));
 }
 
-// pitfalls-load-balancer.md LB-15: a lost answer ended in "duplicate allocation", released and taken again
+// docs/contract/load-balancer.md#LB-15: a lost answer ended in "duplicate allocation", released and taken again
 #[test]
 fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
     let mut record =
@@ -99,7 +99,7 @@ fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
     assert_eq!(record.claim(&four(), request, |_| false).unwrap().address(), ip("192.168.100.12"));
 }
 
-// pitfalls-load-balancer.md IP-16: a PUT without status made held addresses free
+// docs/contract/load-balancer.md#IP-16: a PUT without status made held addresses free
 #[test]
 fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {
     let mut record = Record::default();

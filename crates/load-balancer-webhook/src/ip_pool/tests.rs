@@ -86,7 +86,7 @@ fn a_new_pool_is_checked_beside_the_others(
     #[case] new: Value,
     #[case] expected: Option<&str>,
 ) {
-    // load-balancer.md 19.4
+    // docs/contract/load-balancer.md#19.4
     let pools = existing.iter().map(|pool| serde_json::from_value(pool.clone()).unwrap()).collect();
     let seen = Seen { pools, network: None };
     let expected: Vec<_> = expected.into_iter().collect();
@@ -209,7 +209,7 @@ fn of_a_hundred_excluded_addresses_twenty_are_named() {
 
 #[test]
 fn an_update_is_not_checked_against_the_pool_itself_and_a_status_write_reads_no_other_pool() {
-    // pitfalls-load-balancer.md WH-8: there, every address that is given re-validates all pools
+    // docs/contract/load-balancer.md#WH-8: in the Go program every address that is given re-validates all pools
     let old = with_status(pool("edge", 0, OWN, &[("ns1", "*", "*")]), &["11"]);
     let seen = Seen { pools: vec![serde_json::from_value(old.clone()).unwrap()], network: None };
     let mut new = old.clone();

@@ -94,7 +94,7 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
     json!({"healthCheck": {"port": 8080, "successThreshold": 1, "failureThreshold": -1, "periodSeconds": 0}}),
     &["FailureThreshold should be > 0", "PeriodSeconds should be > 0", "TimeoutSeconds should be > 0"])]
 #[case::health_values_count_only_with_a_port(json!({"healthCheck": {"failureThreshold": -1}}), &[])]
-// pitfalls-load-balancer.md LB-16: there, such selectors are accepted and fail for ever
+// docs/contract/load-balancer.md#LB-16: in the Go program such selectors are accepted and fail for ever
 #[case::selector_without_values(json!({"backendServerSelector": {"tier": []}}), &["\"tier\" has no values"])]
 #[case::selector_with_bad_key(json!({"backendServerSelector": {"a b": ["x"]}}), &["\"a b\" is not a label key"])]
 #[case::selector_with_bad_value(json!({"backendServerSelector": {"tier": ["-x", ""]}}), &["\"-x\" is not a label value"])]

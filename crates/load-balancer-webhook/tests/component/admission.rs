@@ -91,7 +91,8 @@ test_cluster::component_tests! {
     }
 
     async fn the_maker_of_a_record_is_known_after_a_replace_without_status(cluster: TestCluster) {
-        // addresses.md 8: providers of Cluster API hold addresses for machines, and only they may release them
+        // docs/contract/addresses.md#8: providers of Cluster API hold addresses for machines, and only they may release
+        // them
         let tasks = TaskGroup::new();
         reachable(&cluster, &tasks, WRITER).await;
         let (driver, writer) =

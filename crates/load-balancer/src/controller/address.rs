@@ -48,7 +48,7 @@ pub(crate) enum Decision {
     /// There is none to be had now.
     Wait {
         waiting: Explanation,
-        /// Stays until there is another: the object was told to move to another pool.
+        /// Stays until there is another: the spec names another pool now.
         meanwhile: Option<AllocatedAddress>,
         lost: Option<String>,
         /// The pools that were asked.

@@ -1,4 +1,4 @@
-//! Which VMs stand behind a load balancer, and at which address.
+//! The VMs behind a load balancer, each with its address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -138,7 +138,7 @@ mod tests {
     #[case::one(json!([{"name": "vlan", "ipAddress": "192.168.7.10"}]), None, Some("192.168.7.10"))]
     #[case::first_in_list_order(
         json!([{"name": "vlan", "ipAddress": "192.168.7.10"}, {"name": "mgmt", "ipAddress": "10.52.0.9"}]), None, Some("192.168.7.10"))]
-    // pitfalls-load-balancer.md EP-5: there, the backend vanishes while the agent lists IPv6 first
+    // docs/contract/load-balancer.md#EP-5: in the Go program the backend vanishes while the agent lists IPv6 first
     #[case::ipv6_first(
         json!([{"name": "vlan", "ipAddress": "fe80::1", "ipAddresses": ["fe80::1", "192.168.7.10"]}]), None, Some("192.168.7.10"))]
     #[case::interface_without_ipv4_is_passed_over(
@@ -172,7 +172,7 @@ mod tests {
     #[case(json!({"tier": ["api"], "app": ["db"]}), false)]
     #[case(json!({"tier": ["api"], "app": ["db", "web"]}), true)]
     #[case(json!({"zone": ["a"]}), false)]
-    // pitfalls-load-balancer.md LB-16: there, such a selector stops its whole namespace
+    // docs/contract/load-balancer.md#LB-16: in the Go program such a selector stops its whole namespace
     #[case(json!({"tier": []}), false)]
     #[case(json!({"not a label": ["api"]}), false)]
     fn keys_are_anded_and_values_ored(#[case] selector: Value, #[case] expected: bool) {

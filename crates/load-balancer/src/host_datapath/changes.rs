@@ -77,7 +77,7 @@ mod tests {
     #[rstest]
     #[case::appears(None, Some(vmi("api", "192.168.7.10", &json!({}))), &["api"])]
     #[case::disappears(Some(vmi("api", "192.168.7.10", &json!({}))), None, &["api"])]
-    // pitfalls-load-balancer.md LB-17: there, traffic goes on to a VM that lost its label
+    // docs/contract/load-balancer.md#LB-17: in the Go program traffic goes on to a VM that lost its label
     #[case::relabelled(Some(vmi("api", "192.168.7.10", &json!({}))), Some(vmi("web", "192.168.7.10", &json!({}))), &["api", "web"])]
     #[case::other_address(Some(vmi("api", "192.168.7.10", &json!({}))), Some(vmi("api", "192.168.7.11", &json!({}))), &["api"])]
     #[case::begins_to_go(

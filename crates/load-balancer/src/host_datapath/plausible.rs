@@ -1,4 +1,4 @@
-//! Which addresses a backend may have.
+//! The rules for the addresses that a backend may have.
 //!
 //! They come from the guest agent, that is, from inside the tenant's VM: a guest could name the API server, a node
 //! or another tenant's address, and both traffic and probes would go there.
@@ -107,7 +107,7 @@ mod tests {
         #[case] nic: Nic,
         #[case] expected: Option<Implausible>,
     ) {
-        // pitfalls-load-balancer.md S-1
+        // docs/contract/load-balancer.md#S-1
         let rules = Rules {
             pod_cidrs: &["10.52.0.0/16".parse().unwrap()],
             service_cidrs: &["10.53.0.0/16".parse().unwrap()],

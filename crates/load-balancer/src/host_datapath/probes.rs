@@ -65,7 +65,8 @@ mod tests {
 
     #[test]
     fn known_backends_begin_with_the_slices_verdict_and_new_ones_as_not_ready() {
-        // load-balancer.md 10.5: verdicts survive a restart, a changed check, and a health check that is added
+        // docs/contract/load-balancer.md#10.5: verdicts survive a restart, a changed check, and a health check that is
+        // added
         let check = HealthCheck { port: Some(80), period_seconds: Some(2), ..HealthCheck::default() };
         let (old, new) = (backend("old", 11), backend("new", 12));
         let verdicts = BTreeMap::from([(old.id.clone(), true)]);

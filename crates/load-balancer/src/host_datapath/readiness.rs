@@ -1,4 +1,4 @@
-//! What a load balancer's status says of its host datapath.
+//! The host datapath in the status of a load balancer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,7 +13,7 @@ use super::backends::{Backend, BackendId, Selected};
 pub(crate) struct Served {
     /// `status.backendServers`: addresses of all selected backends, healthy or not.
     pub(crate) backend_servers: Vec<String>,
-    /// `status.address`: what kube-vip announces; empty while it announces nothing. Never `0.0.0.0`.
+    /// `status.address`: the address that kube-vip announces; empty while it announces none. Never `0.0.0.0`.
     pub(crate) address: String,
     /// `status.backends`; left out of the write where the CRD does not know it.
     pub(crate) backends: Vec<BackendStatus>,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::write::Write;
 use crate::ownership::{Owner, claim};
 
-/// What kube-vip says that it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
+/// The address that kube-vip says it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
 /// versions write while they still wait for a lease, is not an address.
 pub(crate) fn announced(service: &Service) -> Option<&str> {
     let status = service.status.as_ref()?.load_balancer.as_ref()?;

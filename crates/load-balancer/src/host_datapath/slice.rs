@@ -137,8 +137,8 @@ fn port_fields(port: &Value) -> Value {
     json!([name, protocol, port["port"]])
 }
 
-/// Makes the list `key` hold `wanted`. Items that have the same fields as before stay as they were found, with what others
-/// put on them; when nothing but the order differs, nothing changes.
+/// Makes the list `key` hold `wanted`. Items that have the same fields as before stay as they were found, with what
+/// others put on them; when nothing but the order differs, nothing changes.
 fn set_list(slice: &mut Value, key: &str, wanted: Vec<Value>, fields: fn(&Value) -> Value) {
     let found = slice.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut by_fields: Map<String, Value> =

@@ -72,7 +72,8 @@ impl Vips {
         vips
     }
 
-    /// The load balancer `key` selects these VMs. It is woken when one of their addresses becomes a VIP, or is one no more.
+    /// The load balancer `key` selects these VMs. The queue gets `key` when one of their addresses becomes a VIP,
+    /// or is one no more.
     pub(crate) fn report<'a>(
         &self,
         key: &ObjectKey,

@@ -1,4 +1,4 @@
-//! Reads and writes of Services and EndpointSlices, and what the server's answers mean.
+//! Reads and writes of Services and EndpointSlices, and the meaning of the server's answers.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::ownership::is_labelled;
 
-/// What to write, if anything.
+/// The write that an object needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Write {
     Nothing,

@@ -1,4 +1,4 @@
-//! What an import should create: pure.
+//! The plan of an import: a pure function.
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -40,7 +40,7 @@ pub(super) struct Seen {
 pub(super) struct Plan {
     pub(super) create: Vec<IPPool>,
     pub(super) remember: Vec<Remembered>,
-    /// What cannot be imported, one line each.
+    /// The entries that cannot be imported, one line each.
     pub(super) faults: Vec<String>,
 }
 
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(remembered, [("default", "default/lb2")], "a pool that was there and does not know it");
     }
 
-    // pitfalls-load-balancer.md IM-1: any of these ended the Go program, again and again
+    // docs/contract/load-balancer.md#IM-1: any of these ended the Go program, again and again
     #[test]
     fn bad_entries_are_named_and_the_others_imported() {
         let map = [("nodash", "x"), ("cidr-a", "10.0.1.0/24, nonsense"), ("range-b", "10.0.2.7-10.0.2.7")];

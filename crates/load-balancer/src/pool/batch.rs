@@ -285,7 +285,7 @@ fn write_finalizer(json: &mut Value, pool: &IPPool, record: &Record) {
     }
 }
 
-/// What orphaned Services still announce of this pool.
+/// The sentence about addresses of this pool that orphaned Services still announce; empty where there are none.
 fn announced_by(orphans: &[ObjectKey], record: &Record) -> String {
     let held = |key: &ObjectKey| {
         let holder = key.to_string();

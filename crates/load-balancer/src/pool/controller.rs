@@ -19,7 +19,7 @@ pub(crate) struct PoolController {
     pub(crate) writers: Writers,
 }
 
-/// What went wrong; the queue tries again.
+/// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -62,7 +62,7 @@ impl PoolController {
         Ok(Action::AwaitChange)
     }
 
-    // pitfalls-load-balancer.md IP-13: the holder was looked for in a cache
+    // docs/contract/load-balancer.md#IP-13: the Go program looked for the holder in a cache
     async fn see<'a>(&self, pool: &'a IPPool) -> Result<Seen<'a>, Error> {
         let Some(annotation) = pool.annotations().get(annotations::MANUALLY_RELEASE_IP) else {
             return Ok(Seen::NoRequest);

@@ -29,13 +29,13 @@ struct State {
     records: BTreeMap<String, Record>,
     /// Computed when somebody asks for it after a pool came, went or got another spec.
     judged: Option<Arc<Vec<Judged>>>,
-    /// Which objects name which address in `status.allocatedAddress`.
+    /// The objects that name an address in `status.allocatedAddress`, by address.
     allocated: AddressIndex,
 }
 
 impl PoolIndex {
-    /// Follows both caches. Call it before anything else subscribes to them: a controller that a change wakes then finds
-    /// the change here.
+    /// Follows both caches. Call it before anything else subscribes to them: a controller that a change wakes then
+    /// finds the change here.
     pub(crate) fn follow(
         pools: &Cache<RawObject<IPPool>>,
         load_balancers: &Cache<RawObject<LoadBalancer>>,
@@ -78,8 +78,8 @@ impl PoolIndex {
         state.records.iter().filter_map(holder).collect()
     }
 
-    /// What speaks against each pool, in the order of their names; without records that no range covers, which keep
-    /// nobody from drawing.
+    /// Every pool with its faults, in the order of their names. A record that no range covers counts for none here: it
+    /// hinders no claim.
     pub(crate) fn judged(&self) -> Arc<Vec<Judged>> {
         let mut state = self.state();
         let judged = state.judged.get_or_insert_with(|| {
@@ -89,10 +89,10 @@ impl PoolIndex {
         judged.clone()
     }
 
-    /// Whether an address is in use, or about to be, in spite of the record of `pool` (design/addresses.md section 1).
-    /// Other pools record it; or a load balancer other than `holder` uses it, whose own pool is gone or says nothing of
-    /// the address. What an object's status names without showing it in use counts for nothing: a tenant may have
-    /// written that.
+    /// Whether an address is in use, or about to be, although the record of `pool` does not say so
+    /// (docs/contract/addresses.md#1): another pool records it, or a load balancer other than `holder` uses it and its
+    /// own pool is gone or does not record the address. An address that an object's status names, and that `in_use`
+    /// does not confirm, counts for nothing: a tenant may have written it.
     pub(crate) fn is_taken(
         &self,
         pool: &str,

@@ -56,7 +56,7 @@ impl Entry {
     }
 }
 
-/// What became of the last order of a load balancer.
+/// The outcome of a load balancer's last order.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// There was none, or the record shows it.

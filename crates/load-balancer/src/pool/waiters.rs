@@ -8,10 +8,10 @@ use std::{
 use controller_kit::ObjectKey;
 use harvester_api::{IPPool, condition};
 
-/// What a load balancer waits for.
+/// The change of pools that a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitingFor {
-    /// It is being looked at: whatever happens meanwhile.
+    /// Any change: a worker is deciding about the load balancer now.
     Anything,
     /// The pool that its spec names.
     Named(String),
@@ -36,7 +36,7 @@ impl WaitingFor {
     }
 }
 
-/// What a change of a pool means to load balancers that wait.
+/// The meaning of a pool's change for load balancers that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
     /// An address came free.
@@ -71,8 +71,8 @@ impl PoolWaiters {
     }
 }
 
-/// What a change of a pool means to load balancers that wait. A claim means nothing: in a burst there is one for each
-/// of them.
+/// The meaning of a pool's change for load balancers that wait. A claim has none: in a burst there is one for each of
+/// them.
 pub(crate) fn news(old: Option<&IPPool>, new: Option<&IPPool>) -> Option<News> {
     let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
     // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
@@ -140,7 +140,7 @@ mod tests {
 
     #[rstest]
     #[case::a_release(News::Freed, &["looked_at", "full", "named"])]
-    // load-balancer.md 5.3: one that was placed goes where selection says now
+    // docs/contract/load-balancer.md#5.3: one that was placed goes where selection says now
     #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "without"])]
     fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
         let (waiters, key) = (PoolWaiters::default(), |name: &str| ObjectKey::new("shop", name));

@@ -111,7 +111,7 @@ impl Writers {
     /// When it was refused, or could not be written.
     pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
-        // whoever asked may have gone away; the record stands, and its next claim adopts it
+        // the caller may be gone; the record stands, and the holder's next claim adopts it
         self.submit(pool, order, move |result| drop(answer.send(result)));
         answered.await.unwrap_or_else(|_| Err(Failure::Stopping { pool: pool.to_owned() }))
     }
@@ -142,7 +142,7 @@ fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
 }
 
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    // of writes whose end nobody told: they may still come true, so no other pool may give their addresses
+    // of writes that got no answer: the server may still store them, so no other pool may give their addresses
     let mut unsettled = Vec::new();
     loop {
         let Some(Some(first)) = shared.tasks.stop.run_until_cancelled(jobs.recv()).await else { return };
@@ -238,8 +238,8 @@ fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order
     batch::decide(seen, orders)
 }
 
-/// Whether the live object `lb` shows that `address` is in use for it: its Service names it, or, for a guest cluster, the cloud controller
-/// manager announced it.
+/// Whether the live object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
+/// controller manager has shown it in `status.address`.
 fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
     // its record goes when nothing announces the address any more, and its finalizer after that
     if lb.meta().deletion_timestamp.is_some() {

@@ -13,7 +13,7 @@ use crate::reuse::Announced;
 /// A record must look abandoned for so long before it is read afresh.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What fresh reads show of a record that looked abandoned for so long.
+/// A record that looked abandoned for [`PATIENCE`], as fresh reads show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// The pool is gone, or gives the address to nobody or to another holder.
@@ -27,7 +27,7 @@ pub(super) enum Seen {
     },
 }
 
-/// What to do about the record.
+/// The decision about the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is not abandoned, or is no record any more.
@@ -49,7 +49,7 @@ pub(super) fn decide(seen: Seen) -> Verdict {
     }
 }
 
-/// What to do after a look.
+/// The result of one look at the records of a pool.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Look {
     /// To be read afresh now, and released if nothing has changed.

@@ -118,7 +118,7 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
-    // load-balancer.md 5.3: there, nothing wakes an object that waits for an address
+    // docs/contract/load-balancer.md#5.3: in the Go program nothing wakes an object that waits for an address
     async fn one_who_waits_for_a_full_pool_is_served_by_another_as_soon_as_that_comes_first(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         let scope = |namespace: &str| json!({"spec": {"selector": {"scope": [

@@ -112,7 +112,8 @@ test_cluster::component_tests! {
         works_in_the_end(&cluster, "[{verb: watch, probability: 0.5, answer: drop}, {verb: watch, probability: 0.3, answer: 410}]").await;
     }
 
-    // design/addresses.md section 2: leader A is stopped between pool PUT and LB PUT while B takes over and collects records
+    // docs/contract/addresses.md#2: leader A is stopped between pool PUT and LB PUT while B takes over and collects
+    // records
     #[simulated_only("the old leader's PUT arrives a minute late")]
     async fn a_late_write_of_a_former_leader_finds_the_address_where_it_was(cluster: TestCluster) {
         let _former = leader_stopped_between_two_writes(&cluster).await;

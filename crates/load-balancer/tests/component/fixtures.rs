@@ -1,4 +1,4 @@
-//! What the tests have in common: a running controller, faults, and sentences about objects.
+//! The parts that the tests share: a running controller, faults, and sentences about objects.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -81,7 +81,7 @@ impl Controller {
     }
 }
 
-/// What the load balancer asked of the server to do its work, without its questions about rights and CRDs, which it
+/// The requests that the load balancer sent to do its work, without its questions about rights and CRDs, which it
 /// repeats every ten minutes.
 pub(crate) fn work(cluster: &TestCluster) -> Vec<Request> {
     let mut work = cluster.harvester.work_of(User::LoadBalancer);
@@ -127,7 +127,7 @@ pub(crate) async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8)
     cluster.harvester.apply(&yaml).await;
 }
 
-/// What the cloud controller manager of a guest cluster makes.
+/// Makes a LoadBalancer object as the cloud controller manager of a guest cluster does.
 pub(crate) async fn load_balancer(cluster: &TestCluster, name: &str, spec: &str) {
     let yaml = format!(
         "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,

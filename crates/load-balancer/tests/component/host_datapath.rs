@@ -35,7 +35,8 @@ test_cluster::component_tests! {
         assert_eq!(status.backend_servers, ["192.168.7.11", "192.168.7.12"]);
         let writes = lab.writes();
         let place = |what: &str| writes.iter().position(|write| write == what).unwrap_or_else(|| panic!("{writes:#?}"));
-        // pitfalls-load-balancer.md LB-1: there, the slice comes when the address is announced, and that never is
+        // docs/contract/load-balancer.md#LB-1: in the Go program the slice comes when the address is announced, and
+        // that never is
         assert!(place("create endpointslices 201") < place("create services 201"), "{writes:#?}");
         let count = |resource: &str| writes.iter().filter(|write| write.contains(resource)).count();
         assert_eq!((count("endpointslices"), count("services"), count("ippools")), (1, 1, 1), "{writes:#?}");
@@ -56,7 +57,7 @@ test_cluster::component_tests! {
         lab.vm("api-1", "api", "192.168.7.11").await;
         lab.vm("api-2", "api", "192.168.7.12").await;
         lab.web(CHECK).await;
-        // pitfalls-load-balancer.md EP-1: the dummy is there exactly while nobody is ready
+        // docs/contract/load-balancer.md#EP-1: the dummy is there exactly while nobody is ready
         lab.until_endpoints(&["192.168.7.11-", "192.168.7.12-", "dummy+"]).await;
         lab.announce().await;
         lab.until_ready_says("running backend servers are not probed as healthy total:2, healthy:0").await;
@@ -116,7 +117,8 @@ test_cluster::component_tests! {
     }
 
     async fn an_address_that_another_tenant_writes_in_a_status_takes_no_backend_away(cluster: TestCluster) {
-        // addresses.md 8: whoever has the credentials of a guest cluster may write status.address of its objects
+        // docs/contract/addresses.md#8: a user with the credentials of a guest cluster may write status.address of its
+        // objects
         let lab = Lab::serving(cluster).await;
         lab.cluster.harvester.apply("{apiVersion: v1, kind: Namespace, metadata: {name: shop}}").await;
         for (namespace, address) in [("shop", "192.168.7.11"), ("team-a", "192.168.7.13")] {
@@ -188,7 +190,7 @@ test_cluster::component_tests! {
         lab.vm("api-2", "db", "192.168.7.12").await;
         lab.web("{}").await;
         lab.until_endpoints(&["192.168.7.11+"]).await;
-        // pitfalls-load-balancer.md LB-17: there, a VM that loses the label keeps its traffic
+        // docs/contract/load-balancer.md#LB-17: in the Go program a VM that loses the label keeps its traffic
         lab.vm("api-1", "db", "192.168.7.11").await;
         lab.vm("api-2", "api", "192.168.7.12").await;
         lab.until_endpoints(&["192.168.7.12+"]).await;
@@ -211,7 +213,7 @@ test_cluster::component_tests! {
     }
 
     async fn what_somebody_changes_by_hand_is_repaired_and_what_they_added_stays(cluster: TestCluster) {
-        // pitfalls-load-balancer.md LB-12: there, nobody watches
+        // docs/contract/load-balancer.md#LB-12: the Go program does not watch them
         let lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;
         lab.web("{}").await;
@@ -231,7 +233,7 @@ test_cluster::component_tests! {
     }
 
     async fn a_health_check_that_comes_or_goes_takes_nobodys_traffic_away(cluster: TestCluster) {
-        // load-balancer.md 10.5
+        // docs/contract/load-balancer.md#10.5
         let lab = Lab::start(cluster).await;
         lab.vm("api-1", "api", "192.168.7.11").await;
         lab.vm("api-2", "api", "192.168.7.12").await;
@@ -289,14 +291,14 @@ test_cluster::component_tests! {
         lab.announce_as("203.0.113.77").await;
         lab.until_ready_says("").await;
         assert_eq!(lab.load_balancer().await.status.unwrap().address, "203.0.113.77");
-        // pitfalls-load-balancer.md LB-13: there, a new lease goes unseen
+        // docs/contract/load-balancer.md#LB-13: in the Go program a new lease goes unseen
         lab.announce_as("203.0.113.78").await;
         lab.until_address("203.0.113.78").await;
         assert_eq!(lab.load_balancer().await.status.unwrap().allocated_address.unwrap().ip, "0.0.0.0");
     }
 
     async fn a_load_balancer_made_again_at_once_does_not_take_the_old_ones_service(cluster: TestCluster) {
-        // pitfalls-load-balancer.md LB-11
+        // docs/contract/load-balancer.md#LB-11
         let lab = Lab::serving(cluster).await;
         let old = lab.load_balancer().await.metadata.uid;
         lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;

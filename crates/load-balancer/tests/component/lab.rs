@@ -26,7 +26,7 @@ pub(crate) struct Lab {
     controller: Option<Controller>,
 }
 
-/// What a backend does with a health check; others refuse it.
+/// A backend's answer to a health check. Backends without one refuse the connection.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
     Yes,

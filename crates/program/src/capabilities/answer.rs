@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{GRANTED_PERIOD, REFUSED_PERIOD, Right};
 
-/// What became of a question.
+/// The answer of an API server to a question about a right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Granted,
@@ -21,11 +21,11 @@ pub(super) enum Answer {
     Failed,
 }
 
-/// What is known of a right.
+/// A right, as the answers so far show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tracked {
     pub(super) refused: bool,
-    /// Asked once, whatever came of it.
+    /// Asked at least once, with any answer.
     pub(super) asked: bool,
     /// Granted once and refused now.
     pub(super) lost: bool,

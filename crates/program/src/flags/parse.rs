@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::{FlagType, Table};
 
-/// What was given: values in the order of the command line.
+/// The values that were given, in the order of the command line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Given(HashMap<&'static str, Vec<String>>);
 

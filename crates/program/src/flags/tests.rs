@@ -39,7 +39,7 @@ fn reader(args: &[&str], environment: &'static [(&str, &str)]) -> Reader<'static
 #[case::value_with_dash(&["--feature-gates", "-service"], "feature-gates", Some("-service"))]
 #[case::last_wins(&["--v=2", "-v", "4"], "v", Some("4"))]
 #[case::verbosity(&["-v=3"], "v", Some("3"))]
-// pitfalls-ccm.md S7
+// docs/contract/cloud-controller-manager.md#S7
 #[case::verbosity_joined(&["-v5"], "v", Some("5"))]
 #[case::switch(&["--leader-elect"], "leader-elect", Some("true"))]
 #[case::switch_off(&["--leader-elect=false"], "leader-elect", Some("false"))]

@@ -51,8 +51,8 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
     )
 }
 
-/// The controller leaves the Service, and kube-vip goes on announcing its address: kube-vip up to 1.2.3 passes over every
-/// event of a Service of another type, or with `ignore`, its deletion included.
+/// The controller leaves the Service, and kube-vip goes on announcing its address: kube-vip up to 1.2.3 passes over
+/// every event of a Service of another type, or with `ignore`, its deletion included.
 pub(super) fn still_announced(
     service: &Service,
     object: Option<&RawObject<LoadBalancer>>,
@@ -77,7 +77,7 @@ pub(super) fn still_announced(
     ))
 }
 
-/// Why the object of a primary stays: in the words of the Go program (contract 13).
+/// Why the object of a primary stays: in the words of the Go program (docs/contract/cloud-controller-manager.md#13).
 pub(super) fn in_use(object: &ObjectKey, secondaries: &[ObjectKey]) -> String {
     let mut names: Vec<_> = secondaries.iter().take(NAMED).map(ToString::to_string).collect();
     if let Some(more) = secondaries.len().checked_sub(NAMED).filter(|more| *more > 0) {

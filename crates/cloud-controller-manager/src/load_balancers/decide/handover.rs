@@ -4,8 +4,8 @@
 //! allocated   loadbalancerIPs: X, allocated-address: X   kube-vip announces X, the Service's status says X
 //! taken back                      allocated-address: X   while the status says X, the controller empties it
 //! ```
-//! Others write these fields too: users name an address themselves, other load balancers write the status. The record of
-//! the address that we handed over distinguishes theirs from ours, over any restart between two writes.
+//! Others write these fields too: users name an address themselves, other load balancers write the status. The record
+//! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
 use cloud_provider::{Annotations, Publish};
 use controller_kit::RawObject;
@@ -77,8 +77,8 @@ fn came_of(lost: &str, service: &Service) -> bool {
     ingress(service).first().is_some_and(|ip| is_lost(ip) && fixed != Some(ip))
 }
 
-/// The Service's address, if it is one that Harvester gave. With a lease that is any; Harvester knows nothing of another,
-/// and its webhook would put the old one back.
+/// The Service's address, if it is one that Harvester gave. With a lease that is any; Harvester knows nothing of
+/// another, and its webhook would put the old one back.
 pub(super) fn announced(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Announced {
     let Some(object) = object else { return Announced::Unknown };
     let given = allocated(object);

@@ -91,7 +91,7 @@ fn ip(text: &str) -> Vec<IngressAddress> {
     vec![IngressAddress::parse(text)]
 }
 
-// data-paths.md rows 1, 2, 9; the first reason names the Event, its text has them all
+// docs/contract/data-paths.md#row-1, #row-2 and #row-9; the first reason names the Event, its text has them all
 #[rstest]
 #[case::nothing_wrong(json!({CHECK: "80"}), json!({}), None)]
 #[case::no_node_port(json!({CHECK: "80"}), json!({"ports": [{"port": 80}]}), Some("NodePortMissing"))]
@@ -107,7 +107,7 @@ fn ip(text: &str) -> Vec<IngressAddress> {
 #[case::local_and_check(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local"}), None)]
 // docs: health checks of old manifests never fail a Service
 #[case::check_on_guest(json!({HOST: "guest", CHECK: "81"}), json!({}), None)]
-// data-paths.md row 15: the guest's kube-proxy enforces them
+// docs/contract/data-paths.md#row-15: the guest's kube-proxy enforces them
 #[case::source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), None)]
 #[case::source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
     Some("NotSupported"))]
@@ -149,7 +149,8 @@ fn kube_vips_annotation_is_no_request_beside_an_object() {
     assert_eq!(told(&decided(&service, Some(&object), |_| ()), Some(&object)), Vec::<&str>::new());
 }
 
-// contract 13: the words of Kubernetes' own controller, also where the guest carries the traffic
+// docs/contract/cloud-controller-manager.md#13: the words of Kubernetes' own controller, also where the guest carries
+// the traffic
 #[test]
 fn a_cluster_without_nodes_is_told_on_both_datapaths() {
     let nobody = |seen: &mut Seen<'_>| seen.backends = Some(Backends::default());
@@ -158,7 +159,7 @@ fn a_cluster_without_nodes_is_told_on_both_datapaths() {
     assert_eq!(refusals(&json!({CHECK: "80"}), &json!({}), nobody), ["UnAvailableLoadBalancer"]);
 }
 
-// user-docs.md 17 e
+// docs/contract/user-docs.md#17e
 #[test]
 fn a_new_service_of_a_cluster_without_a_name_is_told_so_once() {
     let mut service = service(&json!({}), &json!({}));
@@ -244,7 +245,7 @@ fn a_service_that_waits_for_an_answer_out_of_reach_is_told_why_and_a_served_one_
     assert_eq!(waiting(&json!({"allocatedAddress": {"ip": "10.0.0.9"}})), None);
 }
 
-// data-paths.md row 2, last sentence: an object of v0.1.x, whose Service kube-vip announced
+// docs/contract/data-paths.md#row-2, last sentence: an object of v0.1.x, whose Service kube-vip announced
 #[test]
 fn an_address_announced_twice_is_told() {
     let marks = json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"});
@@ -305,7 +306,7 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
     assert_eq!(is_host(&decision), !allowed.host);
 }
 
-// contract 12.5
+// docs/contract/cloud-controller-manager.md#12.5
 #[test]
 fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {
     let service = service(&json!({}), &json!({"type": "ClusterIP"}));
@@ -319,7 +320,7 @@ fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {
     assert!(why.contains("still used by other services: shop/api, shop/admin;"), "{why}");
 }
 
-// vip-agent.md section 1: kube-vip passes over every event of such a Service
+// docs/contract/kube-vip.md#withdrawal: kube-vip passes over every event of such a Service
 #[rstest]
 #[case::type_changed(json!({"kube-vip.io/vipHost": "worker-1"}), json!({"type": "ClusterIP"}), true)]
 #[case::status_only(json!({}), json!({"type": "ClusterIP"}), true)]

@@ -131,9 +131,9 @@ fn publishing(seen: &mut Seen) {
     with(wanted(present(false, Some("10.0.0.9"))), |seen| { finalized(seen); seen.planned = false; }),
     vec![])]
 #[case::nothing_is_made_while_the_cloud_has_not_read_its_lists(wanted(unknown(None)), vec![])]
-// pitfalls-ccm.md L1: the object that never got an address is deleted too
+// docs/contract/cloud-controller-manager.md#L1: the object that never got an address is deleted too
 #[case::deleted_before_it_had_an_address(leaving(present(true, None)), vec![Step::Delete])]
-// pitfalls-ccm.md L1: and the one that the cache does not show
+// docs/contract/cloud-controller-manager.md#L1: and the one that the cache does not show
 #[case::deleted_by_name_when_none_is_seen(leaving(ABSENT), vec![Step::Delete])]
 #[case::not_deleted_while_the_cloud_has_not_read_its_lists(leaving(unknown(None)), vec![])]
 #[case::released_when_gone(with(leaving(ABSENT), |seen| seen.deleted = true), vec![release(&[])])]
@@ -156,7 +156,7 @@ fn publishing(seen: &mut Seen) {
         seen.published = ip("10.0.0.9");
     }),
     vec![release(&[])])]
-// pitfalls-ccm.md L15: nothing of ours stays on a Service that became a ClusterIP
+// docs/contract/cloud-controller-manager.md#L15: nothing of ours stays on a Service that became a ClusterIP
 #[case::type_changed(
     with(wanted(ABSENT), |seen| {
         finalized(seen);
@@ -167,7 +167,8 @@ fn publishing(seen: &mut Seen) {
         seen.view.annotations = unset(&["vip", "interface"]);
     }),
     vec![Step::Unpublish, release(&["vip"])])]
-// contract 14.1: the finalizer is a common one, and status and annotations are its owner's
+// docs/contract/cloud-controller-manager.md#14.1: the finalizer is a common one, and status and annotations are its
+// owner's
 #[case::of_another_class(
     with(wanted(ABSENT), |seen| {
         finalized(seen);
@@ -206,7 +207,7 @@ fn a_load_balancer_without_address_is_a_failed_sync_with_its_reason() {
 #[case::new(wanted(unknown(Some("down"))), Some(ENSURE))]
 #[case::not_late_yet(wanted(unknown(None)), None)]
 #[case::served(with(wanted(unknown(Some("down"))), |seen| { finalized(seen); seen.published = ip("10.0.0.9"); }), None)]
-// contract 13
+// docs/contract/cloud-controller-manager.md#13
 #[case::going(with(leaving(unknown(Some("down"))), |seen| seen.published = ip("10.0.0.9")), Some(DELETE))]
 #[case::of_another_type(with(leaving(unknown(Some("down"))), |seen| (seen.wanted, seen.deleting) = (false, false)),
     Some(DELETE))]

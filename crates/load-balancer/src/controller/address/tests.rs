@@ -65,7 +65,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
 #[case::new(load_balancer("", None), RecordedHolder::Nobody, &[], claim("core"))]
 #[case::new_by_name(load_balancer("lab", None), RecordedHolder::Nobody, &[], claim("lab"))]
 #[case::by_the_name_of_none(load_balancer("nowhere", None), RecordedHolder::Nobody, &[], claim("nowhere"))]
-// pitfalls-load-balancer.md LB-20: an object that lost its status gave its address away and took another
+// docs/contract/load-balancer.md#LB-20: an object that lost its status gave its address away and took another
 #[case::status_erased(
     load_balancer("", None), RecordedHolder::Nobody, &[("edge", "10.0.1.5")], has(given("edge", "10.0.1.5")))]
 #[case::claim_was_answered(
@@ -83,7 +83,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
 #[case::told_to_move_and_answered(
     load_balancer("core", Some(("edge", "10.0.1.5"))), RecordedHolder::Us,
     &[("core", "10.0.2.5"), ("edge", "10.0.1.5")], has(given("core", "10.0.2.5")))]
-// pitfalls-load-balancer.md IP-16: the pool lost its record
+// docs/contract/load-balancer.md#IP-16: the pool lost its record
 #[case::record_erased(
     load_balancer("", Some(("edge", "10.0.1.5"))), RecordedHolder::Nobody, &[],
     Decision::Claim { pool: "edge".into(), known: Some([10, 0, 1, 5].into()) })]
@@ -180,7 +180,7 @@ fn without_a_matching_pool_the_object_says_what_it_waits_for() {
     );
 }
 
-// pitfalls-load-balancer.md S-9: a status written by a tenant put any address on the network
+// docs/contract/load-balancer.md#S-9: a status written by a tenant put any address on the network
 #[test]
 fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there() {
     let mut lb = load_balancer("", Some(("nowhere", "10.0.1.1")));

@@ -72,7 +72,7 @@ fn a_new_service_has_the_contracts_shape_and_asks_both_ways() {
 #[case::named("http")]
 #[case::unnamed("")]
 fn a_service_that_is_as_it_should_be_is_not_written(#[case] name: &str) {
-    // pitfalls-load-balancer.md LB-5: there, node ports make every look a PUT
+    // docs/contract/load-balancer.md#LB-5: the Go program takes node ports for a difference, and PUTs at every look
     let listeners = [listener(name, 80, "TCP", 8080)];
     let service = stored(created(&listeners, "10.0.0.9"));
     assert_eq!(replaced(&service, &listeners, "10.0.0.9"), None);

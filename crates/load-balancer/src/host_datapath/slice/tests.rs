@@ -99,7 +99,8 @@ fn the_dummy_is_there_exactly_while_nobody_is_ready(#[case] ready: &[bool], #[ca
 
 #[test]
 fn membership_readiness_and_dummy_change_in_one_write_and_then_nothing_is_written() {
-    // pitfalls-load-balancer.md EP-1: there, the dummy goes and comes with every look at an unhealthy load balancer
+    // docs/contract/load-balancer.md#EP-1: in the Go program the dummy goes and comes with every look at an unhealthy
+    // load balancer
     let before = stored(created(&[(backend("web-1", 11), false)]));
     assert_eq!(replaced(&before, &[(backend("web-1", 11), false)]), None);
     let after = replaced(&before, &[(backend("web-2", 12), true)]).unwrap();
@@ -130,7 +131,7 @@ fn the_order_of_endpoints_is_no_reason_to_write() {
 
 #[test]
 fn a_slice_of_the_go_program_is_taken_over_with_its_verdicts() {
-    // pitfalls-load-balancer.md EP-2: an endpoint without targetRef must not end the process
+    // docs/contract/load-balancer.md#EP-2: an endpoint without targetRef must not end the process
     let mut slice = created(&[(backend("web-1", 11), true), (backend("web-2", 12), false)]);
     slice["metadata"]["labels"].as_object_mut().unwrap().remove(labels::SLICE_MANAGED_BY);
     slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.7.13"], "conditions": {}}));

@@ -94,7 +94,7 @@ fn an_answer_carries_mask_and_gateway() {
     assert_eq!(decision.answers, [Ok(Answer::Given(expected))]);
 }
 
-// pitfalls-load-balancer.md LB-14: the gateway of a /32 was the text "<nil>"
+// docs/contract/load-balancer.md#LB-14: the gateway of a /32 was the text "<nil>"
 #[test]
 fn a_single_address_has_no_gateway() {
     let object = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.0.7/32"}]}});
@@ -135,7 +135,7 @@ fn a_new_pool_gets_numbers_condition_and_finalizer_at_once() {
     );
 }
 
-// pitfalls-load-balancer.md IP-16: a PUT without status made addresses free that were in use
+// docs/contract/load-balancer.md#IP-16: a PUT without status made addresses free that were in use
 #[test]
 fn records_that_a_foreign_put_erased_come_back_before_anything_is_given_out() {
     let known =
@@ -153,7 +153,7 @@ fn an_address_that_was_given_to_another_stays_with_that_one() {
     assert_eq!(batch(&pool, &[(ip(10), "shop/web".to_owned())], RECORD_LIMIT, &[Order::Refresh]).put, None);
 }
 
-// pitfalls-load-balancer.md IP-14: faults were only logged
+// docs/contract/load-balancer.md#IP-14: faults were only logged
 #[test]
 fn a_pool_with_wrong_ranges_says_every_fault_and_gives_nothing() {
     let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0"}, {"subnet": "10.0.1.0/99"}]},
@@ -305,7 +305,7 @@ proptest! {
             prop_assert_eq!(holders.len(), status.allocated.len(), "somebody holds two addresses");
             prop_assert!(status.allocated.keys().all(|key| ["10", "11", "12", "13"].contains(&&key[7..])));
             prop_assert_eq!(decided(&pool, &[Order::Refresh]).put, None, "a second look writes");
-            // whoever was answered last with an address and was not released since, holds it
+            // the holder that was answered last with an address, and that did not release it since, holds it
             for (index, (order, answer)) in orders.iter().zip(&decision.answers).enumerate() {
                 let (Order::Claim { holder, .. }, Ok(Answer::Given(given))) = (order, answer) else { continue };
                 let released = orders[index + 1..].iter().any(|later| match later {

@@ -165,6 +165,9 @@ impl Run<'_> {
         if let Err(error) = tools::ensure_go() {
             self.left_out.push(format!("Left out: tests whose other side is in Go: {error:#}"));
         }
+        if let Err(error) = tools::ensure_cloud_init() {
+            self.left_out.push(format!("Left out: tests of user data with cloud-init itself: {error:#}"));
+        }
         let (mut real, mut others) = (Vec::new(), Vec::new());
         for program in &self.built.tests {
             let prepared = || {

@@ -28,6 +28,13 @@ pub(crate) fn run() -> Result<bool> {
             }
         }
     }
+    match ensure_cloud_init() {
+        Ok(()) => println!("{:<24} there", "cloud-init"),
+        Err(error) => {
+            complete = false;
+            println!("{:<24} missing: {error:#}", "cloud-init");
+        }
+    }
     Ok(complete)
 }
 
@@ -64,6 +71,17 @@ pub(crate) fn ensure(tool: Tool) -> Result<()> {
 pub(crate) fn ensure_go() -> Result<()> {
     let cache = cache().context("no folder for the cache: set HARVESTER_TOOLS or HOME")?;
     go::find(&cache).map(drop)
+}
+
+/// Makes sure that there is a cloud-init for the tests of user data.
+///
+/// # Errors
+/// Says why the script could not unpack it.
+pub(crate) fn ensure_cloud_init() -> Result<()> {
+    let script = workspace::root().join("tests").join("cloud-init").join("install.sh");
+    let output = Command::new("sh").arg(script).output().context("run tests/cloud-init/install.sh")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
 }
 
 fn build_go(cache: &Path, tool: Tool, module: &Module, package: &str, to: &Path) -> Result<()> {

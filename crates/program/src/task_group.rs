@@ -1,10 +1,10 @@
-//! Start and end of a part: one token that says stop, one tracker that knows who still works.
+//! Start and end of a part: one token that says stop, one tracker that knows which tasks still run.
 
 use std::{future::Future, time::Duration};
 
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// How long [`TaskGroup::end`] waits for tasks that were told to stop.
+/// How long [`TaskGroup::end`] waits for tasks after `stop` was cancelled.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Cloned into everything that runs.

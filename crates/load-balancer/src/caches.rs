@@ -59,6 +59,11 @@ impl Caches {
     }
 }
 
+/// Interfaces of a VMI, and addresses of an interface, that the controller reads. The guest agent reports them: a tenant
+/// who reports tens of thousands would have every load balancer keep them.
+const INTERFACES: usize = 32;
+const ADDRESSES: usize = 64;
+
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     vmi.metadata.annotations = None;
     vmi.metadata.owner_references = None;
@@ -67,8 +72,10 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
         status.rest = Map::new();
         status.conditions = Vec::new();
         status.migration_state = None;
+        status.interfaces.truncate(INTERFACES);
         for interface in &mut status.interfaces {
             interface.rest = Map::new();
+            interface.ip_addresses.truncate(ADDRESSES);
         }
     }
 }
@@ -79,5 +86,26 @@ fn trim_vm(vm: &mut VirtualMachine) {
     vm.metadata.owner_references = None;
     if let Some(all) = &mut vm.metadata.annotations {
         all.retain(|key, _| key == annotations::REMOVE_ALL_PVCS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_agent_that_reports_thousands_of_addresses_fills_no_memory() {
+        let addresses: Vec<_> = (0..80_000).map(|n| format!("10.{}.{}.1", n / 250, n % 250)).collect();
+        let interface = json!({"name": "vlan", "ipAddress": "10.0.0.1", "ipAddresses": addresses});
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(
+            json!({"metadata": {"name": "web-1"}, "spec": {}, "status": {"interfaces": vec![interface; 100]}}),
+        )
+        .unwrap();
+        trim_vmi(&mut vmi);
+        let interfaces = vmi.status.unwrap().interfaces;
+        assert_eq!(interfaces.len(), INTERFACES);
+        assert!(interfaces.iter().all(|interface| interface.ip_addresses.len() == ADDRESSES));
     }
 }

@@ -70,8 +70,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
         RecordedHolder::NoSuchPool => lb.spec.workload() == WorkloadType::Cluster || seen.served,
         RecordedHolder::SomebodyElse | RecordedHolder::Nobody => false,
     };
+    // a record that somebody erased takes no address from the network: the pool gets it back from the object
+    let is_shown = seen.served || lb.status.as_ref().is_some_and(|status| status.address == has.ip);
+    let meanwhile = (trusted || seen.holder == RecordedHolder::Nobody && is_shown).then(|| has.clone());
     if !wanted.is_empty() && wanted != has.ip_pool {
-        let meanwhile = trusted.then_some(has);
         return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, None);
     }
     if trusted {
@@ -79,7 +81,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
     }
     if seen.holder == RecordedHolder::Nobody && judged(seen.pools, &has.ip_pool).is_some() {
         let known = has.ip.parse().ok();
-        return from_pools(seen, vec![has.ip_pool], known, None, None);
+        return from_pools(seen, vec![has.ip_pool], known, meanwhile, None);
     }
     fresh(seen, Some(has.ip))
 }
@@ -183,7 +185,9 @@ pub(crate) fn allocated(lb: &LoadBalancer) -> Option<AllocatedAddress> {
 
 /// The requirement in the object's annotations. An object that the webhook never saw has none.
 pub(crate) fn requirement(lb: &LoadBalancer) -> Requirement {
-    let text = |key: &str| lb.annotations().get(key).cloned().unwrap_or_default();
+    // `*` is a word of pools' scopes: an object that says it would match the scopes of everybody
+    let text =
+        |key: &str| lb.annotations().get(key).filter(|value| *value != "*").cloned().unwrap_or_default();
     let namespace = text(annotations::LB_NAMESPACE);
     Requirement {
         network: text(annotations::LB_NETWORK),

@@ -61,7 +61,7 @@ impl HostAddresses {
     pub(crate) async fn watch(tasks: &TaskGroup, client: &Client, capabilities: Capabilities) -> Self {
         let trim = |service: &mut Service| service.spec = None;
         let services = Api::namespaced(client.clone(), names::KUBE_SYSTEM);
-        let kubernetes = watcher::Config::default().labels("kubernetes.io/service-name=kubernetes");
+        let kubernetes = watcher::Config::default().fields("metadata.name=kubernetes");
         let host = Self(Arc::new(Shared {
             capabilities,
             nodes: OnceLock::new(),
@@ -164,6 +164,8 @@ impl HostAddresses {
 
     fn look(&self) {
         let shared = &self.0;
+        // locked before it looks: of two looks at once the later one stays
+        let mut held = shared.known();
         let nodes = shared.nodes.get().filter(|_| shared.capabilities.allows(&LIST_NODES));
         let known = Known {
             nodes: match nodes {
@@ -172,7 +174,8 @@ impl HostAddresses {
             },
             services: shared.services.list().iter().flat_map(|service| of_service(service)).collect(),
         };
-        let before = std::mem::replace(&mut *shared.known(), known.clone());
+        let before = std::mem::replace(&mut *held, known.clone());
+        drop(held);
         let changed = |one: &BTreeSet<IpAddr>, other: &BTreeSet<IpAddr>| {
             one.symmetric_difference(other).copied().collect::<Vec<_>>()
         };

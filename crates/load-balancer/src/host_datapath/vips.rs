@@ -2,9 +2,9 @@
 //! one, or is one no more, wakes the load balancers whose VMs report it.
 //!
 //! For the whole cluster only that counts which no tenant can write: the record of a pool that names the load
-//! balancer, and the status that kube-vip writes to our own Services. `status.address` of its objects is what a guest
-//! cluster's credentials may write, with DHCP to any address: it counts within their namespace, where the guest
-//! cluster's nodes, which report it, are. Otherwise one tenant could take another's VMs out of service.
+//! balancer. Within one namespace two more count, which its tenant may write to any address: `status.address` of its
+//! objects, and the status of its Services, which kube-vip fills from an annotation. Otherwise one tenant could take
+//! another's VMs out of service.
 
 use std::{
     collections::BTreeSet,
@@ -95,7 +95,7 @@ impl Vips {
     fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
         let state = self.state();
         let here = |key: &ObjectKey| key.namespace == namespace;
-        if state.announced.objects(address).next().is_some() || state.written.objects(address).any(here) {
+        if state.announced.objects(address).chain(state.written.objects(address)).any(here) {
             return true;
         }
         // records of other programs are no load balancers' addresses: they may well be those of VMs
@@ -231,10 +231,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_announced_counts_for_everybody() {
+    fn a_service_takes_no_vm_of_another_namespace_out_of_service() {
         let World { caches, vips, .. } = world();
         caches.services.wrote(service("203.0.113.77"));
-        assert!(vips.is_vip("other", [203, 0, 113, 77].into()));
+        let refused = ["shop", "other"].map(|namespace| vips.is_vip(namespace, [203, 0, 113, 77].into()));
+        assert_eq!(refused, [true, false]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -211,3 +211,12 @@ fn an_object_that_the_webhook_never_saw_counts_with_its_own_namespace() {
     let requirement = requirement(&load_balancer("", None));
     assert_eq!(requirement, Requirement { namespace: "shop".into(), ..Requirement::default() });
 }
+
+#[test]
+fn an_object_that_names_everybody_in_its_annotations_matches_nobodys_scope() {
+    let mut lb = load_balancer("", None);
+    for key in [annotations::LB_PROJECT, annotations::LB_CLUSTER, annotations::LB_NAMESPACE] {
+        lb.annotations_mut().insert(key.to_owned(), "*".to_owned());
+    }
+    assert_eq!(requirement(&lb), Requirement { namespace: "shop".into(), ..Requirement::default() });
+}

@@ -13,7 +13,12 @@ pub(crate) mod address;
 mod decide;
 mod status;
 
-use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+    time::Duration,
+};
 
 use controller_kit::{Action, EventType, ObjectKey, Queue, RawObject, Recorder, error_message, replace};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType};
@@ -102,7 +107,7 @@ struct Learned {
     refused: Vec<(String, Refused)>,
     unwritten: Option<(String, String)>,
     refused_write: Option<RefusedWrite>,
-    records_held: bool,
+    records_held: BTreeSet<(String, IpAddr)>,
 }
 
 /// How a step ended.
@@ -204,7 +209,7 @@ impl Controller {
             vm_list,
             backends,
             refused_write: learned.refused_write.clone(),
-            records_held: learned.records_held,
+            records_held: learned.records_held.clone(),
             may_delete_services,
             has_backends_field,
             dummy_endpoint: self.dummy_endpoint,
@@ -218,8 +223,12 @@ impl Controller {
         has: Option<&harvester_api::AllocatedAddress>,
     ) -> RecordedHolder {
         let Some(has) = has else { return RecordedHolder::Nobody };
+        let own = key.to_string();
+        let is_anothers = |address| self.index.holders_of(address).iter().any(|(_, holder)| *holder != own);
         let Some(pool) = self.caches.pools.get(&ObjectKey::new("", &has.ip_pool)) else {
-            return RecordedHolder::NoSuchPool;
+            // the pool was removed by force, and its successor may have given the address
+            let lost = has.ip.parse().is_ok_and(is_anothers);
+            return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
         };
         match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
             None => RecordedHolder::Nobody,
@@ -265,7 +274,7 @@ impl Controller {
         if seen.object.is_none() {
             self.orders.forget(key);
         }
-        let again = again.or_else(|| learned.records_held.then_some(UNWATCHED_AGAIN));
+        let again = again.or_else(|| (!learned.records_held.is_empty()).then_some(UNWATCHED_AGAIN));
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
 
@@ -313,10 +322,11 @@ impl Controller {
             && let Some(fresh) = self.read_object(key, step).await?
         {
             self.caches.load_balancers.wrote(fresh);
-            learned.records_held = true;
+            learned.records_held.insert((pool.clone(), *address));
             return Ok(Acted::Changed);
         }
-        if let Because::Moved { .. } = because {
+        // an object that ends takes all its records along, also one that an administrator wrote back with kubectl
+        if matches!(because, Because::Moved { .. } | Because::Gone) {
             let api = Api::<IPPool>::all(self.client.clone());
             let fresh = api.get_opt(pool).await.map_err(|source| Error::Request {
                 step: step.to_string(),
@@ -325,7 +335,7 @@ impl Controller {
             })?;
             let text = address.to_string();
             if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
-                learned.records_held = true;
+                learned.records_held.insert((pool.clone(), *address));
                 return Ok(Acted::Changed);
             }
         }
@@ -335,7 +345,7 @@ impl Controller {
         let service: Option<&Service> = service.as_deref();
         if let Err(why) = reuse::may_be_given_away(key, because.holder(), *address, service) {
             tracing::info!(load_balancer = %key, pool, %address, "not released: {why}");
-            learned.records_held = true;
+            learned.records_held.insert((pool.clone(), *address));
             return Ok(Acted::Changed);
         }
         self.orders.submit(key, pool, order.clone(), Vec::new());

@@ -210,7 +210,9 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         let message = format!("the {kind} was refused, correct what the server says of it: {why}");
         Explanation::new("ServiceRefused", message)
     });
-    if let Some(refusal) = refusal.or_else(|| too_many(listeners.len())) {
+    if let Some(refusal) =
+        refusal.or_else(|| too_many(listeners.len()).filter(|_| listeners.len() > ports(service)))
+    {
         let still = still_served(&owner, service, slice, refusal);
         return Plan {
             slice: Write::Nothing,
@@ -231,6 +233,12 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
 
 /// The reason of the condition and of the Event for [`MOST_LISTENERS`].
 pub(crate) const TOO_MANY_LISTENERS: &str = "TooManyListeners";
+
+/// The ports of the Service that stands.
+fn ports(service: Option<&RawObject<Service>>) -> usize {
+    let spec = service.and_then(|service| service.spec.as_ref());
+    spec.and_then(|spec| spec.ports.as_ref()).map_or(0, Vec::len)
+}
 
 fn too_many(listeners: usize) -> Option<Explanation> {
     (listeners > MOST_LISTENERS).then(|| {

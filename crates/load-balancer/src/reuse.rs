@@ -69,8 +69,9 @@ pub(crate) fn may_be_given_away(
             }
         }
         Holder::Gone | Holder::Moved(_) => {
-            let ours = is_labelled(&service.metadata)
-                || owners.iter().any(|owner| is_load_balancer(owner, &key.name));
+            // a labelled Service of another owner is a stranger's: anybody may write the label
+            let ours = owners.iter().any(|owner| is_load_balancer(owner, &key.name))
+                || owners.is_empty() && is_labelled(&service.metadata);
             if ours { Err(Announced::ServiceLeft) } else { Ok(()) }
         }
     }

@@ -1,7 +1,7 @@
 //! The decision about one LoadBalancer object.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
@@ -49,7 +49,7 @@ pub(crate) struct Seen {
     /// The server refused a Service or slice that was decided a moment ago.
     pub(crate) refused_write: Option<RefusedWrite>,
     /// A fresh read showed a moment ago that records must stay: something announces their addresses.
-    pub(crate) records_held: bool,
+    pub(crate) records_held: BTreeSet<(String, IpAddr)>,
     pub(crate) may_delete_services: bool,
     /// Whether the CRD has `status.backends`: the server drops unknown fields, and we would write them for ever.
     pub(crate) has_backends_field: bool,
@@ -413,10 +413,8 @@ fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &Allocated
     let is_free = |(_, other): &&(String, IpAddr)| {
         reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
     };
-    if seen.records_held {
-        return Vec::new();
-    }
     let others = seen.address.recorded.iter().filter(is_other).filter(is_free);
+    let others = others.filter(|record| !seen.records_held.contains(*record));
     others
         .map(|(pool, other)| {
             let order = Order::Release { holder: seen.key.to_string(), address: *other };
@@ -427,15 +425,13 @@ fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &Allocated
 }
 
 fn release_all(seen: &Seen, because: &Because) -> Vec<Step> {
-    if seen.records_held {
-        return Vec::new();
-    }
     let release = |(pool, address): &(String, IpAddr)| {
         let order = Order::Release { holder: seen.key.to_string(), address: *address };
         let because = because.clone();
         Step::Release(Release { pool: pool.clone(), address: *address, because, order })
     };
-    seen.address.recorded.iter().map(release).collect()
+    let free = seen.address.recorded.iter().filter(|record| !seen.records_held.contains(*record));
+    free.map(release).collect()
 }
 
 fn empty_slice(seen: &Seen, owner: &Owner) -> Option<Step> {

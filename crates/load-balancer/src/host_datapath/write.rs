@@ -99,7 +99,10 @@ pub(crate) async fn carry_out<K: DatapathKind>(
             remember(cache, object);
             Ok(Written::Done)
         }
-        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 422) => {
+        // a webhook that denies without a code is answered with 400
+        Err(kube::Error::Api(status))
+            if matches!(status.code, 400 | 403 | 422) || status.message.contains("denied the request") =>
+        {
             Ok(Written::Refused(status.message.clone()))
         }
         // a 404 for a POST is not about the object: its namespace is not there

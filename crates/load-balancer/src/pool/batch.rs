@@ -115,8 +115,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     let record = ip_pools::record(pool);
     let mut book = Book { judged, record, taken, recorded: Vec::new(), size: 0, rest: 0, limit };
     for (address, holder) in known {
-        if judged.blocked.is_none()
-            && judged.pool.ranges.offers(*address)
+        if judged.pool.ranges.offers(*address)
             && book.record.of(holder).next().is_none()
             && book.record.holder(*address).is_none()
             && !taken(*address, holder)

@@ -124,6 +124,11 @@ impl Orders {
             State::Failed { pool, failure, is_claim } => {
                 let doublings = entry.failures.saturating_sub(1).min(20);
                 let retry_in = BACKOFF_MIN.saturating_mul(1 << doublings).min(BACKOFF_MAX);
+                let asked = match &failure {
+                    Failure::Write { source, .. } => controller_kit::retry_after(&**source),
+                    _ => None,
+                };
+                let retry_in = retry_in.max(asked.unwrap_or_default());
                 Outcome::Failed { pool, failure, is_claim, retry_in }
             }
         }

@@ -29,8 +29,9 @@ impl WaitingFor {
     /// Whether news of this pool may end the wait.
     fn may_end(&self, pool: &str, news: News) -> bool {
         match (self, news) {
-            (Self::Anything, _) | (Self::Selection(_), News::Choice) => true,
-            (Self::Named(named), _) => named == pool,
+            // a pool that comes or goes may free an address that another one overlaps
+            (Self::Anything, _) | (_, News::Choice) => true,
+            (Self::Named(named), News::Freed) => named == pool,
             (Self::Selection(asked), News::Freed) => asked.iter().any(|asked| asked == pool),
         }
     }
@@ -141,7 +142,7 @@ mod tests {
     #[rstest]
     #[case::a_release(News::Freed, &["looked_at", "full", "named"])]
     // docs/contract/load-balancer.md#5.3: one that was placed goes where selection says now
-    #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "without"])]
+    #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "named_elsewhere", "without"])]
     fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
         let (waiters, key) = (PoolWaiters::default(), |name: &str| ObjectKey::new("shop", name));
         let pools = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();

@@ -208,7 +208,10 @@ async fn write(
                 }
             }
             Err(error) => {
-                if !matches!(error, kube::Error::Api(_)) {
+                // a server that gave up waiting for etcd may still have written
+                let settled = matches!(&error, kube::Error::Api(status)
+                    if status.code < 500 || status.message.contains("denied the request"));
+                if !settled {
                     unsettled.push(reserved);
                 }
                 return Err(failed(error));
@@ -241,10 +244,6 @@ fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order
 /// Whether the live object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
 /// controller manager has shown it in `status.address`.
 fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
-    // its record goes when nothing announces the address any more, and its finalizer after that
-    if lb.meta().deletion_timestamp.is_some() {
-        return false;
-    }
     let key = ObjectKey::of(lb);
     match lb.spec.workload() {
         WorkloadType::Vm => {
@@ -260,7 +259,9 @@ fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
         WorkloadType::Cluster => {
             let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
             let finalized = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
-            finalized && shown == Some(address)
+            // its record goes when nothing announces the address any more, and its finalizer after that
+            let alive = lb.meta().deletion_timestamp.is_none();
+            alive && finalized && shown == Some(address)
         }
     }
 }

@@ -180,7 +180,6 @@ test_cluster::component_tests! {
         cluster.settle().await;
         // as the cloud controller manager does
         cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"status": {"address": "192.0.2.10"}})).await;
-        cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;
         cluster.harvester.delete::<IPPool>("edge").await;
         cluster.settle().await;
         cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;

@@ -21,7 +21,7 @@ fn seen() -> Seen {
         vm_list: VmList::Complete,
         backends: Backends::default(),
         refused_write: None,
-        records_held: false,
+        records_held: BTreeSet::new(),
         may_delete_services: true,
         has_backends_field: false,
         dummy_endpoint: [10, 52, 0, 255].into(),
@@ -142,7 +142,7 @@ fn reason(status: &Value) -> (bool, String) {
     recorded(Seen { object: object("cluster", &deleting()), ..seen() }, &[("edge", "10.0.1.7")]), &[])]
 #[case::one_that_is_gone_releases(recorded(seen(), &[("edge", "10.0.1.7")]), &["release 10.0.1.7 of edge"])]
 #[case::one_that_is_gone_and_announced_does_not(
-    Seen { records_held: true, ..recorded(seen(), &[("edge", "10.0.1.7")]) }, &[])]
+    Seen { records_held: [("edge".to_owned(), [10, 0, 1, 7].into())].into(), ..recorded(seen(), &[("edge", "10.0.1.7")]) }, &[])]
 fn an_object_of_a_guest_cluster_takes_these_steps(#[case] seen: Seen, #[case] expected: &[&str]) {
     assert_eq!(steps(&seen), expected);
 }

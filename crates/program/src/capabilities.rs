@@ -136,7 +136,7 @@ impl fmt::Debug for Capabilities {
 
 impl Capabilities {
     /// Begins to ask for `wanted`, until `tasks` ends. Rights are asked about by SelfSubjectAccessReviews, CRDs are
-    /// watched (where the role only grants `get` on them, they are read every ten minutes).
+    /// watched (where the role only grants `get` on them, they are read every 30 seconds).
     pub fn start(tasks: &TaskGroup, client: Client, wanted: Wanted) -> Self {
         let Wanted { rights, fields } = wanted;
         let now = Instant::now();

@@ -12,30 +12,25 @@ use kube::{
     },
 };
 
-use super::{Capabilities, Field, GRANTED_PERIOD, REFUSED_PERIOD};
+use super::{Capabilities, Field, REFUSED_PERIOD};
 
 /// Keeps the fields of one CRD true.
 pub(super) async fn follow(capabilities: Capabilities, client: Client, crd: &'static str) {
     let api = Api::<CustomResourceDefinition>::all(client);
     loop {
         // a role may grant `get` and no watch
-        let read = api.get_opt(crd).await;
-        let pause = match &read {
+        match api.get_opt(crd).await {
             Ok(found) => {
                 capabilities.read(crd, found.as_ref());
-                GRANTED_PERIOD
+                watch(&capabilities, &api, crd).await;
             }
             Err(error) => {
-                let error = error as &dyn std::error::Error;
+                let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, crd, "may not read this CRD: its optional fields count as absent");
                 capabilities.unread(crd);
-                REFUSED_PERIOD
             }
-        };
-        if read.is_ok() {
-            watch(&capabilities, &api, crd).await;
         }
-        tokio::time::sleep(pause).await;
+        tokio::time::sleep(REFUSED_PERIOD).await;
     }
 }
 
@@ -57,7 +52,7 @@ async fn watch(capabilities: &Capabilities, api: &Api<CustomResourceDefinition>,
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     crd,
-                    "the CRD is read every ten minutes"
+                    "the watch is refused: the CRD is read every 30 s"
                 );
                 return;
             }

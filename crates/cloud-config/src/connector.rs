@@ -39,6 +39,9 @@ const KEEPALIVE_PROBES: u32 = 3;
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// A server that does not accept a connection in this time, TLS included, is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The addresses of a server name share this time, so that a dead one leaves time for the others within
+/// [`CONNECT_TIMEOUT`].
+const TCP_CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A client that sends each request once.
 ///
@@ -57,8 +60,12 @@ pub(crate) fn client(config: &Config) -> Result<Client, BoxError> {
 
 /// The connector under all others: it sets the options before it connects.
 fn tcp() -> HttpConnector {
-    let mut tcp = HttpConnector::new();
+    with_options(HttpConnector::new())
+}
+
+fn with_options<R>(mut tcp: HttpConnector<R>) -> HttpConnector<R> {
     tcp.enforce_http(false);
+    tcp.set_connect_timeout(Some(TCP_CONNECT_TIMEOUT));
     tcp.set_keepalive(Some(KEEPALIVE_IDLE));
     tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     tcp.set_keepalive_retries(Some(KEEPALIVE_PROBES));
@@ -133,8 +140,11 @@ where
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use hyper_util::client::legacy::connect::dns::Name;
     use rstest::rstest;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
     use tower::ServiceExt as _;
 
     use super::*;
@@ -155,6 +165,25 @@ mod tests {
         assert!(unacknowledged > 0 && Duration::from_millis(unacknowledged) <= noticed);
         // the kernel counts probes by this timer where it is set, and looks at it with each probe
         assert!(Duration::from_millis(unacknowledged) + interval <= noticed);
+    }
+
+    // a server whose queue of connections is full drops the next one, as a server without power does
+    #[tokio::test(start_paused = true)]
+    async fn a_dead_address_does_not_hide_the_others_of_its_name() {
+        let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = live.local_addr().unwrap().port();
+        let dead: SocketAddr = format!("127.0.0.2:{port}").parse().unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(dead).unwrap();
+        let _queue = socket.listen(0).unwrap();
+        let _filling = tokio::net::TcpStream::connect(dead).await.unwrap();
+        let addresses = [dead, live.local_addr().unwrap()];
+        let resolver =
+            tower::service_fn(move |_: Name| async move { Ok::<_, io::Error>(addresses.into_iter()) });
+        let uri: Uri = format!("http://harvester.example:{port}").parse().unwrap();
+        let connect = with_options(HttpConnector::new_with_resolver(resolver)).oneshot(uri);
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect).await.unwrap().unwrap().into_inner();
+        assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
     }
 
     #[rstest]

@@ -119,28 +119,30 @@ impl<C: Instances> NodeController<C> {
 
     async fn act(&self, node: &Node, step: &Step) -> kube::Result<Node> {
         let (api, how) = (Api::<Node>::all(self.client.clone()), PatchParams::default());
-        let name = node.name_any();
+        let (name, patch) = (node.name_any(), Patch::Merge(patch(node, step)));
         match step {
-            Step::Addresses(addresses) => {
-                let patch = Patch::Merge(json!({"status": {"addresses": addresses}}));
-                api.patch_status(&name, &how, &patch).await
-            }
-            Step::Label(labels) => {
-                api.patch(&name, &how, &Patch::Merge(json!({"metadata": {"labels": labels}}))).await
-            }
-            Step::Initialise { provider_id, labels, taints } => {
-                // the list of taints is written as a whole: only onto the version that was seen
-                let mut patch = json!({
-                    "metadata": {"resourceVersion": node.resource_version(), "labels": labels},
-                    "spec": {"taints": if taints.is_empty() { Value::Null } else { json!(taints) }},
-                });
-                if let Some(id) = provider_id {
-                    patch["spec"]["providerID"] = json!(id);
-                }
-                api.patch(&name, &how, &Patch::Merge(patch)).await
-            }
+            Step::Addresses(_) => api.patch_status(&name, &how, &patch).await,
+            Step::Label(_) | Step::Initialise { .. } => api.patch(&name, &how, &patch).await,
         }
     }
+}
+
+/// The merge patch of a step. It holds for the version that was seen: the lists in it are written as a whole, and a
+/// Node that was made again under the name may be another VM.
+fn patch(node: &Node, step: &Step) -> Value {
+    let mut patch = match step {
+        Step::Addresses(addresses) => json!({"status": {"addresses": addresses}}),
+        Step::Label(labels) => json!({"metadata": {"labels": labels}}),
+        Step::Initialise { provider_id, labels, taints } => {
+            let mut spec = json!({"taints": if taints.is_empty() { Value::Null } else { json!(taints) }});
+            if let Some(id) = provider_id {
+                spec["providerID"] = json!(id);
+            }
+            json!({"metadata": {"labels": labels}, "spec": spec})
+        }
+    };
+    patch["metadata"]["resourceVersion"] = json!(node.resource_version());
+    patch
 }
 
 /// Whether a change is about more than a heartbeat.
@@ -150,4 +152,24 @@ fn matters(change: &Change<Node>) -> bool {
     (old.uid(), old.labels(), &old.spec) != (new.uid(), new.labels(), &new.spec)
         || addresses(old) != addresses(new)
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::addresses(Step::Addresses(vec![]), json!({"status": {"addresses": []}, "metadata": {"resourceVersion": "7"}}))]
+    #[case::labels(Step::Label(BTreeMap::new()), json!({"metadata": {"labels": {}, "resourceVersion": "7"}}))]
+    #[case::initialise(
+        Step::Initialise { provider_id: None, labels: BTreeMap::new(), taints: vec![] },
+        json!({"spec": {"taints": null}, "metadata": {"labels": {}, "resourceVersion": "7"}}))]
+    fn every_patch_holds_for_the_version_that_was_seen(#[case] step: Step, #[case] expected: Value) {
+        let node = json!({"metadata": {"name": "worker-1", "resourceVersion": "7"}});
+        assert_eq!(patch(&serde_json::from_value(node).unwrap(), &step), expected);
+    }
 }

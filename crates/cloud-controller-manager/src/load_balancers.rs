@@ -236,7 +236,7 @@ impl HarvesterLoadBalancers {
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
                 Err(Failure::Outdated)
             }
-            Err(error) => Err(refused("create", &ObjectKey::of(&body), &error)),
+            Err(error) => Err(refused("create", &ObjectKey::of(&body), error)),
         }
     }
 
@@ -250,14 +250,15 @@ impl HarvesterLoadBalancers {
                 self.objects.wrote(written);
                 if unchanged {
                     let why = "admission there took the change back";
-                    return Err(Failure::Refused(format!("update LoadBalancer {key} in Harvester: {why}")));
+                    let why = format!("update LoadBalancer {key} in Harvester: {why}");
+                    return Err(Failure::Refused { why, source: None });
                 }
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                 Err(Failure::Outdated)
             }
-            Err(error) => Err(refused("update", &key, &error)),
+            Err(error) => Err(refused("update", &key, error)),
         }
     }
 
@@ -297,7 +298,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
             },
             Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(&key),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
-            Err(error) => return Err(refused("delete", &key, &error)),
+            Err(error) => return Err(refused("delete", &key, error)),
         }
         self.waiting.lock().expect("no panic while counting").remove(&service.uid().unwrap_or_default());
         Ok(())
@@ -339,8 +340,9 @@ fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item =
     new.into_iter().chain(former)
 }
 
-fn refused(verb: &str, key: &ObjectKey, error: &kube::Error) -> Failure {
-    Failure::Refused(format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(error)))
+fn refused(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {
+    let why = format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(&error));
+    Failure::Refused { why, source: Some(error) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ pub enum Failure {
     /// the controller reports nothing and tries nothing by itself.
     #[error("somebody else wrote first")]
     Outdated,
-    /// The message says what the cloud tried, on which object, and what its API answered.
-    #[error("{0}")]
-    Refused(String),
+    /// `why` says what the cloud tried, on which object, and what its API answered. The queue reads `Retry-After` from
+    /// `source`.
+    #[error("{why}")]
+    Refused { why: String, source: Option<kube::Error> },
 }

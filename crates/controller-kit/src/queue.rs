@@ -143,8 +143,8 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
     }
 
     /// Works with `workers` at once until `tasks` ends; what runs then is finished. A failed item comes back after
-    /// 5 ms, 10 ms, … 30 s, or when a busy server wants to be asked again (`Retry-After`), if that is later; a panic
-    /// counts as a failure of that item and of nothing else.
+    /// 5 ms, 10 ms, … 30 s, or when a busy server wants to be asked again (`Retry-After`), if that is later, even if
+    /// somebody added it meanwhile; a panic counts as a failure of that item and of nothing else.
     pub fn run<F, W, E>(&self, tasks: &TaskGroup, workers: usize, work: F)
     where
         F: Fn(T) -> W + Send + Sync + 'static,
@@ -212,7 +212,12 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
                 }
             }
             Ok(Err(error)) => {
-                let delay = self.failed(&item).max(retry_after(&error).unwrap_or_default());
+                let asked = retry_after(&error);
+                if asked.is_some() {
+                    // the work's own writes add the item while it runs, and would repeat the request at once
+                    self.state().again.remove(&item);
+                }
+                let delay = self.failed(&item).max(asked.unwrap_or_default());
                 tracing::warn!(%item, retry_in = ?delay, "{}", error_message(&error));
                 Some(delay)
             }

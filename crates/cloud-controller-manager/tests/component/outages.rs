@@ -2,17 +2,18 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use http::Method;
+use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
-use kube::Client;
+use kube::{Client, client::Body};
 use serde_json::json;
-use test_cluster::TestCluster;
+use test_cluster::{TestCluster, User};
+use tokio::time::Instant;
 
 use super::harness::{
     Ccm, create_service, events, finalizers, join, limited, load_balancer, service, told, until,
@@ -25,6 +26,30 @@ const TAINT: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 fn without(cluster: &TestCluster, resource: &'static str, granted: &Arc<AtomicBool>) -> Client {
     let granted = granted.clone();
     limited(cluster, move |_, path| path.contains(resource) && !granted.load(Ordering::SeqCst))
+}
+
+/// `client`, but the first POST of a LoadBalancer gets 429 with `Retry-After`; the times of the POSTs go to `posts`.
+fn busy(client: Client, seconds: u64, posts: &Arc<Mutex<Vec<Instant>>>) -> Client {
+    let (namespace, posts) = (client.default_namespace().to_owned(), posts.clone());
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let is_post = request.method() == Method::POST && request.uri().path().ends_with("/loadbalancers");
+        let is_first = is_post && {
+            let mut posts = posts.lock().unwrap();
+            posts.push(Instant::now());
+            posts.len() == 1
+        };
+        let client = client.clone();
+        async move {
+            if !is_first {
+                return client.send(request).await.map_err(tower::BoxError::from);
+            }
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 429,
+                "reason": "TooManyRequests", "message": "busy", "details": {"retryAfterSeconds": seconds}});
+            let answer = Response::builder().status(429).body(Body::from(status.to_string().into_bytes()));
+            Ok(answer.expect("a constant answer"))
+        }
+    });
+    Client::new(service, namespace)
 }
 
 async fn is_initialised(cluster: &TestCluster, node: &str) -> bool {
@@ -98,6 +123,19 @@ test_cluster::component_tests! {
         until(&cluster, "the Service is served", async || load_balancer(&cluster).await.is_some()).await;
         until(&cluster, "the Node is initialised", async || is_initialised(&cluster, "worker-1").await).await;
         assert_eq!(ccm.health.report(), "");
+        ccm.stop().await;
+    }
+
+    #[simulated_only("waits as long as the server asks")]
+    async fn a_busy_harvester_is_asked_again_no_sooner_than_it_wants(cluster: TestCluster) {
+        let posts = Arc::new(Mutex::new(Vec::new()));
+        let client = busy(cluster.harvester.client(User::CloudControllerManager), 7, &posts);
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        create_service(&cluster, "{}", "").await;
+        until(&cluster, "the Service is served", async || load_balancer(&cluster).await.is_some()).await;
+        let posts = posts.lock().unwrap().clone();
+        assert_eq!(posts.len(), 2);
+        assert!(posts[1] - posts[0] >= Duration::from_secs(7), "{:?}", posts[1] - posts[0]);
         ccm.stop().await;
     }
 

@@ -1,8 +1,8 @@
 //! The LoadBalancer object of each Service: Harvester's side of [`cloud_provider::LoadBalancers`].
 //!
 //! `see` reads the watch caches of the namespace of the cloud-config, `decide` answers with a [`Write`], and the writes
-//! are POST, PUT of the JSON that was read with our fields changed, and DELETE by name. A conflict is no error: the
-//! watch brings the newer version, and everything is decided afresh from it.
+//! are POST, PUT of the JSON that was read with our fields changed, and DELETE by name and UID. A conflict is no
+//! error: the watch brings the newer version, and everything is decided afresh from it.
 //!
 //! An object is found by the Service that it is for (`lookup`), so objects of the Go program and of former cluster
 //! names are taken over.
@@ -27,7 +27,7 @@ use harvester_api::{LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, PostParams},
+    api::{DeleteParams, PostParams, Preconditions},
 };
 use serde_json::Value;
 use tokio::time::Instant;
@@ -262,6 +262,19 @@ impl HarvesterLoadBalancers {
         }
     }
 
+    /// Deletes the object that the cache shows, or else the one that the server has now, and no other: somebody may
+    /// have made one under its name again. Returns the object if it is still there.
+    async fn delete_object(&self, key: &ObjectKey) -> kube::Result<Option<RawObject<LoadBalancer>>> {
+        let uid = match self.objects.get(key) {
+            Some(object) => object.uid(),
+            None => self.api().get_metadata_opt(&key.name).await?.and_then(|object| object.uid()),
+        };
+        let Some(uid) = uid else { return Ok(None) };
+        let this = Preconditions { uid: Some(uid), ..Preconditions::default() };
+        let answer = self.api().delete(&key.name, &DeleteParams::default().preconditions(this)).await?;
+        Ok(answer.left().filter(|object| object.metadata.deletion_timestamp.is_some()))
+    }
+
     fn forget(&self, key: &ObjectKey) {
         if let Some(uid) = self.objects.get(key).and_then(|object| object.uid()) {
             self.objects.gone(key, &uid);
@@ -289,13 +302,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     async fn delete(&self, service: &Service) -> Result<(), Failure> {
         let key = self.key(service);
-        match self.api().delete(&key.name, &DeleteParams::default()).await {
-            Ok(answer) => match answer.left().filter(|object| object.metadata.deletion_timestamp.is_some()) {
-                Some(leaving) => {
-                    self.objects.wrote(leaving);
-                }
-                None => self.forget(&key),
-            },
+        match self.delete_object(&key).await {
+            Ok(Some(leaving)) => drop(self.objects.wrote(leaving)),
+            Ok(None) => self.forget(&key),
             Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(&key),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
             Err(error) => return Err(refused("delete", &key, error)),

@@ -9,7 +9,7 @@ use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use test_cluster::{TestCluster, User};
@@ -498,6 +498,33 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
         cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "LoadBalancer"}})).await;
         cluster.settle().await;
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
+    /// Somebody deletes the object and makes one under its name before our DELETE arrives.
+    async fn an_object_made_again_under_the_name_is_not_deleted_for_the_one_before(cluster: TestCluster) {
+        let (driver, first) = (cluster.harvester.client(User::Driver), Arc::new(AtomicBool::new(true)));
+        let client = interposed(cluster.harvester.client(User::CloudControllerManager), move |method, path| {
+            let (driver, first) = (driver.clone(), first.clone());
+            async move {
+                let delete = method == http::Method::DELETE && path.contains("/loadbalancers/");
+                if delete && first.swap(false, Ordering::SeqCst) {
+                    let name = path.rsplit('/').next().unwrap_or_default();
+                    let api = Api::<LoadBalancer>::namespaced(driver, "team-a");
+                    let mut object = api.get(name).await.expect("it is there to be deleted");
+                    api.delete(name, &DeleteParams::default()).await.expect("the driver may do everything");
+                    (object.metadata.uid, object.metadata.resource_version) = (None, None);
+                    api.create(&PostParams::default(), &object).await.expect("the name is free");
+                }
+                None
+            }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        create_service(&cluster, "{}", "").await;
+        cluster.harvester.forget_requests();
+        cluster.guest.delete::<Service>("shop/web").await;
+        until(&cluster, "the Service is gone", async || service(&cluster).await.is_none()).await;
+        assert_eq!(asked(&cluster.harvester), ["delete loadbalancers 409", "delete loadbalancers 200"]);
         ccm.stop().await;
     }
 

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 pub use self::{decide::Write, object::Identity};
 use self::{
-    decide::{Found, Phase, Seen, allocated, decide, phase},
+    decide::{Found, Phase, Seen, decide, phase},
     lookup::{Entry, Index, LiveService, belongs, computed, labelled_service, was_made_for},
     secondaries::{Secondaries, primary_of, uses_primary},
 };
@@ -197,9 +197,7 @@ impl HarvesterLoadBalancers {
     fn secondaries_in_use(&self, primary: &Service) -> Vec<ObjectKey> {
         let uses = |key: &ObjectKey| {
             let Some(service) = self.services.get(key) else { return false };
-            let own = self.index.by_uid(&service.uid().unwrap_or_default());
-            let own = own.and_then(|name| self.objects.get(&ObjectKey::new(&self.rules.namespace, name)));
-            uses_primary(&service, own.is_some_and(|object| !allocated(&object).is_empty()))
+            uses_primary(&service, self.objects.get(&self.key(&service)).is_some())
         };
         self.secondaries.of(&ObjectKey::of(primary)).into_iter().filter(uses).collect()
     }

@@ -193,7 +193,8 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
             view.publish = if is_taken_back(object) { Publish::Withdrawn } else { Publish::Unchanged };
         }
     }
-    if !seen.secondaries.is_empty() {
+    // without an object no secondary loses its address
+    if !seen.secondaries.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
         view.removal = Removal::Blocked(events::in_use(seen.key, &seen.secondaries));
     }
     view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();

@@ -11,7 +11,7 @@ use std::{
 use controller_kit::{Cache, ObjectKey};
 use k8s_openapi::api::core::v1::Service;
 
-use crate::service_config::{labelled_primary, primary};
+use crate::service_config::labelled_primary;
 
 /// Secondaries by their primary.
 #[derive(Debug, Default)]
@@ -51,19 +51,17 @@ impl Secondaries {
     }
 }
 
-/// The Service that `service` names as its primary. The annotation is the user's request, the label is the Go
-/// program's answer to it. A Service of another type has no address to share.
+/// The Service whose address `service` was given. The annotation is only the user's request, which anybody may make of
+/// any Service; the label is the Go program's answer to it. A Service of another type has no address to share.
 pub(super) fn primary_of(service: &Service) -> Option<ObjectKey> {
     let spec = service.spec.as_ref()?;
-    (spec.type_.as_deref() == Some("LoadBalancer"))
-        .then(|| primary(service).or_else(|| labelled_primary(service)))?
+    (spec.type_.as_deref() == Some("LoadBalancer")).then(|| labelled_primary(service))?
 }
 
-/// Whether a Service that is named as a secondary uses its primary's address. The Go program leaves the label on a
-/// Service whose annotation is gone; such a Service uses the address until it has
-/// one of its own.
-pub(super) fn uses_primary(service: &Service, has_own_address: bool) -> bool {
-    primary(service).is_some() || !has_own_address
+/// Whether a secondary uses its primary's address. The Go program leaves the label on a Service that is none any more;
+/// such a one uses the address until it has an object of its own.
+pub(super) fn uses_primary(service: &Service, has_own_object: bool) -> bool {
+    !has_own_object && service.metadata.deletion_timestamp.is_none()
 }
 
 #[cfg(test)]
@@ -82,21 +80,23 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": {"type": spec_type}})).unwrap()
     }
 
+    fn leaving(mut service: Service) -> Service {
+        service.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        service
+    }
+
     #[rstest]
-    #[case::by_annotation(service("LoadBalancer", Some("shop/web"), None), true, true)]
-    #[case::by_label(service("LoadBalancer", None, Some("shop.web")), true, false)]
-    #[case::by_both(service("LoadBalancer", Some("shop/web"), Some("shop.web")), true, true)]
+    #[case::by_annotation(service("LoadBalancer", Some("shop/web"), None), false)]
+    #[case::by_label(service("LoadBalancer", None, Some("shop.web")), true)]
+    #[case::by_both(service("LoadBalancer", Some("shop/web"), Some("shop.web")), true)]
+    #[case::being_deleted(leaving(service("LoadBalancer", None, Some("shop.web"))), false)]
     // docs/contract/cloud-controller-manager.md#L15: in Go the label stays, and the primary can never be deleted
-    #[case::of_another_type(service("ClusterIP", Some("shop/web"), Some("shop.web")), false, false)]
-    #[case::primary_again(service("LoadBalancer", None, Some("")), false, false)]
-    #[case::by_nothing(service("LoadBalancer", None, None), false, false)]
-    fn a_secondary_uses_its_primary(
-        #[case] service: Service,
-        #[case] before: bool,
-        #[case] with_own_address: bool,
-    ) {
+    #[case::of_another_type(service("ClusterIP", Some("shop/web"), Some("shop.web")), false)]
+    #[case::primary_again(service("LoadBalancer", None, Some("")), false)]
+    #[case::by_nothing(service("LoadBalancer", None, None), false)]
+    fn a_secondary_uses_its_primary_until_it_has_an_object(#[case] service: Service, #[case] before: bool) {
         let uses = |own| primary_of(&service).is_some() && uses_primary(&service, own);
-        assert_eq!((uses(false), uses(true)), (before, with_own_address));
+        assert_eq!((uses(false), uses(true)), (before, false));
     }
 
     #[test]

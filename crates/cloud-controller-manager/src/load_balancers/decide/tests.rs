@@ -311,12 +311,13 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
 fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {
     let service = service(&json!({}), &json!({"type": "ClusterIP"}));
     let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
-    let removal = |secondaries: &[&str]| {
+    let removal = |object, secondaries: &[&str]| {
         let keys = secondaries.iter().map(|name| ObjectKey::new("shop", *name)).collect();
-        decided(&service, Some(&object), |seen| seen.secondaries = keys).view.removal
+        decided(&service, object, |seen| seen.secondaries = keys).view.removal
     };
-    assert_eq!(removal(&[]), Removal::Background);
-    let Removal::Blocked(why) = removal(&["api", "admin"]) else { panic!("not blocked") };
+    assert_eq!(removal(Some(&object), &[]), Removal::Background);
+    assert_eq!(removal(None, &["api", "admin"]), Removal::Background, "there is nothing to keep");
+    let Removal::Blocked(why) = removal(Some(&object), &["api", "admin"]) else { panic!("not blocked") };
     assert!(why.contains("still used by other services: shop/api, shop/admin;"), "{why}");
 }
 

@@ -6,7 +6,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -32,6 +35,8 @@ pub(crate) struct HostNames {
     nodes: Cache<Node>,
     capabilities: Capabilities,
     right: Right,
+    /// Nodes and VMs were listed once.
+    listed: AtomicBool,
     /// UID of the VMI that answered, by name.
     answered: Mutex<HashMap<ObjectKey, String>>,
 }
@@ -81,6 +86,7 @@ impl HostNames {
             nodes: nodes.clone(),
             capabilities: capabilities.clone(),
             right: right(&vms.shared().namespace),
+            listed: AtomicBool::new(false),
             answered: Mutex::default(),
         });
         let queue: Queue<ObjectKey> = Queue::new();
@@ -98,6 +104,13 @@ impl HostNames {
             }
         };
         capabilities.on_change(everybody.clone());
+        let (waiting, all) = (names.clone(), everybody.clone());
+        tasks.spawn_until_stop(async move {
+            waiting.nodes.ready().await;
+            waiting.vms.ready().await;
+            waiting.listed.store(true, Ordering::Release);
+            all();
+        });
         vms.shared().vmis.on_change(move |change| {
             let is_connected = change.new.as_ref().is_some_and(|vmi| has_agent(vmi));
             if !is_connected {
@@ -114,9 +127,11 @@ impl HostNames {
     }
 
     async fn ask(&self, key: ObjectKey) -> Result<Action, kube::Error> {
-        // the VMs of the Nodes are known only when the lists are complete
-        self.nodes.ready().await;
-        self.vms.ready().await;
+        // the VMs of the Nodes are known only when the lists are complete, which a refused list never is: a worker that
+        // waited for it would hold up the end of the process
+        if !self.listed.load(Ordering::Acquire) {
+            return Ok(Action::AwaitChange);
+        }
         let Some(vmi) = self.vms.shared().vmis.get(&key) else { return Ok(Action::AwaitChange) };
         let uid = vmi.uid().unwrap_or_default();
         let seen = Seen {

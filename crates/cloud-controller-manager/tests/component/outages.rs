@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use harvester_api::VirtualMachineInstance;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::{Client, client::Body};
@@ -124,6 +125,19 @@ test_cluster::component_tests! {
         until(&cluster, "the Node is initialised", async || is_initialised(&cluster, "worker-1").await).await;
         assert_eq!(ccm.health.report(), "");
         ccm.stop().await;
+    }
+
+    /// A worker that waits for the list would hold up the end of the process.
+    async fn a_program_without_the_right_to_list_vms_ends_at_once(cluster: TestCluster) {
+        let client = limited(&cluster, |_, path| path.ends_with("/virtualmachines"));
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        let agent = json!({"status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}});
+        cluster.harvester.patch::<VirtualMachineInstance>("team-a/worker-1", agent).await;
+        cluster.settle().await;
+        let told = Instant::now();
+        ccm.stop().await;
+        assert!(told.elapsed() < Duration::from_secs(5), "{:?}", told.elapsed());
     }
 
     #[simulated_only("waits as long as the server asks")]

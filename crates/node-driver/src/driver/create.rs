@@ -89,8 +89,11 @@ impl Driver {
                 Ok(())
             }
             Err(cause) => {
-                self.locked().vm_uid.clear();
                 let left = self.take_back(&harvester, &vm_ref, &machine, made).await;
+                // while something is left, the UID is the proof with which `Remove` may delete it
+                if left.is_none() {
+                    self.locked().vm_uid.clear();
+                }
                 Err(Error(
                     left.map_or(cause.clone(), |left| format!("{left}; and the reason for all: {cause}")),
                 ))

@@ -2,7 +2,7 @@
 //! once the VM is gone, and it continues where a killed removal stopped.
 //!
 //! ```text
-//! same Harvester? ──► VM? ──no──► volumes by their names ─┐
+//! same Harvester? ──► VM? ──no──► volumes by their names, if `Create` stored a UID ─────────────────┐
 //!                      └──yes──► ours? ──► volumes to Harvester or to us ──► delete VM ──► gone ──► Secret
 //! ```
 //! Each delete carries the UID that was read. No error has the words `not found`, which rancher-machine takes for success
@@ -129,6 +129,13 @@ impl Driver {
         if deleted {
             self.wait(harvester, vm_ref, Goal::Gone { uid: uid.to_owned() }, limit, Start::Read).await?;
         }
+        // somebody may have made the VM anew on the same volumes; they are that one's now
+        if !ours.is_empty() && retried(|| harvester.vm(&vm_ref.name)).await.map_err(text)?.is_some() {
+            self.dependencies
+                .output
+                .line(&format!("the volumes stay, because another VM has the name {vm_ref}"));
+            return Ok(deleted);
+        }
         // after the VM: Harvester refuses to delete a volume that one uses
         delete_claims(harvester, vm_ref, &ours).await?;
         Ok(deleted)
@@ -136,6 +143,9 @@ impl Driver {
 
     /// Deletes the volumes of a VM that is gone. They are left if a removal that had to delete them itself was killed
     /// between the VM and them.
+    ///
+    /// Without the UID of a VM that `Create` brought up, nothing proves that the machine ever had one: volumes with these
+    /// names may be those of an earlier machine, which a user kept. The driver names them and leaves them.
     async fn remove_left_claims(&self, harvester: &Harvester, vm_ref: &Reference) -> Result<(), Error> {
         let mut claims = match retried(|| harvester.claims("")).await {
             Ok(claims) => claims,
@@ -152,6 +162,16 @@ impl Driver {
             let used = claim.users.iter().any(|user| *user != vm_ref.to_string());
             objects::is_claim_name(&claim.name, &vm_ref.name) && !claim.is_being_deleted && !used
         });
+        if self.config().vm_uid.is_empty() {
+            for claim in &claims {
+                self.dependencies.output.line(&format!(
+                    "volume {} stays: it is named like those of VM {vm_ref}, but no UID of that VM is stored; delete it in \
+                     Harvester if nobody needs it",
+                    claim.name
+                ));
+            }
+            return Ok(());
+        }
         for claim in &claims {
             self.dependencies
                 .output

@@ -128,6 +128,28 @@ async fn a_vm_that_takes_the_name_during_the_removal_is_not_touched() {
     );
 }
 
+/// Between the look at the VM and the note of its volumes, somebody makes it anew on the same volumes.
+#[tokio::test(start_paused = true)]
+async fn the_volumes_of_a_vm_that_takes_the_name_during_the_removal_are_not_touched() {
+    let harvester = Harvester::start().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.up_without_kubevirt(store.path()).await;
+    let (vm, claim) = (harvester.vm().await, own_claim(&harvester).await);
+    put_claim(&harvester, &claim, json!({})).await;
+    let mut slow = Rule::new(Answer::Delay(Duration::from_secs(20)));
+    (slow.verb, slow.resource) = (Some("patch".into()), Some("virtualmachines".into()));
+    slow.user = Some(USER.into());
+    harvester.server.faults().add(slow);
+    let removing = driver.driver.clone();
+    let removing = tokio::spawn(async move { removing.remove().await });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    harvester.delete(&vm_path()).await;
+    made_anew(&harvester, &vm).await;
+    removing.await.unwrap().unwrap();
+    assert!(harvester.vm().await["metadata"]["deletionTimestamp"].is_null());
+    assert!(!is_going(&harvester, &claim).await, "it is the later VM's");
+}
+
 /// Makes a VM of another name, and a Secret with this machine's Secret's name that it owns.
 async fn put_secret_of_another_vm(harvester: &Harvester) {
     let metadata = json!({"name": "other", "namespace": NAMESPACE});
@@ -252,6 +274,27 @@ async fn volumes_are_found_by_their_names_where_the_vm_is_gone() {
         assert!(!is_going(&harvester, name).await, "{name}");
     }
     assert!(next.output().iter().any(|line| line.contains(&own)), "{:?}", next.output());
+}
+
+/// A user keeps the volumes of an earlier machine, and this machine of its name never got a VM. Upstream's driver stores no
+/// UID at all, and no identity of its Harvester.
+#[rstest]
+#[case::create_made_no_vm(json!({}))]
+#[case::upstreams_machine(json!({"HarvesterUID": "", "HarvesterServer": ""}))]
+#[tokio::test(start_paused = true)]
+async fn volumes_stay_if_nothing_proves_that_the_machine_had_a_vm(#[case] stored: Value) {
+    let harvester = Harvester::start().await;
+    let kept = format!("{MACHINE}-disk-0-bcdfg");
+    put_claim(&harvester, &kept, json!({})).await;
+    harvester.server.faults().add(refused("create", "virtualmachines", 403));
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
+    driver.create().await.unwrap_err();
+    driver.set_config_raw(stored.to_string().as_bytes()).unwrap();
+    driver.remove().await.unwrap();
+    assert!(!is_going(&harvester, &kept).await);
+    let told = format!("volume {kept} stays");
+    assert!(driver.output().iter().any(|line| line.starts_with(&told)), "{:?}", driver.output());
 }
 
 #[tokio::test(start_paused = true)]

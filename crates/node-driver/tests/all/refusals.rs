@@ -6,7 +6,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
 
-use crate::support::{Harvester, MACHINE, NAMESPACE, instance_path, long_user_data, refused, vm_path};
+use crate::support::{
+    Harvester, MACHINE, NAMESPACE, claims, instance_path, long_user_data, refused, vm_path,
+};
 
 /// What `PreCreateCheck` says; and then nothing must have been made, here or there.
 async fn pre_flight(harvester: &Harvester, changes: &[(&str, Value)]) -> Result<Vec<String>, String> {
@@ -395,6 +397,29 @@ async fn volumes_are_taken_back_too(#[case] verbs: &[&str]) {
     let claims = harvester.get(&format!("/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims")).await;
     let stays = |claim: &&Value| claim["metadata"]["deletionTimestamp"].is_null();
     assert_eq!(claims["items"].as_array().unwrap().iter().find(stays), None);
+}
+
+/// The stored UID of the VM is what allows the removal to delete volumes that have only their names.
+#[tokio::test(start_paused = true)]
+async fn volumes_that_could_not_be_taken_back_go_with_the_machine() {
+    let harvester = Harvester::start().await.with_machines().await;
+    for (verb, resource) in
+        [("patch", "virtualmachines"), ("update", "virtualmachines"), ("delete", "persistentvolumeclaims")]
+    {
+        harvester.server.faults().add(refused(verb, resource, 422));
+    }
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path()).configured(&silent_agent());
+    let text = driver.create().await.unwrap_err().to_string();
+    assert!(text.starts_with("remove the machine to end what is left of it"), "{text}");
+    assert!(!driver.config().vm_uid.is_empty() && harvester.vm().await.is_null());
+    harvester.server.faults().clear();
+
+    let next = harvester.driver(store.path());
+    next.set_config_raw(&driver.config().to_json()).unwrap();
+    next.remove().await.unwrap();
+    let stays = |claim: &Value| claim["metadata"]["deletionTimestamp"].is_null();
+    assert!(!claims(&harvester).await.iter().any(stays));
 }
 
 /// As behind a proxy that takes watches, or the nth of each, and says nothing, for ever.

@@ -304,7 +304,7 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
         let own = folder.path().join("own");
         assert!(find_among(Some(&own), &defaults).is_err(), "a path of one's own is meant as it is");
 
-        // user-docs.md 17 f: the path is called a directory in places
+        // docs/contract/user-docs.md#17f: the path is called a directory in places
         fs::create_dir_all(legacy.join("..data")).unwrap();
         assert!(matches!(find_among(Some(&legacy), &defaults), Err(Error::EmptyDirectory { .. })));
         fs::write(legacy.join("value"), GOOD).unwrap();

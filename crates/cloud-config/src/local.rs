@@ -1,6 +1,6 @@
 //! Access to the cluster that a program of ours runs in, or beside.
 //!
-//! One rule for all parts (the Go program had two, which could point at two clusters, pitfalls-ccm.md S3): the flag,
+//! One rule for all parts (the Go program had two, which could point at two clusters, docs/contract/cloud-controller-manager.md#S3): the flag,
 //! else `KUBECONFIG`, else the pod's service account.
 
 use std::{

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use harvester_api::{VirtualMachineInstance, kubevirt::VmInterface};
 
 /// The IPv4 address in the network of the first NIC. Upstream takes the first address of the first interface in the list,
-/// whichever that is (pitfalls-node-driver.md B1, B2).
+/// whichever that is (docs/contract/node-driver.md#B1, #B2).
 ///
 /// If the guest's NIC is part of a bridge or bond, the agent reports the address for that interface, which has the NIC's
 /// hardware address.
@@ -38,10 +38,10 @@ mod tests {
     #[rstest]
     #[case::usual(json!([{"name": "nic-0", "ipAddress": "192.0.2.9"}]), Some("192.0.2.9"))]
     #[case::with_prefix(json!([{"name": "nic-0", "ipAddress": "192.0.2.9/24"}]), Some("192.0.2.9"))]
-    // pitfalls-node-driver.md B1: upstream panics
+    // docs/contract/node-driver.md#B1: upstream panics
     #[case::none_yet(json!([]), None)]
     #[case::no_address_yet(json!([{"name": "nic-0"}]), None)]
-    // pitfalls-node-driver.md B2
+    // docs/contract/node-driver.md#B2
     #[case::ipv6_first(json!([{"name": "nic-0", "ipAddress": "2001:db8::9",
         "ipAddresses": ["2001:db8::9", "192.0.2.9"]}]), Some("192.0.2.9"))]
     #[case::another_interface_first(json!([{"name": "nic-1", "ipAddress": "198.51.100.9"},

@@ -1,7 +1,7 @@
 //! Finds out why a VM does not come up, and says it in one line on which a user can act.
 //!
 //! Upstream waits ten minutes and reports that its retries are used up, although the objects show the cause all the time
-//! (pitfalls-node-driver.md B3). A final cause ends the wait early.
+//! (docs/contract/node-driver.md#B3). A final cause ends the wait early.
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
 use jiff::{SignedDuration, Timestamp};

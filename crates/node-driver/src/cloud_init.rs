@@ -89,7 +89,7 @@ impl CloudInit {
     }
 
     /// Whether a text is too long for the VM. Upstream looks only at the length of the user data, and KubeVirt then refuses
-    /// long network data (pitfalls-node-driver.md B15).
+    /// long network data (docs/contract/node-driver.md#B15).
     pub(crate) fn needs_secret(&self) -> bool {
         self.user_data.0.len() > INLINE_LIMIT || self.network_data.0.len() > INLINE_LIMIT
     }
@@ -139,7 +139,7 @@ impl Login<'_> {
 }
 
 /// The MIME type of user data that is no cloud-config. Like cloud-init, it goes by the first line. Upstream refuses such
-/// data (pitfalls-node-driver.md B16).
+/// data (docs/contract/node-driver.md#B16).
 fn part_type(text: &str) -> Option<&'static str> {
     let known = [
         ("#!", "text/x-shellscript"),

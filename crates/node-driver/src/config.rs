@@ -34,7 +34,7 @@ impl fmt::Debug for Secret {
 pub struct Config {
     #[serde(rename = "IPAddress")]
     pub ip_address: String,
-    /// Always empty: Rancher would build `node-ip` from it alone (pitfalls-node-driver.md 1.8).
+    /// Always empty: Rancher would build `node-ip` from it alone (docs/contract/node-driver.md#1.8).
     #[serde(rename = "IPv6Address")]
     pub ipv6_address: String,
     pub machine_name: String,

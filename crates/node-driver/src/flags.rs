@@ -213,7 +213,7 @@ mod tests {
         }
     }
 
-    // pitfalls-node-driver.md 1.5: the order decides whether clusters provision at all
+    // docs/contract/node-driver.md#1.5: the order decides whether clusters provision at all
     #[test]
     fn the_install_script_goes_to_the_flag_of_its_own() {
         let first = ALL.iter().find(|flag| {

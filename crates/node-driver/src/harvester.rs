@@ -97,7 +97,7 @@ impl Harvester {
     }
 
     /// Reads the VM. Only a 404 that names this VM means that it is absent; one about anything else (the cluster behind
-    /// Rancher's proxy, the kind) is an error. Upstream takes each for a removed VM (pitfalls-node-driver.md 1.2).
+    /// Rancher's proxy, the kind) is an error. Upstream takes each for a removed VM (docs/contract/node-driver.md#1.2).
     ///
     /// # Errors
     /// As the server says.
@@ -220,7 +220,7 @@ impl Harvester {
     }
 
     /// Sets one annotation of the VM with this UID by a patch. Upstream writes the whole VM, and fails where somebody else
-    /// wrote in between (pitfalls-node-driver.md B7). `Ok(false)`: the VM is gone.
+    /// wrote in between (docs/contract/node-driver.md#B7). `Ok(false)`: the VM is gone.
     ///
     /// # Errors
     /// As the server says; also where another VM has the name.

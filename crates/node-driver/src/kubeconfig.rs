@@ -15,7 +15,7 @@ pub(crate) fn given(args: &[OsString], variable: Option<&str>) -> Option<String>
 }
 
 /// The flag's value; `Some(None)` for a flag without value. A second `=` is part of the value (upstream cuts there and loses
-/// the padding of base64, pitfalls-node-driver.md B21).
+/// the padding of base64, docs/contract/node-driver.md#B21).
 fn on_command_line(args: &[OsString]) -> Option<Option<String>> {
     let mut found = None;
     let mut args = args.iter().skip(1).map(|arg| arg.to_string_lossy()).peekable();
@@ -47,7 +47,7 @@ mod tests {
     #[case::encoded_variable("rancher-machine", Some("YTogMQo="), Some("a: 1\n"))]
     #[case::flag_wins("rancher-machine --harvester-kubeconfig-content b:2 rm", Some("a: 1"), Some("b:2"))]
     #[case::one_dash("rancher-machine -harvester-kubeconfig-content=b:2", None, Some("b:2"))]
-    // pitfalls-node-driver.md B21
+    // docs/contract/node-driver.md#B21
     #[case::padding_stays("rancher-machine --harvester-kubeconfig-content=YTogMQo=", None, Some("a: 1\n"))]
     #[case::bare_flag_hides_the_variable(
         "rancher-machine --harvester-kubeconfig-content -y",

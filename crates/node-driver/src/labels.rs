@@ -1,7 +1,7 @@
 //! The labels of a VM, which the cloud controller manager, the load balancer, the affinity terms and users select by.
 //!
 //! The driver sets them on the VM and on its template; KubeVirt copies those of the template to the VMI, where they are
-//! read. Upstream sets both only because its builder shares one map (pitfalls-node-driver.md 1.4).
+//! read. Upstream sets both only because its builder shares one map (docs/contract/node-driver.md#1.4).
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use harvester_api::labels::{CREATOR, GUEST_CLUSTER, NODE_DRIVER, VM_NAME};
 pub(crate) const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
 /// Pool of the machine with its machine set's suffix, as upstream sets it. It changes with each rollout.
 pub(crate) const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
-/// Pool of the machine; it survives rollouts (pitfalls-node-driver.md 1.3).
+/// Pool of the machine; it survives rollouts (docs/contract/node-driver.md#1.3).
 pub(crate) const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
 
 /// Keys that a user may not set, because other programs rely on the driver's values.
@@ -54,7 +54,7 @@ pub(crate) fn machine_set(machine: &str, namespace: &str) -> String {
 }
 
 /// The machine's name without its last `parts` parts, the cluster's name in front, and dashes in front of the rest.
-/// A name of too few parts has no pool (upstream panics there, pitfalls-node-driver.md B12).
+/// A name of too few parts has no pool (upstream panics there, docs/contract/node-driver.md#B12).
 fn pool<'a>(machine: &'a str, cluster: &str, parts: usize) -> Option<&'a str> {
     let end = machine.rmatch_indices('-').nth(parts - 1)?.0;
     let rest = &machine[..end];
@@ -130,10 +130,10 @@ mod tests {
     #[rstest]
     #[case::usual("demo-pool1-x7k2m-9d4tq", "demo", Some("pool1-x7k2m"), Some("pool1"))]
     #[case::another_cluster("demo-pool1-x7k2m-9d4tq", "shop", Some("demo-pool1-x7k2m"), Some("demo-pool1"))]
-    // pitfalls-node-driver.md B12
+    // docs/contract/node-driver.md#B12
     #[case::no_dash("machine", "demo", None, None)]
     #[case::one_dash("demo-1", "demo", Some(""), None)]
-    // pitfalls-node-driver.md B13
+    // docs/contract/node-driver.md#B13
     #[case::illegal("demo-pool_-x-y", "demo", Some("pool_-x"), Some("hash_e6bVVA_z"))]
     fn pools_are_named_with_and_without_the_machine_set(
         #[case] machine: &str,

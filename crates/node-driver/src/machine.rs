@@ -235,7 +235,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("{text} is no number of seconds from 1 to {LONGEST}"))
 }
 
-/// The affinity; `null` means none (upstream panics, pitfalls-node-driver.md B14).
+/// The affinity; `null` means none (upstream panics, docs/contract/node-driver.md#B14).
 fn affinity(text: &str, faults: &mut Vec<String>) -> Option<Map<String, Value>> {
     if text.is_empty() {
         return None;

@@ -2,7 +2,7 @@
 //! VM without address. The text is passed on unchanged.
 //!
 //! Upstream understands only `physical` and `nameserver` of version 1, and panics on other shapes
-//! (pitfalls-node-driver.md B18, B19).
+//! (docs/contract/node-driver.md#B18, #B19).
 
 use serde_json::{Map, Value};
 
@@ -193,10 +193,10 @@ config:
     )]
     #[case::version_2("version: 2\nethernets: {enp1s0: {dhcp4: true}}")]
     #[case::nothing_inside("version: 2")]
-    // pitfalls-node-driver.md B18: legal for cloud-init, fatal for upstream
+    // docs/contract/node-driver.md#B18: legal for cloud-init, fatal for upstream
     #[case::one_nameserver_as_text(&STATIC.replace("[192.0.2.53]", "192.0.2.53"))]
     #[case::version_as_text(&STATIC.replace("version: 1", "version: '1'"))]
-    // pitfalls-node-driver.md B19
+    // docs/contract/node-driver.md#B19
     #[case::dhcp4(
         "version: 1\nconfig: [{type: bond, name: b, subnets: [{type: dhcp4}]}, {type: physical, name: a}]"
     )]
@@ -221,7 +221,7 @@ config:
     #[case::no_yaml("a: [", "no YAML")]
     #[case::text("just text", "no mapping with a version")]
     #[case::list("[1]", "no mapping with a version")]
-    // pitfalls-node-driver.md B18: these end upstream's process
+    // docs/contract/node-driver.md#B18: these end upstream's process
     #[case::network_is_text("network: text", "no mapping with a version")]
     #[case::no_version("config: []", "no version 1 or 2")]
     #[case::no_config("version: 1", "needs a list config")]

@@ -55,7 +55,7 @@ pub(crate) fn is_claim_name(claim: &str, machine: &str) -> bool {
 }
 
 /// The list of the VM for vGPUs: `hostDevices` with Harvester 1.8, `gpus` with the versions before and after
-/// (pitfalls-node-driver.md B25).
+/// (docs/contract/node-driver.md#B25).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuPlace {
     Gpus,

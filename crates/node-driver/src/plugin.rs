@@ -5,7 +5,7 @@
 //!                                   Close: answered, then exit 0 ◄──┤
 //!                   no Heartbeat for 10 s: exit 1, nothing undone ◄─┘
 //! ```
-//! Nothing else ends the process: rancher-machine hangs for ever if its plugin ends early (pitfalls-node-driver.md 1.6). The
+//! Nothing else ends the process: rancher-machine hangs for ever if its plugin ends early (docs/contract/node-driver.md#1.6). The
 //! end of a connection cancels no call.
 
 use std::{fmt::Display, future::Future, io, net::TcpListener, sync::Arc, time::Duration};

@@ -3,7 +3,7 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 
 /// Decodes base64 if `expected` recognises the result; otherwise the text itself. Upstream decodes each text of the right
-/// letters, and so makes garbage of plain words (pitfalls-node-driver.md B20).
+/// letters, and so makes garbage of plain words (docs/contract/node-driver.md#B20).
 pub(crate) fn decoded(text: &str, expected: fn(&str) -> bool) -> String {
     let compact: String = text.trim().chars().filter(|letter| !matches!(letter, '\r' | '\n')).collect();
     STANDARD
@@ -36,7 +36,7 @@ mod tests {
     #[case::encoded_in_lines("I2Nsb3VkLWNv\r\nbmZpZwphOiAxCg==\n", "#cloud-config\na: 1\n")]
     #[case::plain("#cloud-config\na: 1\n", "#cloud-config\na: 1\n")]
     #[case::without_padding_it_is_plain("YTogMQo", "YTogMQo")]
-    // pitfalls-node-driver.md B20
+    // docs/contract/node-driver.md#B20
     #[case::a_word_that_could_be_base64("password", "password")]
     #[case::letters_that_decode_to_letters("aGVsbG8=", "aGVsbG8=")]
     #[case::empty("", "")]
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[rstest]
-    // pitfalls-node-driver.md B14
+    // docs/contract/node-driver.md#B14
     #[case::null("bnVsbA==", "null")]
     #[case::object("e30=", "{}")]
     #[case::plain_null("null", "null")]

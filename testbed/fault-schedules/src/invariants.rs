@@ -42,7 +42,7 @@ async fn nobody_shares(cluster: &TestCluster) {
 }
 
 /// While Harvester's kube-vip announces an address of a pool for a Service, the pool records it for the load balancer of
-/// the Service's name: it is neither free nor another's (`addresses.md`, section 1).
+/// the Service's name: it is neither free nor another's (docs/contract/addresses.md#1).
 ///
 /// kube-vip hears of a deletion some time after it; an address whose Service is gone, and that kube-vip is about to
 /// withdraw, does not count. Nor does a Service that a stopped program created when it went on: its load balancer may have

@@ -28,7 +28,7 @@ pub enum Meanwhile {
     GoesBeforeOthers,
 }
 
-/// A load balancer program is stopped between its two writes of a claim (`addresses.md`, section 2).
+/// A load balancer program is stopped between its two writes of a claim (docs/contract/addresses.md#2).
 ///
 /// # Panics
 /// When an invariant does not hold; the message says which.

@@ -16,7 +16,7 @@ use crate::WrongInput;
 /// Field manager of what the sandbox applies.
 const MANAGER: &str = "sandbox";
 
-/// The group that an example of Harvester's documentation names for pools (user-docs.md 17 c), and what it means.
+/// The group that an example of Harvester's documentation names for pools (docs/contract/user-docs.md#17c), and what it means.
 const MISNAMED: (&str, &str) = ("networking.harvesterhci.io", "loadbalancer.harvesterhci.io/v1beta1");
 
 /// The objects of one text, each with its place in it.

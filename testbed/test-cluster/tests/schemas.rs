@@ -36,7 +36,7 @@ spec:
         assert_eq!(stored(&cluster, "LoadBalancer", "team-a/web").await["spec"], json!({"listeners": [listener]}));
     }
 
-    /// pitfalls-load-balancer.md IP-16 is what follows from this; the contract needs it nevertheless.
+    /// docs/contract/load-balancer.md#IP-16 is what follows from this; the contract needs it nevertheless.
     async fn status_travels_with_an_ordinary_put_and_a_put_without_it_erases_it(cluster: TestCluster) {
         cluster.harvester.apply("
 apiVersion: loadbalancer.harvesterhci.io/v1beta1

@@ -35,7 +35,7 @@ fn busy(client: Client, seconds: u64, posts: &Arc<Mutex<Vec<Instant>>>) -> Clien
     let service = tower::service_fn(move |request: Request<Body>| {
         let is_post = request.method() == Method::POST && request.uri().path().ends_with("/loadbalancers");
         let is_first = is_post && {
-            let mut posts = posts.lock().unwrap();
+            let mut posts = posts.lock().expect("no panic while counting");
             posts.push(Instant::now());
             posts.len() == 1
         };

@@ -159,7 +159,7 @@ pub(crate) async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus
     pool.status.unwrap_or_default()
 }
 
-/// The invariants of `testing.md` section 5: every pool address of a load balancer is recorded for it, nothing else is
+/// The invariants of docs/contract/testing.md#5: every pool address of a load balancer is recorded for it, nothing else is
 /// recorded, and the numbers fit.
 pub(crate) async fn in_step(cluster: &TestCluster) {
     let mut recorded = BTreeMap::new();

@@ -84,7 +84,7 @@ fn a_hand_made_configuration_may_ask_for_a_docker_user() {
     assert!(!text.starts_with("#cloud-config\nssh_authorized_keys"), "{text}");
 }
 
-// pitfalls-node-driver.md B16
+// docs/contract/node-driver.md#B16
 #[test]
 fn a_script_is_kept_beside_our_part() {
     let text = user_data("#!/bin/sh\necho 'a: b'\n", LAST);
@@ -127,7 +127,7 @@ fn the_agents_user_data_is_good_user_data() {
     assert!(user_data(AGENT_USER_DATA, LAST).contains("- qemu-guest-agent\n"));
 }
 
-// pitfalls-node-driver.md B15: each text by its own length
+// docs/contract/node-driver.md#B15: each text by its own length
 #[rstest]
 #[case::short(10, 10, false)]
 #[case::long_user_data(3000, 0, true)]

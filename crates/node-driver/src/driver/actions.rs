@@ -123,7 +123,7 @@ impl Driver {
 }
 
 /// Requests an action. KubeVirt answers 409 where the VM is in the wanted state or on its way to it, which is no failure
-/// (pitfalls-node-driver.md B23). It answers 409 also where another writer was quicker, which passes, and where the VM's
+/// (docs/contract/node-driver.md#B23). It answers 409 also where another writer was quicker, which passes, and where the VM's
 /// state forbids the action, which does not.
 async fn act_unless_late(
     harvester: &Harvester,
@@ -157,7 +157,7 @@ fn heads_for(goal: &Goal, vm: Option<&VirtualMachine>, instance: Option<&Virtual
 }
 
 /// The phase of the instance decides. Where an ended instance lingers, the VM's `printableStatus` does
-/// (pitfalls-node-driver.md B27).
+/// (docs/contract/node-driver.md#B27).
 fn state_of(printable: &str, instance: Option<&VirtualMachineInstance>) -> State {
     let phase = instance.map(|instance| instance.status.as_ref().map_or("", |status| status.phase.as_str()));
     match phase {

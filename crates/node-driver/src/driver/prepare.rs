@@ -201,7 +201,7 @@ async fn name_is_free(harvester: &Harvester, vm_ref: &Reference, inputs: Option<
             let refusal = ownership::refusal(&ownership::of(&vm, inputs.as_ref(), None), &vm_ref.to_string());
             refusal.map_or_else(Finding::default, Finding::fault)
         }
-        // pitfalls-node-driver.md B4: upstream takes every error for a free name
+        // docs/contract/node-driver.md#B4: upstream takes every error for a free name
         Err(error) => Finding::fault(error.to_string()),
     }
 }

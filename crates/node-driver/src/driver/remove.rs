@@ -106,7 +106,7 @@ impl Driver {
         let ours = match give_to_harvester(harvester, vm_ref, uid, claims).await {
             Ok(true) => vec![],
             Ok(false) => read_claims(harvester, claims).await.map_err(text)?,
-            // pitfalls-node-driver.md B8: the webhook may refuse, and upstream's removal is stuck
+            // docs/contract/node-driver.md#B8: the webhook may refuse, and upstream's removal is stuck
             Err(refusal) => {
                 let missing =
                     permissions::missing(&harvester.client(), &vm_ref.namespace, &DELETE_CLAIMS).await;
@@ -231,7 +231,7 @@ async fn claims_to_remove(
 ) -> Result<Vec<String>, Error> {
     let whole_cluster = vm.annotations().get(REMOVE_ALL_PVCS).is_some_and(|value| value == "true");
     let mut claims = wait::claim_names(vm, |claim| whole_cluster || claim["hotpluggable"] != true);
-    // pitfalls-node-driver.md B10: an empty name would select what belongs to nobody
+    // docs/contract/node-driver.md#B10: an empty name would select what belongs to nobody
     if whole_cluster && !cluster.is_empty() {
         let selector = format!("{GUEST_CLUSTER}={cluster}");
         let labelled = retried(|| harvester.claims(&selector)).await.map_err(|error| {

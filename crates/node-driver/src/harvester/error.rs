@@ -135,7 +135,7 @@ mod tests {
         kube::Error::Api(Box::new(Status { code, details, ..Status::failure(message, "X") }))
     }
 
-    // pitfalls-node-driver.md 1.2: the proxy's 404 is no removed VM
+    // docs/contract/node-driver.md#1.2: the proxy's 404 is no removed VM
     #[rstest]
     #[case::the_vm(status(404, "x", "virtualmachines", "demo-1"), true)]
     #[case::another_vm(status(404, "x", "virtualmachines", "demo-2"), false)]

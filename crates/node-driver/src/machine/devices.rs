@@ -158,7 +158,7 @@ fn is_mac(text: &str) -> bool {
     parts.clone().count() == 6 && parts.all(byte)
 }
 
-/// Gives each device a unique name: Rancher's form gives all vGPUs the same one (pitfalls-node-driver.md B26). `taken` holds
+/// Gives each device a unique name: Rancher's form gives all vGPUs the same one (docs/contract/node-driver.md#B26). `taken` holds
 /// the names of the machine's other devices.
 pub(super) fn devices<'a>(
     given: impl Iterator<Item = &'a config::Device>,

@@ -143,7 +143,7 @@ fn all_faults_are_said_at_once() {
     assert_eq!(faults.len(), 5, "{faults:?}");
 }
 
-// pitfalls-node-driver.md B26: Rancher's form names every vGPU `provisioned`
+// docs/contract/node-driver.md#B26: Rancher's form names every vGPU `provisioned`
 #[test]
 fn devices_get_names_of_their_own() {
     let requests = r#"{"vGPURequests":[{"name":"p","deviceName":"x"},{"name":"p","deviceName":"x"},{"deviceName":"y"}]}"#;
@@ -155,7 +155,7 @@ fn devices_get_names_of_their_own() {
     assert_eq!(names, ["p", "p-2", "device-2", "p-3"]);
 }
 
-// pitfalls-node-driver.md B14
+// docs/contract/node-driver.md#B14
 #[test]
 fn null_is_no_affinity() {
     assert_eq!(check(vec![(flags::VM_AFFINITY, text("null\n"))]).unwrap().affinity, None);

@@ -55,7 +55,7 @@ fn vm(config: &Config, cloud_init: &CloudInit) -> Value {
     virtual_machine(&Machine::check(config).unwrap(), cloud_init, &resolved())
 }
 
-/// The example of the contract (node-driver.md section 8), with our two annotations and one label more.
+/// The example of the contract (docs/contract/node-driver.md#8), with our two annotations and one label more.
 #[test]
 fn two_disks_one_nic_and_efi_make_the_vm_of_the_contract() {
     let labels = json!({
@@ -192,7 +192,7 @@ fn without_efi_nothing_is_said_about_firmware() {
     assert!(domain.get("firmware").is_none() && domain.get("features").is_none(), "{domain}");
 }
 
-// pitfalls-node-driver.md B25
+// docs/contract/node-driver.md#B25
 #[test]
 fn vgpus_go_where_this_harvester_wants_them() {
     let requests = vec![config::Device { name: "provisioned".into(), device_name: "nvidia.com/X".into() }];

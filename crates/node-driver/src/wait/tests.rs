@@ -77,7 +77,7 @@ fn done(address: &str) -> Step {
 #[case::whose_instance_is_not_known_yet(up(), Seen { instance: owned("vm"), ..Seen::default() }, SOON, WAIT)]
 #[case::still_runs(Goal::Stopped, Seen { instance: instance("Running", ""), ..Seen::default() }, SOON, WAIT)]
 #[case::stopped(Goal::Stopped, Seen { instance: Objects::these(vec![]), ..Seen::default() }, SOON, Step::Done(None))]
-// pitfalls-node-driver.md B27
+// docs/contract/node-driver.md#B27
 #[case::lingers(Goal::Stopped, Seen { instance: instance("Succeeded", ""), ..Seen::default() }, SOON, Step::Done(None))]
 #[case::unknown_is_not_stopped(Goal::Stopped, Seen::default(), SOON, WAIT)]
 #[case::unknown_is_not_gone(gone(), Seen::default(), SOON, WAIT)]

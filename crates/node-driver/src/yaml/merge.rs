@@ -1,6 +1,6 @@
 //! Merges two documents: the values of the first one win, lists are appended, maps are merged.
 //!
-//! Upstream replaces an explicit `false`, `0` or `""` of the first document (pitfalls-node-driver.md B17); this merge
+//! Upstream replaces an explicit `false`, `0` or `""` of the first document (docs/contract/node-driver.md#B17); this merge
 //! replaces only absent values and null.
 
 use super::{Map, Node};

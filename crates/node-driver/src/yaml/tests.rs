@@ -78,7 +78,7 @@ fn merged(first: &str, second: &str) -> (String, Vec<String>) {
 #[case::null_gives_way("a: ~", "a: 2", "a: 2\n")]
 #[case::null_adds_nothing("a: 1", "a: ~\nb: null", "a: 1\n")]
 #[case::first_wins("a: 1", "a: 2", "a: 1\n")]
-// pitfalls-node-driver.md B17: what the user says stays, also if it is false, zero or empty
+// docs/contract/node-driver.md#B17: what the user says stays, also if it is false, zero or empty
 #[case::false_stays("a: false\nb: 0\nc: ''", "a: true\nb: 1\nc: x", "a: false\nb: 0\nc: \"\"\n")]
 #[case::lists("a: [1]", "a: [2]", "a:\n  - 1\n  - 2\n")]
 #[case::maps("a: {b: 1, c: ~}", "a: {b: 2, c: 3, d: 4}", "a:\n  b: 1\n  c: 3\n  d: 4\n")]

@@ -54,7 +54,7 @@ async fn a_namespace_that_is_not_there_is_named() {
     assert_eq!(pre_flight(&harvester, &[]).await, Ok(vec![]), "what may not be asked is no fault");
 }
 
-// pitfalls-node-driver.md B4: upstream takes any error for a free name
+// docs/contract/node-driver.md#B4: upstream takes any error for a free name
 #[rstest]
 #[case::vm_401("virtualmachines", 401, "renew the cloud credential")]
 #[case::vm_403("virtualmachines", 403, "no right to that (403)")]

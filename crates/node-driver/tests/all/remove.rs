@@ -50,7 +50,7 @@ async fn with_the_whole_cluster_all_volumes_go() {
     assert_eq!(named_claims(&harvester, &driver).await, expected);
 }
 
-// pitfalls-node-driver.md B8: Harvester's webhook refuses the annotation, and upstream's removal is stuck
+// docs/contract/node-driver.md#B8: Harvester's webhook refuses the annotation, and upstream's removal is stuck
 #[rstest]
 #[case::webhook(422)]
 #[case::right(403)]
@@ -144,7 +144,7 @@ async fn volumes_that_are_left_in_the_end_are_named() {
     );
 }
 
-// pitfalls-node-driver.md 1.2: any 404 is success for upstream, and rancher-machine swallows every `not found`
+// docs/contract/node-driver.md#1.2: any 404 is success for upstream, and rancher-machine swallows every `not found`
 #[rstest]
 #[case::not_about_the_vm("get", 404)]
 #[case::credential("get", 401)]

@@ -109,7 +109,7 @@ async fn two_at_once_from_one_store_end_with_one_machine_for_both() {
     assert_eq!(one.config().ssh_public_key, two.config().ssh_public_key);
 }
 
-// pitfalls-node-driver.md B5: upstream refuses its own VM of an earlier attempt for ever
+// docs/contract/node-driver.md#B5: upstream refuses its own VM of an earlier attempt for ever
 #[tokio::test(start_paused = true)]
 async fn other_inputs_are_another_machine() {
     let harvester = Harvester::start().await.with_machines().await;

@@ -123,7 +123,7 @@ async fn connect(address: &str) -> Client {
     Client::connect(TcpStream::connect(address).await.unwrap(), Limits::default()).await.unwrap()
 }
 
-// pitfalls-node-driver.md 1.6: a plugin that ends early hangs its parent for ever
+// docs/contract/node-driver.md#1.6: a plugin that ends early hangs its parent for ever
 #[tokio::test]
 async fn more_connections_than_it_can_have_do_not_end_it() {
     let mut limited = Command::new("/bin/sh");

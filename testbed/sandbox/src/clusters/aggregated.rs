@@ -1,6 +1,6 @@
 //! KubeVirt's subresources on a real API server: an aggregated API whose service is this process.
 //!
-//! testing.md section 1: an APIService on a Service of type ExternalName `localhost` needs neither a pod network nor a
+//! docs/contract/testing.md#1: an APIService on a Service of type ExternalName `localhost` needs neither a pod network nor a
 //! kubelet. The API server has authenticated and authorised the client.
 
 use std::net::Ipv4Addr;

@@ -92,8 +92,8 @@ impl Users {
     }
 
     /// Deletes the LoadBalancers without Service, as their report tells users to: a program that was stopped while it
-    /// created one finishes the creation when it goes on, and no program may delete the object (`addresses.md`,
-    /// section 4). Returns whether there were any.
+    /// created one finishes the creation when it goes on, and no program may delete the object
+    /// (docs/contract/addresses.md#4). Returns whether there were any.
     ///
     /// # Panics
     /// Where there are more than stopped programs created, or one has no report.

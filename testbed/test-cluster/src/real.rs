@@ -35,6 +35,8 @@ pub use self::audit::AuditLog;
 /// How long servers may take to be ready; on idle cores it is three to four seconds.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+/// A port that was free may be another process's by the time a server listens there; then it ends, and others are tried.
+const ATTEMPTS: u32 = 5;
 
 /// What keeps the servers from running.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +66,14 @@ pub enum Error {
         /// The last lines.
         log: String,
     },
+    /// A process ended before all were ready.
+    #[error("{process} ended; the end of its log:\n{log}")]
+    Ended {
+        /// `etcd`, or which API server.
+        process: String,
+        /// The last lines.
+        log: String,
+    },
 }
 
 /// One of the two servers. Clones are the same server.
@@ -82,7 +92,14 @@ pub struct Servers {
     folder: PathBuf,
     guest: Server,
     harvester: Server,
-    processes: Vec<Watchdog>,
+    processes: Vec<Process>,
+}
+
+/// A process and the name of its log.
+#[derive(Debug)]
+struct Process {
+    name: String,
+    watchdog: Watchdog,
 }
 
 /// Starts etcd and both API servers, with their files in `folder`, and waits until they are ready. `accounts` says who
@@ -91,13 +108,42 @@ pub struct Servers {
 /// # Errors
 /// Where a program is missing, or a server does not get ready.
 pub async fn start(folder: &Path, accounts: impl Fn(Side) -> Vec<Account>) -> Result<Servers, Error> {
-    let prepare = |source| Error::Prepare { folder: folder.to_owned(), source };
+    start_on(folder, accounts, free_ports).await
+}
+
+/// [`start`] on ports that `ports` chooses for every attempt: etcd's two, the guest's, Harvester's.
+async fn start_on(
+    folder: &Path,
+    accounts: impl Fn(Side) -> Vec<Account>,
+    mut ports: impl FnMut() -> io::Result<[u16; 4]>,
+) -> Result<Servers, Error> {
     for tool in REAL_SERVER {
         tool.find().ok_or(Error::Missing(tool))?;
     }
-    fs::create_dir_all(folder).map_err(prepare)?;
+    let prepare = |source| Error::Prepare { folder: folder.to_owned(), source };
     let authority = Certificates::new()?;
-    let [etcd_client, etcd_peer, guest, harvester] = free_ports().map_err(prepare)?;
+    let mut attempt = 1;
+    loop {
+        let ports = ports().map_err(prepare)?;
+        match try_to_start(folder, &accounts, &authority, ports).await {
+            Err(Error::Ended { .. }) if attempt < ATTEMPTS => {
+                // what etcd wrote names the ports of this attempt
+                fs::remove_dir_all(folder).map_err(prepare)?;
+                attempt += 1;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn try_to_start(
+    folder: &Path,
+    accounts: impl Fn(Side) -> Vec<Account>,
+    authority: &Certificates,
+    [etcd_client, etcd_peer, guest, harvester]: [u16; 4],
+) -> Result<Servers, Error> {
+    let prepare = |source| Error::Prepare { folder: folder.to_owned(), source };
+    fs::create_dir_all(folder).map_err(prepare)?;
     let server = |side, port| Server {
         side,
         port,
@@ -149,7 +195,7 @@ impl Servers {
     pub(crate) fn remove_folder_at_the_end(&mut self) -> Result<(), Error> {
         let watchdog = Watchdog::that_removes(&self.folder)
             .map_err(|source| Error::Prepare { folder: self.folder.clone(), source })?;
-        self.processes.push(watchdog);
+        self.processes.push(Process { name: "the removal of the folder".to_owned(), watchdog });
         Ok(())
     }
 
@@ -162,7 +208,11 @@ impl Servers {
                 if client.request_text(request).await.is_ok() {
                     break;
                 }
-                if self.processes.iter_mut().any(Watchdog::has_ended) || Instant::now() > until {
+                if let Some(process) = self.ended() {
+                    let log = last_lines(&self.log(&process));
+                    return Err(Error::Ended { process, log });
+                }
+                if Instant::now() > until {
                     let log = last_lines(&self.log(&format!("{}-apiserver", side.name())));
                     return Err(Error::NotReady { side: side.name(), log });
                 }
@@ -172,15 +222,22 @@ impl Servers {
         Ok(())
     }
 
+    /// The name of a process that has ended by itself.
+    fn ended(&mut self) -> Option<String> {
+        self.processes
+            .iter_mut()
+            .find_map(|Process { name, watchdog }| watchdog.has_ended().then(|| name.clone()))
+    }
+
     fn log(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}.log"))
     }
 
-    fn spawn(&mut self, tool: Tool, log: &str, arguments: &[String]) -> Result<(), Error> {
+    fn spawn(&mut self, tool: Tool, name: &str, arguments: &[String]) -> Result<(), Error> {
         let program = tool.find().ok_or(Error::Missing(tool))?;
-        let watchdog = Watchdog::over(&program, arguments, &self.log(log))
+        let watchdog = Watchdog::over(&program, arguments, &self.log(name))
             .map_err(|source| Error::Prepare { folder: self.folder.clone(), source })?;
-        self.processes.push(watchdog);
+        self.processes.push(Process { name: name.to_owned(), watchdog });
         Ok(())
     }
 }
@@ -256,4 +313,38 @@ fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
         held.push(listener);
     }
     Ok(ports)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::mem;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn servers_whose_ports_were_taken_meanwhile_start_on_others() {
+        if crate::run::is_left_out() {
+            return;
+        }
+        let folder = env::temp_dir().join(format!("taken-ports-{}", std::process::id()));
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut first = true;
+        let servers = start_on(
+            &folder,
+            |_| vec![],
+            || {
+                let mut ports = free_ports()?;
+                if mem::take(&mut first) {
+                    ports[1] = taken.local_addr()?.port();
+                }
+                Ok(ports)
+            },
+        );
+        let servers = Box::pin(servers).await;
+        assert!(servers.is_ok(), "{}", servers.unwrap_err());
+        assert!(!first);
+        drop(servers);
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -74,16 +74,7 @@ const NEED_REAL: &str = "TEST_CLUSTER_NEED_REAL";
 /// # Panics
 /// When the test does, and where `TEST_CLUSTER_NEED_REAL` is set and this machine has no such servers.
 pub fn on_real<Test: Future<Output = ()>>(roles: Roles, test: impl FnOnce(TestCluster) -> Test) {
-    if env::var_os(NEED_REAL).is_none()
-        && let Some(missing) = REAL_SERVER.into_iter().find(|tool| tool.find().is_none())
-    {
-        static SAID: Once = Once::new();
-        SAID.call_once(|| {
-            let why = real::Error::Missing(missing);
-            // past the test harness, which shows nothing of a test that passes
-            let said = writeln!(io::stderr(), "left out: the tests on real API servers ({why})");
-            said.expect("somebody hears what is left out");
-        });
+    if is_left_out() {
         return;
     }
     let runtime = Builder::new_current_thread().enable_all().build();
@@ -92,6 +83,20 @@ pub fn on_real<Test: Future<Output = ()>>(roles: Roles, test: impl FnOnce(TestCl
         let cluster = Box::pin(TestCluster::real(roles.rights())).await.with(roles);
         timeout(REAL_TEST_WITHIN, Box::pin(test(cluster))).await.expect("the test hangs");
     });
+}
+
+/// Whether tests on real servers are left out on this machine, which the process says once.
+pub(crate) fn is_left_out() -> bool {
+    let missing = REAL_SERVER.into_iter().find(|tool| tool.find().is_none());
+    let Some(missing) = missing.filter(|_| env::var_os(NEED_REAL).is_none()) else { return false };
+    static SAID: Once = Once::new();
+    SAID.call_once(|| {
+        let why = real::Error::Missing(missing);
+        // past the test harness, which shows nothing of a test that passes
+        let said = writeln!(io::stderr(), "left out: the tests on real API servers ({why})");
+        said.expect("somebody hears what is left out");
+    });
+    true
 }
 
 /// [`on_simulated`], for a test that has `reason` not to run on the real servers too; `cargo xtask test` tells both.

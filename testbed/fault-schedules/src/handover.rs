@@ -56,10 +56,17 @@ pub async fn hand_over(way: Handover, release: Release, cluster: TestCluster) {
     let fixture = Fixture::with_releases(cluster, [release; 2], &mut random).await;
     let system = System::start_planned(Program::LoadBalancer, &fixture.environment(), &mut random);
     let cluster = fixture.cluster.clone();
+    let harvester = cluster.harvester.simulated().expect("these schedules run on simulated servers");
     let watch = async |time: Duration| {
+        let mut judged = None;
         for _ in 0..time.as_millis() / GLANCE.as_millis() {
             cluster.advance(GLANCE).await;
-            invariants::hold_at_any_time(&cluster, &fixture.simulation, &system.late_creations()).await;
+            let now = (harvester.revision(), fixture.simulation.announced());
+            // most glances show nothing new
+            if judged.as_ref() != Some(&now) {
+                invariants::hold_at_any_time(&cluster, &fixture.simulation, &system.late_creations()).await;
+                judged = Some(now);
+            }
         }
     };
     for (pool, address) in POOLS {

@@ -60,8 +60,8 @@ pub struct Election {
 /// Why [`lead`] ended before `tasks` was cancelled.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("lost the Lease {namespace}/{name}: not renewed within {deadline:?}")]
-    Lost { namespace: String, name: String, deadline: Duration },
+    #[error("lost the Lease {namespace}/{name}: not renewed within {deadline:?}: {why}")]
+    Lost { namespace: String, name: String, deadline: Duration, why: String },
     #[error("lost the Lease {namespace}/{name} to {holder}")]
     Taken { namespace: String, name: String, holder: String },
 }
@@ -211,8 +211,14 @@ impl Candidate {
 
     /// Renews until it does not succeed any more, and says why.
     async fn keep(&mut self) -> Error {
+        let mut why = "no answer".to_owned();
         loop {
             sleep(self.election.retry_period).await;
+            if !self.leadership.is_current() {
+                let Election { namespace, name, renew_deadline, .. } = &self.election;
+                let (namespace, name, deadline) = (namespace.clone(), name.clone(), *renew_deadline);
+                return Error::Lost { namespace, name, deadline, why };
+            }
             let until = self.leadership.deadline().min(Instant::now() + self.patience());
             match tokio::time::timeout_at(until, self.try_once()).await {
                 Ok(Ok(true)) => {}
@@ -225,15 +231,12 @@ impl Candidate {
                 }
                 Ok(Err(error)) => {
                     tracing::warn!(error = &error as &dyn std::error::Error, "cannot renew the Lease");
+                    why = crate::error_message(&error);
                 }
-                Err(_) => tracing::warn!(lease = self.election.name, "no answer to the renewal of the Lease"),
-            }
-            if !self.leadership.is_current() {
-                return Error::Lost {
-                    namespace: self.election.namespace.clone(),
-                    name: self.election.name.clone(),
-                    deadline: self.election.renew_deadline,
-                };
+                Err(_) => {
+                    tracing::warn!(lease = self.election.name, "no answer to the renewal of the Lease");
+                    "no answer".clone_into(&mut why);
+                }
             }
         }
     }

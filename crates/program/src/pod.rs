@@ -14,7 +14,7 @@
 //!   takes it for a dead predecessor.
 //! * The last part of an identity begins with a *place*: a digest of the boot and of the network namespace. Abstract
 //!   sockets exist within one network namespace of one running kernel. A UID that is the same on two hosts, or in two
-//!   sandboxes of one Pod, has two places.
+//!   sandboxes of one Pod, has two places. A process that cannot read its place leaves the UID out.
 //! * The UID comes from two sources, which must agree. A token without the claim (a legacy one) and a static Pod
 //!   without a token leave the environment; where both sources are silent or differ, there is no UID.
 
@@ -23,7 +23,7 @@ mod token;
 
 use std::{
     env, fs, io,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -44,8 +44,9 @@ pub struct Sources {
     pub token: Option<String>,
     /// `metadata.uid` by the downward API.
     pub downward_uid: Option<String>,
-    /// Boot and network namespace: processes that can see each other's abstract sockets have the same.
-    pub place: String,
+    /// Boot and network namespace, where both can be read: processes that can see each other's abstract sockets have
+    /// the same.
+    pub place: Option<String>,
 }
 
 impl Sources {
@@ -54,13 +55,11 @@ impl Sources {
         let given = |name: &str| env::var(name).ok().filter(|text| !text.is_empty());
         let read = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let kernel = || read(Path::new("/proc/sys/kernel/hostname")).filter(|name| !name.is_empty());
-        let boot = read(Path::new("/proc/sys/kernel/random/boot_id")).unwrap_or_default();
-        let network: io::Result<PathBuf> = fs::read_link("/proc/self/ns/net");
         Self {
             host_name: given("HOSTNAME").or_else(kernel).unwrap_or_else(|| "localhost".to_owned()),
             token: read(token_file.unwrap_or(Path::new(TOKEN_FILE))),
             downward_uid: given(UID_VARIABLE),
-            place: format!("{boot} {}", network.unwrap_or_default().display()),
+            place: place(Path::new("/proc")),
         }
     }
 
@@ -113,8 +112,8 @@ impl Identity {
     /// The identity that follows from `sources`. Its sockets are free when the last clone is dropped.
     pub fn new(sources: &Sources, random: u64) -> Self {
         let host_name = sources.host_name.clone();
-        let place = format!("{:016x}", fnv(sources.place.as_bytes()));
-        let pod = sources.uid().map(|uid| {
+        let pod = sources.uid().zip(sources.place.as_ref()).map(|(uid, place)| {
+            let place = format!("{:016x}", fnv(place.as_bytes()));
             let text = format!("{host_name}_{uid}_{place}{random:016x}");
             InPod { host_name: host_name.clone(), uid, place, text }
         });
@@ -162,6 +161,14 @@ impl Identity {
         };
         !self.is(holder) && host_name == pod.host_name && uid == pod.uid && in_place(last, &pod.place)
     }
+}
+
+/// The place of this process by what the kernel says in `proc`. Half of it is none: it could be that of another host.
+fn place(proc: &Path) -> Option<String> {
+    let boot = fs::read_to_string(proc.join("sys/kernel/random/boot_id")).ok()?;
+    let network = fs::read_link(proc.join("self/ns/net")).ok()?;
+    let (boot, network) = (boot.trim(), network.display());
+    (!boot.is_empty()).then(|| format!("{boot} {network}"))
 }
 
 /// Whether the last part of an identity names this place, or none.

@@ -114,8 +114,8 @@ mod tests {
     }
 
     fn identity(host_name: &str, uid: &str, random: u64) -> Identity {
-        let sources =
-            Sources { host_name: host_name.into(), downward_uid: Some(uid.into()), ..Sources::default() };
+        let (downward_uid, place) = (Some(uid.into()), Some("here".into()));
+        let sources = Sources { host_name: host_name.into(), downward_uid, place, ..Sources::default() };
         Identity::new(&sources, random)
     }
 

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use program::pod::Sources;
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use sim_apiserver::{
     ApiServer,
     faults::{Answer, Rule, When},
 };
-use tokio::time::sleep;
+use tokio::{sync::watch, time::sleep};
 
 use super::*;
 
@@ -135,28 +136,122 @@ async fn a_leader_that_cannot_renew_gives_up_before_anybody_may_take_over() {
     sleep(Duration::from_secs(1)).await;
     let (_other, _) = candidate(&server.client("admin"), "second", &log);
     sleep(Duration::from_secs(1)).await;
-    *switch.0.lock().unwrap() = true;
+    switch.cut(true);
     let leadership = leadership.lock().unwrap().clone().unwrap();
     sleep(Duration::from_secs(10)).await;
     assert!(!leadership.is_current());
     sleep(Duration::from_secs(30)).await;
-    let lost = "first lost the Lease kube-system/web: not renewed within 10s";
+    let lost = "first lost the Lease kube-system/web: not renewed within 10s: no answer";
     assert_eq!(story(&log), ["first leads", lost, "second leads"]);
 }
 
-/// A network that can be cut: requests then never end.
-#[derive(Clone, Default)]
-struct Switch(Arc<Mutex<bool>>);
+// fault 9: nobody was told that the credentials were refused while the process ran
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_credentials_are_refused_says_so_and_gives_up() {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    bind(&server).await;
+    let (_life, leadership) = candidate(&server.client("part"), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    server.faults().add(Rule::new(Answer::Code(401)));
+    sleep(Duration::from_secs(15)).await;
+    let story = story(&log);
+    let told = story.last().filter(|line| line.starts_with("first lost the Lease kube-system/web: "));
+    assert!(told.is_some_and(|line| line.contains("401") || line.contains("Unauthorized")), "{story:?}");
+    assert!(!leadership.lock().unwrap().as_ref().unwrap().is_current());
+}
+
+// fault 16: the kernel sends what a process under SIGSTOP has written to its sockets only when it goes on, or the
+// process was stopped between the fence and its socket
+#[tokio::test(start_paused = true)]
+async fn writes_that_a_stopped_predecessor_sends_after_the_takeover_change_nothing() {
+    let (server, log, switch) = (ApiServer::builder().build(), Log::default(), Switch::default());
+    let admin = Api::<ConfigMap>::namespaced(server.client("admin"), "kube-system");
+    for name in ["changed", "remade"] {
+        admin.create(&PostParams::default(), &config_map(name, "before")).await.unwrap();
+    }
+    let (changed, remade) = (admin.get("changed").await.unwrap(), admin.get("remade").await.unwrap());
+    let (_life, leadership) = candidate(&switch.client(server.client("admin")), "first", &log);
+    sleep(Duration::from_secs(1)).await;
+    let fenced = leadership.lock().unwrap().clone().unwrap().client(switch.client(server.client("admin")));
+    let stopped = Api::<ConfigMap>::namespaced(fenced, "kube-system");
+
+    switch.cut(true);
+    let mut put = changed.clone();
+    put.data = config_map("changed", "late").data;
+    let this = Preconditions { uid: remade.metadata.uid.clone(), resource_version: None };
+    let patch =
+        json!({"metadata": {"resourceVersion": changed.metadata.resource_version}, "data": {"by": "late"}});
+    let late = tokio::spawn({
+        let stopped = stopped.clone();
+        async move {
+            let (post, how) = (PostParams::default(), PatchParams::default());
+            let (made, gone, patch) = (
+                config_map("made", "late"),
+                DeleteParams::default().preconditions(this),
+                Patch::Merge(patch),
+            );
+            tokio::join!(
+                async { stopped.create(&post, &made).await.map(drop) },
+                async { stopped.replace("changed", &post, &put).await.map(drop) },
+                async { stopped.patch("changed", &how, &patch).await.map(drop) },
+                async { stopped.delete("remade", &gone).await.map(drop) },
+            )
+        }
+    });
+    let (_second, _) = candidate(&server.client("admin"), "second", &log);
+    sleep(Duration::from_secs(30)).await;
+    assert!(story(&log).contains(&"second leads".to_owned()));
+    admin
+        .replace("changed", &PostParams::default(), &{
+            let mut ours = changed.clone();
+            ours.data = config_map("changed", "second").data;
+            ours
+        })
+        .await
+        .unwrap();
+    admin.delete("remade", &DeleteParams::default()).await.unwrap();
+    for name in ["made", "remade"] {
+        admin.create(&PostParams::default(), &config_map(name, "second")).await.unwrap();
+    }
+    let state = admin.list(&Default::default()).await.unwrap().items;
+
+    switch.cut(false);
+    let (post, put, patch, delete) = late.await.unwrap();
+    for answer in [post, put, patch, delete] {
+        assert!(matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409), "{answer:?}");
+    }
+    let too_late = stopped.create(&PostParams::default(), &config_map("another", "late")).await.unwrap_err();
+    assert!(crate::error_message(&too_late).contains("the Lease is not ours"), "{too_late}");
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(admin.list(&Default::default()).await.unwrap().items, state);
+    assert_eq!(holder(&server).await, "second");
+}
+
+fn config_map(name: &str, by: &str) -> ConfigMap {
+    serde_json::from_value(json!({"metadata": {"name": name}, "data": {"by": by}})).unwrap()
+}
+
+/// A network that can be cut: requests wait until it is there again.
+#[derive(Clone)]
+struct Switch(Arc<watch::Sender<bool>>);
+
+impl Default for Switch {
+    fn default() -> Self {
+        Self(Arc::new(watch::Sender::new(false)))
+    }
+}
 
 impl Switch {
+    fn cut(&self, cut: bool) {
+        self.0.send_replace(cut);
+    }
+
     fn client(&self, inner: Client) -> Client {
-        let cut = self.0.clone();
+        let network = self.clone();
         let service = tower::service_fn(move |request| {
-            let (inner, cut) = (inner.clone(), cut.clone());
+            let (inner, mut cut) = (inner.clone(), network.0.subscribe());
             async move {
-                if *cut.lock().unwrap() {
-                    std::future::pending::<()>().await;
-                }
+                cut.wait_for(|cut| !cut).await.expect("the test holds the switch");
                 inner.send(request).await
             }
         });
@@ -206,9 +301,12 @@ fn in_pod(uid: &str, random: u64) -> Identity {
 }
 
 fn on_host(host_name: &str, uid: &str, random: u64) -> Identity {
-    let sources =
-        Sources { host_name: host_name.into(), downward_uid: Some(uid.into()), ..Sources::default() };
-    Identity::new(&sources, random)
+    Identity::new(&sources(host_name, uid, Some("here")), random)
+}
+
+fn sources(host_name: &str, uid: &str, place: Option<&str>) -> Sources {
+    let (downward_uid, place) = (Some(uid.to_owned()), place.map(str::to_owned));
+    Sources { host_name: host_name.into(), token: None, downward_uid, place }
 }
 
 /// Of a Pod that no other test knows: sockets belong to the machine.
@@ -288,16 +386,20 @@ async fn a_stopped_predecessor_keeps_its_lease_until_it_is_stale() {
 #[case::one_constant_uid_on_two_hosts(|uid: &str| (on_host("part-0", uid, 1), on_host("part-1", uid, 2)))]
 // a legacy token has no claim, and the downward API is not set up: no UID
 #[case::legacy_token(|_: &str| {
-    let sources = Sources { host_name: "part-0".into(), token: Some("e30.e30.c2ln".into()), ..Sources::default() };
+    let sources = Sources {
+        host_name: "part-0".into(), token: Some("e30.e30.c2ln".into()), place: Some("here".into()), ..Sources::default()
+    };
     (Identity::new(&sources, 1), Identity::new(&sources, 2))
 })]
 #[case::no_uid(|_: &str| (Identity::from("part-0_1"), Identity::from("part-0_2")))]
 // the kubelet makes a new sandbox for a static Pod, whose UID stays: the old one may still end
 #[case::static_pod_in_two_sandboxes(|uid: &str| {
-    let sandbox = |place: &str| Sources {
-        host_name: "node-1".into(), downward_uid: Some(uid.into()), place: place.into(), ..Sources::default()
-    };
+    let sandbox = |place| sources("node-1", uid, Some(place));
     (Identity::new(&sandbox("old"), 1), Identity::new(&sandbox("new"), 2))
+})]
+#[case::the_place_cannot_be_read(|uid: &str| {
+    let process = |random| Identity::new(&sources("part-0", uid, None), random);
+    (process(1), process(2))
 })]
 #[tokio::test(start_paused = true)]
 async fn without_proof_of_death_the_rules_of_client_go_hold(#[case] pair: fn(&str) -> (Identity, Identity)) {

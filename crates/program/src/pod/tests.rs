@@ -21,7 +21,25 @@ fn legacy() -> Option<String> {
 }
 
 fn in_pod(host_name: &str, uid: &str, place: &str) -> Sources {
-    Sources { host_name: host_name.into(), token: bound(uid), downward_uid: None, place: place.into() }
+    Sources { host_name: host_name.into(), token: bound(uid), downward_uid: None, place: Some(place.into()) }
+}
+
+#[test]
+fn a_place_is_the_boot_and_the_network_namespace_and_half_of_it_is_none() {
+    let proc = env::temp_dir().join(format!("program-place-{}", unique()));
+    let (boot, network) = (proc.join("sys/kernel/random/boot_id"), proc.join("self/ns/net"));
+    assert_eq!(place(&proc), None);
+    fs::create_dir_all(boot.parent().unwrap()).unwrap();
+    fs::create_dir_all(network.parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink("net:[4026531840]", &network).unwrap();
+    assert_eq!(place(&proc), None, "no boot");
+    fs::write(&boot, "\n").unwrap();
+    assert_eq!(place(&proc), None, "an empty one");
+    fs::write(&boot, "5d4f\n").unwrap();
+    assert_eq!(place(&proc).as_deref(), Some("5d4f net:[4026531840]"));
+    fs::remove_file(&network).unwrap();
+    assert_eq!(place(&proc), None, "no network namespace");
+    fs::remove_dir_all(&proc).unwrap();
 }
 
 /// Of a Pod that no other test knows.
@@ -87,6 +105,17 @@ fn a_predecessor_has_our_host_name_pod_and_place(
 fn other_programs_are_no_predecessors(#[case] holder: &str, #[case] expected: bool) {
     let me = Identity::new(&in_pod("part-0", "a-1", "here"), 1);
     assert_eq!(me.is_predecessor(holder), expected);
+}
+
+// fault 16: two hosts whose boot and network namespace could not be read were one place
+#[test]
+fn a_process_that_cannot_read_its_place_takes_over_from_nobody_and_nobody_from_it() {
+    let sources = Sources { place: None, ..in_pod("part-0", "a-1", "here") };
+    let unread = |random| Identity::new(&sources, random);
+    let (one, other, placed) = (unread(1), unread(2), Identity::new(&in_pod("part-0", "a-1", "here"), 3));
+    assert!(!one.is_predecessor(other.text(true)));
+    assert!(!one.is_predecessor(placed.text(true)) && !placed.is_predecessor(one.text(true)));
+    assert!(!one.hold("kube-system", "unread"), "a socket would prove nothing");
 }
 
 #[test]

@@ -8,7 +8,6 @@ pub mod expiry;
 mod file;
 mod limit;
 mod local;
-pub mod permissions;
 pub mod proxy;
 mod retry_after;
 mod silence;

@@ -4,10 +4,13 @@
 //! ```text
 //! SelfSubjectAccessReview ──every 10 min while granted, 30 s while refused──► Capabilities ──on_change──► queues
 //! watch of the named CRDs ─────────────────────────────────────────────────────►   ▲
-//! a caller that got 403 or 401 ────────────────────────────────────────────────────┘
+//! a caller that got 403 ───────────────────────────────────────────────────────────┘
 //! ```
-//! A right that nobody could answer for counts as granted: the request itself will tell. Rights have no watch, so a
-//! grant is noticed within 30 seconds ([`REFUSED_PERIOD`]).
+//! A right that nobody could answer for counts as granted until a request is refused. Rights have no watch, so a grant
+//! is noticed within 30 seconds ([`REFUSED_PERIOD`]).
+//!
+//! A request that got 401 is not reported here: the renewal of the Lease gets one within seconds, and the process ends
+//! with that reason.
 
 mod answer;
 mod crds;
@@ -19,7 +22,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future, stream};
 use kube::Client;
 use tokio::{
     sync::{Notify, watch},
@@ -94,6 +97,16 @@ pub struct Field {
     pub version: &'static str,
     /// Names of properties from the root: `["status", "backends"]`. `[]` is the version itself.
     pub path: &'static [&'static str],
+}
+
+/// The rights of a table that the server denies in this namespace, asked once. A question that nobody answers denies
+/// nothing: the request itself will tell.
+pub async fn denied(client: &Client, namespace: &str, rights: &[Right]) -> Vec<Right> {
+    let questions = rights.iter().map(|right| right.clone().within(namespace)).map(async |right| {
+        let answer = ask(client.clone(), &right).await;
+        (answer == Answer::Refused).then_some(right)
+    });
+    future::join_all(questions).await.into_iter().flatten().collect()
 }
 
 /// The rights and fields of a cluster that a program asks for.
@@ -200,18 +213,6 @@ impl Capabilities {
         self.0.sooner.notify_one();
     }
 
-    /// A request got 401: all rights are asked about at once, and every 30 seconds until the credentials are taken
-    /// again.
-    pub fn credentials_refused(&self) {
-        let now = Instant::now();
-        let mut state = self.state();
-        if state.unauthorized.is_none() {
-            state.rights.values_mut().for_each(|tracked| tracked.due = now);
-        }
-        drop(state);
-        self.0.sooner.notify_one();
-    }
-
     /// Whether the CRD has the field in this version. A field that was not [`Wanted`] is not there.
     pub fn has_field(&self, crd: &str, version: &str, path: &[&str]) -> bool {
         let state = self.state();
@@ -223,11 +224,6 @@ impl Capabilities {
     /// Calls `f` after each change of an answer. `f` must be quick: it runs in the task that asks.
     pub fn on_change(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(f));
-    }
-
-    /// A sentence for each right that was lost while running, and one if our credentials are refused.
-    pub fn lost(&self) -> Vec<String> {
-        self.state().lost()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -3,11 +3,9 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use cloud_config::{
-    expiry::{self, Expiry},
-    permissions::{self, Permission},
-};
+use cloud_config::expiry::{self, Expiry};
 use futures::future::{BoxFuture, FutureExt as _, join_all};
+use program::capabilities::{Right, denied};
 use tokio::task::JoinHandle;
 
 use super::{Driver, Error};
@@ -25,6 +23,13 @@ mod inventory;
 
 /// Harvester 0.1 had other objects.
 const TOO_OLD: &str = "v0.1.0";
+
+/// Rights that the driver cannot do without. It works better with others (watches, pods, quotas, Events).
+const NEEDED: [Right; 3] = [
+    Right::new("create", "kubevirt.io", "virtualmachines"),
+    Right::new("delete", "kubevirt.io", "virtualmachines"),
+    Right::new("create", "", "secrets"),
+];
 
 /// Findings of `PreCreateCheck` that `Create` uses.
 pub(super) struct Prepared {
@@ -207,9 +212,8 @@ async fn name_is_free(harvester: &Harvester, vm_ref: &Reference, inputs: Option<
 }
 
 async fn rights(harvester: &Harvester, vm_ref: &Reference) -> Finding {
-    let missing =
-        permissions::missing(&harvester.client(), &vm_ref.namespace, &permissions::NODE_DRIVER).await;
-    let faults = missing.iter().map(|Permission { verb, group, resource, .. }| {
+    let missing = denied(&harvester.client(), &vm_ref.namespace, &NEEDED).await;
+    let faults = missing.iter().map(|Right { verb, group, resource, .. }| {
         let kind = if group.is_empty() { (*resource).to_owned() } else { format!("{resource}.{group}") };
         let namespace = &vm_ref.namespace;
         format!("the credential may not {verb} {kind} in namespace {namespace}: give its user the right, or use another namespace")

@@ -10,9 +10,9 @@
 
 use std::time::Duration;
 
-use cloud_config::permissions::{self, Permission};
 use harvester_api::{VirtualMachine, annotations::REMOVE_ALL_PVCS, labels::GUEST_CLUSTER};
 use kube::ResourceExt as _;
+use program::capabilities::{Right, denied};
 
 use super::{Driver, Error, retried};
 use crate::{
@@ -26,10 +26,8 @@ use crate::{
 };
 
 /// Rights with which the driver deletes volumes itself.
-const DELETE_CLAIMS: [Permission; 2] = [
-    Permission { verb: "get", group: "", resource: "persistentvolumeclaims", subresource: "" },
-    Permission { verb: "delete", group: "", resource: "persistentvolumeclaims", subresource: "" },
-];
+const DELETE_CLAIMS: [Right; 2] =
+    [Right::new("get", "", "persistentvolumeclaims"), Right::new("delete", "", "persistentvolumeclaims")];
 
 /// Limit for the deletion of a VM.
 const LIMIT: Duration = Duration::from_secs(600);
@@ -108,8 +106,7 @@ impl Driver {
             Ok(false) => read_claims(harvester, claims).await.map_err(text)?,
             // docs/contract/node-driver.md#B8: the webhook may refuse, and upstream's removal is stuck
             Err(refusal) => {
-                let missing =
-                    permissions::missing(&harvester.client(), &vm_ref.namespace, &DELETE_CLAIMS).await;
+                let missing = denied(&harvester.client(), &vm_ref.namespace, &DELETE_CLAIMS).await;
                 if !missing.is_empty() {
                     let (claims, namespace) = (claims.join(", "), &vm_ref.namespace);
                     let verbs: Vec<&str> = missing.iter().map(|missing| missing.verb).collect();

@@ -50,12 +50,11 @@ impl Tracked {
                 (self.refused, self.lost) = (true, self.lost || was_granted);
                 self.due = now + REFUSED_PERIOD;
             }
-            // a refusal that a caller saw may be over: the next request is the question
-            Answer::Unanswerable => {
-                (self.refused, self.lost) = (false, false);
-                self.due = now + GRANTED_PERIOD;
+            // no answer takes back what was learned: to and fro, it would be told each time
+            Answer::Unanswerable if !self.refused => self.due = now + GRANTED_PERIOD,
+            Answer::Unanswerable | Answer::Unauthorized(_) | Answer::Failed => {
+                self.due = now + REFUSED_PERIOD;
             }
-            Answer::Unauthorized(_) | Answer::Failed => self.due = now + REFUSED_PERIOD,
         }
     }
 
@@ -125,6 +124,8 @@ mod tests {
     #[case::a_failure_changes_nothing(&[Answer::Refused, Answer::Failed], (true, false, SOON))]
     #[case::nor_do_credentials(&[Answer::Refused, unknown()], (true, false, SOON))]
     #[case::a_server_that_does_not_say(&[Answer::Unanswerable], (false, false, LATE))]
+    #[case::nor_does_it_after_a_refusal(&[Answer::Refused, Answer::Unanswerable], (true, false, SOON))]
+    #[case::nor_after_a_grant(&[Answer::Granted, Answer::Unanswerable], (false, false, LATE))]
     fn a_right_is_asked_about_often_while_it_is_refused(
         #[case] answers: &[Answer],
         #[case] expected: (bool, bool, u64),
@@ -136,13 +137,16 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_a_refused_request_is_tried_again_after_a_period() {
+    fn where_nobody_answers_a_refused_request_stays_refused_until_somebody_does() {
         let now = Instant::now();
         let mut tracked = Tracked::new(now);
         tracked.saw_refusal(now);
         assert!(tracked.refused && tracked.lost);
         assert_eq!(tracked.due, now + REFUSED_PERIOD);
         tracked.answered(&Answer::Unanswerable, now + REFUSED_PERIOD);
+        assert!(tracked.refused && tracked.lost);
+        assert_eq!(tracked.due, now + 2 * REFUSED_PERIOD);
+        tracked.answered(&Answer::Granted, now + 2 * REFUSED_PERIOD);
         assert!(!tracked.refused && !tracked.lost);
     }
 

@@ -88,7 +88,7 @@ async fn rights_are_known_after_one_question_for_each() {
     let capabilities = fixture.start(Fixture::rights(&[EVENTS, SERVICES]));
     capabilities.known().await;
     assert!(capabilities.allows(&EVENTS) && !capabilities.allows(&SERVICES));
-    assert_eq!(capabilities.lost(), Vec::<String>::new(), "a right that never was is not lost");
+    assert_eq!(capabilities.state().lost(), Vec::<String>::new(), "a right that never was is not lost");
     assert_eq!(fixture.questions(), 2);
 }
 
@@ -128,12 +128,12 @@ async fn a_right_that_is_taken_away_is_told_and_comes_back() {
     fixture.grant(json!([])).await;
     sleep(GRANTED_PERIOD + Duration::from_secs(1)).await;
     assert!(!capabilities.allows(&EVENTS));
-    let lost = capabilities.lost();
+    let lost = capabilities.state().lost();
     assert!(lost.len() == 1 && lost[0].contains("create events"), "{lost:?}");
     fixture.grant(create_events()).await;
     sleep(Duration::from_secs(60)).await;
     assert!(capabilities.allows(&EVENTS));
-    assert_eq!(capabilities.lost(), Vec::<String>::new());
+    assert_eq!(capabilities.state().lost(), Vec::<String>::new());
 }
 
 // the role names objects, or a quota refuses: the review says yes and the request gets no
@@ -145,7 +145,7 @@ async fn a_refusal_that_a_caller_saw_is_remembered_and_asked_about_within_thirty
     capabilities.known().await;
     capabilities.refused(&EVENTS);
     assert!(!capabilities.allows(&EVENTS));
-    assert_eq!(capabilities.lost().len(), 1);
+    assert_eq!(capabilities.state().lost().len(), 1);
     sleep(REFUSED_PERIOD - Duration::from_secs(1)).await;
     assert!(!capabilities.allows(&EVENTS), "not tried again at once");
     sleep(Duration::from_secs(2)).await;
@@ -179,6 +179,35 @@ async fn a_server_that_does_not_answer_refuses_nothing() {
     assert!(!capabilities.allows(&EVENTS), "told otherwise");
 }
 
+// fault 9: the answer went to and fro every 30 s, and everybody was told each time
+#[tokio::test(start_paused = true)]
+async fn where_nobody_answers_for_a_right_its_callers_hear_of_a_refusal_once() {
+    let fixture = Fixture::new();
+    let unanswerable =
+        Rule { resource: Some("selfsubjectaccessreviews".into()), ..Rule::new(Answer::Code(403)) };
+    fixture.server.faults().add(unanswerable);
+    let capabilities = fixture.start(Fixture::rights(&[EVENTS]));
+    capabilities.known().await;
+    assert!(capabilities.allows(&EVENTS), "granted until told otherwise");
+    let changes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&changes);
+    capabilities.on_change(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    for _ in 0..600 {
+        // each request of a caller that believes in the right gets 403
+        if capabilities.allows(&EVENTS) {
+            capabilities.refused(&EVENTS);
+        }
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert_eq!(changes.load(Ordering::Relaxed), 1);
+    fixture.server.faults().clear();
+    fixture.grant(create_events()).await;
+    sleep(Duration::from_secs(60)).await;
+    assert!(capabilities.allows(&EVENTS), "the server answers now");
+}
+
 #[tokio::test(start_paused = true)]
 async fn refused_credentials_are_told_until_they_are_taken_again() {
     let fixture = Fixture::new();
@@ -186,14 +215,13 @@ async fn refused_credentials_are_told_until_they_are_taken_again() {
     let capabilities = fixture.start(Fixture::rights(&[EVENTS]));
     capabilities.known().await;
     fixture.server.faults().add(Rule::new(Answer::Code(401)));
-    capabilities.credentials_refused();
-    sleep(Duration::from_secs(1)).await;
-    let lost = capabilities.lost();
+    sleep(GRANTED_PERIOD + Duration::from_secs(1)).await;
+    let lost = capabilities.state().lost();
     assert!(lost.len() == 1 && lost[0].contains("credentials"), "{lost:?}");
     assert!(capabilities.allows(&EVENTS), "a right is another matter");
     fixture.server.faults().clear();
     sleep(REFUSED_PERIOD + Duration::from_secs(1)).await;
-    assert_eq!(capabilities.lost(), Vec::<String>::new());
+    assert_eq!(capabilities.state().lost(), Vec::<String>::new());
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,6 +270,17 @@ async fn assumed_capabilities_are_known_and_believe_their_callers() {
     assert!(capabilities.allows(&EVENTS) && capabilities.has_field(CRD, "v1", BACKENDS.path));
     capabilities.refused(&EVENTS);
     assert!(!capabilities.allows(&EVENTS));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_that_are_denied_are_named_and_a_server_that_does_not_answer_denies_none() {
+    let fixture = Fixture::new();
+    fixture.grant(create_events()).await;
+    let client = fixture.server.client(User::service_account("kube-system", "part"));
+    let table = [EVENTS, SERVICES];
+    assert_eq!(denied(&client, "shop", &table).await, [SERVICES.within("shop")]);
+    fixture.server.faults().add(Rule::new(Answer::Code(503)));
+    assert_eq!(denied(&client, "shop", &table).await, []);
 }
 
 #[test]

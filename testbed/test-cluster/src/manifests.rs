@@ -179,6 +179,41 @@ mod tests {
         assert_eq!(binding["subjects"], serde_json::json!([subject]));
     }
 
+    /// A watch that a role refuses costs a feature its promptness, in silence.
+    #[test]
+    fn the_load_balancer_may_watch_every_kind_that_it_follows() {
+        const FOLLOWED: [(&str, &str); 8] = [
+            ("loadbalancer.harvesterhci.io", "loadbalancers"),
+            ("loadbalancer.harvesterhci.io", "ippools"),
+            ("", "services"),
+            ("", "configmaps"),
+            ("discovery.k8s.io", "endpointslices"),
+            ("kubevirt.io", "virtualmachines"),
+            ("kubevirt.io", "virtualmachineinstances"),
+            ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ];
+        for rights in [Rights::Existing, Rights::Ours] {
+            let roles = roles(rights, Side::Harvester, &GuestCluster::default());
+            let is_it = |role: &&Value| {
+                role["kind"] == "ClusterRole" && role["metadata"]["name"] == "harvester-load-balancer"
+            };
+            let rules = roles.iter().find(is_it).unwrap()["rules"].as_array().unwrap();
+            let names = |list: &Value, name: &str| list.as_array().unwrap().contains(&name.into());
+            for (group, resource) in FOLLOWED {
+                let granted = |verb: &str| {
+                    rules.iter().any(|rule| {
+                        names(&rule["apiGroups"], group)
+                            && names(&rule["resources"], resource)
+                            && names(&rule["verbs"], verb)
+                    })
+                };
+                let missing: Vec<_> =
+                    ["get", "list", "watch"].into_iter().filter(|verb| !granted(verb)).collect();
+                assert!(missing.is_empty(), "{rights:?} role: {missing:?} {resource}.{group}");
+            }
+        }
+    }
+
     /// The role is part of Harvester: we may not ask for more, and it does not become less by our chart.
     #[test]
     fn what_a_guests_credentials_may_do_is_harvesters_and_the_same_in_both_sets() {

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod cluster_setup;
+mod conditions;
 mod fault_injection;
 mod fixture;
 mod handover;

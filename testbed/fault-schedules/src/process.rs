@@ -14,6 +14,8 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::conditions::UnconditionalWrites;
+
 /// The renew deadline of the programs. A program that was stopped for longer starts no write any more, so its requests
 /// fail.
 const DEADLINE: Duration = Duration::from_secs(10);
@@ -26,6 +28,7 @@ pub(crate) struct Process {
     plan: CrashPlan,
     stopped: Arc<Mutex<Option<Stopped>>>,
     late: LateCreations,
+    unconditional: UnconditionalWrites,
 }
 
 /// The objects that stopped programs created after they went on: a POST carries no condition, and nothing can take it
@@ -138,8 +141,14 @@ impl CrashPlan {
 
 impl Process {
     /// `name` is for the log.
-    pub(crate) fn new(name: &str, plan: CrashPlan, late: LateCreations) -> Self {
-        Self { name: name.into(), dead: CancellationToken::new(), plan, stopped: Arc::default(), late }
+    pub(crate) fn new(
+        name: &str,
+        plan: CrashPlan,
+        late: LateCreations,
+        unconditional: UnconditionalWrites,
+    ) -> Self {
+        let (dead, stopped) = (CancellationToken::new(), Arc::default());
+        Self { name: name.into(), dead, plan, stopped, late, unconditional }
     }
 
     pub(crate) fn die(&self) {
@@ -211,6 +220,7 @@ impl Process {
     }
 
     async fn send(&self, client: &Client, request: Request<Body>) -> kube::Result<Response<Body>> {
+        let request = self.unconditional.read(request).await?;
         match self.stopped() {
             // the request is on its way: a stopped process takes nothing back, not even when it is killed
             Some(Stopped { since, until }) if since == Instant::now() => {

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::program::start;
 pub(crate) use self::program::{Environment, Program};
+use crate::conditions::UnconditionalWrites;
 use crate::process::{CrashPlan, CrashPoint, LateCreations, Process};
 
 /// Replicas of each program that has a Lease.
@@ -36,6 +37,7 @@ struct Shared {
     end: CancellationToken,
     deaths: AtomicUsize,
     late: LateCreations,
+    unconditional: UnconditionalWrites,
 }
 
 /// The crash plans of the processes.
@@ -70,6 +72,7 @@ impl System {
             end: CancellationToken::new(),
             deaths: AtomicUsize::new(0),
             late: LateCreations::default(),
+            unconditional: UnconditionalWrites::default(),
         });
         let with_lease = [Program::LoadBalancer, Program::CloudControllerManager];
         let replicas =
@@ -116,11 +119,15 @@ impl System {
     }
 
     /// Ends all programs, as SIGTERM does. Returns the number of processes that had died before.
+    ///
+    /// # Panics
+    /// When a program sent a write that is for no particular version or object.
     pub(crate) async fn end(self) -> usize {
         self.shared.end.cancel();
         for ended in join_all(self.replicas).await {
             ended.expect("no program panics");
         }
+        self.shared.unconditional.must_be_none();
         self.shared.deaths.load(Ordering::Relaxed)
     }
 }
@@ -140,7 +147,7 @@ impl Shared {
             Crashes::Planned(of, plan) if *of == program => plan.clone(),
             Crashes::Planned(..) | Crashes::Over => CrashPlan::default(),
         };
-        Process::new(name, plan, self.late.clone())
+        Process::new(name, plan, self.late.clone(), self.unconditional.clone())
     }
 }
 

@@ -10,6 +10,7 @@
 //! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
 //! where they are not as they should be. A review has no side effects, so a dry run is reviewed like any other write.
 
+mod body;
 mod certificate;
 pub mod cli;
 pub mod fixtures;
@@ -28,7 +29,6 @@ mod status;
 
 use std::io;
 use std::net::TcpListener;
-use std::time::Duration;
 
 use axum::Router;
 use axum_server::tls_rustls::RustlsConfig;
@@ -37,9 +37,6 @@ use program::{Clock, TaskGroup};
 
 pub use registration::Address;
 pub use rotator::Error as RotatorError;
-
-/// How long open connections may finish when the process ends.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// The part of the rules that the command line sets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,15 +96,6 @@ pub async fn run(
     listener: TcpListener,
     tasks: &TaskGroup,
 ) -> Result<(), Error> {
-    let (router, tls) = prepare(client, clock, config, tasks).await?;
-    listener.set_nonblocking(true)?;
-    let handle = axum_server::Handle::new();
-    let server = axum_server::from_tcp_rustls(listener, tls)?.handle(handle.clone());
-    let stop = tasks.stop.clone();
-    tasks.spawn(async move {
-        stop.cancelled().await;
-        handle.graceful_shutdown(Some(GRACE));
-    });
-    server.serve(router.into_make_service()).await?;
-    Ok(())
+    let (router, certificates) = prepare(client, clock, config, tasks).await?;
+    Ok(program::serving::tls(tasks, listener, certificates, router).await?)
 }

@@ -4,9 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use futures::FutureExt as _;
@@ -14,13 +14,12 @@ use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
 use tokio::sync::Semaphore;
 
+use crate::body::{Budget, Complete};
 use crate::limits::Outline;
 use crate::review::{self, Write};
 use crate::reviewer::{Reviewer, Unseen};
 
-/// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
-const LARGEST_REVIEW: usize = 8 << 20;
-/// So many reviews are read and decided at once; the others wait. A review in memory is many times its body.
+/// So many reviews are parsed and decided at once; the others wait. A review in memory is many times its body.
 const REVIEWS_AT_ONCE: usize = 16;
 
 #[derive(Clone, Copy)]
@@ -31,14 +30,20 @@ enum Role {
 
 struct Server {
     reviewer: Reviewer,
+    bodies: Budget,
     at_once: Semaphore,
 }
 
 /// The routes of the webhook.
 pub(crate) fn router(reviewer: Reviewer) -> Router {
-    let server = Arc::new(Server { reviewer, at_once: Semaphore::new(REVIEWS_AT_ONCE) });
+    let server =
+        Arc::new(Server { reviewer, bodies: Budget::new(), at_once: Semaphore::new(REVIEWS_AT_ONCE) });
     let route = |role: Role| {
-        post(move |State(server): State<Arc<Server>>, body: Bytes| async move {
+        post(move |State(server): State<Arc<Server>>, headers: HeaderMap, body: Body| async move {
+            let body = match server.bodies.read(&headers, body).await {
+                Ok(body) => body,
+                Err(refusal) => return refusal.into_response(),
+            };
             // taken when the body is complete: a slow sender must not hold up the others
             let _turn = server.at_once.acquire().await.expect("nothing closes this semaphore");
             answer(&server.reviewer, role, body).await
@@ -47,19 +52,18 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
     Router::new()
         .route("/v1/webhook/validation", route(Role::Validator))
         .route("/v1/webhook/mutation", route(Role::Mutator))
-        .layer(DefaultBodyLimit::max(LARGEST_REVIEW))
         .with_state(server)
 }
 
-async fn answer(reviewer: &Reviewer, role: Role, body: Bytes) -> Response {
-    let outline = match Outline::read(&body) {
+async fn answer(reviewer: &Reviewer, role: Role, body: Complete<'_>) -> Response {
+    let outline = match Outline::read(&body.bytes) {
         Ok(outline) => outline,
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
     };
     if let Some(refusal) = outline.refusal(reviewer.policy()) {
         return send(refusal, outline.user());
     }
-    let request = match review::read(&body) {
+    let request = match review::read(&body.bytes) {
         Ok(request) => request,
         Err(why) => return no_review(&why),
     };

@@ -13,11 +13,22 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use axum_server::{Handle, tls_rustls::RustlsConfig};
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto::Builder,
+};
 
 use crate::TaskGroup;
 
 /// How long open connections may finish when the process ends.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long a client of HTTP/1 may take for the headers of a request, the pause before it included; as in the API
+/// server.
+const HEADERS_WITHIN: Duration = Duration::from_secs(32);
+/// Bytes of a request that a connection reads before the router asks for them.
+const READ_AHEAD: u32 = 64 << 10;
+/// Requests that one connection of HTTP/2 may have under way.
+const STREAMS: u32 = 64;
 
 /// The source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +46,9 @@ pub enum Certificate {
 pub fn http(tasks: &TaskGroup, address: SocketAddr, router: Router) -> Result<(), String> {
     let listener = listen(address).map_err(|error| format!("serve HTTP at {address}: {error}"))?;
     let handle = ending(tasks);
-    let server =
+    let mut server =
         axum_server::from_tcp(listener).map_err(|error| format!("serve HTTP at {address}: {error}"))?;
+    bound(server.http_builder());
     tasks.spawn(async move {
         ended(server.handle(handle).serve(router.into_make_service_with_connect_info::<SocketAddr>()).await);
     });
@@ -56,8 +68,9 @@ pub async fn https(
     let tls = rustls(certificate).await?;
     let listener = listen(address).map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
     let handle = ending(tasks);
-    let server = axum_server::from_tcp_rustls(listener, tls)
+    let mut server = axum_server::from_tcp_rustls(listener, tls)
         .map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
+    bound(server.http_builder());
     tasks.spawn(async move {
         ended(server.handle(handle).serve(router.into_make_service_with_connect_info::<SocketAddr>()).await);
     });
@@ -75,8 +88,24 @@ pub async fn tls(
     router: Router,
 ) -> std::io::Result<()> {
     listener.set_nonblocking(true)?;
-    let server = axum_server::from_tcp_rustls(listener, certificates)?.handle(ending(tasks));
+    let mut server = axum_server::from_tcp_rustls(listener, certificates)?.handle(ending(tasks));
+    bound(server.http_builder());
     server.serve(router.into_make_service()).await
+}
+
+/// Bounds what a client can make a connection hold. HTTP/2 gets room for every stream at once: the bytes of a request
+/// that waits must not keep those of another request on the same connection away.
+fn bound(builder: &mut Builder<TokioExecutor>) {
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .max_buf_size(READ_AHEAD as usize);
+    builder
+        .http2()
+        .max_concurrent_streams(STREAMS)
+        .initial_stream_window_size(READ_AHEAD)
+        .initial_connection_window_size(STREAMS * READ_AHEAD);
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
@@ -146,6 +175,11 @@ fn is_open(path: &str, open: &[String]) -> bool {
 mod tests {
     use kube::{Client, Config};
     use rstest::rstest;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpStream,
+        time::timeout,
+    };
 
     use super::*;
     use crate::{
@@ -213,6 +247,18 @@ mod tests {
         assert!(get(&client, "/livez").await.is_err());
         tasks.end().await;
         assert!(get(&client, "/livez").await.is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_ends_its_headers_loses_its_connection() {
+        let (address, tasks) = (free(), TaskGroup::new());
+        http(&tasks, address, router(Health::default(), Metrics::default())).unwrap();
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /healthz HTTP/1.1\r\nHost: a").await.unwrap();
+        let mut answer = Vec::new();
+        let end = timeout(Duration::from_hours(1), slow.read_to_end(&mut answer)).await;
+        assert!(end.is_ok(), "the server closes the connection");
+        tasks.end().await;
     }
 
     #[tokio::test]

@@ -1,0 +1,265 @@
+//! Reads the bodies of reviews within one budget of memory and within the time that the API server waits.
+//!
+//! Everybody in the cluster's network can connect and send. So a body takes memory by what has arrived of it, not by
+//! what its sender announces: a sender who announces much and sends nothing holds up nobody. Ordinary reviews take
+//! nothing of the budget, and never wait for large ones. Where large bodies have used up the budget before any of them
+//! is complete, one after the other is read beside it, so that they cannot wait for each other for ever.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::{HeaderMap, StatusCode, header};
+use futures::StreamExt as _;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+/// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
+pub(crate) const LARGEST: usize = 8 << 20;
+/// An ordinary review is smaller, and a connection takes as much memory itself.
+const FREE: usize = 32 << 10;
+/// The bytes that all bodies together may take beside the free part of each and the one that is read out of turn.
+const BUDGET: usize = 16 * LARGEST;
+/// The bytes that a body takes from the budget at a time.
+const SHARE: u32 = 64 << 10;
+/// How long a sender may pause.
+const PAUSE: Duration = Duration::from_secs(5);
+/// How long a body may take, waiting for the budget included: the API server gives up after 10 seconds.
+const WITHIN: Duration = Duration::from_secs(8);
+
+/// The memory for all bodies.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    shares: Semaphore,
+    /// Held by the one body that is read although the budget is used up.
+    out_of_turn: Semaphore,
+}
+
+/// A complete body, which returns its part of the budget when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Complete<'a> {
+    pub(crate) bytes: Vec<u8>,
+    _shares: Vec<SemaphorePermit<'a>>,
+}
+
+/// The answer to a request whose body cannot be read.
+pub(crate) type Refusal = (StatusCode, &'static str);
+
+const TOO_LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "a review has at most 8 MiB");
+const TOO_SLOW: Refusal = (StatusCode::REQUEST_TIMEOUT, "the review did not arrive in time");
+const BROKEN: Refusal = (StatusCode::BAD_REQUEST, "the review ended before it was complete");
+
+impl Budget {
+    pub(crate) fn new() -> Self {
+        Self { shares: Semaphore::new(BUDGET), out_of_turn: Semaphore::new(1) }
+    }
+
+    /// Reads a whole body.
+    ///
+    /// # Errors
+    /// The body is too large, or does not arrive in time, or breaks off.
+    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Complete<'_>, Refusal> {
+        let announced =
+            headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+        if announced.is_some_and(|length: usize| length > LARGEST) {
+            return Err(TOO_LARGE);
+        }
+        timeout(WITHIN, self.collect(body)).await.unwrap_or(Err(TOO_SLOW))
+    }
+
+    async fn collect(&self, body: Body) -> Result<Complete<'_>, Refusal> {
+        let mut body = body.into_data_stream();
+        let (mut bytes, mut shares, mut room) = (Vec::new(), Vec::new(), FREE);
+        while let Some(part) = timeout(PAUSE, body.next()).await.map_err(|_| TOO_SLOW)? {
+            let part: Bytes = part.map_err(|_| BROKEN)?;
+            let length = bytes.len() + part.len();
+            if length > LARGEST {
+                return Err(TOO_LARGE);
+            }
+            while length > room {
+                tokio::select! {
+                    biased;
+                    share = self.shares.acquire_many(SHARE) => {
+                        shares.push(share.expect("nothing closes this semaphore"));
+                        room += SHARE as usize;
+                    }
+                    turn = self.out_of_turn.acquire() => {
+                        shares.push(turn.expect("nothing closes this semaphore"));
+                        room = LARGEST;
+                    }
+                }
+            }
+            bytes.extend_from_slice(&part);
+        }
+        Ok(Complete { bytes, _shares: shares })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures::channel::mpsc::{UnboundedSender, unbounded};
+    use futures::future::join_all;
+    use futures::stream;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A body whose sender sends what the test gives it.
+    fn sent_by_hand() -> (UnboundedSender<Result<Vec<u8>, Infallible>>, Body) {
+        let (sender, parts) = unbounded();
+        (sender, Body::from_stream(parts))
+    }
+
+    fn leak() -> &'static Budget {
+        Box::leak(Box::new(Budget::new()))
+    }
+
+    /// Reads a body until it is complete and holds it from then on.
+    fn read(budget: &'static Budget, body: Body) -> JoinHandle<Result<Complete<'static>, Refusal>> {
+        tokio::spawn(async move { budget.read(&HeaderMap::new(), body).await })
+    }
+
+    fn large() -> Body {
+        Body::from(vec![b'x'; LARGEST])
+    }
+
+    /// Lets every task go as far as it can.
+    async fn rest() {
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Starts 16 bodies that arrive but for their last byte, so that they have used up the budget.
+    async fn use_up(budget: &'static Budget) -> Vec<UnboundedSender<Result<Vec<u8>, Infallible>>> {
+        let mut senders = Vec::new();
+        while budget.shares.available_permits() >= SHARE as usize {
+            let (sender, body) = sent_by_hand();
+            sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
+            read(budget, body);
+            senders.push(sender);
+            rest().await;
+        }
+        senders
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_arrive_are_held_within_the_budget() {
+        let budget = leak();
+        let mut bodies: Vec<_> = (0..100).map(|_| read(budget, large())).collect();
+        let start = Instant::now();
+        while !bodies.is_empty() {
+            rest().await;
+            let (complete, waiting): (Vec<_>, Vec<_>) = bodies.into_iter().partition(JoinHandle::is_finished);
+            // sixteen within the budget, and one out of turn
+            assert!((1..=17).contains(&complete.len()), "{} are complete", complete.len());
+            for body in complete {
+                assert_eq!(body.await.unwrap().unwrap().bytes.len(), LARGEST);
+            }
+            bodies = waiting;
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        assert_eq!((budget.shares.available_permits(), budget.out_of_turn.available_permits()), (BUDGET, 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_ordinary_review_never_waits_for_large_ones() {
+        let budget = leak();
+        let senders = use_up(budget).await;
+        let (stalled, body) = sent_by_hand();
+        stalled.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
+        read(budget, body);
+        rest().await;
+        assert_eq!(budget.out_of_turn.available_permits(), 0, "all memory is taken");
+        let start = Instant::now();
+        let body = budget.read(&HeaderMap::new(), Body::from(vec![b'x'; FREE])).await.unwrap();
+        assert_eq!((body.bytes.len(), start.elapsed()), (FREE, Duration::ZERO));
+        drop((senders, stalled));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_reviews_are_read_one_by_one_where_slow_ones_have_used_up_the_budget() {
+        let budget = leak();
+        let senders = use_up(budget).await;
+        let start = Instant::now();
+        for _ in 0..50 {
+            drop(budget.read(&HeaderMap::new(), large()).await.unwrap());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        drop(senders);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_that_arrive_side_by_side_do_not_wait_for_each_other_for_ever() {
+        let budget = leak();
+        // parts of all 100 arrive in turn: together they use up the budget before the first is complete
+        let parts = || {
+            let parts = stream::iter(0..128).then(|_| async {
+                tokio::task::yield_now().await;
+                Ok::<_, Infallible>(vec![b'x'; LARGEST / 128])
+            });
+            Body::from_stream(parts)
+        };
+        let bodies = join_all((0..100).map(|_| async move {
+            let body = budget.read(&HeaderMap::new(), parts()).await;
+            body.map(|body| body.bytes.len())
+        }));
+        assert!(bodies.await.into_iter().all(|body| body == Ok(LARGEST)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_who_announces_much_and_sends_nothing_takes_nothing() {
+        let budget = leak();
+        let (mut headers, mut senders) = (HeaderMap::new(), Vec::new());
+        headers.insert(header::CONTENT_LENGTH, LARGEST.into());
+        for _ in 0..1_000 {
+            let (sender, body) = sent_by_hand();
+            let headers = headers.clone();
+            tokio::spawn(async move { budget.read(&headers, body).await.map(drop) });
+            senders.push(sender);
+        }
+        rest().await;
+        assert_eq!(budget.shares.available_permits(), BUDGET);
+        drop(senders);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_who_pauses_is_given_up_after_five_seconds() {
+        let budget = leak();
+        let (sender, body) = sent_by_hand();
+        sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
+        let start = Instant::now();
+        assert_eq!(budget.read(&HeaderMap::new(), body).await.unwrap_err(), TOO_SLOW);
+        assert_eq!((start.elapsed(), budget.shares.available_permits()), (PAUSE, BUDGET));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sender_of_one_byte_a_second_is_given_up_before_the_api_server_gives_up() {
+        let budget = leak();
+        let drops = stream::unfold((), |()| async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            Some((Ok::<_, Infallible>(b"x".to_vec()), ()))
+        });
+        let start = Instant::now();
+        assert_eq!(budget.read(&HeaderMap::new(), Body::from_stream(drops)).await.unwrap_err(), TOO_SLOW);
+        assert_eq!(start.elapsed(), WITHIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
+        let budget = leak();
+        let (_sender, silent) = sent_by_hand();
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_LENGTH, (LARGEST + 1).into());
+        assert_eq!(budget.read(&headers, silent).await.unwrap_err(), TOO_LARGE);
+        let (sender, endless) = sent_by_hand();
+        for _ in 0..9 {
+            sender.unbounded_send(Ok(vec![b'x'; 1 << 20])).unwrap();
+        }
+        let start = Instant::now();
+        assert_eq!(budget.read(&HeaderMap::new(), endless).await.unwrap_err(), TOO_LARGE);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

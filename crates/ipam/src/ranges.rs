@@ -1,6 +1,6 @@
 //! The ranges of one pool, in the order of its spec: they overlap nowhere, and addresses go round in that order.
 
-use std::{fmt, net::IpAddr};
+use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use crate::{
     family,
@@ -37,20 +37,28 @@ impl Ranges {
             faults.push(RangeFault::None);
         }
         let mut good: Vec<(Range, &RangeSpec)> = Vec::new();
+        // the good ranges that overlap none before them, by their start; and the few others
+        let (mut disjoint, mut others) = (BTreeMap::new(), Vec::new());
         for spec in specs {
             if faults.len() >= FAULTS {
                 break;
             }
             match Range::parse(spec) {
                 Ok(range) => {
-                    faults.extend(
-                        good.iter().filter(|(earlier, _)| earlier.overlaps(&range)).take(FAULTS).map(
-                            |(_, earlier)| RangeFault::Overlap {
-                                first: (*earlier).clone(),
-                                second: spec.clone(),
-                            },
-                        ),
-                    );
+                    let overlaps = |index: &usize| good[*index].0.overlaps(&range);
+                    let below = disjoint.range(..=range.end()).rev().map(|(_, index)| *index);
+                    let mut earlier: Vec<usize> = below.take_while(overlaps).collect();
+                    earlier.extend(others.iter().copied().filter(overlaps));
+                    earlier.sort_unstable();
+                    faults.extend(earlier.iter().take(FAULTS).map(|index| RangeFault::Overlap {
+                        first: good[*index].1.clone(),
+                        second: spec.clone(),
+                    }));
+                    if earlier.is_empty() {
+                        disjoint.insert(range.start(), good.len());
+                    } else {
+                        others.push(good.len());
+                    }
                     good.push((range, spec));
                 }
                 Err(errors) => faults.extend(
@@ -95,9 +103,14 @@ impl Ranges {
 
     /// The first pair of ranges that have an address in common.
     pub fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
-        self.0
-            .iter()
-            .find_map(|own| other.0.iter().find(|range| own.overlaps(range)).map(|range| (own, range)))
+        let mut sorted: Vec<_> = other.0.iter().enumerate().collect();
+        sorted.sort_unstable_by_key(|(_, range)| range.start());
+        self.0.iter().find_map(|own| {
+            let below = sorted.partition_point(|(_, range)| range.start() <= own.end());
+            // the ranges of one pool overlap nowhere, so those that overlap this one stand side by side
+            let overlapping = sorted[..below].iter().rev().take_while(|(_, range)| own.overlaps(range));
+            overlapping.min_by_key(|(index, _)| *index).map(|(_, range)| (own, *range))
+        })
     }
 
     /// One full turn over the addresses that may be given out: upward from the one after `cursor`, range by range in
@@ -165,6 +178,7 @@ impl fmt::Display for Ranges {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
     use rstest::rstest;
 
     use super::*;
@@ -187,6 +201,44 @@ mod tests {
 
     fn ip(text: &str) -> IpAddr {
         text.parse().unwrap()
+    }
+
+    /// Small ranges of both families, few enough addresses that some of them overlap.
+    fn specs(count: usize) -> impl Strategy<Value = Vec<RangeSpec>> {
+        let spec = (any::<bool>(), 1..60_u8, 0..8_u8).prop_map(|(is_ipv4, start, span)| {
+            let (subnet, prefix) = if is_ipv4 { ("10.0.0.0/24", "10.0.0.") } else { ("fd00::/64", "fd00::") };
+            let text = |n: u8| if is_ipv4 { format!("{prefix}{n}") } else { format!("{prefix}{n:x}") };
+            RangeSpec {
+                subnet: subnet.into(),
+                start: text(start),
+                end: text(start + span),
+                gateway: String::new(),
+            }
+        });
+        prop::collection::vec(spec, 1..count)
+    }
+
+    proptest! {
+        #[test]
+        fn overlaps_are_those_that_a_look_at_every_pair_finds(specs in specs(12), others in specs(4)) {
+            let range = |spec: &RangeSpec| Range::parse(spec).unwrap();
+            let mut pairs = Vec::new();
+            for (index, second) in specs.iter().enumerate() {
+                let earlier = specs[..index].iter().filter(|first| range(first).overlaps(&range(second)));
+                if pairs.len() < FAULTS {
+                    pairs.extend(earlier.map(|first| RangeFault::Overlap { first: first.clone(), second: second.clone() }));
+                }
+            }
+            match (Ranges::parse(&specs), Ranges::parse(&others)) {
+                (Err(faults), _) => prop_assert_eq!(faults, pairs),
+                (Ok(_), Err(_)) => prop_assert!(pairs.is_empty()),
+                (Ok(ranges), Ok(others)) => {
+                    prop_assert!(pairs.is_empty());
+                    let first = ranges.iter().find_map(|own| others.iter().find(|other| own.overlaps(other)).map(|other| (own, other)));
+                    prop_assert_eq!(ranges.overlap(&others), first);
+                }
+            }
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 #[path = "component/guest_datapath.rs"]
 mod guest_datapath;
+#[path = "component/handover.rs"]
+mod handover;
 #[path = "component/harness.rs"]
 mod harness;
 #[path = "component/host_datapath.rs"]

@@ -137,7 +137,8 @@ pub enum Publish {
     Unchanged,
     /// The controller: these addresses, in this order, and no others.
     Addresses(Vec<IngressAddress>),
-    /// The cloud took the address back, so the controller empties `status.loadBalancer`, whoever wrote it.
+    /// The Service has lost the address, so the controller empties `status.loadBalancer`, whoever wrote it, also while
+    /// there is no load balancer.
     Withdrawn,
 }
 

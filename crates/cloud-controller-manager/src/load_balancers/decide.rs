@@ -116,7 +116,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     faults.extend(choice.refusal);
     // the address belongs to another object, or may at any time: two would announce it
     let taken_back = is_taken_back(object);
+    let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
+        DataPath::Guest if comes_from_host => None,
         DataPath::Guest if taken_back => Some(Datapath::Guest(Announced::Withdrawn)),
         DataPath::Guest => Some(Datapath::Guest(handover::announced(service, object))),
         DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
@@ -150,10 +152,13 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     match object {
         Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
         // it is not made before the VMs are known, and then the sentence says what hinders
-        None if wanted.is_none() && faults.is_empty() => view.waiting.clone_from(&seen.vms_out_of_reach),
+        None if path == DataPath::Host && wanted.is_none() && faults.is_empty() => {
+            view.waiting.clone_from(&seen.vms_out_of_reach)
+        }
         None => {}
     }
     match path {
+        DataPath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
         DataPath::Guest => {
             let lost = handover::given(service, object).filter(|_| taken_back);
             events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));

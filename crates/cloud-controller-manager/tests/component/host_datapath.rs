@@ -10,17 +10,17 @@ use super::harness::{
     load_balancer, service, told, until,
 };
 
-const CHECKED: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
-const IGNORE: &str = "kube-vip.io/ignore";
+pub(crate) const CHECKED: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
+pub(crate) const IGNORE: &str = "kube-vip.io/ignore";
 
-async fn start_with_two_nodes(cluster: &TestCluster) -> Ccm {
+pub(crate) async fn start_with_two_nodes(cluster: &TestCluster) -> Ccm {
     let ccm = Ccm::start(cluster).await;
     join(cluster, "worker-1", "worker-1", "").await;
     join(cluster, "worker-2", "worker-2", "").await;
     ccm
 }
 
-fn spec(balancer: &LoadBalancer) -> Value {
+pub(crate) fn spec(balancer: &LoadBalancer) -> Value {
     serde_json::to_value(&balancer.spec).expect("a spec is JSON")
 }
 

@@ -89,6 +89,7 @@ fn provide(seen: &Seen) -> Plan {
             return plan;
         }
         LoadBalancerState::Absent => {
+            plan.steps.extend(withdrawal(seen));
             if seen.planned {
                 plan.steps.extend(prepare);
                 plan.steps.push(Step::Apply);
@@ -99,9 +100,7 @@ fn provide(seen: &Seen) -> Plan {
         LoadBalancerState::Present { addresses } => addresses,
     };
     plan.steps.extend(prepare);
-    if view.publish == Publish::Withdrawn && !seen.published.is_empty() {
-        plan.steps.push(Step::Unpublish);
-    }
+    plan.steps.extend(withdrawal(seen));
     if seen.planned {
         plan.steps.push(Step::Apply);
     }
@@ -123,6 +122,10 @@ fn provide(seen: &Seen) -> Plan {
         plan.outcome = Some(PendingEvent::normal("EnsuredLoadBalancer", message));
     }
     plan
+}
+
+fn withdrawal(seen: &Seen) -> Option<Step> {
+    (seen.view.publish == Publish::Withdrawn && !seen.published.is_empty()).then_some(Step::Unpublish)
 }
 
 fn clean_up(seen: &Seen) -> Plan {

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{super::object::Announced, allocated, ingress, is_leased};
+use crate::data_path::DataPath;
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
 pub(super) fn decide(
@@ -22,9 +23,12 @@ pub(super) fn decide(
     lost: Option<String>,
 ) -> (Annotations, Publish) {
     let mut annotations = Annotations::new();
-    // the Service may have brought it along; nothing serves it on the host datapath
-    if service.annotations().contains_key(annotations::RECORDED_DATA_PATH) {
+    if let Some(recorded) = service.annotations().get(annotations::RECORDED_DATA_PATH) {
         annotations.insert(annotations::RECORDED_DATA_PATH.to_owned(), None);
+        // the two come in one PATCH; by itself `ignore` is the user's
+        if recorded == DataPath::Host.word() {
+            annotations.insert(annotations::KUBE_VIP_IGNORE.to_owned(), None);
+        }
     }
     let mut publish = Publish::NotOurs;
     if let Some(lost) = lost {
@@ -36,6 +40,14 @@ pub(super) fn decide(
         annotations.extend(handing_over(service, &allocated(object).join(",")));
     }
     (annotations, publish)
+}
+
+/// Whether the status may show the address that the Service had on the host datapath, from which it comes: its object is
+/// gone and the flags exclude that datapath now. kube-vip takes an address from the status too, and this one may be
+/// another's, so it goes before `ignore` does (docs/contract/data-paths.md#row-2).
+pub(super) fn shows_address_of_host_datapath(service: &Service) -> bool {
+    let recorded = service.annotations().get(annotations::RECORDED_DATA_PATH);
+    recorded.is_some_and(|recorded| recorded == DataPath::Host.word()) && !ingress(service).is_empty()
 }
 
 /// The address that we handed over, or the Go program, whose objects have it in `status.address`.

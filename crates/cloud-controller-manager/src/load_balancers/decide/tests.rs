@@ -306,6 +306,28 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
     assert_eq!(is_host(&decision), !allowed.host);
 }
 
+// docs/contract/data-paths.md#row-2: the operator excluded the host datapath, and somebody deleted the object in Harvester
+#[test]
+fn a_service_whose_host_datapath_is_excluded_is_handed_to_kube_vip_without_its_former_address() {
+    let allowed = |seen: &mut Seen<'_>| seen.allowed = Allowed { guest: true, host: false };
+    let ours = json!({annotations::RECORDED_DATA_PATH: "host", annotations::KUBE_VIP_IGNORE: "true"});
+    let mut service = service(&ours, &json!({}));
+    service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
+    service.status =
+        serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
+    // kube-vip takes an address from the status too, and this one may be another's by now
+    let shown = decided(&service, None, allowed);
+    assert_eq!((shown.plan, shown.view.publish), (None, Publish::Withdrawn));
+    assert_eq!(shown.view.annotations, marks(&[]));
+
+    service.status = None;
+    let hidden = decided(&service, None, allowed);
+    let Some(Write::Create(json)) = &hidden.plan else { panic!("{hidden:?}") };
+    assert_eq!(json["spec"]["workloadType"], "cluster");
+    let taken_away = marks(&[(annotations::RECORDED_DATA_PATH, None), (annotations::KUBE_VIP_IGNORE, None)]);
+    assert_eq!((hidden.view.annotations, hidden.view.publish), (taken_away, Publish::NotOurs));
+}
+
 // docs/contract/cloud-controller-manager.md#12.5
 #[test]
 fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {

@@ -125,6 +125,13 @@ fn publishing(seen: &mut Seen) {
         seen.published = ip("10.0.0.9");
     }),
     vec![Step::Prepare { finalize: false, annotations: unset(&["vip"]) }, Step::Unpublish, Step::Apply])]
+#[case::taken_back_before_one_is_made(
+    with(wanted((LoadBalancerState::Absent, false)), |seen| {
+        finalized(seen);
+        seen.view.publish = Publish::Withdrawn;
+        seen.published = ip("10.0.0.9");
+    }),
+    vec![Step::Unpublish])]
 #[case::not_made_anew_while_the_old_one_leaves(with(wanted(DELETING), finalized), vec![])]
 #[case::refused_nothing_is_created(with(wanted(ABSENT), |seen| seen.planned = false), vec![])]
 #[case::refused_what_exists_stays_as_it_is(

@@ -34,7 +34,7 @@ use tokio::time::Instant;
 
 pub use self::{decide::Write, object::Identity};
 use self::{
-    decide::{Found, Phase, Seen, decide, phase},
+    decide::{Found, Phase, Seen, decide},
     lookup::{Entry, Index, LiveService, belongs, computed, labelled_service, was_made_for},
     secondaries::{Secondaries, primary_of, uses_primary},
 };
@@ -161,36 +161,42 @@ impl HarvesterLoadBalancers {
         if !exists(&name) && exists(&former) { former } else { name }
     }
 
-    /// Reads the caches, and decides.
-    fn see_and_decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
+    /// Reads the caches.
+    fn see<'a>(&self, service: &'a Service, nodes: &[Arc<Node>]) -> Seen<'a> {
         let key = self.key(service);
-        let object = self.objects.get(&key);
-        let malformed = || self.objects.malformed().into_iter().find(|(other, _)| *other == key);
-        let unreadable = if object.is_none() { malformed() } else { None };
-        let why =
-            unreadable.map(|(key, why)| format!("LoadBalancer {key} in Harvester cannot be read: {why}"));
-        let found = match (&object, &why) {
-            _ if !self.outage.load_balancers_were_listed() => Found::Unlisted,
-            (Some(object), _) => Found::Present(object),
-            (None, Some(why)) => Found::Unreadable(why),
-            (None, None) => Found::Absent,
-        };
         let wanted = self.is_wanted(service);
-        decide(&Seen {
-            identity: &self.identity(),
+        let mut seen = Seen {
+            identity: self.identity(),
             policy: self.rules.policy,
             allowed: self.rules.allowed,
-            key: &key,
+            load_balancer: self.load_balancer(&key),
+            key,
             service,
-            config: &ServiceConfig::of(service),
+            config: ServiceConfig::of(service),
             wanted,
-            load_balancer: found,
             backends: if wanted { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),
             vms_out_of_reach: self.outage.of_vms(),
             secondaries: if wanted { Vec::new() } else { self.secondaries_in_use(service) },
-            waited: self.waited(service, object.as_deref()),
-        })
+            waited: Duration::ZERO,
+        };
+        seen.waited = seen.phase().map_or(Duration::ZERO, |phase| self.waited(service, &phase));
+        seen
+    }
+
+    fn load_balancer(&self, key: &ObjectKey) -> Found {
+        if !self.outage.load_balancers_were_listed() {
+            return Found::Unlisted;
+        }
+        if let Some(object) = self.objects.get(key) {
+            return Found::Present(object);
+        }
+        match self.objects.malformed().into_iter().find(|(other, _)| other == key) {
+            Some((key, why)) => {
+                Found::Unreadable(format!("LoadBalancer {key} in Harvester cannot be read: {why}"))
+            }
+            None => Found::Absent,
+        }
     }
 
     /// The Services that use the address of this one.
@@ -202,21 +208,21 @@ impl HarvesterLoadBalancers {
         self.secondaries.of(&ObjectKey::of(primary)).into_iter().filter(uses).collect()
     }
 
-    fn waited(&self, service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Duration {
-        let (uid, now) = (service.uid().unwrap_or_default(), Instant::now());
+    /// How long the Service has been in this phase.
+    fn waited(&self, service: &Service, phase: &Phase) -> Duration {
+        let waiting = self.waiting.lock().expect("no panic while counting");
+        let since = waiting.get(&service.uid().unwrap_or_default()).filter(|(before, _)| before == phase);
+        since.map_or(Duration::ZERO, |(_, since)| since.elapsed())
+    }
+
+    /// Remembers when the Service came into this phase.
+    fn remember(&self, service: &Service, phase: Option<Phase>) {
+        let uid = service.uid().unwrap_or_default();
         let mut waiting = self.waiting.lock().expect("no panic while counting");
-        match object.and_then(|object| phase(object)) {
-            None => {
-                waiting.remove(&uid);
-                Duration::ZERO
-            }
-            Some(phase) => {
-                let entry = waiting.entry(uid).or_insert((phase, now));
-                if entry.0 != phase {
-                    *entry = (phase, now);
-                }
-                now.duration_since(entry.1)
-            }
+        match phase {
+            None => drop(waiting.remove(&uid)),
+            Some(phase) if waiting.get(&uid).is_some_and(|(before, _)| *before == phase) => {}
+            Some(phase) => drop(waiting.insert(uid, (phase, Instant::now()))),
         }
     }
 
@@ -288,7 +294,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
     }
 
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Write> {
-        self.see_and_decide(service, nodes)
+        let seen = self.see(service, nodes);
+        self.remember(service, seen.phase());
+        decide(&seen)
     }
 
     async fn apply(&self, plan: Write) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use controller_kit::ObjectKey;
 use harvester_api::names::DHCP_ADDRESS;
 use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, annotations};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
 use test_cluster::{Side, TestCluster};
@@ -124,10 +124,11 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester) {
     );
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
 
+    let told = told_of_addresses_not_published(cluster).await;
     let mut published = BTreeSet::new();
     for service in &wanted {
         let balancer = owners[&service.uid().unwrap_or_default()];
-        if let Some(address) = check(service, balancer, simulation) {
+        if let Some(address) = check(service, balancer, simulation, &told) {
             assert!(published.insert(address), "{address} is served twice");
         }
     }
@@ -149,9 +150,21 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester) {
     nodes_are_where_their_vms_are(cluster).await;
 }
 
+/// UIDs of the Services with an Event that kube-vip does not show their address.
+async fn told_of_addresses_not_published(cluster: &TestCluster) -> BTreeSet<String> {
+    let events = cluster.guest.list::<Event>().await.into_iter();
+    let told = events.filter(|event| event.reason.as_deref() == Some("AddressNotPublished"));
+    told.filter_map(|event| event.involved_object.uid).collect()
+}
+
 /// The Service publishes exactly the address that the source it asks for gave to it, and is reached there. Returns the
-/// address, if it has one.
-fn check(service: &Service, balancer: &LoadBalancer, simulation: &SimHarvester) -> Option<IpAddr> {
+/// address, if it has one. `told`: the Services that have an Event instead.
+fn check(
+    service: &Service,
+    balancer: &LoadBalancer,
+    simulation: &SimHarvester,
+    told: &BTreeSet<String>,
+) -> Option<IpAddr> {
     let (name, options) = (service.name_any(), ServiceOptions::asked_by(service));
     let leased = options.source == AddressSource::Dhcp;
     let status = balancer.status.clone().unwrap_or_default();
@@ -165,6 +178,8 @@ fn check(service: &Service, balancer: &LoadBalancer, simulation: &SimHarvester) 
     let asked_of_guest = allocated.filter(|_| !options.on_host);
     assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, {options:?}");
     if ingress.is_empty() && is_not_written_again(service, simulation) {
+        let uid = service.uid().unwrap_or_default();
+        assert!(allocated.is_none() || told.contains(&uid), "Service {name} waits in silence, {options:?}");
         return None;
     }
     let address = if leased { ingress.first().cloned() } else { given };

@@ -4,7 +4,7 @@ mod events;
 mod handover;
 mod host_datapath;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use cloud_provider::{
     Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, PendingEvent, Publish, Removal, View,
@@ -24,7 +24,8 @@ use crate::{
 
 /// Harvester answers a new object within a fraction of a second; after this time the Service gets a failed sync.
 const ANSWER: Duration = Duration::from_secs(10);
-/// An address that was allocated for so long and is not announced will not be announced by itself.
+/// An address that was allocated for so long and is not announced will not be announced by itself; one that kube-vip in
+/// the guest was asked for and does not show will not be shown.
 const ANNOUNCEMENT: Duration = Duration::from_secs(60);
 
 /// In the words of Kubernetes' own service controller.
@@ -33,16 +34,16 @@ const NO_NODES: &str = "There are no available nodes for the load balancer";
 /// A Service, its object and its VMs, as the caches show them.
 #[derive(Clone, Debug)]
 pub(super) struct Seen<'a> {
-    pub(super) identity: &'a Identity,
+    pub(super) identity: Identity,
     pub(super) policy: Policy,
     pub(super) allowed: Allowed,
     /// The object, or the one that will be made.
-    pub(super) key: &'a ObjectKey,
+    pub(super) key: ObjectKey,
     pub(super) service: &'a Service,
-    pub(super) config: &'a ServiceConfig,
+    pub(super) config: ServiceConfig,
     /// The Service asks for a load balancer, and is not being deleted.
     pub(super) wanted: bool,
-    pub(super) load_balancer: Found<'a>,
+    pub(super) load_balancer: Found,
     /// `None` while the VMs are not known.
     pub(super) backends: Option<Backends>,
     /// Why LoadBalancer objects cannot be listed, for longer than a moment.
@@ -56,21 +57,29 @@ pub(super) struct Seen<'a> {
 }
 
 /// The object of the Service.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Found<'a> {
+#[derive(Clone, Debug)]
+pub(super) enum Found {
     /// The objects were never listed.
     Unlisted,
     Absent,
-    Present(&'a RawObject<LoadBalancer>),
-    Unreadable(&'a str),
+    Present(Arc<RawObject<LoadBalancer>>),
+    /// The sentence says why.
+    Unreadable(String),
 }
 
-impl<'a> Found<'a> {
-    fn object(self) -> Option<&'a RawObject<LoadBalancer>> {
+impl Found {
+    fn object(&self) -> Option<&RawObject<LoadBalancer>> {
         match self {
             Self::Present(object) => Some(object),
             Self::Unlisted | Self::Absent | Self::Unreadable(_) => None,
         }
+    }
+}
+
+impl Seen<'_> {
+    /// The phase of the object, while its Service asks for a load balancer.
+    pub(super) fn phase(&self) -> Option<Phase> {
+        phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service)
     }
 }
 
@@ -83,18 +92,26 @@ pub enum Write {
 }
 
 /// The next thing that happens to an object that is not finished.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
+    /// Harvester allocates an address.
     Allocation,
+    /// Harvester's kube-vip announces the address.
     Announcement,
+    /// kube-vip in the guest writes this address to the status of the Service.
+    Publication(String),
 }
 
-/// The phase of an object that waits for Harvester.
-pub(super) fn phase(object: &LoadBalancer) -> Option<Phase> {
+/// The phase of an object whose Service waits for its address.
+fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
+    let allocated = allocated(object);
     match DataPath::recorded(&object.spec) {
-        _ if allocated(object).is_empty() => Some(Phase::Allocation),
-        DataPath::Host if announced(object).is_none() => Some(Phase::Announcement),
-        _ => None,
+        _ if allocated.is_empty() => Some(Phase::Allocation),
+        DataPath::Host => announced(object).is_none().then_some(Phase::Announcement),
+        DataPath::Guest => {
+            let is_shown = handover::announced(service, Some(object)) != Announced::Unknown;
+            (!is_shown).then(|| Phase::Publication(allocated.join(",")))
+        }
     }
 }
 
@@ -108,7 +125,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Decision<Write> {
 
 /// For a Service that asks for a load balancer.
 fn serve(seen: &Seen<'_>) -> Decision<Write> {
-    let Seen { identity, service, config, key, .. } = *seen;
+    let Seen { identity, service, config, key, .. } = seen;
     let object = seen.load_balancer.object();
     let choice = choose(seen.policy, seen.allowed, config, recorded(seen));
     let (path, mut events) = (choice.path, choice.events);
@@ -137,9 +154,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     events.extend(events::keys(config));
     if let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none()) {
         events.extend(events::fixed(object, config, path));
-        events.extend(not_announced(seen, object, path));
+        events.extend(late(seen));
     }
-    let plan = match (seen.load_balancer, &wanted) {
+    let plan = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
             Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
         }
@@ -158,7 +175,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         None => {}
     }
     match path {
-        DataPath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
+        DataPath::Guest if comes_from_host => {
+            view.publish = Publish::Withdrawn;
+        }
         DataPath::Guest => {
             let lost = handover::given(service, object).filter(|_| taken_back);
             events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));
@@ -200,17 +219,17 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     }
     // without an object no secondary loses its address
     if !seen.secondaries.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
-        view.removal = Removal::Blocked(events::in_use(seen.key, &seen.secondaries));
+        view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries));
     }
     view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
     Decision { view, plan: None, events }
 }
 
 fn state(seen: &Seen<'_>, path: DataPath) -> LoadBalancerState {
-    match seen.load_balancer {
+    match &seen.load_balancer {
         Found::Unlisted => LoadBalancerState::Unknown(seen.load_balancers_out_of_reach.clone()),
         Found::Absent => LoadBalancerState::Absent,
-        Found::Unreadable(why) => LoadBalancerState::Unreadable(why.to_owned()),
+        Found::Unreadable(why) => LoadBalancerState::Unreadable(why.clone()),
         Found::Present(object) if object.metadata.deletion_timestamp.is_some() => LoadBalancerState::Deleting,
         Found::Present(object) => {
             LoadBalancerState::Present { addresses: addresses(object, seen.service, path) }
@@ -270,13 +289,18 @@ fn around(seen: &Seen<'_>, path: DataPath) -> Vec<PendingEvent> {
     events
 }
 
-fn not_announced(seen: &Seen<'_>, object: &LoadBalancer, path: DataPath) -> Option<PendingEvent> {
-    let late =
-        path == DataPath::Host && phase(object) == Some(Phase::Announcement) && seen.waited >= ANNOUNCEMENT;
-    let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
-        balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
-        has it announced in the guest";
-    late.then(|| PendingEvent::warning("HostNotAnnouncing", sentence))
+/// The Event about an address that should have been announced by now.
+fn late(seen: &Seen<'_>) -> Option<PendingEvent> {
+    match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
+        Phase::Allocation => None,
+        Phase::Announcement => {
+            let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
+                balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
+                has it announced in the guest";
+            Some(PendingEvent::warning("HostNotAnnouncing", sentence))
+        }
+        Phase::Publication(address) => Some(events::not_published(seen.service, &address)),
+    }
 }
 
 /// One Event with all faults, and with `more`.
@@ -295,19 +319,19 @@ fn refusal(
 }
 
 /// Why there is no address, and when to decide again.
-fn waiting(seen: &Seen<'_>, object: &LoadBalancer, path: DataPath) -> (Option<String>, Option<Duration>) {
-    let Some(phase) = phase(object) else { return (None, None) };
-    let limit = match phase {
-        Phase::Allocation => ANSWER,
-        Phase::Announcement => ANNOUNCEMENT,
-    };
+fn waiting(
+    seen: &Seen<'_>,
+    object: &RawObject<LoadBalancer>,
+    path: DataPath,
+) -> (Option<String>, Option<Duration>) {
+    let Some(phase) = seen.phase() else { return (None, None) };
+    let limit = if phase == Phase::Allocation { ANSWER } else { ANNOUNCEMENT };
     let again = limit.checked_sub(seen.waited).filter(|rest| !rest.is_zero());
-    // an answer of Harvester would not arrive
-    if let Some(why) = &seen.load_balancers_out_of_reach {
-        return (Some(why.clone()), again);
-    }
-    if phase == Phase::Announcement {
-        return (None, again);
+    match (&phase, &seen.load_balancers_out_of_reach) {
+        (Phase::Publication(_), _) | (Phase::Announcement, None) => return (None, again),
+        // an answer of Harvester would not arrive
+        (Phase::Allocation | Phase::Announcement, Some(why)) => return (Some(why.clone()), again),
+        (Phase::Allocation, None) => {}
     }
     let hint = match path {
         DataPath::Host => {

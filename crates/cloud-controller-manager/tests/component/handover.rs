@@ -1,12 +1,18 @@
 //! Services whose address kube-vip in the guest is to announce, and does not at first.
 
+use std::time::Duration;
+
 use cloud_controller_manager::data_path::Allowed;
 use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::{
-    harness::{Ccm, annotation, create_service, harvester_says, ingress, load_balancer, service},
+    harness::{
+        Ccm, allocate, annotation, announce, create_service, events, harvester_says, ingress, load_balancer,
+        service, told,
+    },
     host_datapath::{CHECKED, IGNORE, spec, start_with_two_nodes},
 };
 
@@ -32,6 +38,32 @@ test_cluster::component_tests! {
         let of_the_status: Vec<_> = work.iter().map(|request| request.uri.contains("/web/status")).collect();
         assert_eq!(of_the_status, [true, false], "the status first, {work:?}");
         assert_eq!(spec(&load_balancer(&cluster).await.unwrap())["workloadType"], "cluster");
+        ccm.stop().await;
+    }
+
+    /// docs/contract/kube-vip.md#written-once: kube-vip passed over the change of the type, and nobody else writes the
+    /// status.
+    #[simulated_only("waits a minute")]
+    async fn an_address_that_kube_vip_does_not_write_a_second_time_is_told_once(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        let of_type = async |spec_type: &str| {
+            cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": spec_type}})).await;
+            cluster.settle().await;
+        };
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        announce(&cluster, "127.9.0.1").await;
+        of_type("ClusterIP").await;
+        assert_eq!(ingress(&service(&cluster).await.unwrap()), [""; 0]);
+        of_type("LoadBalancer").await;
+        allocate(&cluster, "127.9.0.1").await;
+        cluster.advance(Duration::from_secs(50)).await;
+        assert_eq!(told(&cluster, "AddressNotPublished").await, 0);
+        cluster.advance(Duration::from_secs(600)).await;
+        let all = events(&cluster).await;
+        let told: Vec<_> = all.iter().filter(|(reason, _)| reason == "AddressNotPublished").collect();
+        assert!(told.len() == 1 && told[0].1.contains("127.9.0.1"), "{all:?}");
+        assert_eq!(ingress(&service(&cluster).await.unwrap()), [""; 0]);
         ccm.stop().await;
     }
 }

@@ -51,6 +51,28 @@ pub(super) fn taken_back(service: &Service, lost: &str) -> PendingEvent {
     )
 }
 
+/// kube-vip in the guest was asked for the address and does not show it. It does not write the status of an address that
+/// it announces already (docs/contract/kube-vip.md#written-once), and on this datapath nobody else writes it.
+pub(super) fn not_published(service: &Service, address: &str) -> PendingEvent {
+    let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
+    let address = if address == DHCP_ADDRESS { "an address of DHCP" } else { address };
+    let sentence = if text(annotations::KUBE_VIP_IGNORE) == Some("true") {
+        format!(
+            "the Service is to have {address}, and kube-vip passes over it for its annotation {}: remove the annotation",
+            annotations::KUBE_VIP_IGNORE
+        )
+    } else {
+        let place = text(annotations::KUBE_VIP_VIP_HOST).map(|node| format!(" on node {node}"));
+        let place = place.unwrap_or_default();
+        format!(
+            "kube-vip was asked to announce {address} and has not written it to the Service's status: restart \
+             kube-vip{place} if the Service was of another type for a while, because kube-vip passes over that and \
+             does not write an address again; else its log says more"
+        )
+    };
+    PendingEvent::warning("AddressNotPublished", sentence)
+}
+
 /// The controller leaves the Service, and kube-vip goes on announcing its address: kube-vip up to 1.2.3 passes over
 /// every event of a Service of another type, or with `ignore`, its deletion included.
 pub(super) fn still_announced(

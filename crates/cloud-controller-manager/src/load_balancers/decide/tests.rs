@@ -49,18 +49,17 @@ fn decided_in(
 ) -> Decision<Write> {
     let identity =
         Identity { cluster: GuestCluster::new(cluster), cluster_uid: None, management_network: None };
-    let (config, key) = (ServiceConfig::of(service), ObjectKey::new("team-a", "blue-shop-web-1"));
     let is_load_balancer =
         service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
     let mut seen = Seen {
-        identity: &identity,
+        identity,
         policy: Policy::Annotation,
         allowed: Allowed::default(),
-        key: &key,
+        key: ObjectKey::new("team-a", "blue-shop-web-1"),
         service,
-        config: &config,
+        config: ServiceConfig::of(service),
         wanted: is_load_balancer && service.metadata.deletion_timestamp.is_none(),
-        load_balancer: object.map_or(Found::Absent, Found::Present),
+        load_balancer: object.map_or(Found::Absent, |object| Found::Present(Arc::new(object.clone()))),
         backends: Some(backends()),
         load_balancers_out_of_reach: None,
         vms_out_of_reach: None,
@@ -215,6 +214,7 @@ fn nothing_is_decided_before_the_objects_were_listed() {
 #[case::hint_on_host("vm", json!({"conditions": [{"type": "Ready", "status": "False", "message": "no pool"}]}),
     0, Some("data-path: guest"), None)]
 #[case::allocated("cluster", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 99, None, None)]
+#[case::to_be_published("cluster", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 20, None, Some(40))]
 #[case::to_be_announced("vm", json!({"allocatedAddress": {"ip": "10.0.0.9"}}), 20, None, Some(40))]
 fn what_is_waited_for_is_told(
     #[case] workload: &str,
@@ -231,6 +231,41 @@ fn what_is_waited_for_is_told(
     let text = view.waiting.unwrap_or_default();
     assert!(waiting.map_or(text.is_empty(), |part| text.contains(part)), "{text}");
     assert_eq!(view.again, again.map(Duration::from_secs));
+}
+
+// docs/contract/kube-vip.md#written-once: kube-vip passed over a change of the type, and announces the address already
+#[rstest]
+#[case::not_yet("10.0.0.9", json!({}), "", 59, None)]
+#[case::for_a_minute("10.0.0.9", json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"}), "", 60,
+    Some("announce 10.0.0.9 and has not written it to the Service's status: restart kube-vip on node worker-1"))]
+#[case::a_lease(DHCP_ADDRESS, json!({}), "", 60, Some("an address of DHCP"))]
+#[case::ignored("10.0.0.9", json!({annotations::KUBE_VIP_IGNORE: "true"}), "", 60, Some("remove the annotation"))]
+#[case::another_is_shown("10.0.0.9", json!({}), "192.168.1.50", 60, Some("restart kube-vip if"))]
+#[case::shown("10.0.0.9", json!({}), "10.0.0.9", 60, None)]
+#[case::nothing_was_given("", json!({}), "", 60, None)]
+fn an_address_that_kube_vip_in_the_guest_does_not_show_is_told(
+    #[case] given: &str,
+    #[case] marks: Value,
+    #[case] shown: &str,
+    #[case] waited: u64,
+    #[case] part: Option<&str>,
+) {
+    let object = object("cluster", &json!({"allocatedAddress": {"ip": given}}));
+    let mut service = service(&marks, &json!({}));
+    service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": shown}]}})).unwrap();
+    let after = |service: &Service, seconds| {
+        decided(service, Some(&object), |seen| seen.waited = Duration::from_secs(seconds))
+    };
+    let decision = after(&service, waited);
+    let told = decision.events.iter().find(|event| event.reason == "AddressNotPublished");
+    let message = told.map(|event| event.message.as_str());
+    assert!(
+        part.map_or(message.is_none(), |part| message.is_some_and(|it| it.contains(part))),
+        "{message:?}"
+    );
+    let spec = service.spec.as_mut().unwrap();
+    spec.type_ = Some("ClusterIP".into());
+    assert!(!reasons(&after(&service, waited)).contains(&"AddressNotPublished"), "it asks for none");
 }
 
 // an outage may begin after the lists were complete

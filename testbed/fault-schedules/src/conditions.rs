@@ -53,7 +53,10 @@ mod tests {
     fn a_write_is_conditional_if_it_names_a_version_or_a_uid() {
         assert!(is_conditional(&Method::PUT, &json!({"metadata": {"resourceVersion": "7"}})));
         assert!(is_conditional(&Method::DELETE, &json!({"preconditions": {"uid": "a-1"}})));
-        assert!(!is_conditional(&Method::PATCH, &json!({"metadata": {"resourceVersion": null}, "status": {}})));
+        assert!(!is_conditional(
+            &Method::PATCH,
+            &json!({"metadata": {"resourceVersion": null}, "status": {}})
+        ));
         assert!(!is_conditional(&Method::DELETE, &json!({"metadata": {"uid": "a-1"}})));
         assert!(!is_conditional(&Method::DELETE, &Value::Null));
     }

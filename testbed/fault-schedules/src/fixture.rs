@@ -10,6 +10,7 @@ use sim_harvester::{Release, SimHarvester};
 use test_cluster::{Side, TestCluster};
 
 use crate::cluster_setup::RELEASES;
+use crate::process::LateCreations;
 use crate::system::{Environment, System};
 use crate::user_actions::Users;
 use crate::{cluster_setup, invariants};
@@ -71,12 +72,12 @@ impl Fixture {
         if users.follow_reports().await {
             self.cluster.advance(REST).await;
         }
-        self.must_hold().await;
+        self.must_hold(users.late_creations()).await;
     }
 
-    async fn must_hold(&self) {
+    async fn must_hold(&self, late: &LateCreations) {
         self.cluster.settle().await;
-        invariants::hold(&self.cluster, &self.simulation).await;
+        invariants::hold(&self.cluster, &self.simulation, late).await;
     }
 
     /// Deletes everything that users made, and ends all programs. Returns the number of processes that had died.
@@ -86,7 +87,7 @@ impl Fixture {
     pub(crate) async fn must_be_cleared(self, mut users: Users, system: System) -> usize {
         users.delete_all().await;
         self.cluster.advance(DELETION).await;
-        self.must_hold().await;
+        self.must_hold(users.late_creations()).await;
         self.must_be_as_before().await;
         let deaths = system.end().await;
         self.tasks.end().await;

@@ -48,6 +48,10 @@ impl Users {
         Self { cluster, simulation, late, random, there: BTreeSet::new(), migrations: 0 }
     }
 
+    pub(crate) fn late_creations(&self) -> &LateCreations {
+        &self.late
+    }
+
     /// Acts until `time` has passed.
     pub(crate) async fn act_for(&mut self, time: Duration) {
         let until = Instant::now() + time;

@@ -2,7 +2,7 @@
 
 /// On a guest Service: how its address is obtained, `pool` (default) or `dhcp`; see [`crate::Ipam::parse`].
 pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
-/// On a guest Service: the Service port whose node port is probed. Its presence asks for the host path.
+/// On a guest Service: the Service port whose node port is probed. Its presence asks for the host datapath.
 pub const HEALTH_CHECK_PORT: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
 /// On a guest Service: consecutive good probes before a backend gets traffic. Default 1.
 pub const HEALTH_CHECK_SUCCESS_THRESHOLD: &str =

@@ -16,7 +16,7 @@ pub const DUMMY_ENDPOINT_ADDRESS: &str = "10.52.0.255";
 pub const DUMMY_ENDPOINT_UID: &str = "dummy347-546a-4642-9da6-5608endpoint";
 /// Cluster name of a cloud controller manager that was given none: shared by everybody who did not choose.
 pub const DEFAULT_CLUSTER_NAME: &str = "kubernetes";
-/// Load balancer class by which a guest Service asks for the host path.
+/// Load balancer class by which a guest Service asks for the host datapath.
 pub const LOAD_BALANCER_CLASS: &str = "harvesterhci.io/load-balancer";
 /// Prefix of `spec.providerID` of a guest Node; the VM's UID follows.
 pub const PROVIDER_ID_PREFIX: &str = "harvester://";

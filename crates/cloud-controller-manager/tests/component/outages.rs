@@ -116,7 +116,7 @@ test_cluster::component_tests! {
         }).await;
         assert_eq!(load_balancer(&cluster).await, None);
         let report = ccm.health.report();
-        for hindered in ["nodes: ", "services on the host path: "] {
+        for hindered in ["nodes: ", "services on the host datapath: "] {
             assert!(report.contains(&format!("{hindered}{why}")), "{report}");
         }
 

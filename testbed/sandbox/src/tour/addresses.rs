@@ -34,7 +34,7 @@ async fn create(observer: &Observer, name: &str, annotations: &[(&str, &str)]) -
     services.create(&PostParams::default(), &service).await.map_err(plain).map(drop)
 }
 
-/// A Service as documented, with health check: the host path, an address of the pool that selection prefers, and all
+/// A Service as documented, with health check: the host datapath, an address of the pool that selection prefers, and all
 /// VMs behind it.
 pub(super) async fn host_path(tour: &Tour<'_>) -> Result<String> {
     let observer = tour.observer();

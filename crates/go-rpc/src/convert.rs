@@ -44,11 +44,11 @@ pub trait FromGob: Sized {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("gob: {}received {found}, want {wanted}", place(path))]
 pub struct Mismatch {
-    /// Where: field names from the outside, joined by dots; empty for the value itself.
+    /// Path of the value: field names from the outside, joined by dots; empty for the value itself.
     pub path: String,
-    /// What the receiver wants.
+    /// The kind that the receiver wants.
     pub wanted: &'static str,
-    /// What came.
+    /// The kind that came.
     pub found: &'static str,
 }
 

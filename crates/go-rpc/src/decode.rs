@@ -39,7 +39,7 @@ pub(crate) const LONGEST_NAME: usize = 1024;
 pub struct Decoder {
     limits: Limits,
     types: Described,
-    /// What is being built, outermost first. Empty: the next message begins a value.
+    /// The values that are being built, outermost first. Empty: the next message begins a value.
     stack: Vec<Frame>,
     /// The type of the value being built; none while it is still to come.
     top: Option<Type>,

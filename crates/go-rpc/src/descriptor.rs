@@ -106,7 +106,7 @@ impl Fields {
     }
 }
 
-/// What one sender has described, and the types built from it.
+/// The descriptors of one sender, and the types built from them.
 #[derive(Debug, Default)]
 pub(crate) struct Described {
     definitions: HashMap<i64, Definition<i64>>,

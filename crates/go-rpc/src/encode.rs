@@ -17,7 +17,7 @@ pub enum EncodeError {
     Mismatch {
         /// The type.
         of: String,
-        /// What the value is.
+        /// Kind of the value.
         found: &'static str,
     },
     /// The value has a field that its type has not.
@@ -82,7 +82,7 @@ impl Encoder {
         result
     }
 
-    /// How much has been described, to come back to with [`Self::forget`] if what was encoded is not sent.
+    /// Returns a mark of the types described so far. [`Self::forget`] returns to it if the encoded bytes are not sent.
     pub(crate) fn mark(&self) -> usize {
         self.described.len()
     }

@@ -12,7 +12,7 @@ use std::io;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Where Go's `rpc.HandleHTTP` listens.
+/// The path at which Go's `rpc.HandleHTTP` listens.
 pub const PATH: &str = "/_goRPC_";
 
 const STATUS: &str = "200 Connected to Go RPC";

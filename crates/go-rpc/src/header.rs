@@ -1,4 +1,4 @@
-//! What stands before every argument and every reply.
+//! The headers of arguments and replies.
 //!
 //! Its strings are whatever a Go program put into them: an error that quotes foreign bytes must not end the
 //! connection.

@@ -177,8 +177,8 @@ impl Server {
 
     /// Accepts connections for ever; dropping the future ends all of them and their calls.
     ///
-    /// What a connection can fail of before it is there (no file descriptor left, no memory, a peer that is gone already)
-    /// passes or concerns only that one, so it is tried again after a pause, as Go's servers do.
+    /// A failed accept (no file descriptor left, no memory, a peer that is gone already) passes or concerns only one
+    /// connection, so the server accepts again after a pause, as Go's servers do.
     pub async fn listen(&self, listener: TcpListener) -> Infallible {
         let (mut connections, mut failures) = (JoinSet::new(), 0_u32);
         loop {

@@ -18,7 +18,7 @@ mod definition;
 
 pub(crate) use definition::{Basic, Definition, Graph, Link, Name};
 
-/// What kind of value a type describes.
+/// The kind of value that a type describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Go's `bool`.
@@ -139,7 +139,7 @@ impl Type {
         Self::build(|_| Definition::Opaque { name: name.into(), marshaler })
     }
 
-    /// What kind of value this describes.
+    /// Returns the kind of value that the type describes.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match &self.0 {

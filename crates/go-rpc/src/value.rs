@@ -29,14 +29,14 @@ pub enum Value {
     Map(Vec<(Value, Value)>),
     /// The fields of a struct.
     Struct(Struct),
-    /// What a self-writing type wrote ([`Type::opaque`]).
+    /// The bytes that a self-writing type wrote ([`Type::opaque`]).
     Opaque(Vec<u8>),
     /// An interface; none is Go's nil.
     Interface(Option<Box<Interface>>),
 }
 
 impl Value {
-    /// What this is, in words for errors.
+    /// Returns the name of the value's kind, for errors.
     #[must_use]
     pub fn describe(&self) -> &'static str {
         match self {
@@ -94,7 +94,7 @@ impl GoString {
     /// The text, if it is UTF-8.
     ///
     /// # Errors
-    /// Where the bytes stop being UTF-8.
+    /// The place at which the bytes stop being UTF-8.
     pub fn to_str(&self) -> Result<&str, Utf8Error> {
         from_utf8(&self.0)
     }
@@ -216,7 +216,7 @@ pub struct Typed {
     pub value: Value,
 }
 
-/// What an interface holds.
+/// The value in an interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Interface {
     /// The name under which both sides registered the concrete type: the bare package and type name, with a

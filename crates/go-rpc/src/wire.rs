@@ -33,7 +33,7 @@ pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// What is left of one message.
+/// The rest of one message.
 #[derive(Debug)]
 pub(crate) struct Cursor<'a> {
     rest: &'a [u8],

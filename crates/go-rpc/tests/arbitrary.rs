@@ -78,7 +78,7 @@ fn peak(limits: Limits, bytes: &[u8]) -> (usize, Option<DecodeError>) {
 /// Small, so that a breach shows.
 const LIMITS: Limits = Limits { value: 64 << 10, memory: 96 << 10, types: 32 << 10, depth: 32 };
 
-/// What the decoder itself needs: its stack.
+/// The decoder's own memory: its stack.
 const OWN: usize = 16 << 10;
 
 fn check(bytes: &[u8]) {

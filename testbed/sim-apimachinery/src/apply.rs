@@ -20,7 +20,8 @@ use crate::{
 mod merge;
 mod remove;
 
-/// What the object is after the apply, with `metadata.managedFields`; to be defaulted and validated like any other.
+/// Returns the object after the apply, with `metadata.managedFields`. The caller defaults and validates it like any
+/// other.
 ///
 /// `live` is none if there is no such object yet. Of a kind with a status subresource, `status` is applied only there.
 ///

@@ -52,7 +52,7 @@ impl Body {
     /// Reads JSON.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The text's fault.
     pub fn read(text: &[u8]) -> Result<Self, serde_json::Error> {
         let mut duplicates = Vec::new();
         let mut json = serde_json::Deserializer::from_slice(text);
@@ -132,7 +132,7 @@ impl Body {
         Ok((self.settled(kind, schema), warnings))
     }
 
-    /// What the document has that the kind does not know.
+    /// Returns warnings about fields that the kind does not know.
     fn warnings(
         &self,
         kind: &Kind,
@@ -301,7 +301,7 @@ fn shape(value: &Value) -> &'static str {
     }
 }
 
-/// Where in the document we are, without allocating for it.
+/// A place in the document; needs no allocation.
 enum Path<'a> {
     Root,
     Field(&'a Path<'a>, &'a str),

@@ -1,4 +1,4 @@
-//! What an object has unless its writer says otherwise.
+//! Defaults for fields that a writer leaves out.
 //!
 //! Custom resources have their schema for this; here are the kinds that a real server has compiled in.
 
@@ -57,7 +57,7 @@ pub fn taint_new_node(node: &mut Value) {
     node["spec"]["taints"] = taints.into_iter().chain([not_ready]).collect();
 }
 
-/// What a webhook has unless its configuration says otherwise.
+/// Sets the defaults of the webhooks in a configuration.
 fn webhooks(configuration: &mut Value) {
     let mutating = configuration["kind"] == "MutatingWebhookConfiguration";
     for webhook in items_mut(configuration, "/webhooks") {
@@ -85,7 +85,7 @@ fn webhooks(configuration: &mut Value) {
     }
 }
 
-/// What a StorageClass has unless it says otherwise.
+/// Sets the defaults of a StorageClass.
 fn storage_class(class: &mut Value) {
     set_default(class, "reclaimPolicy", "Delete");
     set_default(class, "volumeBindingMode", "Immediate");

@@ -176,7 +176,7 @@ fn aggregated_resource(kind: &Kind) -> Value {
     resource
 }
 
-/// What a subresource answers with, and what can be done with it.
+/// Kind and verbs of a subresource.
 struct Subresource<'a> {
     group: &'a str,
     version: &'a str,

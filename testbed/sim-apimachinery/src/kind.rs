@@ -1,4 +1,4 @@
-//! What the server knows of a kind, as data: built-in kinds and kinds from a CRD look the same from here on.
+//! The description of a kind, as data: built-in kinds and kinds from a CRD look the same from here on.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub enum Scope {
     Namespaced,
 }
 
-/// Where a kind comes from; the two differ in patches, in PUT without a version and in error texts.
+/// The origin of a kind; the two differ in patches, in PUT without a version and in error texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Compiled in: strategic merge patch is offered.
@@ -76,7 +76,7 @@ pub struct Kind {
     pub create_on_update: bool,
     /// Objects of this version are stored (the other versions of a CRD are served from them).
     pub storage: bool,
-    /// Where the kind comes from.
+    /// Origin of the kind.
     pub origin: Origin,
 }
 

@@ -1,4 +1,4 @@
-//! Who owns which fields: `metadata.managedFields`, kept on every write.
+//! Field ownership: `metadata.managedFields`, kept on every write.
 //!
 //! ```text
 //! old, new ──compare──► added, changed, removed ──► taken from the others, given to the writer
@@ -19,7 +19,7 @@ mod compare;
 mod entry;
 mod set;
 
-/// Who writes, through what, and when.
+/// A writer, the API version and subresource of the write, and its time.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     /// `fieldManager`, or the first part of the user agent.

@@ -10,7 +10,7 @@ use crate::status::{Cause, Status};
 /// The longest name of a field manager, in bytes.
 const MANAGER: usize = 128;
 
-/// What every write may say.
+/// The options of every write.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Write<'a> {
     /// Each `dryRun`.
@@ -21,18 +21,18 @@ pub struct Write<'a> {
     pub field_validation: &'a str,
 }
 
-/// What a patch may say.
+/// The options of a patch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Patch<'a> {
-    /// What every write may say.
+    /// The options of every write.
     pub write: Write<'a>,
     /// `force`, if it is given.
     pub force: Option<bool>,
-    /// Whether it is an apply patch.
+    /// True for an apply patch.
     pub is_apply: bool,
 }
 
-/// What a delete may say.
+/// The options of a delete.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Delete<'a> {
     /// Each `dryRun`.
@@ -43,7 +43,7 @@ pub struct Delete<'a> {
     pub orphan_dependents: Option<bool>,
 }
 
-/// What a list, a watch and the deletion of a collection may say.
+/// The options of a list, a watch and the deletion of a collection.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct List<'a> {
     /// `resourceVersion`, empty where there is none.
@@ -52,7 +52,7 @@ pub struct List<'a> {
     pub version_match: &'a str,
     /// Whether the client continues a list.
     pub continues: bool,
-    /// Whether it is a watch.
+    /// True for a watch.
     pub watch: bool,
     /// Whether `sendInitialEvents` is given, be it as true or as false.
     pub names_initial_events: bool,
@@ -67,7 +67,7 @@ pub fn refusal(kind: &str, faults: &[Cause]) -> Result<(), Status> {
 }
 
 impl Write<'_> {
-    /// What is wrong.
+    /// Returns the faults of the options.
     pub fn faults(&self) -> Vec<Cause> {
         let mut faults = Vec::new();
         if self.field_manager.len() > MANAGER {
@@ -89,7 +89,7 @@ impl Write<'_> {
 }
 
 impl Patch<'_> {
-    /// What is wrong.
+    /// Returns the faults of the options.
     pub fn faults(&self) -> Vec<Cause> {
         let mut faults = Vec::new();
         if self.is_apply && self.write.field_manager.is_empty() {
@@ -104,7 +104,7 @@ impl Patch<'_> {
 }
 
 impl Delete<'_> {
-    /// What is wrong.
+    /// Returns the faults of the options.
     pub fn faults(&self) -> Vec<Cause> {
         let mut faults = Vec::new();
         if let Some(policy) = self.propagation_policy {
@@ -123,7 +123,7 @@ impl Delete<'_> {
 }
 
 impl List<'_> {
-    /// What is wrong.
+    /// Returns the faults of the options.
     pub fn faults(&self) -> Vec<Cause> {
         const FIELD: &str = "resourceVersionMatch";
         let mut faults = Vec::new();

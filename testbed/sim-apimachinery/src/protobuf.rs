@@ -21,7 +21,7 @@ mod wire;
 /// Content type of such bodies.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// How deep messages may lie in one another.
+/// Maximum depth of nested messages.
 const MAX_DEPTH: usize = 64;
 
 /// Why a body could not be decoded.
@@ -161,7 +161,7 @@ fn add(
     Ok(())
 }
 
-/// What Go's `omitempty` leaves out.
+/// Returns whether Go's `omitempty` leaves the value out.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,

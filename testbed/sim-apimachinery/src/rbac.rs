@@ -29,7 +29,7 @@ mod grant;
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 /// The group whose members may do everything.
 pub const MASTERS: &str = "system:masters";
-/// What the user names of service accounts begin with; namespace and name follow.
+/// Prefix of the user names of service accounts; namespace and name follow.
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// The user name of a service account.
@@ -37,7 +37,7 @@ pub fn service_account(namespace: &str, name: &str) -> String {
     format!("{SERVICE_ACCOUNT}{namespace}:{name}")
 }
 
-/// Who asks.
+/// The user of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct User {
     /// User name, such as `system:serviceaccount:kube-system:cloud-controller-manager`.
@@ -58,7 +58,7 @@ impl User {
     }
 }
 
-/// What is asked.
+/// The action of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// A verb on objects.

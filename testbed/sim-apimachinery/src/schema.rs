@@ -44,7 +44,7 @@ pub enum Type {
     IntOrString,
 }
 
-/// How lists are merged and owned (`x-kubernetes-list-type`).
+/// The rule by which lists are merged and owned (`x-kubernetes-list-type`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
     /// As a whole.
@@ -56,7 +56,7 @@ pub enum ListType {
     Map(Vec<String>),
 }
 
-/// How a strategic merge patch treats a field; nothing for kinds from CRDs.
+/// The rule by which a strategic merge patch treats a field; nothing for kinds from CRDs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strategy {
     /// Lists are merged instead of replaced.
@@ -74,13 +74,13 @@ pub struct Schema {
     pub r#type: Type,
     /// Named fields.
     pub properties: BTreeMap<String, Arc<Self>>,
-    /// What every other field holds.
+    /// Schema of every other field.
     pub additional: Option<Arc<Self>>,
-    /// What every item of a list holds.
+    /// Schema of every item of a list.
     pub items: Option<Arc<Self>>,
     /// Fields that must be there.
     pub required: Vec<String>,
-    /// What stands for an absent value.
+    /// Default for an absent value.
     pub default: Option<Value>,
     /// null is a value.
     pub nullable: bool,
@@ -88,11 +88,11 @@ pub struct Schema {
     pub preserve_unknown: bool,
     /// The value is itself an object with apiVersion, kind and metadata.
     pub embedded: bool,
-    /// How lists are merged and owned.
+    /// Rule by which lists are merged and owned.
     pub list: ListType,
     /// A map or struct that is owned as a whole (`x-kubernetes-map-type: atomic`).
     pub atomic: bool,
-    /// How a strategic merge patch treats the value.
+    /// Rule by which a strategic merge patch treats the value.
     pub strategy: Strategy,
     /// Bounds and forms of values; only kinds from CRDs have them.
     rules: Rules,

@@ -1,4 +1,4 @@
-//! What follows from a Service's type.
+//! Rules that follow from a Service's type.
 //!
 //! `ExternalName` has no address, `ClusterIP` one, `NodePort` ports of the nodes besides, `LoadBalancer` (unless told
 //! otherwise) those too, and with local traffic policy a port for health checks.
@@ -10,7 +10,7 @@ pub fn type_of(service: &Value) -> &str {
     service["spec"]["type"].as_str().unwrap_or("ClusterIP")
 }
 
-/// Whether it has no cluster address on purpose.
+/// Returns whether the Service has no cluster address on purpose.
 pub fn is_headless(service: &Value) -> bool {
     service["spec"]["clusterIP"] == "None"
 }
@@ -34,12 +34,12 @@ pub fn is_external(service: &Value) -> bool {
     matches!(type_of(service), "NodePort" | "LoadBalancer")
 }
 
-/// Whether it has a port for the health checks of a load balancer.
+/// Returns whether the Service has a port for the health checks of a load balancer.
 pub fn wants_health_port(service: &Value) -> bool {
     type_of(service) == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
 
-/// What tells the ports of one Service apart.
+/// Returns the key that tells the ports of one Service apart.
 pub fn port_key(port: &Value) -> (Option<&str>, Option<i64>) {
     (port["protocol"].as_str(), port["port"].as_i64())
 }

@@ -13,7 +13,7 @@ const RETAIN: &str = "$retainKeys";
 const ORDER: &str = "$setElementOrder/";
 const DELETE: &str = "$deleteFromPrimitiveList/";
 
-/// What the patch makes of the object.
+/// Returns the object after the patch.
 ///
 /// # Errors
 /// 400 if a directive is malformed, or a list item has no merge key.

@@ -1,4 +1,4 @@
-//! What the server refuses, with the causes of the real one.
+//! Validation, with the causes of the real server.
 //!
 //! Names, labels and their like are in [`names`]; [`metadata`] and [`faults`] hold an object against the rules that need
 //! nothing but the object and its state before. What needs other objects (addresses, node ports) is the server's.

@@ -40,10 +40,10 @@ impl ApiServer {
     }
 }
 
-/// Where a Service of this namespace, name and port listens.
+/// Returns the address at which a Service of this namespace, name and port listens.
 pub(crate) type Resolver = Arc<dyn Fn(&str, &str, u16) -> Option<SocketAddr> + Send + Sync>;
 
-/// How webhooks are reached.
+/// The connections to webhooks.
 #[derive(Default)]
 pub(crate) struct Admission {
     resolver: Option<Resolver>,
@@ -73,7 +73,7 @@ impl Admission {
     }
 }
 
-/// What happens to an object.
+/// The operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Create,

@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::server::ApiServer;
 use crate::user::User;
 
-/// Who answers which group.
+/// The servers of aggregated API groups.
 #[derive(Debug, Default)]
 pub(crate) struct Aggregated(RwLock<HashMap<String, Endpoint>>);
 

@@ -1,4 +1,4 @@
-//! Who asked what, and the answer: one record a request, in memory and as a JSON line in a file.
+//! The audit log: one record of each request and its answer, in memory and as a JSON line in a file.
 
 use std::collections::VecDeque;
 use std::fs::File;

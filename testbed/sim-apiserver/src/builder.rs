@@ -67,7 +67,7 @@ impl Builder {
         self
     }
 
-    /// How many changes of each kind of objects are kept; a watch that is further behind must list again.
+    /// Sets the number of changes that the server keeps of each kind; a watch that is further behind must list again.
     #[must_use]
     pub fn history(mut self, changes: usize) -> Self {
         self.history = changes.max(1);
@@ -109,7 +109,7 @@ impl Builder {
         self
     }
 
-    /// Where the Services of webhooks listen: from namespace, name and port of a `clientConfig.service`.
+    /// Sets the addresses at which the Services of webhooks listen: from namespace, name and port of a `clientConfig.service`.
     #[must_use]
     pub fn webhook_resolver(
         mut self,

@@ -1,4 +1,4 @@
-//! What is no resource: discovery, OpenAPI, version, health.
+//! Documents that are no resources: discovery, OpenAPI, version, health.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

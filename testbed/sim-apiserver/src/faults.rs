@@ -19,7 +19,7 @@ use crate::store::Key;
 /// Namespace and name of the ConfigMap with a person's rules.
 pub(crate) const CONFIG_MAP: (&str, &str) = ("kube-system", "sim-faults");
 
-/// What happens to the watches that are open.
+/// The effect on open watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interruption {
     /// They end.
@@ -103,7 +103,7 @@ impl Faults {
         self.state().random = fastrand::Rng::with_seed(seed);
     }
 
-    /// How many requests have been hit so far.
+    /// Returns the number of requests that were hit so far.
     #[must_use]
     pub fn hits(&self) -> u64 {
         self.state().hits
@@ -127,7 +127,7 @@ impl Faults {
         self.interruptions.subscribe()
     }
 
-    /// What happens to this request.
+    /// Draws the fault of this request, if any rule hits it.
     pub(crate) fn draw(&self, aim: Aim<'_>) -> Option<Fault> {
         let mut state = self.state();
         let State { random, programmed, written, hits, .. } = &mut *state;
@@ -163,8 +163,8 @@ impl ApiServer {
         if self.0.faults.is_idle() || aim.is_way_back() { None } else { self.0.faults.draw(aim) }
     }
 
-    /// What a person should hear of the rules in `text`: the kinds that this server does not have, or not yet. Rules
-    /// that cannot be read are refused elsewhere.
+    /// Returns warnings about the rules in `text`: the kinds that this server does not have, or not yet. Another function
+    /// refuses rules that cannot be read.
     pub(crate) fn doubts(&self, text: &str) -> Vec<String> {
         let (rules, kinds) = (Rule::parse(text).unwrap_or_default(), self.kinds());
         let unknown = rules.iter().enumerate().filter_map(|(i, rule)| {

@@ -7,7 +7,7 @@ use sim_apimachinery::event;
 use crate::Failure;
 use crate::kind::{Behaviour, Kind};
 
-/// What of an object is answered.
+/// The part of an object that an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Whole,

@@ -15,7 +15,7 @@ use serde_json::Value;
 use sim_apimachinery::kind as api;
 use sim_apimachinery::schema::Schema;
 
-/// What the server does with objects of a kind besides keeping them.
+/// The treatment of a kind's objects besides keeping them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Behaviour {
     /// A custom resource: its schema says all.
@@ -43,7 +43,7 @@ pub(crate) struct Version {
     pub(crate) api: api::Kind,
     /// `scale` of the definition: the paths of replicas and selector.
     pub(crate) scale: Option<Value>,
-    /// What an object may contain.
+    /// Schema of the objects.
     pub(crate) schema: Arc<Schema>,
     /// `openAPIV3Schema` of a custom resource, for those who ask for it.
     pub(crate) raw_schema: Option<Arc<Value>>,
@@ -70,7 +70,7 @@ impl Kind {
         self.versions.iter().position(|v| v.api.version == name)
     }
 
-    /// What clients are told of a version.
+    /// Returns the discovery data of a version.
     pub(crate) fn api(&self, version: usize) -> &api::Kind {
         &self.versions[version].api
     }

@@ -1,4 +1,4 @@
-//! Where the pure functions of `sim-apimachinery` meet a request.
+//! Calls the pure functions of `sim-apimachinery` for a request.
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -10,7 +10,7 @@ use crate::Failure;
 use crate::kind::{Behaviour, Kind};
 use crate::server::{ApiServer, Ask};
 
-/// How a writer comes to own fields.
+/// The operation by which a writer comes to own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// By what a write changes.
@@ -91,12 +91,12 @@ pub(crate) fn ownership_differs(old: &Map<String, Value>, new: &Map<String, Valu
     entries(old) != entries(new)
 }
 
-/// What a strategic merge patch makes of an object.
+/// Returns the object after a strategic merge patch.
 pub(crate) fn strategic_merge(ask: &Ask, object: &Value, patch: &Value) -> Result<Value, Failure> {
     strategic::patch(ask.schema(), object, patch)
 }
 
-/// What server-side apply makes of an object, or of nothing.
+/// Returns the object after server-side apply; without an object, the new one.
 pub(crate) fn apply(
     server: &ApiServer,
     ask: &Ask,

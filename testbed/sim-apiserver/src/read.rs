@@ -28,7 +28,7 @@ struct OpenLists {
     lists: VecDeque<OpenList>,
 }
 
-/// What is left of a list, and the state that it is of.
+/// The rest of a list, and the state that it is of.
 #[derive(Clone, Debug)]
 struct OpenList {
     id: u64,

@@ -1,4 +1,4 @@
-//! What a request asks for: path, query and headers, turned into a [`Target`] and a [`Query`] once, at the door.
+//! Parses path, query and headers of a request into a [`Target`] and a [`Query`], once.
 
 use http::{HeaderMap, Method, Uri, header};
 use serde_json::Value;
@@ -14,11 +14,11 @@ pub(crate) struct Target {
     pub(crate) plural: String,
     pub(crate) name: Option<String>,
     pub(crate) subresource: Option<String>,
-    /// What follows the subresource, of aggregated APIs.
+    /// The rest of the path after the subresource, of aggregated APIs.
     pub(crate) rest: Vec<String>,
 }
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Route {
     Resource(Target),
@@ -75,7 +75,7 @@ fn percent_decoded(segment: &str) -> String {
     String::from_utf8_lossy(&decoded).into_owned()
 }
 
-/// What a request does, as RBAC and the audit log call it.
+/// The verb of a request, as RBAC and the audit log call it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object.
@@ -193,7 +193,7 @@ impl Query {
     }
 }
 
-/// How a body is written.
+/// The media type of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Media {
     Json,

@@ -14,7 +14,7 @@ use crate::server::{ApiServer, Ask, value_response};
 use crate::store::Key;
 use crate::user::User;
 
-/// How long a token lives that names no end, in seconds.
+/// Lifetime in seconds of a token that names no end.
 const TOKEN_LIFE: i64 = 3600;
 
 /// Whether a request asks something instead of keeping something.

@@ -1,4 +1,4 @@
-//! Who may do what: RBAC's objects, compiled when one of them changes, and asked for every request.
+//! Authorization: RBAC's objects, compiled when one of them changes, and asked for every request.
 
 use std::sync::{Arc, RwLock};
 

@@ -1,6 +1,7 @@
-//! What the server does with an object between reading and keeping it: defaults, checks, what it adds itself.
+//! The steps between reading an object and keeping it: defaults, checks, and the fields that the server adds.
 //!
-//! What follows from the object alone is `sim-apimachinery`'s; here is when it is asked, and what needs the server.
+//! `sim-apimachinery` has the steps that need the object alone. This module calls them, and has those that need the
+//! server.
 
 mod service_addresses;
 
@@ -34,7 +35,7 @@ pub(crate) fn as_stored(ask: &Ask, new: &mut Value) {
     }
 }
 
-/// What a new object starts with, whatever its maker wrote.
+/// Sets the fields of a new object that its maker cannot choose.
 pub(crate) fn prepare_create(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result<(), Failure> {
     match ask.kind.behaviour {
         Behaviour::Service => object["status"] = json!({"loadBalancer": {}}),
@@ -83,7 +84,7 @@ pub(crate) fn may_grant(
     })
 }
 
-/// What follows from a change.
+/// Sets the fields that follow from a change.
 pub(crate) fn prepare_update(server: &ApiServer, ask: &Ask, old: &Value, new: &mut Value) {
     if ask.kind.behaviour == Behaviour::Service && ask.subresource().is_empty() {
         defaults::carry_over(old, new);

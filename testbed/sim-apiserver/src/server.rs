@@ -98,7 +98,7 @@ pub(crate) struct Ask {
     pub(crate) query: Query,
     pub(crate) media: Media,
     pub(crate) shape: Shape,
-    /// Who writes, for `managedFields`.
+    /// Name of the writer in `managedFields`.
     pub(crate) manager: String,
     pub(crate) body: Bytes,
     pub(crate) kind: Arc<Kind>,
@@ -117,7 +117,7 @@ impl Ask {
         self.kind.api(self.version)
     }
 
-    /// What an object of the kind may contain.
+    /// Returns the schema of the kind's objects.
     pub(crate) fn schema(&self) -> &Schema {
         &self.kind.versions[self.version].schema
     }

@@ -107,7 +107,7 @@ impl Stored {
     }
 }
 
-/// What a commit did.
+/// The effect of a commit.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
     pub(crate) revision: u64,
@@ -237,7 +237,7 @@ impl Store {
         std::mem::take(&mut self.lock().chores)
     }
 
-    /// Where the object with this uid is.
+    /// Returns the place of the object with this uid.
     pub(crate) fn place(&self, uid: &str) -> Option<(Arc<str>, Key)> {
         self.lock().places.get(uid).cloned()
     }

@@ -1,4 +1,4 @@
-//! How requests come in: in process, or over TLS on a socket.
+//! Accepts requests: in process, or over TLS on a socket.
 
 pub(crate) mod tls;
 

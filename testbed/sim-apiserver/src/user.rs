@@ -1,4 +1,4 @@
-//! Who asks: users, their groups, and the tokens by which they are known.
+//! Users, their groups, and the tokens by which they are known.
 
 use std::collections::HashMap;
 use std::ops::Deref;

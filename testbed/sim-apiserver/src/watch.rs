@@ -22,10 +22,10 @@ use crate::store::{Change, Stored, TooOld};
 
 /// A watch that names no end is ended after this time; a real server takes 30 to 60 minutes.
 const TIMEOUT: Duration = Duration::from_secs(1800);
-/// How often a watch that allows bookmarks gets one.
+/// Period of bookmarks in a watch that allows them.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
-/// What a watcher with this selection sees of a change.
+/// Returns the event of a change for a watcher with this selection.
 fn project(change: &Change, selection: &Selection) -> Option<&'static str> {
     let matches = |stored: &Arc<Stored>| selection.matches(&stored.value);
     let is = !change.deleted && matches(&change.object);

@@ -74,7 +74,7 @@ fn checked(ask: &Ask, body: Body) -> Result<Value, Failure> {
     Ok(in_kept_words(ask, object, warnings))
 }
 
-/// How strict the client wants the server to be with its objects.
+/// Returns the strictness that the client asks for.
 fn validation(ask: &Ask) -> FieldValidation {
     let text = ask.query.field_validation.as_deref().unwrap_or_default();
     FieldValidation::parse(text).expect("options are checked before objects are read")
@@ -117,7 +117,7 @@ impl ApiServer {
     }
 }
 
-/// What follows from a definition that was written or removed: the kinds that the server knows.
+/// Updates the kinds that the server knows after a definition was written or removed.
 fn follow_definition(server: &ApiServer, definition: &Value) {
     let deleting = definition["metadata"]["deletionTimestamp"].is_string();
     if let (false, Some(kind)) = (deleting, custom::kind(definition)) {

@@ -1,6 +1,6 @@
-//! What a stream may cost, and what can be wrong with it.
+//! Limits of a stream, and its faults.
 
-/// What one stream may cost its receiver. Go's own limit is 8 GiB for a message.
+/// Limits on the memory that one stream costs its receiver. Go's own limit is 8 GiB for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of one value on the wire, with the descriptors before and inside it.
@@ -9,7 +9,7 @@ pub struct Limits {
     pub memory: usize,
     /// Bytes of memory for all types that a stream describes, for as long as it lasts.
     pub types: usize,
-    /// How deep values may be nested.
+    /// Maximum depth of nested values.
     pub depth: usize,
 }
 
@@ -58,7 +58,7 @@ pub enum DecodeError {
         of: String,
         /// The field's number, from 0.
         number: u64,
-        /// How many there are.
+        /// Number of fields.
         fields: usize,
     },
     /// An array with another number of elements than its type says.

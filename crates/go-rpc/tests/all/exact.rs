@@ -42,7 +42,7 @@ fn flags() -> Typed {
     flags.iter().map(flag).collect::<Vec<_>>().to_typed()
 }
 
-/// What the method answers according to the vector; none where the server itself has to know.
+/// Returns the method's answer according to the vector; none where the server itself has to know.
 fn outcome(step: &Json) -> Option<Result<Typed, String>> {
     if let Some(error) = step.get("result_error") {
         let error = error.as_str().unwrap();

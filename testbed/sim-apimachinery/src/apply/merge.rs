@@ -9,7 +9,7 @@ use crate::{
     schema::{ListType, Schema},
 };
 
-/// What of `config` is given wins; maps and lists that are not owned as a whole are merged.
+/// Merges `config` over `live`: its values win; maps and lists that are not owned as a whole are merged.
 pub(super) fn merge(schema: &Schema, live: &Value, config: &Value) -> Value {
     if elements(schema, live).is_none() || elements(schema, config).is_none() {
         return config.clone();

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::{builtin, managed_fields::track, schema, strategic_merge};
 
-/// What a server around these functions does, as far as the vectors need it.
+/// A server around these functions, as far as the vectors need it.
 struct Server {
     kind: Kind,
     schema: std::sync::Arc<Schema>,
@@ -82,7 +82,7 @@ impl Server {
     }
 }
 
-/// What the server itself writes, and the times, are no matter of ours.
+/// Removes the server's own fields, and the times.
 fn comparable(mut object: Value) -> Value {
     let metadata = object["metadata"].as_object_mut().unwrap();
     metadata.remove("generation");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::json::{elements, is_unset, items_mut, set_default, text};
 
-/// What a Pod has unless it says otherwise.
+/// Sets the defaults of a Pod.
 pub(super) fn fill(pod: &mut Value) {
     if !pod["spec"].is_object() {
         pod["spec"] = json!({});
@@ -25,7 +25,7 @@ pub(super) fn fill(pod: &mut Value) {
     spec(pod);
 }
 
-/// What the spec of a Pod, or of a template of Pods, has unless it says otherwise.
+/// Sets the defaults of the spec of a Pod, or of a template of Pods.
 pub(super) fn spec(spec: &mut Value) {
     set_default(spec, "dnsPolicy", "ClusterFirst");
     set_default(spec, "restartPolicy", "Always");
@@ -72,7 +72,7 @@ fn set_default_in(object: &mut Value, pointer: &str, field: &str, default: Value
     }
 }
 
-/// What the admission of a real server adds to a new Pod: a priority, and how long it stays on a Node that is lost.
+/// Adds to a new Pod what a real server's admission adds: a priority, and tolerations for a Node that is lost.
 pub fn admit_pod(pod: &mut Value) {
     let spec = &mut pod["spec"];
     if spec["priority"].is_null() {

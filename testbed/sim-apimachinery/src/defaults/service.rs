@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::json::{elements, is_unset, items_mut, set_default, unset};
 use crate::service::{is_external, port_key, type_of, wants_address, wants_health_port, wants_node_ports};
 
-/// How long a client is kept with its backend by session affinity, in seconds.
+/// Seconds for which session affinity keeps a client with its backend.
 const AFFINITY: u64 = 10_800;
 
 /// Fills in what a real server fills in.

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::json::is_unset;
 use crate::kind::Kind;
 
-/// What a Deployment or DaemonSet has unless it says otherwise.
+/// Sets the defaults of a Deployment or DaemonSet.
 pub(super) fn fill(kind: &Kind, workload: &mut Value) {
     let Some(spec) = workload.get_mut("spec").filter(|spec| spec.is_object()) else { return };
     if let Some(pod) = spec.pointer_mut("/template/spec").filter(|pod| pod.is_object()) {

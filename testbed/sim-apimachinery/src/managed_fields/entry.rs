@@ -8,7 +8,7 @@ use super::{FieldSet, Writer};
 const MAX_UPDATERS: usize = 10;
 const FOLDED: &str = "ancient-changes";
 
-/// How a manager came to own fields.
+/// The operation by which a manager came to own fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     Apply,
@@ -24,7 +24,7 @@ impl Operation {
     }
 }
 
-/// What one manager owns.
+/// The fields that one manager owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) manager: String,

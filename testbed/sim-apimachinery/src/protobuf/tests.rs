@@ -74,7 +74,7 @@ fn what_is_no_such_body_is_refused_with_its_reason() {
     );
 }
 
-/// How much a value holds; each field of a message costs at least two bytes of the body.
+/// Returns the size of a value; each field of a message costs at least two bytes of the body.
 fn size(value: &Value) -> usize {
     1 + match value {
         Value::Object(map) => map.values().map(size).sum(),

@@ -1,6 +1,6 @@
 //! The wire format of protobuf: tags, varints, lengths. Nothing is copied.
 
-/// What is wrong with the bytes.
+/// A fault of the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault(pub(super) &'static str);
 
@@ -31,7 +31,7 @@ impl<'a> Scalar<'a> {
     }
 }
 
-/// What is left to read.
+/// The bytes that are still to be read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 

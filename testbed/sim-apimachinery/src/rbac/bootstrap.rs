@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{GROUP, gather};
 
-/// What `view`, `edit` and `admin` gather, of the kinds that there are here: role, groups, verbs, resources. `read`,
+/// The rules of `view`, `edit` and `admin` for the kinds of this server: role, groups, verbs, resources. `read`,
 /// `write` and `all` stand for what ordinary resources offer.
 const FOR_USERS: &str = "
 view core read configmaps,endpoints,persistentvolumeclaims,persistentvolumeclaims/status,pods,serviceaccounts,services,services/status

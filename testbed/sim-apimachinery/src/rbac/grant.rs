@@ -18,9 +18,9 @@ use crate::status::Status;
 /// A write of a role or binding.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant<'a> {
-    /// Who writes.
+    /// The writer.
     pub user: &'a User,
-    /// What is written.
+    /// The kind of the written object.
     pub kind: &'a Kind,
     /// Empty for kinds without namespaces.
     pub namespace: &'a str,
@@ -99,7 +99,7 @@ impl Policy {
         self.allows(user, &request)
     }
 
-    /// What of the rules the user does not hold in that namespace, in the words of the real server.
+    /// Returns the rules that the user does not hold in that namespace, in the words of the real server.
     fn missing(&self, user: &User, namespace: &str, rules: &[Rule]) -> Vec<String> {
         let held: Vec<&Rule> = self.rules_of(user, namespace).collect();
         let pieces = rules.iter().flat_map(pieces);

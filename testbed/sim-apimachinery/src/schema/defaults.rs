@@ -1,4 +1,4 @@
-//! What stands in for fields that an object leaves out.
+//! Defaults for fields that an object leaves out.
 
 use serde_json::{Map, Value};
 

@@ -18,7 +18,7 @@ fn thing() -> Kind {
     kind
 }
 
-/// What the parts of this module make of an object, in the order of the real server.
+/// Runs the parts of this module on an object, in the order of the real server.
 fn answer(schema: &Schema, mut object: Value, strict: bool) -> Result<Value, String> {
     let unknown = unknown_fields(schema, &object);
     if strict && !unknown.is_empty() {

@@ -233,7 +233,7 @@ impl<'a> Token<'a> {
     }
 }
 
-/// What is left of the text.
+/// The rest of the text.
 #[derive(Clone)]
 struct Tokens<'a>(&'a str);
 

@@ -5,13 +5,13 @@ use serde_json::Value;
 
 use super::{age, cells};
 
-/// What `kubectl get` prints of a kind.
+/// The columns that `kubectl get` prints of a kind.
 pub(super) struct Printer {
     kind: &'static str,
     columns: &'static [(&'static str, Cell)],
 }
 
-/// How a cell is made. A column whose name begins with `+` is for `-o wide` only.
+/// The source of a cell. A column whose name begins with `+` is for `-o wide` only.
 enum Cell {
     /// `metadata.name`.
     Name,
@@ -25,7 +25,7 @@ enum Cell {
     Number(&'static str),
     /// The flag at the path, else false.
     Flag(&'static str),
-    /// How many items the list or map at the path has.
+    /// Number of items of the list or map at the path.
     Count(&'static str),
     /// A text that needs more.
     Made(fn(&Value, Timestamp) -> String),

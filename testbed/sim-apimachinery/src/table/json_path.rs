@@ -91,7 +91,7 @@ fn field(text: &str) -> (String, &str) {
     (name, "")
 }
 
-/// Where the bracket that the text starts with closes.
+/// Returns the position at which the text's first bracket closes.
 fn bracket_end(text: &str) -> Option<usize> {
     let (mut depth, mut quote) = (0_usize, None);
     for (at, c) in text.char_indices() {

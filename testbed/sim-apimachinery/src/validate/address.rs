@@ -10,7 +10,7 @@ use crate::status::Cause;
 /// The address that a text stands for.
 ///
 /// # Errors
-/// What is wrong with the text.
+/// Parses an address. The error names the fault.
 pub(super) fn parse(text: &str) -> Result<IpAddr, &'static str> {
     match text.parse() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => {
@@ -56,7 +56,7 @@ pub(super) fn refuse_special(field: &str, value: &Value, address: IpAddr, causes
     }
 }
 
-/// What is wrong with the text of a network.
+/// Returns the fault of a network's text.
 pub(super) fn network_fault(text: &str) -> Option<&'static str> {
     let network = text.split_once('/').and_then(|(address, length)| {
         let address: IpAddr = address.parse().ok()?;

@@ -45,7 +45,7 @@ pub(super) fn faults(pod: &Value, causes: &mut Vec<Cause>) {
     one_of("spec.dnsPolicy", &spec["dnsPolicy"], &policies, causes);
 }
 
-/// What is not given has a default.
+/// Checks a value, if there is one: an absent value has a default.
 fn one_of(field: &str, value: &Value, supported: &[&str], causes: &mut Vec<Cause>) {
     if !value.is_null() && !supported.contains(&text(value)) {
         causes.push(Cause::not_supported(field, value, supported));

@@ -6,7 +6,7 @@ use super::{elements, text};
 use crate::json::in_order;
 use crate::status::Cause;
 
-/// What is wrong with the `spec` of an access review of that kind; `namespace` is that of the path.
+/// Returns the faults of the `spec` of an access review of that kind; `namespace` is that of the path.
 pub fn faults(kind: &str, namespace: &str, spec: &Value) -> Vec<Cause> {
     let (resource, path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let mut causes = Vec::new();

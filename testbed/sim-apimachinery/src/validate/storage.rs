@@ -102,7 +102,7 @@ fn immutable(old: Option<&Value>, new: &Value, fields: &[&str], causes: &mut Vec
     }
 }
 
-/// How many bytes the base64 text stands for.
+/// Returns the number of bytes that the base64 text stands for.
 fn decoded_len(text: &str) -> usize {
     text.trim_end_matches('=').len() * 3 / 4
 }

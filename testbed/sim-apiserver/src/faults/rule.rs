@@ -50,7 +50,7 @@ pub enum When {
     After,
 }
 
-/// What a request gets.
+/// The answer to a request that the rule hits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// A `Status` of this code: 403, 409, 410 (of a watch: inside its stream), 429 (with `Retry-After: 1`), 500, …
@@ -83,15 +83,15 @@ pub struct Rule {
     /// Only with this chance, 0 to 1.
     #[serde(default)]
     pub probability: Option<f64>,
-    /// What the request gets.
+    /// The answer to the request.
     #[serde(deserialize_with = "answer")]
     pub answer: Answer,
-    /// Whether it is carried out.
+    /// Carries the request out all the same.
     #[serde(default)]
     pub when: When,
 }
 
-/// What hits a request.
+/// The fault that hits a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fault {
     pub(crate) answer: Answer,

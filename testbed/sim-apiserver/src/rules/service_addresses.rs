@@ -36,7 +36,7 @@ pub(crate) fn allocate(
     if allocation.causes.is_empty() { Ok(()) } else { Err(allocation.causes) }
 }
 
-/// What is given to one Service.
+/// The addresses and ports that one Service gets.
 struct Allocation<'a> {
     addresses: &'a mut Addresses,
     holder: String,

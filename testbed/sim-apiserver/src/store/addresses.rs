@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use serde_json::Value;
 use sim_apimachinery::json::elements;
 
-/// Where node ports come from unless a server is told otherwise.
+/// The default range of node ports.
 pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
 /// An IPv4 network for cluster addresses, and the range of node ports.
@@ -147,7 +147,7 @@ impl Addresses {
     }
 }
 
-/// Who holds: the Service's uid.
+/// Returns the holder of an address or a port: the Service's uid.
 pub(crate) fn holder(service: &Value) -> String {
     service["metadata"]["uid"].as_str().unwrap_or_default().to_owned()
 }

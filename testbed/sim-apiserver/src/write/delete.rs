@@ -26,7 +26,7 @@ pub(crate) const ORPHAN: &str = "orphan";
 const ANSWERED_WHOLE: [&str; 6] =
     ["persistentvolumeclaims", "persistentvolumes", "pods", "resourcequotas", "serviceaccounts", "services"];
 
-/// What a client says with a delete.
+/// The options of a delete.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Options {
@@ -43,7 +43,7 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// What became of the object.
+/// The outcome of a delete for the object.
 pub(crate) enum Outcome {
     /// It is gone.
     Removed(Arc<Stored>),

@@ -21,7 +21,7 @@ pub(crate) fn uid(server: &ApiServer) -> String {
     format!("{}-{}-4{}-{variant}{}-{}", &hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..32])
 }
 
-/// What the server writes into the metadata of a new object.
+/// Writes the server's part of a new object's metadata.
 pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result<(), Failure> {
     let given = &object["metadata"];
     // it is the storage that refuses this, and a dry run does not get there
@@ -68,7 +68,7 @@ pub(super) fn stamp(server: &ApiServer, ask: &Ask, object: &mut Value) -> Result
     Ok(())
 }
 
-/// What Go's `omitempty` leaves out.
+/// Returns whether Go's `omitempty` leaves the value out.
 fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -98,7 +98,7 @@ fn another(ask: &Ask, meant: &str, there: &str) -> Failure {
     Failure::conflict(ask.api(), ask.name(), &why)
 }
 
-/// What of an object's metadata its writers cannot change.
+/// Restores the metadata that a writer cannot change.
 pub(super) fn keep(ask: &Ask, old: &Value, new: &mut Value) -> Result<(), Failure> {
     let given = &new["metadata"];
     let text = |field: &str| given[field].as_str().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Who may do what: RBAC, reviews, tokens, the audit log, aggregated APIs.
+//! Access: RBAC, reviews, tokens, the audit log, aggregated APIs.
 
 use std::convert::Infallible;
 

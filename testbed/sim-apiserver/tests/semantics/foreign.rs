@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::{cluster, define_widgets};
 
-/// What stands in the place of some part of a right object.
+/// Returns a value to put in the place of some part of a valid object.
 fn junk(random: &mut fastrand::Rng) -> Value {
     let choices = [
         json!(null),

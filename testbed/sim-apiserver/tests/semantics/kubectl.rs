@@ -56,14 +56,14 @@ impl Shell {
         (output.status.success(), text(&output.stdout) + &text(&output.stderr))
     }
 
-    /// What it prints; it must succeed.
+    /// Returns its output; it must succeed.
     async fn works(&self, arguments: &str) -> String {
         let (success, text) = self.run(arguments).await;
         assert!(success, "kubectl {arguments}: {text}");
         text
     }
 
-    /// What it prints; it must fail.
+    /// Returns its output; it must fail.
     async fn fails(&self, arguments: &str) -> String {
         let (success, text) = self.run(arguments).await;
         assert!(!success, "kubectl {arguments}: {text}");

@@ -1,4 +1,4 @@
-//! What clients rely on, seen through `kube`: one module for each part of the behaviour of an API server.
+//! Behaviour that clients rely on, seen through `kube`: one module for each part of the behaviour of an API server.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::needless_pass_by_value, reason = "JSON is written where it is used")]
 

@@ -150,7 +150,7 @@ async fn kubernetes_is_there_from_the_start() {
     assert_eq!((spec.cluster_ip.as_deref(), spec.ports.unwrap()[0].port), (Some("10.96.0.1"), 443));
 }
 
-/// What a dry run does not ask of the ports, and so the vectors do not show.
+/// Checks of ports that a dry run leaves out, so that the vectors do not show them.
 #[rstest]
 #[case::below(
     80,

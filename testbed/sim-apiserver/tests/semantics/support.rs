@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Fixtures of the tests.
 
 use kube::Client;
 use kube::api::{Api, DynamicObject};

@@ -1,4 +1,4 @@
-//! What a real server was asked, and what it answered: ours answers the same.
+//! Recorded requests to a real server and its answers: the simulated one answers the same.
 
 use http::Request;
 use kube::Client;

@@ -109,6 +109,9 @@ pub struct Config {
     /// UID of the VM that `Create` brought up.
     #[serde(rename = "VMUID")]
     pub vm_uid: String,
+    /// Random ends of the names of the VM's volumes, joined by commas. rancher-machine stores them before it calls
+    /// `Create`, so they are known even if `Create` is killed before it answers. Not upstream's.
+    pub volume_suffixes: String,
     #[serde(rename = "SSHPublicKey")]
     pub ssh_public_key: String,
     pub add_user_to_docker_group: bool,
@@ -169,6 +172,7 @@ impl Config {
             harvester_uid: self.harvester_uid.clone(),
             harvester_server: self.harvester_server.clone(),
             vm_uid: self.vm_uid.clone(),
+            volume_suffixes: self.volume_suffixes.clone(),
             ssh_public_key: self.ssh_public_key.clone(),
             add_user_to_docker_group: self.add_user_to_docker_group,
             swarm_master: read.switch("swarm-master"),

@@ -43,15 +43,14 @@ pub(crate) fn suffix(random: &mut fastrand::Rng) -> String {
     (0..SUFFIX_LENGTH).map(|_| char::from(ALPHABET[random.usize(..ALPHABET.len())])).collect()
 }
 
-/// Whether a claim has a name that the driver gives to a disk of this machine.
-pub(crate) fn is_claim_name(claim: &str, machine: &str) -> bool {
-    let rest = claim.strip_prefix(machine).and_then(|rest| rest.strip_prefix("-disk-"));
-    rest.and_then(|rest| rest.split_once('-')).is_some_and(|(number, suffix)| {
-        !number.is_empty()
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-            && suffix.len() == SUFFIX_LENGTH
-            && suffix.bytes().all(|byte| ALPHABET.contains(&byte))
-    })
+/// Returns the random end of a claim's name, if the driver could have given that name to a disk of this machine.
+pub(crate) fn claim_suffix<'a>(claim: &'a str, machine: &str) -> Option<&'a str> {
+    let (number, suffix) = claim.strip_prefix(machine)?.strip_prefix("-disk-")?.split_once('-')?;
+    let is_ours = !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+        && suffix.len() == SUFFIX_LENGTH
+        && suffix.bytes().all(|byte| ALPHABET.contains(&byte));
+    is_ours.then_some(suffix)
 }
 
 /// The list of the VM for vGPUs: `hostDevices` with Harvester 1.8, `gpus` with the versions before and after

@@ -77,9 +77,9 @@ impl Driver {
             self.dependencies.output.line(note);
         }
         let resolved = self.resolved(
-            &machine,
             &prepared.server_version.value,
             prepared.classes,
+            prepared.suffixes,
             InputHash::of(&machine, &prepared.last, &keys.private),
         );
         let mut made = Created::default();
@@ -103,16 +103,16 @@ impl Driver {
 
     fn resolved(
         &self,
-        machine: &Machine,
         server_version: &str,
         classes: std::collections::BTreeMap<String, String>,
+        suffixes: Vec<String>,
         inputs: InputHash,
     ) -> Resolved {
         let mut random = self.random.lock().expect("no panic while drawing");
         Resolved {
             classes,
             gpus: GpuPlace::of(server_version),
-            suffixes: machine.disks.iter().map(|_| objects::suffix(&mut random)).collect(),
+            suffixes,
             inputs,
             attempt: format!("{:016x}", random.u64(..)),
         }

@@ -13,7 +13,7 @@ use crate::{
     cloud_init::{CloudInit, Login},
     harvester::{Harvester, ServerVersion},
     machine::{Machine, Source},
-    objects::InputHash,
+    objects::{self, InputHash},
     ownership,
     reference::Reference,
     ssh_key::{self, KeyPair},
@@ -42,6 +42,8 @@ pub(super) struct Prepared {
     pub(super) key_pair: Option<String>,
     /// rancher-machine's user data.
     pub(super) last: String,
+    /// Random ends of the names of the volumes.
+    pub(super) suffixes: Vec<String>,
     /// The key that is being generated, where none is stored.
     pub(super) key: Option<JoinHandle<KeyPair>>,
 }
@@ -82,6 +84,7 @@ impl Driver {
         config.server_version.clone_from(&prepared.server_version.value);
         config.harvester_uid.clone_from(&prepared.server_version.uid);
         config.harvester_server.clone_from(&prepared.server);
+        config.volume_suffixes = prepared.suffixes.join(",");
         if let Some(key) = &prepared.key_pair {
             config.ssh_public_key.clone_from(key);
         }
@@ -131,7 +134,11 @@ impl Driver {
             self.dependencies.output.line(&note);
         }
         let server = harvester.server().to_owned();
-        Ok(Prepared { server_version, server, classes, key_pair: found.key_pair, last, key })
+        let suffixes = {
+            let mut random = self.random.lock().expect("no panic while drawing");
+            machine.disks.iter().map(|_| objects::suffix(&mut random)).collect()
+        };
+        Ok(Prepared { server_version, server, classes, key_pair: found.key_pair, last, suffixes, key })
     }
 
     /// All questions to Harvester, for the caller to send at once.

@@ -2,7 +2,7 @@
 //! once the VM is gone, and it continues where a killed removal stopped.
 //!
 //! ```text
-//! same Harvester? ──► VM? ──no──► volumes by their names, if `Create` stored a UID ─────────────────┐
+//! same Harvester? ──► VM? ──no──► volumes by their names, if those or a UID were stored ────────────┐
 //!                      └──yes──► ours? ──► volumes to Harvester or to us ──► delete VM ──► gone ──► Secret
 //! ```
 //! Each delete carries the UID that was read. No error has the words `not found`, which rancher-machine takes for success
@@ -141,8 +141,9 @@ impl Driver {
     /// Deletes the volumes of a VM that is gone. They are left if a removal that had to delete them itself was killed
     /// between the VM and them.
     ///
-    /// Without the UID of a VM that `Create` brought up, nothing proves that the machine ever had one: volumes with these
-    /// names may be those of an earlier machine, which a user kept. The driver names them and leaves them.
+    /// Without the UID of a VM that `Create` brought up, the random ends of the names prove that `Create` made the volumes:
+    /// it may have been killed before it answered. Other volumes with such names may be those of an earlier machine, which
+    /// a user kept. The driver names them and leaves them.
     async fn remove_left_claims(&self, harvester: &Harvester, vm_ref: &Reference) -> Result<(), Error> {
         let mut claims = match retried(|| harvester.claims("")).await {
             Ok(claims) => claims,
@@ -157,17 +158,21 @@ impl Driver {
         };
         claims.retain(|claim| {
             let used = claim.users.iter().any(|user| *user != vm_ref.to_string());
-            objects::is_claim_name(&claim.name, &vm_ref.name) && !claim.is_being_deleted && !used
+            objects::claim_suffix(&claim.name, &vm_ref.name).is_some() && !claim.is_being_deleted && !used
         });
-        if self.config().vm_uid.is_empty() {
-            for claim in &claims {
-                self.dependencies.output.line(&format!(
-                    "volume {} stays: it is named like those of VM {vm_ref}, but no UID of that VM is stored; delete it in \
-                     Harvester if nobody needs it",
-                    claim.name
-                ));
-            }
-            return Ok(());
+        let config = self.config();
+        let drawn: Vec<&str> = config.volume_suffixes.split(',').collect();
+        let is_proven = |claim: &Claim| {
+            !config.vm_uid.is_empty()
+                || objects::claim_suffix(&claim.name, &vm_ref.name).is_some_and(|end| drawn.contains(&end))
+        };
+        let (claims, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_proven);
+        for claim in others {
+            self.dependencies.output.line(&format!(
+                "volume {} stays: it is named like those of VM {vm_ref}, but no UID of that VM is stored; delete it in \
+                 Harvester if nobody needs it",
+                claim.name
+            ));
         }
         for claim in &claims {
             self.dependencies

@@ -276,6 +276,33 @@ async fn volumes_are_found_by_their_names_where_the_vm_is_gone() {
     assert!(next.output().iter().any(|line| line.contains(&own)), "{:?}", next.output());
 }
 
+/// rancher-machine stores the machine after `PreCreateCheck`, and again only after `Create`. Somebody removes the VM in
+/// between, with Harvester's choice to keep the volumes.
+#[tokio::test(start_paused = true)]
+async fn volumes_of_a_create_that_was_killed_before_it_answered_are_removed() {
+    let harvester = Harvester::start().await.with_machines().await;
+    let store = tempfile::tempdir().unwrap();
+    let driver = harvester.driver(store.path()).configured(&[]);
+    driver.pre_create_check().await.unwrap();
+    let stored = driver.config().to_json();
+    driver.create().await.unwrap();
+    let own = own_claim(&harvester).await;
+    let kept = format!("{MACHINE}-disk-0-bcdfg");
+    put_claim(&harvester, &kept, json!({})).await;
+    harvester.delete(&vm_path()).await;
+    while !harvester.vm().await.is_null() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(!is_going(&harvester, &own).await);
+
+    let next = harvester.driver(store.path());
+    next.set_config_raw(&stored).unwrap();
+    assert_eq!(next.config().vm_uid, "");
+    next.remove().await.unwrap();
+    assert!(is_going(&harvester, &own).await);
+    assert!(!is_going(&harvester, &kept).await);
+}
+
 /// A user keeps the volumes of an earlier machine, and this machine of its name never got a VM. Upstream's driver stores no
 /// UID at all, and no identity of its Harvester.
 #[rstest]

@@ -40,7 +40,7 @@ impl IPPoolSpec {
 }
 
 /// A stretch of a subnet. Everything but `subnet` has a default; see the crate `ipam`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PoolRange {
     /// CIDR; host bits are allowed.

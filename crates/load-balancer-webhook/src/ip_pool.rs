@@ -3,6 +3,7 @@
 //! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and
 //! takes back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
@@ -153,7 +154,8 @@ fn definition_or_bare(pool: &IPPool) -> ipam::Pool {
 fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam::Pool]) -> Vec<PoolFault> {
     let is_overlap = |fault: &PoolFault| matches!(fault, PoolFault::Overlap { .. });
     let mut spec = pool.spec.clone();
-    spec.ranges.retain(|range| old.is_none_or(|old| !old.spec.ranges.contains(range)));
+    let stood: HashSet<_> = old.iter().flat_map(|old| &old.spec.ranges).collect();
+    spec.ranges.retain(|range| !stood.contains(range));
     let with_added_ranges = IPPool { metadata: pool.metadata.clone(), spec, status: None };
     let overlaps =
         ip_pools::definition(&with_added_ranges).map(|pool| pool.faults(others)).unwrap_or_default();
@@ -167,13 +169,17 @@ fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam:
 }
 
 /// The faults that were not there before.
-fn added<F: PartialEq>(mut faults: Vec<F>, mut former: Vec<F>) -> Vec<F> {
-    faults.retain(|fault| match former.iter().position(|former| former == fault) {
-        Some(index) => {
-            former.swap_remove(index);
+fn added<F: ToString>(mut faults: Vec<F>, former: Vec<F>) -> Vec<F> {
+    let mut stood: HashMap<String, usize> = HashMap::new();
+    for fault in former {
+        *stood.entry(fault.to_string()).or_default() += 1;
+    }
+    faults.retain(|fault| match stood.get_mut(&fault.to_string()) {
+        Some(count) if *count > 0 => {
+            *count -= 1;
             false
         }
-        None => true,
+        _ => true,
     });
     faults
 }

@@ -5,7 +5,8 @@
 //! object is kept, and an object over a limit gets one refusal. Mutator and validator refuse alike, since the mutator
 //! sees the object first. An object that stands over a limit can still be changed as long as the count does not rise.
 //!
-//! IPPools have no limit but that of the body: administrators write them, and their records are many.
+//! Everybody in the cluster's network can send a review with any user and any former object in it. So one limit holds
+//! for the whole body, whoever writes.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,34 +18,65 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use crate::Policy;
 use crate::review::{GROUP, Reason, deny};
 
-/// Listeners of a load balancer. All its ports become node ports of Harvester, of which there are 2,768.
-const LISTENERS: usize = 100;
-/// Fields and list entries of a LoadBalancer object: it has about ten for each listener and five for each backend.
-const VALUES: usize = 20_000;
+/// A limit of one count of an object.
+struct Limit {
+    /// The beginning of the refusal, and what is counted.
+    field: &'static str,
+    counted: &'static str,
+    count: fn(&Size) -> usize,
+    most: usize,
+    advice: &'static str,
+}
+
+/// All ports of a load balancer become node ports of Harvester, of which there are 2,768.
+const LISTENERS: Limit = Limit {
+    field: "spec.listeners",
+    counted: "entries",
+    count: |size| size.listeners,
+    most: 100,
+    advice: "spread them over several load balancers",
+};
+/// A LoadBalancer object has about ten for each listener and five for each backend.
+const VALUES: Limit = Limit {
+    field: "the object",
+    counted: "fields and list entries",
+    count: |size| size.values,
+    most: 20_000,
+    advice: "remove some",
+};
+/// The ranges of a pool are compared with those of all other pools.
+const RANGES: Limit = Limit {
+    field: "spec.ranges",
+    counted: "entries",
+    count: |size| size.ranges,
+    most: 1_000,
+    advice: "spread them over several pools",
+};
+/// The scopes of a pool are compared with each other, and with those of other pools.
+const SCOPES: Limit = Limit { field: "spec.selector.scope", count: |size| size.scopes, ..RANGES };
+
+/// Fields and list entries of a whole review. Its two objects have about one in 32 bytes, and at most 1.5 MiB each.
+const VALUES_OF_REVIEW: usize = 200_000;
+/// A review with more fields and list entries takes the turn of two, and so on.
+const VALUES_OF_TURN: usize = 20_000;
 
 /// How large an object is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size {
     listeners: usize,
+    ranges: usize,
+    scopes: usize,
     /// Fields and list entries, at any depth.
     values: usize,
 }
 
-impl Size {
-    /// The refusal of a write that turns an object of the `former` size into one of this size.
-    fn refusal(self, former: Self) -> Option<String> {
-        let Self { listeners, values } = self;
-        if listeners > LISTENERS && listeners > former.listeners {
-            return Some(format!(
-                "spec.listeners has {listeners} entries, at most {LISTENERS} are allowed: spread them over several load balancers"
-            ));
-        }
-        if values > VALUES && values > former.values {
-            return Some(format!(
-                "the object has {values} fields and list entries, at most {VALUES} are allowed: remove some"
-            ));
-        }
-        None
+impl Limit {
+    /// The refusal of a write that turns an object of the `former` size into one of the `new` size.
+    fn refusal(&self, new: &Size, former: &Size) -> Option<String> {
+        let Self { field, counted, count, most, advice } = self;
+        let (count, former) = (count(new), count(former));
+        (count > *most && count > former)
+            .then(|| format!("{field} has {count} {counted}, at most {most} are allowed: {advice}"))
     }
 }
 
@@ -56,6 +88,9 @@ pub(crate) struct Outline<'a> {
     api_version: Cow<'a, str>,
     #[serde(borrow, default)]
     request: Option<RequestOutline<'a>>,
+    /// Fields and list entries of the whole review, at any depth.
+    #[serde(skip)]
+    values: usize,
 }
 
 #[derive(Debug, Deserialize)]
@@ -99,7 +134,11 @@ impl<'a> Outline<'a> {
     /// # Errors
     /// The body is not a review as JSON.
     pub(crate) fn read(body: &'a [u8]) -> serde_json::Result<Self> {
-        serde_json::from_slice(body)
+        let mut review = Size::default();
+        let mut json = serde_json::Deserializer::from_slice(body);
+        Measure { size: &mut review, at: At::Elsewhere }.deserialize(&mut json)?;
+        let outline: Self = serde_json::from_slice(body)?;
+        Ok(Self { values: review.values, ..outline })
     }
 
     /// The user who writes.
@@ -107,18 +146,47 @@ impl<'a> Outline<'a> {
         self.request.as_ref().map_or("", |request| &request.user_info.username)
     }
 
-    /// The answer to a review over the limits. They do not bind the load balancer's controller: its
-    /// writes follow from objects that were admitted.
+    /// How many of the reviews that are decided at once this one counts for, by the memory that it takes.
+    pub(crate) fn turns(&self) -> usize {
+        1 + self.values / VALUES_OF_TURN
+    }
+
+    /// The answer to a review over the limits. The load balancer's controller may write a status of any size, since
+    /// that follows from objects that were admitted.
     pub(crate) fn refusal(&self, policy: &Policy) -> Option<AdmissionResponse> {
         let RequestOutline { uid, kind, operation, namespace, name, user_info, object, old_object } =
             self.request.as_ref()?;
-        if kind.group != GROUP || kind.kind != "LoadBalancer" || user_info.username == policy.status_writer {
-            return None;
-        }
-        let why = object.refusal(*old_object)?;
-        let namespace = namespace.as_deref().unwrap_or_default();
-        let verb = if operation == "CREATE" { "create" } else { "update" };
-        let message = format!("{verb} loadbalancer {namespace}/{name} failed: {why}");
+        let limits: &[Limit] = match kind.kind.as_ref() {
+            _ if kind.group != GROUP => &[],
+            "LoadBalancer" if user_info.username == policy.status_writer => &[LISTENERS],
+            "LoadBalancer" => &[LISTENERS, VALUES],
+            "IPPool" => &[RANGES, SCOPES],
+            _ => &[],
+        };
+        let of_object = limits.iter().find_map(|limit| limit.refusal(object, old_object));
+        let of_review = || {
+            let values = self.values;
+            (values > VALUES_OF_REVIEW).then(|| {
+                format!(
+                    "the review has {values} fields and list entries, at most {VALUES_OF_REVIEW} are allowed"
+                )
+            })
+        };
+        let why = of_object.or_else(of_review)?;
+        let verb = match operation.as_ref() {
+            "CREATE" => "create",
+            "DELETE" => "delete",
+            _ => "update",
+        };
+        let message = match kind.kind.as_ref() {
+            "IPPool" => format!("can't {verb} IP pool {name} because {why}"),
+            _ => {
+                format!(
+                    "{verb} loadbalancer {}/{name} failed: {why}",
+                    namespace.as_deref().unwrap_or_default()
+                )
+            }
+        };
         let mut response = AdmissionResponse::invalid("");
         response.types.api_version = self.api_version.clone().into_owned();
         response.uid = uid.clone().into_owned();
@@ -140,6 +208,9 @@ enum At {
     Object,
     Spec,
     Listeners,
+    Ranges,
+    Selector,
+    Scopes,
     Elsewhere,
 }
 
@@ -148,6 +219,9 @@ impl At {
         match (self, name) {
             (Self::Object, "spec") => Self::Spec,
             (Self::Spec, "listeners") => Self::Listeners,
+            (Self::Spec, "ranges") => Self::Ranges,
+            (Self::Spec, "selector") => Self::Selector,
+            (Self::Selector, "scope") => Self::Scopes,
             _ => Self::Elsewhere,
         }
     }
@@ -202,7 +276,12 @@ impl<'de> Visitor<'de> for Measure<'_> {
         let Self { size, at } = self;
         while entries.next_element_seed(Measure { size, at: At::Elsewhere })?.is_some() {
             size.values += 1;
-            size.listeners += usize::from(at == At::Listeners);
+            match at {
+                At::Listeners => size.listeners += 1,
+                At::Ranges => size.ranges += 1,
+                At::Scopes => size.scopes += 1,
+                At::Object | At::Spec | At::Selector | At::Elsewhere => {}
+            }
         }
         Ok(())
     }
@@ -258,13 +337,14 @@ mod tests {
     #[case::listeners(json!({"spec": {"listeners": [{"port": 80}, {}, 7]}}), 3, 6)]
     #[case::elsewhere(json!({"listeners": [1], "status": {"listeners": [1]}, "spec": {"other": {"listeners": [1]}}}), 0, 9)]
     #[case::within_a_listener(json!({"spec": {"listeners": [{"listeners": [1, 2]}]}}), 1, 6)]
+    #[case::scalars(json!([true, -1, 1.5, null, u64::MAX, "x"]), 0, 6)]
     #[case::no_list(json!({"spec": {"listeners": {"listeners": [1]}}}), 0, 4)]
     fn fields_list_entries_and_listeners_are_counted(
         #[case] object: Value,
         #[case] listeners: usize,
         #[case] values: usize,
     ) {
-        assert_eq!(size(&object), Size { listeners, values });
+        assert_eq!(size(&object), Size { listeners, values, ..Size::default() });
     }
 
     #[rstest]
@@ -283,10 +363,20 @@ mod tests {
         #[case] former: (usize, usize),
         #[case] expected: Option<&str>,
     ) {
-        let size = |(listeners, values)| Size { listeners, values };
-        let refusal = size(new).refusal(size(former));
+        let size = |(listeners, values)| Size { listeners, values, ..Size::default() };
+        let refusal = [LISTENERS, VALUES].iter().find_map(|limit| limit.refusal(&size(new), &size(former)));
         assert_eq!(refusal.is_some(), expected.is_some(), "{refusal:?}");
         assert!(refusal.unwrap_or_default().starts_with(expected.unwrap_or_default()));
+    }
+
+    #[test]
+    fn ranges_and_scopes_of_a_pool_are_counted() {
+        let spec = json!({"ranges": [{"subnet": "192.0.2.0/24"}, {}], "scope": [{}],
+            "selector": {"ranges": [{}], "scope": [{}, {"scope": [{}]}, {}]}});
+        assert_eq!(
+            size(&json!({"spec": spec, "ranges": [{}]})),
+            Size { listeners: 0, ranges: 2, scopes: 3, values: 18 }
+        );
     }
 
     fn review(user: &str, kind: &str, listeners: usize) -> String {
@@ -300,9 +390,9 @@ mod tests {
 
     #[rstest]
     #[case::tenant("alice", "LoadBalancer", true)]
-    #[case::controller("writer", "LoadBalancer", false)]
+    #[case::controller("writer", "LoadBalancer", true)]
     #[case::another_kind("alice", "IPPool", false)]
-    fn the_limits_bind_tenants_and_their_load_balancers(
+    fn nobody_may_write_a_load_balancer_with_too_many_listeners(
         #[case] user: &str,
         #[case] kind: &str,
         #[case] refused: bool,
@@ -319,6 +409,83 @@ mod tests {
                            allowed: spread them over several load balancers";
             assert_eq!(response.result.message, message);
         }
+    }
+
+    fn review_of(kind: &str, operation: &str, user: &str, object: &Value, old: &Value) -> String {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u1", "operation": operation, "kind": {"group": GROUP, "version": "v1beta1", "kind": kind},
+            "name": "edge", "userInfo": {"username": user}, "object": object, "oldObject": old}})
+        .to_string()
+    }
+
+    fn message(review: &str) -> Option<String> {
+        let policy = Policy { status_writer: "writer".to_owned() };
+        let refusal = Outline::read(review.as_bytes()).unwrap().refusal(&policy)?;
+        assert_eq!((refusal.allowed, refusal.result.code), (false, 422));
+        Some(refusal.result.message)
+    }
+
+    #[rstest]
+    #[case::at_the_limit(1_000, 1_000, 0, None)]
+    #[case::many_ranges(1_001, 0, 1_000, Some("spec.ranges has 1001 entries"))]
+    #[case::many_scopes(0, 1_001, 1_000, Some("spec.selector.scope has 1001 entries"))]
+    #[case::stands_above(5_000, 5_000, 5_000, None)]
+    #[case::lowered(4_999, 4_999, 5_000, None)]
+    fn a_pool_may_not_grow_beyond_its_limits(
+        #[values("admin", "writer")] user: &str,
+        #[case] ranges: usize,
+        #[case] scopes: usize,
+        #[case] former: usize,
+        #[case] expected: Option<&str>,
+    ) {
+        let pool = |ranges: usize, scopes: usize| json!({"spec": {"ranges": vec![json!({}); ranges], "selector": {"scope": vec![json!({}); scopes]}}});
+        let review = review_of("IPPool", "UPDATE", user, &pool(ranges, scopes), &pool(former, former));
+        let expected = expected.map(|fault| {
+            format!("can't update IP pool edge because {fault}, at most 1000 are allowed: spread them over several pools")
+        });
+        assert_eq!(message(&review), expected);
+    }
+
+    #[rstest]
+    #[case::tenant("alice", true)]
+    #[case::controller("writer", false)]
+    fn a_status_may_grow_by_its_controller(#[case] user: &str, #[case] refused: bool) {
+        let object = json!({"status": {"conditions": vec![0; 30_000]}});
+        assert_eq!(
+            message(&review_of("LoadBalancer", "UPDATE", user, &object, &json!({}))).is_some(),
+            refused
+        );
+    }
+
+    #[rstest]
+    #[case::any_user("LoadBalancer", "UPDATE", "writer", "update loadbalancer /edge failed: ")]
+    #[case::any_kind("Pod", "CREATE", "alice", "create loadbalancer /edge failed: ")]
+    #[case::pool("IPPool", "DELETE", "alice", "can't delete IP pool edge because ")]
+    fn no_review_may_have_more_values_than_real_objects_have(
+        #[case] kind: &str,
+        #[case] operation: &str,
+        #[case] user: &str,
+        #[case] prefix: &str,
+    ) {
+        // whoever writes a review can put a large former object into it
+        let large = json!({"status": vec![0; 100_000]});
+        let review = review_of(kind, operation, user, &large, &large);
+        let values = "the review has 200016 fields and list entries, at most 200000 are allowed";
+        assert_eq!(message(&review), Some(format!("{prefix}{values}")));
+    }
+
+    #[test]
+    fn kinds_of_other_groups_have_no_limits_of_their_own() {
+        let review = review("alice", "LoadBalancer", 4_000).replace(GROUP, "example.com");
+        assert_eq!(message(&review), None);
+    }
+
+    #[rstest]
+    #[case::ordinary(100, 1)]
+    #[case::large(40_000, 3)]
+    fn a_large_review_counts_for_several(#[case] values: usize, #[case] turns: usize) {
+        let review = json!({"more": vec![0; values]}).to_string();
+        assert_eq!(Outline::read(review.as_bytes()).unwrap().turns(), turns);
     }
 
     #[rstest]

@@ -59,6 +59,7 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     if is_new || changed("backendServerSelector") {
         selector(&spec.backend_server_selector, &mut faults);
     }
+    namespace(write, object, &mut faults);
     if !is_new {
         immutable(&spec, old_spec, &mut faults);
     } else if spec.workload() == WorkloadType::Cluster {
@@ -181,6 +182,24 @@ fn selector(selector: &BTreeMap<String, Vec<String>>, faults: &mut Faults) {
                 ))
             });
         }
+    }
+}
+
+/// The namespace by which the controller chooses a pool is the object's own. The mutator writes it over whatever a user
+/// wrote, so only a write that bypassed the mutator is refused: its failure policy is Ignore.
+fn namespace(write: &Write, object: &DynamicObject, faults: &mut Faults) {
+    let written = |object: &DynamicObject| object.annotations().get(annotations::LB_NAMESPACE).cloned();
+    let Some(namespace) = written(object).filter(|namespace| !namespace.is_empty()) else { return };
+    let stood = write.old().and_then(written).is_some_and(|old| old == namespace);
+    if namespace != write.namespace && !stood {
+        faults.add(|| {
+            Fault::forbidden(format!(
+                "annotation {} is {}, but the object is in namespace {}: leave the annotation out",
+                annotations::LB_NAMESPACE,
+                quoted(&namespace),
+                write.namespace
+            ))
+        });
     }
 }
 

@@ -5,6 +5,8 @@
 //! restores would have no owner, or the wrong one. The load balancer would take records of other programs for
 //! abandoned ones of its own, and give the addresses away. So the mutator restores the owners too.
 
+use std::collections::{BTreeSet, HashMap};
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntry};
 use serde_json::{Map, Value, json};
 
@@ -19,32 +21,28 @@ pub(crate) fn restored<'a>(
     addresses: impl IntoIterator<Item = &'a str>,
 ) -> Option<Vec<ManagedFieldsEntry>> {
     let mut now = now.to_vec();
-    // which entry of each list is the same manager's in the other: there are few managers and many addresses
-    let place = |entries: &[ManagedFieldsEntry], of: &ManagedFieldsEntry| {
-        entries.iter().position(|entry| is_same_manager(entry, of))
-    };
-    let before_of_now: Vec<_> = now.iter().map(|entry| place(before, entry)).collect();
-    let mut now_of_before: Vec<_> = before.iter().map(|entry| place(&now, entry)).collect();
+    let records: BTreeSet<String> = addresses.into_iter().map(|address| format!("f:{address}")).collect();
+    let before_by_name: HashMap<_, _> = before.iter().map(|entry| (name(entry), entry)).collect();
     let mut changed = false;
-    for address in addresses {
-        let key = format!("f:{address}");
-        // entries beyond the zip were made below, and own only what their managers owned
-        for (entry, had) in now.iter_mut().zip(&before_of_now) {
-            if owns(entry, &key) && !had.is_some_and(|had| owns(&before[had], &key)) {
-                take(entry, &key);
-                changed = true;
-            }
+    for entry in &mut now {
+        let had = before_by_name.get(&name(entry));
+        let owned =
+            owned(entry).filter(|key| records.contains(*key) && !had.is_some_and(|had| owns(had, key)));
+        for key in owned.cloned().collect::<Vec<_>>() {
+            take(entry, &key);
+            changed = true;
         }
-        for (had, place) in before.iter().zip(&mut now_of_before) {
-            if !owns(had, &key) {
-                continue;
-            }
-            let place = *place.get_or_insert_with(|| {
+    }
+    let mut now_by_name: HashMap<_, _> =
+        now.iter().enumerate().map(|(place, entry)| (name(entry).map(ToOwned::to_owned), place)).collect();
+    for had in before {
+        for key in owned(had).filter(|key| records.contains(*key)) {
+            let place = *now_by_name.entry(name(had).map(ToOwned::to_owned)).or_insert_with(|| {
                 now.push(ManagedFieldsEntry { fields_v1: Some(FieldsV1(json!({}))), ..had.clone() });
                 now.len() - 1
             });
-            if !owns(&now[place], &key) {
-                give(&mut now[place], &key);
+            if !owns(&now[place], key) {
+                give(&mut now[place], key);
                 changed = true;
             }
         }
@@ -54,12 +52,15 @@ pub(crate) fn restored<'a>(
     changed.then_some(now)
 }
 
-/// Whether both are entries of one manager, by the fields that tell entries apart for the API server.
-fn is_same_manager(one: &ManagedFieldsEntry, other: &ManagedFieldsEntry) -> bool {
-    fn name(entry: &ManagedFieldsEntry) -> [&Option<String>; 4] {
-        [&entry.manager, &entry.operation, &entry.api_version, &entry.subresource]
-    }
-    name(one) == name(other)
+/// The fields that tell the entries of one list apart for the API server.
+fn name(entry: &ManagedFieldsEntry) -> [&Option<String>; 4] {
+    [&entry.manager, &entry.operation, &entry.api_version, &entry.subresource]
+}
+
+/// The keys of the records that an entry owns.
+fn owned(entry: &ManagedFieldsEntry) -> impl Iterator<Item = &String> {
+    let [status, allocated] = RECORDS;
+    fields(entry)[status][allocated].as_object().into_iter().flat_map(Map::keys)
 }
 
 fn fields(entry: &ManagedFieldsEntry) -> &Value {

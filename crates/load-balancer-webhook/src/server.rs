@@ -44,9 +44,7 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
                 Ok(body) => body,
                 Err(refusal) => return refusal.into_response(),
             };
-            // taken when the body is complete: a slow sender must not hold up the others
-            let _turn = server.at_once.acquire().await.expect("nothing closes this semaphore");
-            answer(&server.reviewer, role, body).await
+            answer(&server, role, body).await
         })
     };
     Router::new()
@@ -55,7 +53,7 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
         .with_state(server)
 }
 
-async fn answer(reviewer: &Reviewer, role: Role, body: Complete<'_>) -> Response {
+async fn answer(Server { reviewer, at_once, .. }: &Server, role: Role, body: Complete<'_>) -> Response {
     let outline = match Outline::read(&body.bytes) {
         Ok(outline) => outline,
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
@@ -63,6 +61,10 @@ async fn answer(reviewer: &Reviewer, role: Role, body: Complete<'_>) -> Response
     if let Some(refusal) = outline.refusal(reviewer.policy()) {
         return send(refusal, outline.user());
     }
+    // taken when the body is complete: a slow sender must not hold up the others
+    let turns = outline.turns().min(REVIEWS_AT_ONCE);
+    let turns = at_once.acquire_many(u32::try_from(turns).expect("at most sixteen"));
+    let _turns = turns.await.expect("nothing closes this semaphore");
     let request = match review::read(&body.bytes) {
         Ok(request) => request,
         Err(why) => return no_review(&why),

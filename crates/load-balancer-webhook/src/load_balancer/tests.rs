@@ -112,6 +112,36 @@ fn every_rule_applies_to_the_spec_of_a_vm_object(#[case] change: Value, #[case] 
     assert!(faults.named().iter().all(|fault| fault.reason == Reason::Invalid));
 }
 
+#[rstest]
+#[case::none(json!(null), json!(null), false)]
+#[case::own(json!("team-a"), json!(null), false)]
+#[case::empty(json!(""), json!(null), false)]
+#[case::foreign(json!("team-b"), json!(null), true)]
+#[case::changed(json!("team-c"), json!("team-b"), true)]
+#[case::stood(json!("team-b"), json!("team-b"), false)]
+fn the_namespace_for_the_choice_of_a_pool_is_the_objects_own(
+    #[case] new: Value,
+    #[case] old: Value,
+    #[case] refused: bool,
+) {
+    let with = |namespace: &Value| {
+        let mut object = vm(&json!({}));
+        object["metadata"]["annotations"] = json!({});
+        if !namespace.is_null() {
+            object["metadata"]["annotations"][annotations::LB_NAMESPACE] = namespace.clone();
+        }
+        object
+    };
+    let expected: &[&str] = if refused { &["but the object is in namespace team-a"] } else { &[] };
+    for old in [json!(null), with(&old)].into_iter().skip(usize::from(!old.is_null())) {
+        let bypassing = write("alice", with(&new), old.clone());
+        assert_faults(&validate(&bypassing, &Seen::default(), &policy()), expected);
+        // behind the mutator nothing is refused
+        let completed = write("alice", completed(&bypassing, &Seen::default()), old);
+        assert_faults(&validate(&completed, &Seen::default(), &policy()), &[]);
+    }
+}
+
 #[test]
 fn a_cluster_object_needs_no_listener() {
     let object = cluster(&json!({}), &json!({}));

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use harvester_api::labels::{SLICE_MANAGED_BY, SLICE_SERVICE_NAME};
 
-use crate::{difference, guest::pod_is_ready};
+use crate::{guest::pod_is_ready, merge_patch};
 
 /// The writer of these slices, in the label that keeps writers apart.
 const MANAGED_BY: &str = "endpointslice-controller.k8s.io";
@@ -49,7 +49,7 @@ pub(crate) fn decide(
         (Some(wanted), Some(slice)) => {
             let json = serde_json::to_value(slice).expect("a slice is JSON");
             let patch = json!({"endpoints": wanted["endpoints"], "ports": wanted["ports"]});
-            difference::needed(&json, patch).map(Step::Patch)
+            merge_patch::needed(&json, patch).map(Step::Patch)
         }
     }
 }

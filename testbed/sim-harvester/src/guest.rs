@@ -22,7 +22,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{difference, host::HOSTNAME, vm::VmState};
+use crate::{host::HOSTNAME, merge_patch, vm::VmState};
 
 /// Key of the taint of a Node that no cloud controller manager has seen yet.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -79,7 +79,7 @@ pub(crate) fn decide_node(
         (Some(node), vm, running) => {
             let ready = running.is_some() && vm.is_some_and(|vm| vm.behaviour.ready);
             let json = serde_json::to_value(node).expect("a Node is JSON");
-            difference::needed(&json, node_status(node, ready, now)).map(NodeStep::PatchStatus)
+            merge_patch::needed(&json, node_status(node, ready, now)).map(NodeStep::PatchStatus)
         }
     }
 }
@@ -177,7 +177,7 @@ pub(crate) fn decide_pod(
     };
     let ready = vm.behaviour.ready && vm.backend().is_serving();
     let json = serde_json::to_value(pod).expect("a Pod is JSON");
-    difference::needed(&json, pod_status(pod, vm, address, ready, now)).map(PodStep::PatchStatus)
+    merge_patch::needed(&json, pod_status(pod, vm, address, ready, now)).map(PodStep::PatchStatus)
 }
 
 /// The address that a pod was given.

@@ -12,7 +12,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::difference;
+use crate::merge_patch;
 
 /// The used amount of each resource that a quota can limit, in thousandths.
 pub(crate) type Usage = BTreeMap<&'static str, i128>;
@@ -133,7 +133,7 @@ pub(crate) fn status(quota: &ResourceQuota, used: &Usage) -> Option<Value> {
         .map(|name| (name.clone(), text(used.get(name.as_str()).copied().unwrap_or_default())))
         .collect();
     let json = serde_json::to_value(quota).expect("a quota is JSON");
-    difference::needed(&json, json!({"status": {"hard": hard, "used": used}}))
+    merge_patch::needed(&json, json!({"status": {"hard": hard, "used": used}}))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 use controller_kit::RawObject;
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 
-use crate::{difference, host::Host, settings};
+use crate::{host::Host, merge_patch, settings};
 use obstacle::Obstacle;
 
 pub(crate) use instance::guest_os;
@@ -112,7 +112,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
                     status(vm, Some(instance), "ErrorUnschedulable")
                 };
             };
-            match difference::needed(&instance.json(), instance::running(vm, instance, host, address)) {
+            match merge_patch::needed(&instance.json(), instance::running(vm, instance, host, address)) {
                 Some(patch) => vec![Step::PatchInstance(patch)],
                 None => followed(vm, instance),
             }
@@ -123,7 +123,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
 /// An instance that cannot start says why; Harvester stops what a quota refuses.
 fn held(vm: &Vm, instance: &Instance, obstacle: &Obstacle) -> Vec<Step> {
     let name = vm.name_any();
-    if let Some(patch) = difference::needed(&instance.json(), obstacle.instance(&name)) {
+    if let Some(patch) = merge_patch::needed(&instance.json(), obstacle.instance(&name)) {
         let (reason, message) = obstacle.event(&name);
         return vec![Step::PatchInstance(patch), Step::Warn { reason, message }];
     }
@@ -214,7 +214,7 @@ fn status(vm: &Vm, instance: Option<&Instance>, printable: &str) -> Vec<Step> {
         "stateChangeRequests": if open.is_empty() { Value::Null } else { json!(open) },
         "conditions": conditions,
     }});
-    difference::needed(&vm.json(), wish).map(Step::PatchVmStatus).into_iter().collect()
+    merge_patch::needed(&vm.json(), wish).map(Step::PatchVmStatus).into_iter().collect()
 }
 
 #[cfg(test)]

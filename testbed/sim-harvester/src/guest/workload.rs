@@ -11,7 +11,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::pod_is_ready;
-use crate::difference;
+use crate::merge_patch;
 
 /// How many pods are wanted, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub(super) fn decide(wants: &Wants, nodes: &BTreeSet<String>, pods: &[&Pod]) -> 
         }
     };
     let ready = pods.iter().filter(|pod| pod_is_ready(pod)).count();
-    let status = difference::needed(&wants.json, status(wants, wanted, pods.len(), ready));
+    let status = merge_patch::needed(&wants.json, status(wants, wanted, pods.len(), ready));
     steps.extend(status.map(Step::PatchStatus));
     steps
 }

@@ -31,8 +31,8 @@ use super::{
 use crate::{
     data_path::{Picture, Vip},
     dhcp::{self, Lan, Leasing},
-    difference,
     host::is_ready,
+    merge_patch,
 };
 
 /// kube-vip runs on the nodes with this label, or on all nodes where no node carries it.
@@ -370,7 +370,7 @@ impl KubeVip {
         let error = |what| move |source| Error { what, service: key.clone(), source };
         let mut service = service.clone();
         let json = serde_json::to_value(&service).expect("a Service is JSON");
-        if let Some(patch) = difference::needed(&json, json!({"metadata": {"annotations": annotations}})) {
+        if let Some(patch) = merge_patch::needed(&json, json!({"metadata": {"annotations": annotations}})) {
             match api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await {
                 Ok(answer) => service = (*self.services.wrote(answer)).clone(),
                 Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),

@@ -10,8 +10,8 @@ use controller_kit::RawObject;
 
 use super::{Instance, instance};
 use crate::{
-    difference,
     host::{Host, place},
+    merge_patch,
 };
 
 /// A request to move the instance of this name to another host.
@@ -83,7 +83,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Option<Step> {
         return None;
     }
     let enter = |phase: &str| {
-        difference::needed(&migration.json(), json!({"status": {"phase": phase}}))
+        merge_patch::needed(&migration.json(), json!({"status": {"phase": phase}}))
             .map(Step::PatchMigrationStatus)
     };
     let Some(instance) = instance else { return enter("Failed") };

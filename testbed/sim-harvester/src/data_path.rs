@@ -13,8 +13,8 @@ pub(crate) mod blackhole;
 mod destination;
 pub(crate) mod http;
 pub(crate) mod listeners;
-mod picture;
 mod service;
+mod world_cache;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -28,8 +28,8 @@ use crate::{settings::Backend, vm::VmState};
 
 pub use destination::{Destination, Protocol};
 pub use listeners::{CannotCarry, Carried};
-pub(crate) use picture::Picture;
 pub(crate) use service::{Balanced, Endpoint, endpoints_of};
+pub(crate) use world_cache::WorldCache;
 
 /// Kubernetes' default range of node ports: a VM's own server keeps out of it.
 const NODE_PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;

@@ -6,7 +6,7 @@
 //! Up to 1.2.3 kube-vip passes over every event, the deletion included, of a Service whose type is not LoadBalancer or
 //! that carries `kube-vip.io/ignore: "true"` (`watch_services.go`, later `processor.go`; kube-vip issue 1700, Harvester
 //! issue 11440). An address that it announced before such a change stays on its interface for ever. It tells Services
-//! apart by UID, so a Service that is made again under the name does not take the address away either. The picture that
+//! apart by UID, so a Service that is made again under the name does not take the address away either. The world that
 //! [`crate::SimHarvester::announced`] shows has these stale addresses, marked [`passed_over`](crate::Vip::passed_over).
 
 pub(crate) mod controller;

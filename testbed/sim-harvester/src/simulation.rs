@@ -23,8 +23,8 @@ use program::{Clock, TaskGroup};
 use crate::{
     catalogue,
     data_path::{
-        BackendName, Balanced, CannotCarry, Carried, Cluster, Destination, Hop, Picture, PodAt, Protocol,
-        Refused, Side, Vip, World, listeners::Listeners,
+        BackendName, Balanced, CannotCarry, Carried, Cluster, Destination, Hop, PodAt, Protocol, Refused,
+        Side, Vip, World, WorldCache, listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
     endpoint_slices,
@@ -83,7 +83,7 @@ pub struct SimHarvester {
     harvester_vip: KubeVip,
     guest_vip: KubeVip,
     listeners: Listeners,
-    picture: Picture,
+    world_cache: WorldCache,
 }
 
 impl SimHarvester {
@@ -114,12 +114,12 @@ impl SimHarvester {
         deployed::start(tasks, &guest, &kubelets);
         taints::start(tasks, &harvester, &hosts, clock);
         taints::start(tasks, &guest, &kubelets.nodes, clock);
-        let picture = Picture::default();
+        let world_cache = WorldCache::default();
         let releases = (harvester_vip, guest_vip);
-        let harvester_vip = KubeVip::start(tasks, &harvester, releases.0, &hosts, &lan, seed, &picture);
+        let harvester_vip = KubeVip::start(tasks, &harvester, releases.0, &hosts, &lan, seed, &world_cache);
         let nodes = &kubelets.nodes;
         let guest_vip =
-            KubeVip::start(tasks, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &picture);
+            KubeVip::start(tasks, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &world_cache);
         if writes_slices {
             endpoint_slices::controller::start(
                 tasks,
@@ -143,12 +143,13 @@ impl SimHarvester {
             Carrier::Memory => WireMap::loopback(crate::wire::LowPorts::InPlace),
         };
         let listeners = Listeners::new(tasks, wire, seed.wrapping_add(2));
-        let this = Self { harvester, vm_controller, kubelets, harvester_vip, guest_vip, listeners, picture };
+        let this =
+            Self { harvester, vm_controller, kubelets, harvester_vip, guest_vip, listeners, world_cache };
         this.subscribe();
         if let Carrier::Sockets(_) = carrier {
             heartbeat::start(tasks, &guest, &this.kubelets, clock);
             let see = this.clone();
-            this.listeners.follow(this.picture.changes(), move || see.world());
+            this.listeners.follow(this.world_cache.changes(), move || see.world());
         }
         this
     }
@@ -234,26 +235,26 @@ impl SimHarvester {
     }
 
     fn subscribe(&self) {
-        let picture = || self.picture.clone();
-        let it = picture();
+        let world_cache = || self.world_cache.clone();
+        let it = world_cache();
         self.vm_controller.vms.on_change(move |_| it.changed());
-        let it = picture();
+        let it = world_cache();
         self.vm_controller.instances.on_change(move |_| it.changed());
-        let it = picture();
+        let it = world_cache();
         self.kubelets.pods.on_change(move |_| it.changed());
         for kube_vip in [&self.harvester_vip, &self.guest_vip] {
-            let it = picture();
+            let it = world_cache();
             kube_vip.services.on_change(move |_| it.changed());
-            let it = picture();
+            let it = world_cache();
             kube_vip.slices.on_change(move |_| it.changed());
         }
     }
 
     fn world(&self) -> Arc<World> {
-        self.picture.world(|| self.draw())
+        self.world_cache.world(|| self.build_world())
     }
 
-    fn draw(&self) -> World {
+    fn build_world(&self) -> World {
         let pods = self.kubelets.pods.list().into_iter().filter_map(|pod| {
             let spec = pod.spec.as_ref()?;
             let ports = spec.containers.iter().flat_map(|container| container.ports.iter().flatten());

@@ -29,7 +29,7 @@ use super::{
     publish::{annotations, has_ingress, ingress},
 };
 use crate::{
-    data_path::{Picture, Vip},
+    data_path::{Vip, WorldCache},
     dhcp::{self, Lan, Leasing},
     host::is_ready,
     merge_patch,
@@ -87,7 +87,7 @@ pub(crate) struct KubeVip {
     random: Arc<Mutex<fastrand::Rng>>,
     queue: Queue<ObjectKey>,
     /// Hears of every change of the announced addresses.
-    picture: Picture,
+    world_cache: WorldCache,
 }
 
 impl KubeVip {
@@ -98,7 +98,7 @@ impl KubeVip {
         nodes: &Cache<Node>,
         lan: &Lan,
         seed: u64,
-        picture: &Picture,
+        world_cache: &WorldCache,
     ) -> Self {
         let kube_vip = Self {
             client: client.clone(),
@@ -113,7 +113,7 @@ impl KubeVip {
             deletions: Arc::default(),
             random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
             queue: Queue::new(),
-            picture: picture.clone(),
+            world_cache: world_cache.clone(),
         };
         kube_vip.subscribe();
         let (worker, group) = (kube_vip.clone(), tasks.clone());
@@ -152,7 +152,7 @@ impl KubeVip {
         std::mem::replace(&mut *self.leases(), next).stop.cancel();
         self.state().clear();
         self.deletions().clear();
-        self.picture.changed();
+        self.world_cache.changed();
         self.services.list().iter().for_each(|service| self.queue.add(ObjectKey::of(&**service)));
     }
 
@@ -235,7 +235,7 @@ impl KubeVip {
             if let Some(announced) = state.get_mut(&uid).filter(|announced| announced.node != leader) {
                 announced.node = leader;
                 announced.written = false;
-                self.picture.changed();
+                self.world_cache.changed();
             }
         }
         self.write(key, &service).await
@@ -279,7 +279,7 @@ impl KubeVip {
         {
             tracing::debug!(service = %announced.service, uid, silent, "passed over, and still announced");
             (announced.passed_over, announced.was_passed_over, announced.silent) = (true, true, silent);
-            self.picture.changed();
+            self.world_cache.changed();
         }
     }
 
@@ -287,7 +287,7 @@ impl KubeVip {
     fn look_again(&self, uid: &str) {
         if let Some(announced) = self.state().get_mut(uid).filter(|announced| announced.passed_over) {
             (announced.passed_over, announced.silent) = (false, false);
-            self.picture.changed();
+            self.world_cache.changed();
         }
     }
 
@@ -296,7 +296,7 @@ impl KubeVip {
         let former = self.state().remove(uid);
         if let Some(announced) = former {
             tracing::debug!(service = %announced.service, uid, "withdrawn");
-            self.picture.changed();
+            self.world_cache.changed();
         }
     }
 
@@ -325,7 +325,7 @@ impl KubeVip {
         let former = state.insert(uid, announced);
         drop(state);
         drop(former);
-        self.picture.changed();
+        self.world_cache.changed();
     }
 
     /// Leases with the hardware address and the address that the Service's annotations name.
@@ -350,7 +350,7 @@ impl KubeVip {
                 announced.addresses = address.map(IpAddr::V4).into_iter().collect();
                 announced.written = false;
             }
-            this.picture.changed();
+            this.world_cache.changed();
             this.queue.add(of.clone());
         });
         (mac, leasing)

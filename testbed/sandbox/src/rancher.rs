@@ -87,13 +87,13 @@ impl Rancher {
         plugin.tell("SetConfigRaw", &base.to_string().into_bytes()).await?;
         let driver: String = plugin.ask("DriverName").await?;
         anyhow::ensure!(driver == "harvester", "the driver calls itself {driver}");
-        let given = self.wishes(name)?;
+        let given = self.form(name)?;
         let options = options::of_flags(&plugin.flags().await?, &given)?;
         plugin.call_typed("SetConfigFromFlags", options).await
     }
 
-    /// A machine pool's form, filled in.
-    fn wishes(&self, name: &str) -> Result<Vec<(&'static str, Value)>> {
+    /// Returns the values of a machine pool's form.
+    fn form(&self, name: &str) -> Result<Vec<(&'static str, Value)>> {
         // rancher-machine's own part of the user data, as long as an install script makes it
         let cloud_config = self.folder.join(format!("{name}.cloud-config"));
         let script = format!(

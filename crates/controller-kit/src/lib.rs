@@ -16,6 +16,6 @@ pub use error_message::error_message;
 pub use event::{EventType, Recorder};
 pub use explanation::Explanation;
 pub use object_key::ObjectKey;
-pub use queue::{Action, Queue, QueueMetrics, pending_within};
+pub use queue::{Action, Queue, QueueMetrics, backoff, pending_within};
 pub use raw_object::{RawObject, replace};
 pub use retry_after::retry_after;

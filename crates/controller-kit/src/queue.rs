@@ -1,5 +1,5 @@
 //! A work queue: an item waits at most once, is worked on by one worker at a time, and comes back with a back-off
-//! of its own when its work failed.
+//! of its own when its work failed. Namespaces take turns where the queue is told to.
 
 use std::{
     cell::RefCell,
@@ -21,7 +21,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use program::TaskGroup;
 
-use crate::{error_message, retry_after};
+use crate::{ObjectKey, error_message, retry_after};
 
 /// First delay after a failure; it doubles with each further one.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -52,9 +52,46 @@ impl QueueMetrics {
     }
 }
 
+/// The items that wait: first in, first out within one group, and the groups take turns.
+#[derive(Debug)]
+struct Ring<T> {
+    group_of: fn(&T) -> &str,
+    lines: HashMap<String, VecDeque<T>>,
+    /// The groups with an item that waits, the next one first.
+    turns: VecDeque<String>,
+}
+
+impl<T> Ring<T> {
+    fn push(&mut self, item: T) {
+        let group = (self.group_of)(&item);
+        if let Some(line) = self.lines.get_mut(group) {
+            return line.push_back(item);
+        }
+        let group = group.to_owned();
+        self.turns.push_back(group.clone());
+        self.lines.insert(group, VecDeque::from([item]));
+    }
+
+    fn pop(&mut self) -> Option<T> {
+        let group = self.turns.pop_front()?;
+        let line = self.lines.get_mut(&group)?;
+        let item = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&group);
+        } else {
+            self.turns.push_back(group);
+        }
+        item
+    }
+
+    fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+}
+
 #[derive(Debug)]
 struct State<T> {
-    ready: VecDeque<T>,
+    ready: Ring<T>,
     /// Everything in `ready`.
     waiting: HashSet<T>,
     running: HashSet<T>,
@@ -85,9 +122,15 @@ impl<T> Clone for Queue<T> {
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
+        Self::grouped(|_| "")
+    }
+}
+
+impl<T> Queue<T> {
+    fn grouped(group_of: fn(&T) -> &str) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::new(State {
-                ready: VecDeque::new(),
+                ready: Ring { group_of, lines: HashMap::new(), turns: VecDeque::new() },
                 waiting: HashSet::new(),
                 running: HashSet::new(),
                 again: HashSet::new(),
@@ -102,7 +145,16 @@ impl<T> Default for Queue<T> {
     }
 }
 
+impl Queue<ObjectKey> {
+    /// A queue in which namespaces take turns: the thousands of keys of one tenant do not delay the key of another. Keys
+    /// without namespace take the turn of one namespace.
+    pub fn by_namespace() -> Self {
+        Self::grouped(|key| &key.namespace)
+    }
+}
+
 impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
+    /// A queue that is first in, first out.
     pub fn new() -> Self {
         Self::default()
     }
@@ -139,7 +191,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
     /// How many items wait or are worked on; those on a timer do not count.
     pub fn depth(&self) -> usize {
         let state = self.state();
-        state.ready.len() + state.running.len()
+        state.waiting.len() + state.running.len()
     }
 
     /// Works with `workers` at once until `tasks` ends; what runs then is finished. A failed item comes back after
@@ -175,7 +227,7 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
             let due = {
                 let mut state = self.state();
                 state.ring(Instant::now());
-                if let Some(item) = state.ready.pop_front() {
+                if let Some(item) = state.ready.pop() {
                     state.waiting.remove(&item);
                     state.running.insert(item.clone());
                     if !state.ready.is_empty() {
@@ -257,7 +309,7 @@ impl<T: Clone + Eq + Hash> State<T> {
         if self.running.contains(&item) {
             self.again.insert(item);
         } else if self.waiting.insert(item.clone()) {
-            self.ready.push_back(item);
+            self.ready.push(item);
         }
     }
 
@@ -306,7 +358,8 @@ pub fn pending_within(time: Duration) -> bool {
     WORKED.with_borrow(|all| all.iter().filter_map(Weak::upgrade).any(|queue| queue.pending_until(then)))
 }
 
-fn backoff(failures: u32) -> Duration {
+/// The wait after the last of so many failures in a row: 5 ms, 10 ms, … 30 s.
+pub fn backoff(failures: u32) -> Duration {
     BACKOFF_MIN.saturating_mul(1 << failures.saturating_sub(1).min(20)).min(BACKOFF_MAX)
 }
 
@@ -319,7 +372,7 @@ mod tests {
 
     use super::*;
 
-    fn log() -> (Arc<Mutex<Vec<u32>>>, impl Fn(u32) + Clone) {
+    fn log<T: Send + 'static>() -> (Arc<Mutex<Vec<T>>>, impl Fn(T) + Clone) {
         let log = Arc::new(Mutex::new(Vec::new()));
         let into = log.clone();
         (log, move |item| into.lock().unwrap().push(item))
@@ -359,6 +412,26 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(5 + 10 + 20 + 1)).await;
         assert_eq!(*seen.lock().unwrap(), [1, 2, 1, 1, 1]);
         assert_eq!(backoff(40), BACKOFF_MAX);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_of_another_namespace_is_taken_second_although_a_thousand_wait() {
+        let (queue, tasks, (seen, note)) = (Queue::by_namespace(), TaskGroup::new(), log());
+        for n in 0..1_000 {
+            queue.add(ObjectKey::new("a", n.to_string()));
+        }
+        queue.add(ObjectKey::new("b", "web"));
+        queue.add(ObjectKey::new("", "node"));
+        queue.add(ObjectKey::new("b", "api"));
+        assert_eq!(queue.depth(), 1_003);
+        queue.run(&tasks, 1, move |key| {
+            note(key.to_string());
+            async { Ok::<_, Infallible>(Action::AwaitChange) }
+        });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen[..6], ["a/0", "b/web", "node", "a/1", "b/api", "a/2"]);
+        assert_eq!((seen.len(), seen.last().map(String::as_str)), (1_003, Some("a/999")));
     }
 
     // fault 17

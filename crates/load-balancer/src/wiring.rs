@@ -43,7 +43,6 @@ use crate::{
 const RECORDS_JOINED: Duration = Duration::from_secs(1);
 
 /// The queues of the controllers; their items are names of objects.
-#[derive(Default)]
 pub(crate) struct Queues {
     pub(crate) load_balancers: Queue<ObjectKey>,
     pub(crate) pools: Queue<ObjectKey>,
@@ -55,7 +54,7 @@ pub(crate) struct Queues {
     usage: Usage,
     /// Records that other programs made in our pools.
     pub(crate) foreign: Gauge<i64, AtomicI64>,
-    /// Services without load balancer that our role may not delete.
+    /// Services that keep addresses without load balancer.
     pub(crate) orphans: Gauge<i64, AtomicI64>,
 }
 
@@ -68,6 +67,24 @@ struct Usage {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct PoolLabel {
     pool: String,
+}
+
+impl Default for Queues {
+    /// In queues of namespaced objects tenants take turns.
+    fn default() -> Self {
+        Self {
+            load_balancers: Queue::by_namespace(),
+            pools: Queue::new(),
+            records: Queue::new(),
+            vms: Queue::by_namespace(),
+            vmis: Queue::by_namespace(),
+            removed_clusters: Queue::by_namespace(),
+            imports: Queue::new(),
+            usage: Usage::default(),
+            foreign: Gauge::default(),
+            orphans: Gauge::default(),
+        }
+    }
 }
 
 impl Queues {
@@ -86,7 +103,7 @@ impl Queues {
         );
         registry.register(
             "services_orphaned",
-            "Services without load balancer that our role may not delete; their addresses stay held",
+            "Services that keep addresses without load balancer, and that we may not delete",
             self.orphans.clone(),
         );
         registry.register(

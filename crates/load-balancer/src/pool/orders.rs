@@ -13,11 +13,6 @@ use controller_kit::{ObjectKey, Queue};
 
 use super::{Failure, Order, Refused, Writers};
 
-/// First delay after a failure; it doubles with each further one.
-const BACKOFF_MIN: Duration = Duration::from_millis(5);
-/// A longer wait would hide a recovery.
-const BACKOFF_MAX: Duration = Duration::from_secs(30);
-
 /// The orders, at most one for each load balancer. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Orders {
@@ -122,13 +117,11 @@ impl Orders {
                 Outcome::Refused(pools)
             }
             State::Failed { pool, failure, is_claim } => {
-                let doublings = entry.failures.saturating_sub(1).min(20);
-                let retry_in = BACKOFF_MIN.saturating_mul(1 << doublings).min(BACKOFF_MAX);
                 let asked = match &failure {
                     Failure::Write { source, .. } => controller_kit::retry_after(&**source),
                     _ => None,
                 };
-                let retry_in = retry_in.max(asked.unwrap_or_default());
+                let retry_in = controller_kit::backoff(entry.failures).max(asked.unwrap_or_default());
                 Outcome::Failed { pool, failure, is_claim, retry_in }
             }
         }

@@ -41,7 +41,8 @@ pub(crate) fn write(
                 "apiVersion": "v1",
                 "kind": "Service",
                 "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
-                "spec": {},
+                // kube-proxy serves the address without node ports, and kube-vip only announces it
+                "spec": {"allocateLoadBalancerNodePorts": false},
             });
             change(&mut service);
             Write::Create(service)

@@ -58,7 +58,7 @@ fn a_new_service_has_the_contracts_shape_and_asks_both_ways() {
                 }],
             },
             "spec": {
-                "type": "LoadBalancer", "loadBalancerIP": "10.0.0.9",
+                "type": "LoadBalancer", "loadBalancerIP": "10.0.0.9", "allocateLoadBalancerNodePorts": false,
                 "ports": [
                     {"name": "https", "protocol": "TCP", "port": 443, "targetPort": 8443},
                     {"name": "dns", "protocol": "UDP", "port": 53, "targetPort": 53},

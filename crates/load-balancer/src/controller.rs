@@ -35,12 +35,14 @@ use crate::{
         HostDatapath, RefusedWrite, VmList,
         write::{self, Deleted, Written},
     },
+    ownership::{Owner, Ownership, is_labelled},
     pool::{Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor, orders::Outcome},
     reuse, status_reverted,
     vms::VmWatch,
 };
 use address::RecordedHolder;
 use decide::{Because, EventDraft, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
+pub(crate) use status::VerdictPace;
 
 /// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
 const ROUNDS: usize = 8;
@@ -86,6 +88,7 @@ pub(crate) struct Controller {
     /// The queue of pools: their conditions name orphans.
     pub(crate) pools: Queue<ObjectKey>,
     pub(crate) dummy_endpoint: Ipv4Addr,
+    pub(crate) verdicts: VerdictPace,
 }
 
 /// A failure after which the queue tries again, with the step and the object.
@@ -108,6 +111,10 @@ struct Learned {
     unwritten: Option<(String, String)>,
     refused_write: Option<RefusedWrite>,
     records_held: BTreeSet<(String, IpAddr)>,
+    /// A Service that is not ours names the address of one.
+    held_by_stranger: bool,
+    /// No watch tells when one of them may go.
+    unwatched: bool,
 }
 
 /// How a step ended.
@@ -170,20 +177,21 @@ impl Controller {
         let has = object.as_ref().and_then(|lb| address::allocated(lb));
         let recorded = self.index.recorded_for(key);
         let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
+        let is_vm = workload == Some(WorkloadType::Vm);
+        // a new object that waits for an address has no Service
+        let is_served = is_vm && (has.is_some() || is_dhcp(&object));
         // an object that has a record and no address may be one that was made again, and its predecessor's Service may
         // have lost our label
-        let is_vm = workload == Some(WorkloadType::Vm);
-        let service = if is_vm || (object.is_some() && has.is_none() && !recorded.is_empty()) {
+        let service = if is_served || (object.is_some() && has.is_none() && !recorded.is_empty()) {
             write::find(&self.client, &caches.services, key).await.map_err(failed)?
         } else {
             caches.services.get(key)
         };
-        let slice =
-            if is_vm && (has.is_some() || !recorded.is_empty() || service.is_some() || is_dhcp(&object)) {
-                write::find(&self.client, &caches.slices, key).await.map_err(failed)?
-            } else {
-                caches.slices.get(key)
-            };
+        let slice = if is_served || is_vm && (!recorded.is_empty() || service.is_some()) {
+            write::find(&self.client, &caches.slices, key).await.map_err(failed)?
+        } else {
+            caches.slices.get(key)
+        };
         let backends = match &object {
             Some(lb) if is_vm => self.datapath.see(lb, slice.as_ref().map(|slice| &***slice)),
             _ => Default::default(),
@@ -194,6 +202,7 @@ impl Controller {
             self.vm_watch.error().as_deref(),
         );
         let Allowed { may_delete_services, has_backends_field } = Allowed::of(&self.capabilities);
+        let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
         Ok(Seen {
             key: key.clone(),
             address: SeenAddress {
@@ -202,6 +211,7 @@ impl Controller {
                 recorded,
                 refused: learned.refused.clone(),
                 unwritten: learned.unwritten.clone(),
+                of_others,
             },
             object,
             service,
@@ -213,8 +223,26 @@ impl Controller {
             may_delete_services,
             has_backends_field,
             dummy_endpoint: self.dummy_endpoint,
+            verdicts_in: self.verdicts.wait(key),
             now: self.clock.now_text(),
         })
+    }
+
+    /// The addresses shown for the object that the pools record for other holders only.
+    fn lost_addresses(
+        &self,
+        key: &ObjectKey,
+        lb: Option<&RawObject<LoadBalancer>>,
+        service: Option<&RawObject<Service>>,
+    ) -> BTreeSet<IpAddr> {
+        let own = key.to_string();
+        let written = lb.and_then(|lb| lb.status.as_ref()?.address.parse().ok());
+        let shown = service.into_iter().flat_map(|service| reuse::shown(service));
+        let is_lost = |address: &IpAddr| {
+            let holders = self.index.holders_of(*address);
+            !holders.is_empty() && holders.iter().all(|(_, holder)| *holder != own)
+        };
+        written.into_iter().chain(shown).filter(is_lost).collect()
     }
 
     fn recorded_holder(
@@ -255,7 +283,12 @@ impl Controller {
         if let Some(probes) = probes {
             self.datapath.probe(key, probes);
         }
-        self.note_orphan(seen, orphaned);
+        if seen.object.is_some() {
+            self.datapath.report(key, seen.backends.reported.clone());
+        }
+        if orphaned {
+            self.note_orphan(seen, true);
+        }
         for step in &steps {
             tracing::debug!(load_balancer = %key, %step);
             match self.act(seen, step, learned).await? {
@@ -273,8 +306,10 @@ impl Controller {
         }
         if seen.object.is_none() {
             self.orders.forget(key);
+            self.verdicts.forget(key);
         }
-        let again = again.or_else(|| (!learned.records_held.is_empty()).then_some(UNWATCHED_AGAIN));
+        self.note_orphan(seen, orphaned || learned.held_by_stranger);
+        let again = again.or_else(|| learned.unwatched.then_some(UNWATCHED_AGAIN));
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
 
@@ -283,6 +318,10 @@ impl Controller {
         let failed = |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
+            Step::WriteVerdicts(json) => {
+                self.verdicts.wrote(key);
+                self.put(key, json).await
+            }
             Step::WriteSlice(write) => {
                 let written = write::carry_out(&self.client, &self.caches.slices, key, write).await;
                 Ok(written_to("EndpointSlice", written.map_err(failed)?, learned))
@@ -336,6 +375,7 @@ impl Controller {
             let text = address.to_string();
             if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
                 learned.records_held.insert((pool.clone(), *address));
+                learned.unwatched = true;
                 return Ok(Acted::Changed);
             }
         }
@@ -346,6 +386,14 @@ impl Controller {
         if let Err(why) = reuse::may_be_given_away(key, because.holder(), *address, service) {
             tracing::info!(load_balancer = %key, pool, %address, "not released: {why}");
             learned.records_held.insert((pool.clone(), *address));
+            let uid = match because.holder() {
+                reuse::Holder::Gone => String::new(),
+                reuse::Holder::Moved(uid) => uid.to_owned(),
+            };
+            let owner = Owner { key: key.clone(), uid };
+            learned.held_by_stranger |=
+                service.is_some_and(|service| owner.ownership(service.meta()) == Ownership::Foreign);
+            learned.unwatched |= service.is_none_or(|service| !is_labelled(service.meta()));
             return Ok(Acted::Changed);
         }
         self.orders.submit(key, pool, order.clone(), Vec::new());
@@ -416,7 +464,7 @@ impl Controller {
         if orphaned {
             let addresses: Vec<_> = seen.address.recorded.iter().map(|(_, address)| address).collect();
             tracing::warn!(service = %seen.key, ?addresses,
-                "without load balancer, and our role may not delete Services: delete it, its addresses stay held");
+                "without load balancer, and not ours to delete: delete it, its addresses stay held");
         }
         for (pool, _) in &seen.address.recorded {
             self.pools.add(ObjectKey::new("", pool));
@@ -442,5 +490,41 @@ fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
 /// Whether the server will answer the same request in the same way, as far as it alone is concerned.
 fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status)
-        if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429))
+        if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429) || write::is_denial(status))
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+    use rstest::rstest;
+
+    use super::*;
+
+    const WEBHOOK: &str = "admission webhook \"pools.example.com\" denied the request: not during the freeze";
+    const POLICY: &str = "ippools \"edge\" is forbidden: ValidatingAdmissionPolicy 'freeze' with binding 'all' denied \
+                          request: not now";
+
+    #[rstest]
+    #[case::forbidden(403, "ippools \"edge\" is forbidden", true)]
+    #[case::invalid(422, "IPPool \"edge\" is invalid", true)]
+    #[case::a_webhook_without_code(400, WEBHOOK, true)]
+    // the server passes on any code from 400 that the webhook gives
+    #[case::a_webhook_with_a_code_of_its_own(500, WEBHOOK, true)]
+    #[case::a_webhook_that_says_busy(429, WEBHOOK, true)]
+    #[case::a_policy(401, POLICY, true)]
+    #[case::a_webhook_that_is_away(
+        500,
+        "failed calling webhook \"pools.example.com\": connection refused",
+        false
+    )]
+    #[case::expired_credentials(401, "Unauthorized", false)]
+    #[case::busy(429, "too many requests", false)]
+    fn a_denial_by_admission_is_a_refusal_whatever_its_code(
+        #[case] code: u16,
+        #[case] message: &str,
+        #[case] expected: bool,
+    ) {
+        let status = Status::failure(message, "").with_code(code);
+        assert_eq!(is_refusal(&kube::Error::Api(Box::new(status))), expected);
+    }
 }

@@ -47,10 +47,11 @@ use crate::{
 };
 use backends::Selected;
 use plausible::Rules;
-use vips::Vips;
+use vips::{Reported, Vips};
 use write::Write;
 
-/// A Service with more ports is refused: one object could take all node ports of Harvester.
+/// A load balancer with more is refused: every port of a Service is rules on every node of Harvester, and the Services of
+/// earlier versions take a node port for each.
 pub(crate) const MOST_LISTENERS: usize = 100;
 
 /// The reads of all host datapaths: VMs, verdicts, and the addresses that no backend may have.
@@ -67,6 +68,7 @@ pub(crate) struct Backends {
     pub(crate) selected: Selected,
     /// The prober's verdicts; none without a health check.
     pub(crate) verdicts: BTreeMap<BackendId, Verdict>,
+    pub(crate) reported: Reported,
 }
 
 impl HostDatapath {
@@ -105,6 +107,8 @@ impl HostDatapath {
     /// Sees the VMs behind `lb`. `slice` has the addresses by which they served so far.
     pub(crate) fn see(&self, lb: &LoadBalancer, slice: Option<&EndpointSlice>) -> Backends {
         let (key, namespace) = (ObjectKey::of(lb), lb.namespace().unwrap_or_default());
+        // before the first question about an address
+        let vips = self.vips.version();
         let taken = |address| self.vips.refuse(&namespace, address);
         let rules = Rules {
             pod_cidrs: &self.config.pod_cidrs,
@@ -119,9 +123,14 @@ impl HostDatapath {
             vmi.namespace().as_deref() == Some(&*namespace) && backends::selects(selector, vmi.labels())
         };
         let behind: Vec<_> = vmis.iter().map(|vmi| &**vmi).filter(is_selected).collect();
-        self.vips.report(&key, behind.iter().copied());
+        let reported = Reported::by(behind.iter().copied(), vips);
         let selected = backends::select(selector, behind, &previous, &rules);
-        Backends { selected, verdicts: self.prober.verdicts(&key) }
+        Backends { selected, verdicts: self.prober.verdicts(&key), reported }
+    }
+
+    /// From now on the load balancer hears when one of these addresses becomes a VIP, or is one no more.
+    pub(crate) fn report(&self, key: &ObjectKey, reported: Reported) {
+        self.vips.report(key, reported);
     }
 
     /// Probes exactly these targets for the load balancer.
@@ -243,8 +252,7 @@ fn ports(service: Option<&RawObject<Service>>) -> usize {
 fn too_many(listeners: usize) -> Option<Explanation> {
     (listeners > MOST_LISTENERS).then(|| {
         let message = format!(
-            "{listeners} listeners would take as many node ports: a load balancer has at most {MOST_LISTENERS}; spread \
-             them over several load balancers"
+            "{listeners} listeners: a load balancer has at most {MOST_LISTENERS}; spread them over several load balancers"
         );
         Explanation::new(TOO_MANY_LISTENERS, message)
     })

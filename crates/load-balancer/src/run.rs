@@ -27,7 +27,7 @@ use tokio::net::TcpListener;
 use crate::{
     Config,
     caches::Caches,
-    controller::{self, Controller},
+    controller::{self, Controller, VerdictPace},
     host_datapath::{
         HostDatapath,
         host_addresses::{self, HostAddresses},
@@ -211,6 +211,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         datapath,
         pools: queues.pools.clone(),
         dummy_endpoint,
+        verdicts: VerdictPace::default(),
         caches: caches.clone(),
     };
     let pool_controller = PoolController {

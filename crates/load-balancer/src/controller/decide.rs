@@ -23,7 +23,7 @@ use super::{
 use crate::{
     condition::Ready,
     host_datapath::{
-        self, BackendId, Backends, RefusedWrite, TOO_MANY_LISTENERS, VmList, slice, write::Write,
+        self, BackendId, Backends, RefusedWrite, Served, TOO_MANY_LISTENERS, VmList, slice, write::Write,
     },
     ownership::{Owner, Ownership},
     pool::{Order, Refused, WaitingFor},
@@ -54,6 +54,8 @@ pub(crate) struct Seen {
     /// Whether the CRD has `status.backends`: the server drops unknown fields, and we would write them for ever.
     pub(crate) has_backends_field: bool,
     pub(crate) dummy_endpoint: Ipv4Addr,
+    /// After this time a write may again carry nothing but verdicts; `None`: now.
+    pub(crate) verdicts_in: Option<Duration>,
     /// RFC 3339.
     pub(crate) now: String,
 }
@@ -66,6 +68,8 @@ pub(crate) struct SeenAddress {
     pub(crate) recorded: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
     pub(crate) unwritten: Option<(String, String)>,
+    /// Addresses that the object or its Service shows, and that the pools record for other holders only.
+    pub(crate) of_others: BTreeSet<IpAddr>,
 }
 
 /// A write, or an order to the writer of a pool.
@@ -73,6 +77,8 @@ pub(crate) struct SeenAddress {
 pub(crate) enum Step {
     /// The object: finalizer and status, or its last version.
     WriteObject(Value),
+    /// [`Step::WriteObject`] of which nothing but the verdicts in `status.backends` is new.
+    WriteVerdicts(Value),
     WriteSlice(Write),
     WriteService(Write),
     /// The Service with this UID.
@@ -125,6 +131,7 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WriteObject(_) => f.write_str("write object"),
+            Self::WriteVerdicts(_) => f.write_str("write verdicts"),
             Self::WriteSlice(_) => f.write_str("write slice"),
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
@@ -183,8 +190,8 @@ fn gone(seen: &Seen) -> Plan {
             remove_orphan(seen, service, &mut plan);
         }
         // the garbage collector is on its way to it, and its DELETE event comes here
-        Some(_) => {}
-        None => plan.steps = release_all(seen, &Because::Gone),
+        Some(service) if owner.ownership(service.meta()) != Ownership::Foreign => {}
+        _ => plan.steps = release_all(seen, &Because::Gone),
     }
     plan
 }
@@ -254,21 +261,34 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             (meanwhile, Some(waiting), lost, waits_for)
         }
     };
+    // the address decides for the pool that the spec names, also where it has lost the one that the status shows
+    let lost = lost.or_else(|| {
+        let has = address::allocated(lb).filter(|_| seen.address.holder == RecordedHolder::SomebodyElse);
+        has.map(|has| has.ip)
+    });
     let again = seen.address.unwritten.as_ref().filter(|_| waiting.is_some()).map(|_| UNWATCHED_AGAIN);
     let mut plan = Plan { waits_for, again, ..Plan::default() };
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
     match (&address, &seen.vm_list) {
         (Some(address), VmList::Complete) if is_vm => serve(seen, lb, address, waiting, &mut plan),
         (address, vm_list) => {
-            if is_vm && address.is_none() && lost.is_some() {
-                plan.probes = Some(BTreeMap::new());
-                withdraw(seen, lb, &mut plan);
-            }
             let unlisted = match vm_list {
                 VmList::Unavailable(why) => Some(why.clone()),
                 VmList::Complete | VmList::Awaited => None,
             };
-            show(seen, lb, address.as_ref(), waiting.or(unlisted), &mut plan);
+            let is_withdrawn = is_vm && address.is_none() && lost.is_some();
+            if is_withdrawn {
+                plan.probes = Some(BTreeMap::new());
+                withdraw(seen, lb, &mut plan);
+            }
+            let nothing = Served::default();
+            let shown = Shown {
+                address: address.as_ref(),
+                ready: ready(waiting.or(unlisted)),
+                served: is_withdrawn.then_some(&nothing),
+                has_backends_field: seen.has_backends_field,
+            };
+            plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
         }
     }
     if let Some(lost) = lost
@@ -342,7 +362,10 @@ fn serve(
         dummy: seen.dummy_endpoint,
         now: &seen.now,
     });
-    let host_datapath::Plan { slice, service, probes, served, unwatched } = datapath;
+    let host_datapath::Plan { slice, service, probes, mut served, unwatched } = datapath;
+    if is_of_others(seen, lb, &served.address) {
+        served.address.clear();
+    }
     plan.probes = Some(probes);
     if unwatched {
         plan.again = Some(UNWATCHED_AGAIN);
@@ -352,8 +375,11 @@ fn serve(
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
         let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
-        let shown =
-            Shown { address: Some(address), ready: setting_up, served: None, has_backends_field: false };
+        let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
+        let without_address = without_address
+            .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
+        let served = without_address.as_ref();
+        let shown = Shown { address: Some(address), ready: setting_up, served, has_backends_field: false };
         plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
     }
     if !writes.is_empty() {
@@ -374,7 +400,20 @@ fn serve(
     let has_backends_field = seen.has_backends_field;
     let shown =
         Shown { address: Some(address), ready: ready(waiting), served: Some(&served), has_backends_field };
-    plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+    let Some(json) = status::write(lb, &shown, &seen.now) else { return };
+    if !status::is_only_verdicts(lb, &json) {
+        plan.steps.push(Step::WriteObject(json));
+    } else if let Some(later) = seen.verdicts_in {
+        plan.again = Some(plan.again.map_or(later, |again| again.min(later)));
+    } else {
+        plan.steps.push(Step::WriteVerdicts(json));
+    }
+}
+
+/// Whether the object lost the address: the pools give it to others. A leased address is in no pool of ours.
+fn is_of_others(seen: &Seen, lb: &LoadBalancer, shown: &str) -> bool {
+    let is_leased = lb.spec.ipam() == harvester_api::Ipam::Dhcp;
+    !is_leased && shown.parse().is_ok_and(|shown| seen.address.of_others.contains(&shown))
 }
 
 /// Another holder has the address: the Service must not ask for it any longer.
@@ -409,7 +448,11 @@ fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &Allocated
     let is_other = |(pool, other): &&(String, IpAddr)| {
         *pool != address.ip_pool || Some(*other) != address.ip.parse::<IpAddr>().ok()
     };
-    let service = seen.service.as_deref().map(|service| &**service);
+    // a fresh read decides about a stranger's, and tells
+    let owner = Owner::of(lb);
+    let service = seen.service.as_deref();
+    let service = service.filter(|service| owner.ownership(service.meta()) != Ownership::Foreign);
+    let service = service.map(|service| &**service);
     let is_free = |(_, other): &&(String, IpAddr)| {
         reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
     };

@@ -1,14 +1,24 @@
 //! The PUT of a LoadBalancer object: finalizer and our fields of its status. Everything else in the object stays as it
 //! was read.
 
-use controller_kit::RawObject;
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer, finalizers};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::{
     condition::{self, Ready},
     host_datapath::Served,
 };
+
+/// Between two writes that carry only verdicts. Traffic follows the slice, which waits for nothing.
+const VERDICTS_APART: Duration = Duration::from_secs(1);
 
 /// The status that the object should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +48,46 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
             }
         }
     })
+}
+
+/// Whether `written` says nothing new but verdicts: the backends are those that `lb` shows, in another state.
+pub(crate) fn is_only_verdicts(lb: &RawObject<LoadBalancer>, written: &Value) -> bool {
+    let names = |json: &Value| -> Vec<[Value; 2]> {
+        let backends = json.pointer("/status/backends").and_then(Value::as_array);
+        let name = |backend: &Value| [backend["name"].clone(), backend["address"].clone()];
+        backends.into_iter().flatten().map(name).collect()
+    };
+    let mut read = lb.json();
+    if names(&read) != names(written) {
+        return false;
+    }
+    read["status"]["backends"] = written["status"]["backends"].clone();
+    read == *written
+}
+
+/// The times of writes that carried only verdicts: a health check that flaps keeps nobody from the server.
+#[derive(Debug, Default)]
+pub(crate) struct VerdictPace(Mutex<HashMap<ObjectKey, Instant>>);
+
+impl VerdictPace {
+    /// After which time the next one may go out; `None`: now.
+    pub(crate) fn wait(&self, key: &ObjectKey) -> Option<Duration> {
+        let passed = self.writes().get(key)?.elapsed();
+        VERDICTS_APART.checked_sub(passed).filter(|left| !left.is_zero())
+    }
+
+    pub(crate) fn wrote(&self, key: &ObjectKey) {
+        self.writes().insert(key.clone(), Instant::now());
+    }
+
+    /// The object is gone.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        self.writes().remove(key);
+    }
+
+    fn writes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Instant>> {
+        self.0.lock().expect("no panic while the times of writes are locked")
+    }
 }
 
 /// The object without our finalizer, if it has it.

@@ -7,7 +7,7 @@
 //! another's VMs out of service.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -33,6 +33,21 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// The addresses that the VMs behind a load balancer report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reported {
+    addresses: BTreeSet<IpAddr>,
+    /// [`Vips::version`] from before the first question about them.
+    version: u64,
+}
+
+impl Reported {
+    pub(crate) fn by<'a>(vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>, version: u64) -> Self {
+        let interfaces = vmis.into_iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|s| &s.interfaces);
+        Self { addresses: interfaces.flat_map(backends::addresses).collect(), version }
+    }
+}
+
 #[derive(Default)]
 struct State {
     /// Services with our label, and the addresses that kube-vip shows in them.
@@ -43,6 +58,7 @@ struct State {
     allocated: AddressIndex,
     /// LoadBalancer objects and every address that a VM behind them reports.
     reported: AddressIndex,
+    version: u64,
 }
 
 impl Vips {
@@ -68,20 +84,23 @@ impl Vips {
         let follower = vips.clone();
         caches.pools.on_change(move |change| follower.read_records(change));
         let follower = vips.clone();
-        vips.0.host.on_change(move |addresses| follower.wake(&follower.state(), addresses));
+        vips.0.host.on_change(move |addresses| follower.wake(&mut follower.state(), addresses));
         vips
     }
 
-    /// The load balancer `key` selects these VMs. The queue gets `key` when one of their addresses becomes a VIP,
-    /// or is one no more.
-    pub(crate) fn report<'a>(
-        &self,
-        key: &ObjectKey,
-        vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
-    ) {
-        let interfaces = vmis.into_iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|s| &s.interfaces);
-        let addresses: BTreeSet<_> = interfaces.flat_map(backends::addresses).collect();
-        self.state().reported.set(key, addresses);
+    /// Grows with every change of the VIPs and of Harvester's own addresses.
+    pub(crate) fn version(&self) -> u64 {
+        self.state().version
+    }
+
+    /// The VMs that the load balancer `key` selects report these addresses. The queue gets `key` when one of them becomes
+    /// a VIP, or is one no more; at once, if that may have happened since the look.
+    pub(crate) fn report(&self, key: &ObjectKey, reported: Reported) {
+        let mut state = self.state();
+        let changed = state.reported.set(key, reported.addresses);
+        if !changed.is_empty() && state.version != reported.version {
+            self.0.queue.add(key.clone());
+        }
     }
 
     /// Why a backend in `namespace` may not have the address.
@@ -120,33 +139,23 @@ impl Vips {
         if lb.is_none_or(|lb| lb.meta().deletion_timestamp.is_some()) {
             state.reported.set(key, BTreeSet::new());
         }
-        self.wake(&state, &changed);
+        self.wake(&mut state, &changed);
     }
 
     fn read_service(&self, key: &ObjectKey) {
         let mut state = self.state();
         let shown = self.0.services.get(key).map(|service| reuse::shown(&service).collect());
         let changed = state.announced.set(key, shown.unwrap_or_default());
-        self.wake(&state, &changed);
+        self.wake(&mut state, &changed);
     }
 
     fn read_records(&self, change: &Change<RawObject<IPPool>>) {
-        let state = self.state();
-        let holder = |pool: &Option<Arc<RawObject<IPPool>>>, address: &str| {
-            pool.as_ref()?.status.as_ref()?.allocated.get(address).cloned()
-        };
-        let changed: Vec<_> = state
-            .reported
-            .addresses()
-            .filter(|address| {
-                let text = address.to_string();
-                holder(&change.old, &text) != holder(&change.new, &text)
-            })
-            .collect();
-        self.wake(&state, &changed);
+        let changed: Vec<_> = changed_records(change).filter_map(|text| text.parse().ok()).collect();
+        self.wake(&mut self.state(), &changed);
     }
 
-    fn wake(&self, state: &State, addresses: &[IpAddr]) {
+    fn wake(&self, state: &mut State, addresses: &[IpAddr]) {
+        state.version += u64::from(!addresses.is_empty());
         for key in addresses.iter().flat_map(|address| state.reported.objects(*address)) {
             self.0.queue.add(key.clone());
         }
@@ -155,6 +164,20 @@ impl Vips {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().expect("no panic while the addresses are locked")
     }
+}
+
+/// The addresses that the pool records for another holder than before.
+fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = &str> {
+    let [old, new] = [&change.old, &change.new].map(|pool| {
+        let status = pool.as_ref().and_then(|pool| pool.status.as_ref());
+        status.map(|status| &status.allocated)
+    });
+    let differs = |(address, holder): &(&String, &String), other: Option<&BTreeMap<String, String>>| {
+        other.and_then(|other| other.get(*address)) != Some(*holder)
+    };
+    let gone = old.into_iter().flatten().filter(move |record| differs(record, new));
+    let come = new.into_iter().flatten().filter(move |record| differs(record, old));
+    gone.chain(come).map(|(address, _)| address.as_str())
 }
 
 #[cfg(test)]
@@ -246,7 +269,7 @@ mod tests {
             serde_json::from_value(json!({"metadata": {"name": "api-1"}, "spec": {},
             "status": {"interfaces": [{"name": "vlan", "ipAddress": "203.0.113.77"}]}}))
             .unwrap();
-        vips.report(&api, [&vmi]);
+        vips.report(&api, Reported::by([&vmi], vips.version()));
         let depth = || queue.depth();
         caches.services.wrote(service("203.0.113.78"));
         assert_eq!(depth(), 0, "of another address");
@@ -269,5 +292,36 @@ mod tests {
         tasks.end().await;
         caches.services.gone(&ObjectKey::new("shop", "web"), "v");
         assert_eq!(depth(), 1, "it is one no more");
+    }
+
+    #[test]
+    fn a_load_balancer_looks_again_when_an_address_became_a_vip_between_its_look_and_its_report() {
+        let World { caches, vips, queue } = world();
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "api-1"},
+            "spec": {}, "status": {"interfaces": [{"name": "vlan", "ipAddress": "203.0.113.77"}]}}))
+        .unwrap();
+        let (api, reported) = (ObjectKey::new("shop", "api"), Reported::by([&vmi], vips.version()));
+        caches.services.wrote(service("203.0.113.77"));
+        assert_eq!(queue.depth(), 0);
+        vips.report(&api, reported.clone());
+        assert_eq!(queue.depth(), 1);
+        vips.report(&api, reported);
+        assert_eq!(queue.depth(), 1, "nothing new");
+    }
+
+    #[test]
+    fn only_records_that_change_hands_are_looked_at() {
+        let pool = |records| Some(Arc::new(pool(&records)));
+        let changed = |old, new| -> Vec<String> {
+            let change = Change { key: ObjectKey::new("", "edge"), old, new };
+            changed_records(&change).map(str::to_owned).collect()
+        };
+        let before = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/api", "10.0.0.9": "shop/db"});
+        let after = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/new", "10.0.0.10": "shop/db"});
+        assert_eq!(
+            changed(pool(before.clone()), pool(after)),
+            ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.8"]
+        );
+        assert_eq!(changed(None, pool(before)).len(), 3);
     }
 }

@@ -7,6 +7,7 @@ use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, PostParams, Preconditions};
+use kube::core::Status;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -100,9 +101,7 @@ pub(crate) async fn carry_out<K: DatapathKind>(
             Ok(Written::Done)
         }
         // a webhook that denies without a code is answered with 400
-        Err(kube::Error::Api(status))
-            if matches!(status.code, 400 | 403 | 422) || status.message.contains("denied the request") =>
-        {
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) || is_denial(&status) => {
             Ok(Written::Refused(status.message.clone()))
         }
         // a 404 for a POST is not about the object: its namespace is not there
@@ -112,6 +111,12 @@ pub(crate) async fn carry_out<K: DatapathKind>(
         }
         Err(source) => Err(failed(doing)(source)),
     }
+}
+
+/// Whether admission denied the write. The server passes on whatever code from 400 a webhook gives; the words are its own,
+/// for webhooks and for policies.
+pub(crate) fn is_denial(status: &Status) -> bool {
+    ["denied the request", "denied request"].iter().any(|words| status.message.contains(words))
 }
 
 /// The newest version known of an object. The watch tells only of those with our label: one of somebody else's, and one

@@ -91,7 +91,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) judged: &'a Judged,
     /// Address and holder of every live load balancer whose status names this pool.
     pub(crate) known: &'a [(IpAddr, String)],
-    /// Orphaned Services that our role may not delete.
+    /// Services that keep addresses without load balancer.
     pub(crate) orphans: &'a [ObjectKey],
     /// Whether a load balancer other than this holder uses the address, though this pool's record does not name it.
     pub(crate) taken: &'a dyn Fn(IpAddr, &str) -> bool,
@@ -296,7 +296,8 @@ fn announced_by(orphans: &[ObjectKey], record: &Record) -> String {
         return String::new();
     }
     shortened(&format!(
-        "announced without load balancer: {}; delete the Service, or grant the load balancer the right to",
+        "announced without load balancer: {}; delete the Service (one of the load balancer's own goes by itself where its \
+         role may delete Services)",
         held.join("; ")
     ))
 }

@@ -1,5 +1,6 @@
-//! Services that `kubectl delete --cascade=orphan` left behind and that our role may not delete. Nobody withdraws their
-//! addresses, so the records stay, and the pools say so.
+//! Services that keep an address without load balancer: those that `kubectl delete --cascade=orphan` left behind and that
+//! our role may not delete, and strangers' that name the address. Nobody withdraws it, so the record stays, and the pool
+//! says so.
 
 use std::{
     collections::BTreeSet,

@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use harvester_api::LoadBalancer;
-use test_cluster::TestCluster;
+use http::{Method, Request, Response};
+use kube::{Client, client::Body};
+use serde_json::json;
+use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
     Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, work,
@@ -47,6 +50,23 @@ async fn leader_stopped_between_two_writes(cluster: &TestCluster) -> Controller 
     former
 }
 
+/// A client whose writes of pools a webhook denies, with code 500.
+fn denied_pools(client: Client) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let client = client.clone();
+        async move {
+            if request.method() != Method::PUT || !request.uri().path().contains("/ippools/") {
+                return client.send(request).await;
+            }
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500,
+                "message": "admission webhook \"pools.example.com\" denied the request: not during the freeze"});
+            let answer = Response::builder().status(500).header("content-type", "application/json");
+            Ok::<_, kube::Error>(answer.body(Body::from(status.to_string().into_bytes())).unwrap())
+        }
+    });
+    Client::new(service, "default")
+}
+
 test_cluster::component_tests! {
     #[simulated_only("faults are the simulated server's")]
     async fn lost_answers_of_pools_are_made_up_for(cluster: TestCluster) {
@@ -80,6 +100,18 @@ test_cluster::component_tests! {
         cluster.advance(Duration::from_secs(90)).await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
         in_step(&cluster).await;
+    }
+
+    async fn a_pool_that_a_webhook_denies_with_a_code_of_its_own_is_told(cluster: TestCluster) {
+        let client = denied_pools(cluster.harvester.client(User::LoadBalancer));
+        let _running = Controller::asking(&cluster, client);
+        pool(&cluster, "edge", 10, 40).await;
+        cluster.settle().await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!(ready.reason, "PoolNotWritten");
+        assert!(ready.message.contains("denied the request: not during the freeze"), "{}", ready.message);
     }
 
     #[simulated_only("faults are the simulated server's")]

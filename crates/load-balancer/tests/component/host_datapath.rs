@@ -1,18 +1,28 @@
 //! Tests of vm load balancers: from object to traffic and back.
 
-use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, labels};
-use k8s_openapi::api::core::v1::Service;
+use std::time::Duration;
+
+use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, condition, labels};
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt as _;
 use serde_json::json;
 use test_cluster::{Rights, Side, TestCluster};
 
-use super::fixtures::{faults, work};
+use super::fixtures::{address_of, controller, faults, load_balancer, pool, ready_of, record_of, work};
 use super::lab::{A_WHILE, Lab};
 
 /// Every second, one good answer, two bad ones.
 const CHECK: &str =
     "{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}";
+
+async fn vm_load_balancer(cluster: &TestCluster, name: &str) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {{name: {name}, namespace: team-a}},
+           spec: {{workloadType: vm, listeners: [{{name: http, port: 80, protocol: TCP, backendPort: 8080}}]}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
 
 test_cluster::component_tests! {
     #[each_role]
@@ -249,6 +259,82 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12-", "192.168.7.13-"]).await;
         lab.web("{port: 0}").await;
         lab.until_endpoints(&["192.168.7.11+", "192.168.7.12+", "192.168.7.13+"]).await;
+    }
+
+    #[simulated_only("counts writes by the clock")]
+    async fn health_checks_that_flap_write_the_status_once_a_second(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        let address = |n: u8| format!("192.168.7.{n}");
+        for n in 11..=30 {
+            lab.vm(&format!("api-{n}"), "api", &address(n)).await;
+            lab.answer(&address(n));
+        }
+        lab.web(CHECK).await;
+        let all: Vec<_> = (11..=30).map(|n| format!("{}+", address(n))).collect();
+        lab.until_endpoints(&all.iter().map(String::as_str).collect::<Vec<_>>()).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        lab.cluster.advance(A_WHILE).await;
+        lab.writes();
+        (12..=30).for_each(|n| lab.refuse(&address(n)));
+        lab.cluster.advance(Duration::from_secs(5)).await;
+        let writes = lab.writes();
+        let count = |resource: &str| writes.iter().filter(|write| write.contains(resource)).count();
+        assert!(count("endpointslices") > 5, "traffic follows each verdict at once: {writes:#?}");
+        assert!(count("loadbalancers") <= 6, "{writes:#?}");
+        let backends = lab.load_balancer().await.status.unwrap().backends;
+        let good: Vec<_> = backends.iter().filter(|backend| backend.ready).map(|backend| &*backend.address).collect();
+        assert_eq!(good, ["192.168.7.11"], "the last verdict is told as well");
+    }
+
+    async fn a_new_load_balancer_that_waits_for_an_address_asks_for_no_service(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        cluster.harvester.forget_requests();
+        vm_load_balancer(&cluster, "api").await;
+        cluster.settle().await;
+        assert_eq!(ready_of(&cluster, "api").await.reason, "NoMatchingPool");
+        let asked = work(&cluster).into_iter().filter(|request| request.verb == "get").map(|request| request.resource().to_string());
+        assert_eq!(asked.collect::<Vec<_>>(), Vec::<String>::new());
+    }
+
+    #[simulated_only("waits for the look of a minute later")]
+    async fn a_strangers_service_that_names_an_address_is_told_in_the_pool_and_its_end_is_noticed(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let owner = "{apiVersion: v1, kind: ConfigMap, metadata: {name: owner, namespace: team-a}}";
+        cluster.harvester.apply(owner).await;
+        let uid = cluster.harvester.get::<ConfigMap>("team-a/owner").await.unwrap().metadata.uid.unwrap();
+        for is_watched in [false, true] {
+            load_balancer(&cluster, "web", "").await;
+            cluster.settle().await;
+            let address = address_of(&cluster, "web").await;
+            let labels = if is_watched { "{loadbalancer.harvesterhci.io/servicelb: 'true'}" } else { "{}" };
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: web, namespace: team-a, labels: {labels},
+                   annotations: {{kube-vip.io/loadbalancerIPs: {address}}},
+                   ownerReferences: [{{apiVersion: v1, kind: ConfigMap, name: owner, uid: {uid}}}]}},
+                   spec: {{type: ClusterIP, ports: [{{port: 8080}}]}}}}"
+            )).await;
+            cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+            cluster.settle().await;
+            let record = record_of(&cluster, "edge").await;
+            assert_eq!(record.allocated.len(), 1, "kube-vip may still announce it");
+            let told = condition::ready(&record.conditions).unwrap().message.clone();
+            assert!(told.contains(&format!("{address} by Service team-a/web; delete the Service")), "{told}");
+
+            cluster.harvester.forget_requests();
+            cluster.advance(Duration::from_secs(300)).await;
+            let looks = work(&cluster).into_iter().filter(|request| request.resource() == "services").count();
+            assert_eq!(looks == 0, is_watched, "{looks} looks at the Service");
+            cluster.harvester.delete::<Service>("team-a/web").await;
+            if !is_watched {
+                cluster.advance(Duration::from_secs(90)).await;
+            }
+            cluster.settle().await;
+            let record = record_of(&cluster, "edge").await;
+            assert_eq!(record.allocated.len(), 0);
+            assert_eq!(condition::ready(&record.conditions).unwrap().message, "");
+        }
     }
 
     async fn the_error_of_a_backend_is_the_newest_one(cluster: TestCluster) {

@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::host_datapath::backends;
 
 fn seen() -> Seen {
     let pool = |name: &str, third: u8| {
@@ -25,6 +26,7 @@ fn seen() -> Seen {
         may_delete_services: true,
         has_backends_field: false,
         dummy_endpoint: [10, 52, 0, 255].into(),
+        verdicts_in: None,
         now: "now".to_owned(),
     }
 }
@@ -76,6 +78,14 @@ fn service(owner: Option<&str>, ip: &str, shown: &str) -> Option<Arc<RawObject<S
         json["metadata"]["ownerReferences"] = json!([]);
     }
     json["status"] = json!({"loadBalancer": {"ingress": [{"ip": shown}]}});
+    Some(Arc::new(RawObject::from_json(json).unwrap()))
+}
+
+/// One that has our label and another owner.
+fn of_a_stranger(ip: &str) -> Option<Arc<RawObject<Service>>> {
+    let mut json = service(None, ip, "").unwrap().json();
+    json["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "web", "uid": "c1"}]);
     Some(Arc::new(RawObject::from_json(json).unwrap()))
 }
 
@@ -171,6 +181,11 @@ fn an_object_of_a_guest_cluster_takes_these_steps(#[case] seen: Seen, #[case] ex
 #[case::gone_before_the_collector_came(Seen { object: None, ..serving(&json!({})) }, &[])]
 #[case::gone_and_orphaned(
     Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), ..serving(&json!({})) }, &["delete orphan"])]
+#[case::gone_and_a_strangers_service_has_our_label(
+    Seen { object: None, service: of_a_stranger("10.0.1.7"), ..serving(&json!({})) }, &["release 10.0.1.7 of edge"])]
+#[case::moved_and_a_strangers_service_has_our_label(
+    recorded(Seen { object: settled("cluster", &json!({})), service: of_a_stranger("10.0.2.5"), ..seen() },
+        &[("core", "10.0.2.5"), ("edge", "10.0.1.7")]), &["release 10.0.2.5 of core"])]
 #[case::gone_and_orphaned_without_the_right(
     Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), may_delete_services: false, ..serving(&json!({})) }, &[])]
 fn an_object_of_vms_takes_these_steps(#[case] seen: Seen, #[case] expected: &[&str]) {
@@ -305,6 +320,88 @@ fn an_address_that_is_somebody_elses_is_withdrawn_and_told() {
     assert_eq!(decide(&lost).events.len(), 1);
     let kept = Seen { may_delete_services: false, ..lost };
     assert_eq!(steps(&kept), ["write slice", "write object"]);
+}
+
+#[rstest]
+#[case::no_pool_matches(&json!({"spec": {"ipPool": ""}}), "NoMatchingPool")]
+#[case::the_other_pool_is_full(&json!({"spec": {"ipPool": "core"}}), "PoolExhausted")]
+fn a_lost_address_is_shown_nowhere_and_told_while_there_is_no_other(
+    #[case] rest: &Value,
+    #[case] expected: &str,
+) {
+    let shown = json!({"status": {"address": "10.0.1.7", "backendServers": ["192.168.7.11"]}});
+    let mut lost = serving(&json!({}));
+    lost.address.holder = RecordedHolder::SomebodyElse;
+    lost.address.recorded.clear();
+    lost.address.refused =
+        vec![("core".to_owned(), Refused::Exhausted { pool: "core".to_owned(), ranges: String::new() })];
+    lost.object = settled("vm", &merged(rest.clone(), &shown));
+    assert_eq!(steps(&lost), ["write slice", "delete service", "write object"]);
+    let status = written(&lost);
+    for field in ["address", "allocatedAddress", "backendServers"] {
+        assert_eq!(status.get(field), None, "{field} of {status}");
+    }
+    assert_eq!(reason(&status), (false, expected.to_owned()));
+    assert_eq!(decide(&lost).events.len(), 1);
+}
+
+#[test]
+fn a_lost_address_is_shown_nowhere_while_the_service_follows_to_the_new_one() {
+    let mut lost = serving(&json!({"status": {"backendServers": ["192.168.7.11"]}}));
+    lost.address.holder = RecordedHolder::SomebodyElse;
+    lost.address.recorded = vec![("edge".to_owned(), [10, 0, 1, 8].into())];
+    lost.address.of_others = [[10, 0, 1, 7].into()].into();
+    assert_eq!(steps(&lost), ["write object", "write service"]);
+    let status = written(&lost);
+    assert_eq!((&status["allocatedAddress"]["ip"], status.get("address")), (&json!("10.0.1.8"), None));
+    assert_eq!(status["backendServers"], json!(["192.168.7.11"]), "they serve the new address next");
+
+    lost.object = lost.object.as_ref().map(|lb| with_status(lb, &status));
+    lost.address.holder = RecordedHolder::Us;
+    lost.service = service(Some("u1"), "10.0.1.8", "10.0.1.7");
+    let status = written(&lost);
+    assert_eq!((reason(&status).1.as_str(), status.get("address")), ("WaitingForExternalIP", None));
+}
+
+#[test]
+fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
+    let backend = |ready: bool, error: &str| {
+        json!({"status": {"backends": [{"name": "api-1", "address": "192.168.7.11", "ready": ready,
+            "lastError": error, "since": "then"}]}})
+    };
+    let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
+    let selected = backends::Selected {
+        backends: vec![backends::Backend { id: id.clone(), name: "api-1".to_owned() }],
+        unusable: Vec::new(),
+    };
+    let verdict = health_check::Verdict { ready: false, error: Some(health_check::DialError::Refused) };
+    let probed = json!({"spec": {"healthCheck": {"port": 80}}, "status": {"backendServers": ["192.168.7.11"],
+        "conditions": [{"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
+            "message": "running backend servers are not probed as healthy total:1, healthy:0"}]}});
+    let mut seen = serving(&merged(backend(false, "no answer in time"), &probed));
+    seen.backends = Backends { selected, verdicts: [(id, verdict)].into(), ..Backends::default() };
+    seen.has_backends_field = true;
+    let mut json = seen.slice.as_ref().unwrap().json();
+    json["endpoints"] = json!([
+        {"addresses": ["192.168.7.11"], "conditions": {"ready": false},
+            "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}},
+        json["endpoints"][0]]);
+    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&seen), ["write verdicts"]);
+
+    seen.verdicts_in = Some(Duration::from_millis(300));
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], seen.verdicts_in));
+    let turned = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let turned = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &turned)), ..seen.clone() };
+    assert_eq!(steps(&turned), ["write object"], "the condition turns");
+    let renamed =
+        json!({"status": {"backends": [{"name": "api-0", "address": "192.168.7.11", "ready": false}]}});
+    let renamed = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &renamed)), ..seen.clone() };
+    assert_eq!(steps(&renamed), ["write object"], "a backend is another");
+}
+
+fn patched(lb: &RawObject<LoadBalancer>, patch: &Value) -> Arc<RawObject<LoadBalancer>> {
+    Arc::new(RawObject::from_json(merged(lb.json(), patch)).unwrap())
 }
 
 #[test]

@@ -19,6 +19,8 @@ fn nobody_answers() -> Dial {
 
 /// A controller that runs until it is dropped or stopped.
 pub(crate) struct Controller {
+    /// What its `/healthz` and `/readyz` answer.
+    pub(crate) health: Health,
     tasks: TaskGroup,
     run: JoinHandle<()>,
 }
@@ -45,7 +47,7 @@ impl Controller {
     }
 
     fn run(cluster: &TestCluster, identity: &str, dial: Dial, client: Client) -> Self {
-        let tasks = TaskGroup::new();
+        let (tasks, health) = (TaskGroup::new(), Health::default());
         let parts = Parts {
             client,
             clock: Clock::starting_at(cluster.start()),
@@ -53,7 +55,7 @@ impl Controller {
             seed: 1,
             identity: identity.into(),
             metrics: None,
-            health: Health::default(),
+            health: health.clone(),
         };
         let config = Config {
             workers: 32,
@@ -66,7 +68,7 @@ impl Controller {
             let ended = Box::pin(run(parts, ElectionTimes::default(), config, inner)).await;
             ended.expect("the controller keeps its Lease");
         });
-        Self { tasks, run }
+        Self { health, tasks, run }
     }
 
     /// It renews its Lease no more and does not give it back, and what it has begun goes on.

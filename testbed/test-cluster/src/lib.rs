@@ -26,6 +26,7 @@
 //! [`TestCluster::start`]. Nothing is faked: RBAC, admission and schemas are the servers' own.
 #![forbid(unsafe_code)]
 
+pub mod addresses;
 mod cluster;
 mod inventory;
 pub mod manifests;

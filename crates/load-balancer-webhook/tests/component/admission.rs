@@ -7,11 +7,12 @@ use ip_pools::managers;
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use program::TaskGroup;
 use serde_json::json;
+use test_cluster::addresses::{create_pool, record_of};
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
-    Controller, WRITER, controller, create_pool, global_pool, http, load_balancers, object, pools, reachable,
-    record_of, refusal, unregister, web,
+    Controller, WRITER, controller, global_pool, http, load_balancers, object, pools, reachable, refusal,
+    unregister, web,
 };
 
 test_cluster::component_tests! {

@@ -1,17 +1,15 @@
 //! A webhook, a controller and objects for component tests.
 
-use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use harvester_api::{IPPool, IPPoolStatus, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer};
 use health_check::DialError;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
-use k8s_openapi::api::core::v1::Event;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
@@ -19,7 +17,7 @@ use load_balancer::ElectionTimes;
 use load_balancer_webhook::{Address, Config, Policy, prepare, run};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::{Value, json};
-use test_cluster::{Rights, TestCluster, User};
+use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
 
 /// The user of the controller in these tests.
@@ -190,80 +188,4 @@ pub(crate) async fn controller(cluster: &TestCluster) -> Controller {
     let controller = Controller::start(cluster, "one");
     cluster.settle().await;
     controller
-}
-
-/// How many Events with this reason were written. The existing role of the load balancer grants none.
-pub(crate) async fn events(cluster: &TestCluster, reason: &str) -> usize {
-    let events = cluster.harvester.list::<Event>().await;
-    events.iter().filter(|event| event.reason.as_deref() == Some(reason)).count()
-}
-
-/// So many Events where the role grants them, else none.
-pub(crate) fn granted(cluster: &TestCluster, count: usize) -> usize {
-    if cluster.rights() == Rights::Ours { count } else { 0 }
-}
-
-/// Creates a pool of namespace team-a in 192.0.2.0/24, from `.first` to `.last`.
-pub(crate) async fn create_pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
-    let yaml = format!(
-        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
-           spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{last}}}],
-                  selector: {{scope: [{{project: '*', namespace: team-a, guestCluster: '*'}}]}}}}}}"
-    );
-    cluster.harvester.apply(&yaml).await;
-}
-
-/// Creates the object that a guest cluster's cloud controller manager makes.
-pub(crate) async fn create_load_balancer(cluster: &TestCluster, name: &str) {
-    let yaml = format!(
-        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
-           metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
-           spec: {{workloadType: cluster}}}}"
-    );
-    cluster.harvester.apply(&yaml).await;
-}
-
-/// The address of a load balancer in team-a, or the empty text.
-pub(crate) async fn address_of(cluster: &TestCluster, name: &str) -> String {
-    let lb = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await.unwrap();
-    lb.status.unwrap_or_default().allocated_address.unwrap_or_default().ip
-}
-
-pub(crate) async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
-    cluster.harvester.get::<IPPool>(pool).await.unwrap().status.unwrap_or_default()
-}
-
-/// Asserts that every address of a load balancer is recorded for it, that nothing else is recorded, and that the
-/// counts fit.
-pub(crate) async fn assert_records_match(cluster: &TestCluster) {
-    let mut recorded = BTreeMap::new();
-    for pool in cluster.harvester.list::<IPPool>().await {
-        let status = pool.status.unwrap_or_default();
-        let held = i64::try_from(status.allocated.len()).unwrap();
-        assert_eq!(status.total - status.available, held, "counts of pool {:?}", pool.metadata.name);
-        for (address, holder) in status.allocated {
-            assert_eq!(recorded.insert(address.clone(), holder), None, "{address} is in two pools");
-        }
-    }
-    let load_balancers = cluster.harvester.list::<LoadBalancer>().await;
-    let shown: BTreeMap<_, _> = load_balancers
-        .iter()
-        .filter_map(|lb| {
-            let address = lb
-                .status
-                .as_ref()?
-                .allocated_address
-                .clone()
-                .filter(|address| !address.ip_pool.is_empty())?;
-            let text = |field: &Option<String>| field.clone().unwrap_or_default();
-            Some((address.ip, format!("{}/{}", text(&lb.metadata.namespace), text(&lb.metadata.name))))
-        })
-        .collect();
-    assert_eq!(shown, recorded, "left: load balancers, right: pools");
-}
-
-/// Deletes an object while no controller runs: its address stays recorded.
-pub(crate) async fn delete_unseen(cluster: &TestCluster, key: &str) {
-    cluster.harvester.patch::<LoadBalancer>(key, json!({"metadata": {"finalizers": null}})).await;
-    cluster.harvester.delete::<LoadBalancer>(key).await;
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use harvester_api::LoadBalancer;
 use program::TaskGroup;
+use test_cluster::addresses::{
+    address_of, assert_records_match, create_load_balancer, create_pool, delete_unseen, events, granted,
+    record_of,
+};
 use test_cluster::{TestCluster, User};
 
-use super::fixtures::{
-    Controller, address_of, assert_records_match, controller, create_load_balancer, create_pool,
-    delete_unseen, events, granted, reachable, record_of, unregister,
-};
+use super::fixtures::{Controller, controller, reachable, unregister};
 
 /// Another user than the controller of these tests.
 const SOMEBODY_ELSE: &str = "system:serviceaccount:elsewhere:harvester-load-balancer";
@@ -22,7 +23,7 @@ test_cluster::component_tests! {
         reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let _running = controller(&cluster).await;
         create_pool(&cluster, "edge", 10, 20).await;
-        create_load_balancer(&cluster, "web").await;
+        create_load_balancer(&cluster, "web", "").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "");
         assert_eq!(events(&cluster, "StatusPutBack").await, granted(&cluster, 1));
@@ -43,8 +44,8 @@ test_cluster::component_tests! {
         reachable(&cluster, &tasks, SOMEBODY_ELSE).await;
         let running = controller(&cluster).await;
         create_pool(&cluster, "edge", 10, 20).await;
-        create_load_balancer(&cluster, "web").await;
-        create_load_balancer(&cluster, "api").await;
+        create_load_balancer(&cluster, "web", "").await;
+        create_load_balancer(&cluster, "api", "").await;
         cluster.settle().await;
         running.stop().await;
         delete_unseen(&cluster, "team-a/web").await;

@@ -1,16 +1,19 @@
 //! The parts that the tests share: a running controller, faults, and sentences about objects.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use futures::FutureExt;
-use harvester_api::{Condition, IPPool, IPPoolStatus, LoadBalancer, LoadBalancerStatus, condition};
+use harvester_api::{Condition, IPPool, LoadBalancer, LoadBalancerStatus, condition};
 use health_check::{Dial, DialError};
-use k8s_openapi::api::core::v1::Event;
 use kube::Client;
 use load_balancer::{Config, ElectionTimes, Parts, run};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::json;
-use test_cluster::{Request, Rights, TestCluster, User};
+pub(crate) use test_cluster::addresses::{
+    address_of, assert_records_match as in_step, create_load_balancer as load_balancer, create_pool as pool,
+    delete_unseen as vanish, events as told, granted, record_of,
+};
+use test_cluster::{Request, TestCluster, User};
 use tokio::task::JoinHandle;
 
 fn nobody_answers() -> Dial {
@@ -108,45 +111,9 @@ pub(crate) async fn faults(cluster: &TestCluster, rules: &str) {
     cluster.harvester.apply(&yaml).await;
 }
 
-/// How many Events with this reason were written. The existing role of the load balancer grants none.
-pub(crate) async fn told(cluster: &TestCluster, reason: &str) -> usize {
-    let events = cluster.harvester.list::<Event>().await;
-    events.iter().filter(|event| event.reason.as_deref() == Some(reason)).count()
-}
-
-/// So many Events where they may be written, else none.
-pub(crate) fn granted(cluster: &TestCluster, count: usize) -> usize {
-    if cluster.rights() == Rights::Ours { count } else { 0 }
-}
-
-/// A pool for everybody in 192.0.2.0/24, from `.first` to `.last`.
-pub(crate) async fn pool(cluster: &TestCluster, name: &str, first: u8, last: u8) {
-    let yaml = format!(
-        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
-           spec: {{ranges: [{{subnet: 192.0.2.0/24, rangeStart: 192.0.2.{first}, rangeEnd: 192.0.2.{last}}}],
-                  selector: {{scope: [{{project: '*', namespace: team-a, guestCluster: '*'}}]}}}}}}"
-    );
-    cluster.harvester.apply(&yaml).await;
-}
-
-/// Makes a LoadBalancer object as the cloud controller manager of a guest cluster does.
-pub(crate) async fn load_balancer(cluster: &TestCluster, name: &str, spec: &str) {
-    let yaml = format!(
-        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
-           metadata: {{name: {name}, namespace: team-a, labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
-           spec: {{workloadType: cluster{spec}}}}}"
-    );
-    cluster.harvester.apply(&yaml).await;
-}
-
 pub(crate) async fn status_of(cluster: &TestCluster, name: &str) -> LoadBalancerStatus {
     let lb = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await;
     lb.unwrap_or_else(|| panic!("there is no load balancer {name}")).status.unwrap_or_default()
-}
-
-/// Its address, or the empty text.
-pub(crate) async fn address_of(cluster: &TestCluster, name: &str) -> String {
-    status_of(cluster, name).await.allocated_address.unwrap_or_default().ip
 }
 
 pub(crate) async fn ready_of(cluster: &TestCluster, name: &str) -> Condition {
@@ -156,35 +123,6 @@ pub(crate) async fn ready_of(cluster: &TestCluster, name: &str) -> Condition {
         .unwrap_or_else(|| panic!("{name} has no condition: {status:?}"))
 }
 
-pub(crate) async fn record_of(cluster: &TestCluster, pool: &str) -> IPPoolStatus {
-    let pool = cluster.harvester.get::<IPPool>(pool).await.expect("the pool is there");
-    pool.status.unwrap_or_default()
-}
-
-/// The invariants of docs/contract/testing.md#5: every pool address of a load balancer is recorded for it, nothing else is
-/// recorded, and the numbers fit.
-pub(crate) async fn in_step(cluster: &TestCluster) {
-    let mut recorded = BTreeMap::new();
-    for pool in cluster.harvester.list::<IPPool>().await {
-        let status = pool.status.unwrap_or_default();
-        let held = i64::try_from(status.allocated.len()).unwrap();
-        assert_eq!(status.total - status.available, held, "numbers of pool {:?}", pool.metadata.name);
-        for (address, holder) in status.allocated {
-            assert_eq!(recorded.insert(address.clone(), holder), None, "{address} is in two pools");
-        }
-    }
-    let balancers = cluster.harvester.list::<LoadBalancer>().await;
-    let believed: BTreeMap<_, _> = balancers
-        .iter()
-        .filter_map(|lb| {
-            let has = lb.status.as_ref()?.allocated_address.clone().filter(|has| !has.ip_pool.is_empty())?;
-            let text = |field: &Option<String>| field.clone().unwrap_or_default();
-            Some((has.ip, format!("{}/{}", text(&lb.metadata.namespace), text(&lb.metadata.name))))
-        })
-        .collect();
-    assert_eq!(believed, recorded, "left: load balancers, right: pools");
-}
-
 /// Puts a status in place of what is there.
 pub(crate) async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, status: serde_json::Value) {
     let erase = json!({"status": null});
@@ -192,10 +130,4 @@ pub(crate) async fn overwrite_pool_status(cluster: &TestCluster, pool: &str, sta
     if !status.is_null() {
         cluster.harvester.patch::<IPPool>(pool, json!({"status": status})).await;
     }
-}
-
-/// The object goes while nobody looks: its address stays in the record.
-pub(crate) async fn vanish(cluster: &TestCluster, key: &str) {
-    cluster.harvester.patch::<LoadBalancer>(key, json!({"metadata": {"finalizers": null}})).await;
-    cluster.harvester.delete::<LoadBalancer>(key).await;
 }

@@ -53,7 +53,8 @@ pub struct Judged {
     pub pool: Pool,
     /// Every fault, for the Ready condition.
     pub faults: Vec<String>,
-    /// Why no address may be taken from it; faults of the selector alone do not keep anybody from it.
+    /// Why no address may be taken from it; faults of the selector alone do not keep anybody from it. Tenants who may
+    /// not see other pools read this, so it names none.
     pub blocked: Option<String>,
 }
 
@@ -89,8 +90,10 @@ fn judge_with<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>, r
     if let (Records::Judged, Some(status)) = (records, &pool.status) {
         faults.extend(own.excluded(&status.allocated));
     }
-    let overlaps = faults.iter().filter(|fault| matches!(fault, PoolFault::Overlap { .. }));
-    let mut blocked: Vec<_> = overlaps.map(ToString::to_string).collect();
+    let mut blocked = Vec::new();
+    if faults.iter().any(|fault| matches!(fault, PoolFault::Overlap { .. })) {
+        blocked.push("its ranges overlap those of an older pool".to_owned());
+    }
     if pool.meta().deletion_timestamp.is_some() {
         blocked.push("it is being deleted".to_owned());
     }

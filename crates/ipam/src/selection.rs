@@ -43,21 +43,19 @@ pub enum Rejection {
     /// A pool without scope serves nobody.
     NoScope,
     Scope,
-    /// Another candidate comes first.
-    Behind,
     /// The global pool serves only those whom no other pool serves.
     Global,
 }
 
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Rejection {
+    /// Without names: whoever reads the sentence may not see the pools.
+    fn kind(&self) -> &'static str {
         match self {
-            Self::Unusable(fault) => write!(f, "is not usable ({fault})"),
-            Self::Network(network) => write!(f, "is for network {network:?}"),
-            Self::NoScope => write!(f, "has no scope"),
-            Self::Scope => write!(f, "has no scope that matches"),
-            Self::Behind => write!(f, "comes later"),
-            Self::Global => write!(f, "is the global one"),
+            Self::Unusable(_) => "not usable",
+            Self::Network(_) => "for another network",
+            Self::NoScope => "without scope",
+            Self::Scope => "without a scope that matches",
+            Self::Global => "global",
         }
     }
 }
@@ -131,29 +129,26 @@ fn round(
 }
 
 impl Choice {
-    /// One sentence of at most 1,024 characters: why nobody serves this requirement, and what would end the wait.
-    /// It begins as the Go program's message does, which people search for.
+    /// One sentence of at most 1,024 characters: why nobody serves this requirement, and what would end the wait. It
+    /// counts pools and names none: a tenant reads it, and pools and their networks may be other tenants'. It begins as
+    /// the Go program's message does, which people search for.
     pub fn explain(&self, requirement: &Requirement) -> String {
         const LIMIT: usize = 1024;
-        const ADVICE: &str = "; waiting for a pool whose selector matches";
-        let mut text = format!("no matched IPPool with requirement {requirement}");
-        if self.rejected.is_empty() {
-            text.push_str(": there is no IPPool");
-        }
-        let mut separator = ": ";
-        for (index, (name, rejection)) in self.rejected.iter().enumerate() {
-            let reason = format!("{separator}pool {name} {rejection}");
-            let rest = format!("{separator}and {} more pools do not match", self.rejected.len() - index);
-            let room = LIMIT.saturating_sub(text.chars().count() + ADVICE.len() + rest.len() + 8);
-            if reason.chars().count() > room {
-                text.push_str(&rest);
-                break;
+        let mut kinds: Vec<(&str, usize)> = Vec::new();
+        for (_, rejection) in &self.rejected {
+            match kinds.iter_mut().find(|(kind, _)| *kind == rejection.kind()) {
+                Some((_, count)) => *count += 1,
+                None => kinds.push((rejection.kind(), 1)),
             }
-            text.push_str(&reason);
-            separator = ", ";
         }
-        text = text.chars().take(LIMIT - ADVICE.len()).collect();
-        text + ADVICE
+        let kinds: Vec<_> = kinds.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
+        let why = match self.rejected.len() {
+            0 => "there is no IPPool".to_owned(),
+            pools => format!("none of {pools} pools matches ({})", kinds.join(", ")),
+        };
+        let why = format!(": {why}; waiting for a pool whose selector matches");
+        let text = format!("no matched IPPool with requirement {requirement}");
+        text.chars().take(LIMIT - why.len()).collect::<String>() + &why
     }
 }
 
@@ -259,30 +254,35 @@ mod tests {
     }
 
     #[test]
-    fn the_sentence_names_each_pool_and_its_rule() {
-        let pools = [vector('D'), vector('E'), pool("vlan", "team/vlan10", 0, &[("x", "*", "*")])];
+    fn the_sentence_counts_pools_by_rule_and_names_neither_pools_nor_their_networks() {
+        let pools =
+            [vector('D'), vector('E'), pool("vlan", "team/vlan10", 0, &[("x", "*", "*")]), vector('W')];
         let requirement = need("n1", "", "x", "");
         let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::Strict, |_| Ok(()));
         assert_eq!(
             choice.explain(&requirement),
-            "no matched IPPool with requirement network \"n1\", project \"\", namespace \"x\", cluster \"\": pool D has \
-             no scope that matches, pool E has no scope, pool vlan is for network \"team/vlan10\"; waiting for a pool \
+            "no matched IPPool with requirement network \"n1\", project \"\", namespace \"x\", cluster \"\": none of 4 \
+             pools matches (2 without a scope that matches, 1 without scope, 1 for another network); waiting for a pool \
              whose selector matches"
         );
         assert!(Choice::default().explain(&requirement).contains("there is no IPPool; waiting"));
     }
 
     #[test]
-    fn the_sentence_has_at_most_1024_characters_and_counts_what_it_leaves_out() {
-        for length in [3, 60, 253] {
-            let pools: Vec<_> = (0..200)
-                .map(|n| pool(&format!("{n}{}", "ü".repeat(length)), "team/vlan10", 0, &[("x", "*", "*")]))
-                .collect();
-            let requirement = need(&"n".repeat(length), &"p".repeat(length), "x", "c");
+    fn the_sentence_has_at_most_1024_characters_and_keeps_its_end() {
+        for length in [3, 60, 253, 2000] {
+            let pools: Vec<_> =
+                (0..200).map(|n| pool(&n.to_string(), "team/vlan10", 0, &[("x", "*", "*")])).collect();
+            let requirement = need(&"ü".repeat(length), &"p".repeat(length), "x", "c");
             let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::Strict, |_| Ok(()));
             let text = choice.explain(&requirement);
             assert!(text.chars().count() <= 1024, "{}", text.chars().count());
-            assert!(text.contains("more pools do not match; waiting for"), "{text}");
+            assert!(
+                text.ends_with(
+                    "200 pools matches (200 for another network); waiting for a pool whose selector matches"
+                ),
+                "{text}"
+            );
         }
     }
 }

@@ -9,7 +9,11 @@ use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::{Api, Client, Resource, ResourceExt};
 
 use super::{Failure, Order, Writers};
-use crate::status_reverted;
+use crate::{
+    host_datapath::write,
+    reuse::{self, Announced, Holder},
+    status_reverted,
+};
 
 /// The controller of IPPool objects.
 pub(crate) struct PoolController {
@@ -26,6 +30,8 @@ pub(crate) enum Error {
     Pool(#[from] Failure),
     #[error("look for load balancer {holder}, whose address {address} is to be released by hand")]
     Holder { holder: ObjectKey, address: IpAddr, source: kube::Error },
+    #[error("look what announces address {address}, which is to be released by hand")]
+    Service { address: IpAddr, source: write::Error },
 }
 
 /// Everything that the order depends on.
@@ -34,8 +40,15 @@ enum Seen<'a> {
     NoRequest,
     /// The annotation names no record of the pool: why.
     BadRequest { annotation: &'a str, why: String },
-    /// The annotation names this record. `holder_exists` is read afresh.
-    Request { annotation: &'a str, address: IpAddr, holder: ObjectKey, holder_exists: bool },
+    /// The annotation names this record. `holder_exists`, and whether something may still announce the address, are read
+    /// afresh.
+    Request {
+        annotation: &'a str,
+        address: IpAddr,
+        holder: ObjectKey,
+        holder_exists: bool,
+        reuse: Result<(), Announced>,
+    },
 }
 
 impl PoolController {
@@ -74,7 +87,10 @@ impl PoolController {
         let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &holder.namespace);
         let found = api.get_opt(&holder.name).await;
         let found = found.map_err(|source| Error::Holder { holder: holder.clone(), address, source })?;
-        Ok(Seen::Request { annotation, address, holder, holder_exists: found.is_some() })
+        let service = write::read_service(&self.client, &holder).await;
+        let service = service.map_err(|source| Error::Service { address, source })?;
+        let reuse = reuse::may_be_given_away(&holder, Holder::Gone, address, service.as_deref());
+        Ok(Seen::Request { annotation, address, holder, holder_exists: found.is_some(), reuse })
     }
 
     fn warn(&self, pool: &IPPool, reason: &str, message: &str) {
@@ -82,18 +98,24 @@ impl PoolController {
     }
 }
 
-/// The annotation goes in any case; the record only if its holder is really gone.
+/// The annotation goes in any case; the record only if its holder is really gone, and nothing may announce its address.
 fn decide(seen: Seen<'_>) -> Order {
     let (annotation, release) = match seen {
         Seen::NoRequest => return Order::Refresh,
         Seen::BadRequest { annotation, why } => (annotation, Err(why)),
-        Seen::Request { annotation, address, holder, holder_exists: true } => {
+        Seen::Request { annotation, address, holder, holder_exists: true, .. } => {
             let why = format!(
                 "{annotation:?}: {address} belongs to load balancer {holder}, which exists: delete that"
             );
             (annotation, Err(why))
         }
-        Seen::Request { annotation, address, holder, holder_exists: false } => {
+        Seen::Request { annotation, address, holder, reuse: Err(announced), .. } => {
+            let why = format!(
+                "{annotation:?}: {address} may still be announced, {announced}: delete Service {holder}"
+            );
+            (annotation, Err(why))
+        }
+        Seen::Request { annotation, address, holder, holder_exists: false, reuse: Ok(()) } => {
             (annotation, Ok((address, holder.to_string())))
         }
     };
@@ -122,17 +144,21 @@ mod tests {
 
     use super::*;
 
-    fn asked(holder_exists: bool) -> Seen<'static> {
+    fn asked(holder_exists: bool, reuse: Result<(), Announced>) -> Seen<'static> {
         let (annotation, holder) = ("10.0.0.7: shop/web", ObjectKey::new("shop", "web"));
-        Seen::Request { annotation, address: [10, 0, 0, 7].into(), holder, holder_exists }
+        Seen::Request { annotation, address: [10, 0, 0, 7].into(), holder, holder_exists, reuse }
     }
 
     #[rstest]
     #[case::nobody_asks(Seen::NoRequest, None)]
     #[case::nonsense(Seen::BadRequest { annotation: "x", why: "is no record".to_owned() }, Some(Err("is no record")))]
-    #[case::holder_exists(asked(true), Some(Err("which exists: delete that")))]
-    #[case::holder_is_gone(asked(false), Some(Ok("shop/web")))]
-    fn a_release_by_hand_is_for_records_without_load_balancer(
+    #[case::holder_exists(asked(true, Err(Announced::ServiceLeft)), Some(Err("which exists: delete that")))]
+    #[case::service_is_left(
+        asked(false, Err(Announced::ServiceLeft)),
+        Some(Err("is left: delete Service shop/web"))
+    )]
+    #[case::holder_is_gone(asked(false, Ok(())), Some(Ok("shop/web")))]
+    fn a_release_by_hand_is_for_records_that_nothing_stands_behind(
         #[case] seen: Seen<'_>,
         #[case] expected: Option<Result<&str, &str>>,
     ) {

@@ -11,7 +11,7 @@ fn main() {
     println!("{ranges}: {} addresses", ranges.total());
     let mut record = Record::default();
     for holder in ["shop/web", "shop/api", "shop/db", "shop/web"] {
-        let request = Request { holder, family: None, known: None };
+        let request = Request::of(holder);
         match record.claim(&ranges, request, |_| false) {
             Ok(claim) => println!("{holder} has {}", claim.address()),
             Err(refusal) => println!("{holder} waits: {refusal}"),

@@ -20,16 +20,26 @@ pub struct Record {
 
 /// A claim: the record knows it by holder and family. Requested addresses, quotas and quarantine will be further
 /// fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
     pub holder: &'a str,
     /// The family that the address must have. `None` takes the next address of the pool, as the existing program does.
     pub family: Option<Family>,
     /// The address that the holder believes to have (its own status): taken back when the record has lost it.
     pub known: Option<IpAddr>,
+    /// Addresses that the record gives to the holder and that somebody else has a better right to: they answer no claim.
+    pub lost: &'a [IpAddr],
+    /// Looked at in place of the round robin: a walk over the ranges has just found nothing for somebody else, so only
+    /// an address that this holder itself keeps from others can be left.
+    pub among: Option<&'a [IpAddr]>,
 }
 
-impl Request<'_> {
+impl<'a> Request<'a> {
+    /// For any address of the pool.
+    pub fn of(holder: &'a str) -> Self {
+        Self { holder, ..Self::default() }
+    }
+
     fn admits(&self, address: IpAddr) -> bool {
         self.family.is_none_or(|family| family == Family::of(address))
     }
@@ -136,8 +146,9 @@ impl Record {
         request: Request<'_>,
         taken: impl Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
-        let Request { holder, known, .. } = request;
+        let Request { holder, known, lost, among, family: _ } = request;
         let mut own: Vec<_> = self.of(holder).filter(|address| request.admits(*address)).collect();
+        own.retain(|address| !lost.contains(address));
         own.sort_by_key(|address| (Some(*address) != known, !ranges.offers(*address), *address));
         if let Some(address) = own.first() {
             return Ok(Claim::Adopted(*address));
@@ -148,11 +159,11 @@ impl Record {
                 && self.held.holder(*address).is_none()
                 && !taken(*address)
         };
-        let address = known
-            .into_iter()
-            .chain(self.history.of(holder))
-            .find(free)
-            .or_else(|| ranges.turn(self.cursor).find(free));
+        let past = known.into_iter().chain(self.history.of(holder)).find(free);
+        let address = past.or_else(|| match among {
+            Some(addresses) => addresses.iter().copied().find(free),
+            None => ranges.turn(self.cursor).find(free),
+        });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
         self.held.insert(address, holder);

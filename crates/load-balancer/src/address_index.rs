@@ -38,6 +38,11 @@ impl AddressIndex {
     pub(crate) fn objects(&self, address: IpAddr) -> impl Iterator<Item = &ObjectKey> {
         self.objects.get(&address).into_iter().flatten()
     }
+
+    /// The addresses that `object` names.
+    pub(crate) fn addresses_of(&self, object: &ObjectKey) -> impl Iterator<Item = IpAddr> {
+        self.addresses.get(object).into_iter().flatten().copied()
+    }
 }
 
 #[cfg(test)]
@@ -51,6 +56,7 @@ mod tests {
         assert_eq!(index.set(&web, [ip(1), ip(2)].into()), [ip(1), ip(2)]);
         assert_eq!(index.set(&web, [ip(2), ip(3)].into()), [ip(1), ip(3)]);
         assert_eq!((index.objects(ip(1)).count(), index.objects(ip(3)).count()), (0, 1));
+        assert_eq!(index.addresses_of(&web).collect::<Vec<_>>(), [ip(2), ip(3)]);
         assert_eq!(index.set(&web, BTreeSet::new()), [ip(2), ip(3)]);
         assert!(index.objects.is_empty());
     }

@@ -175,7 +175,10 @@ impl Controller {
         let object = caches.load_balancers.get(key);
         let workload = object.as_ref().map(|lb| lb.spec.workload());
         let has = object.as_ref().and_then(|lb| address::allocated(lb));
-        let recorded = self.index.recorded_for(key);
+        let own = key.to_string();
+        let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
+        let (outranked, recorded): (Vec<_>, Vec<_>) =
+            self.index.recorded_for(key).into_iter().partition(is_outranked);
         let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
         let is_vm = workload == Some(WorkloadType::Vm);
         // a new object that waits for an address has no Service
@@ -209,6 +212,7 @@ impl Controller {
                 pools: self.index.judged(),
                 holder: self.recorded_holder(key, has.as_ref()),
                 recorded,
+                outranked,
                 refused: learned.refused.clone(),
                 unwritten: learned.unwritten.clone(),
                 of_others,
@@ -260,7 +264,11 @@ impl Controller {
         };
         match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
             None => RecordedHolder::Nobody,
-            Some(holder) if *holder == key.to_string() => RecordedHolder::Us,
+            Some(holder) if *holder == own => {
+                let outranked = |address| self.index.is_outranked(&has.ip_pool, address, &own);
+                let lost = has.ip.parse().is_ok_and(outranked);
+                if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
+            }
             Some(_) => RecordedHolder::SomebodyElse,
         }
     }
@@ -340,7 +348,7 @@ impl Controller {
                 self.delete_service(key, uid).await.map_err(failed)
             }
             Step::Claim { pool, known } => {
-                let order = Order::Claim { holder: key.to_string(), family: None, known: *known };
+                let order = Order::Claim { holder: key.to_string(), known: *known };
                 self.orders.submit(key, pool, order, learned.refused.clone());
                 Ok(Acted::Ordered)
             }

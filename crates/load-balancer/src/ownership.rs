@@ -64,8 +64,15 @@ impl Ownership {
     }
 }
 
-pub(crate) fn is_load_balancer(owner: &OwnerReference, name: &str) -> bool {
+fn is_load_balancer(owner: &OwnerReference, name: &str) -> bool {
     owner.kind == LoadBalancer::kind(&()) && owner.name == name
+}
+
+/// Whether a LoadBalancer object of this name had the Service or slice made: the one of today, a former one, or one that
+/// nobody names any more. A labelled one of another owner is a stranger's: anybody may write the label.
+pub(crate) fn is_of_load_balancer(meta: &ObjectMeta, name: &str) -> bool {
+    let owners = meta.owner_references.as_deref().unwrap_or_default();
+    owners.iter().any(|owner| is_load_balancer(owner, name)) || owners.is_empty() && is_labelled(meta)
 }
 
 pub(crate) fn is_labelled(meta: &ObjectMeta) -> bool {

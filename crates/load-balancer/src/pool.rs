@@ -22,5 +22,5 @@ pub(crate) use batch::{Order, Refused};
 pub(crate) use index::PoolIndex;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;
-pub(crate) use waiters::{PoolWaiters, WaitingFor};
+pub(crate) use waiters::{PoolWaiters, WaitingFor, Waker};
 pub(crate) use writer::{Failure, Writers};

@@ -5,14 +5,14 @@
 //! LoadBalancer object. kube-vip up to 1.2.3 withdraws an address only when it sees the deletion of a Service of type
 //! LoadBalancer, or another address in it.
 
-use std::{fmt, net::IpAddr};
+use std::{collections::BTreeSet, fmt, net::IpAddr};
 
 use controller_kit::ObjectKey;
 use harvester_api::annotations;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 
-use crate::ownership::{is_labelled, is_load_balancer};
+use crate::ownership::is_of_load_balancer;
 
 /// The LoadBalancer object that held the address, as far as the answer depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) fn may_be_given_away(
     service: Option<&Service>,
 ) -> Result<(), Announced> {
     let Some(service) = service else { return Ok(()) };
-    if asked_for(service).chain(shown(service)).any(|other| other == address) {
+    if named(service).any(|other| other == address) {
         return Err(Announced::ByService);
     }
     let owners = service.owner_references();
@@ -69,12 +69,21 @@ pub(crate) fn may_be_given_away(
             }
         }
         Holder::Gone | Holder::Moved(_) => {
-            // a labelled Service of another owner is a stranger's: anybody may write the label
-            let ours = owners.iter().any(|owner| is_load_balancer(owner, &key.name))
-                || owners.is_empty() && is_labelled(&service.metadata);
+            let ours = is_of_load_balancer(&service.metadata, &key.name);
             if ours { Err(Announced::ServiceLeft) } else { Ok(()) }
         }
     }
+}
+
+/// The addresses that the Service asks for or shows.
+fn named(service: &Service) -> impl Iterator<Item = IpAddr> {
+    asked_for(service).chain(shown(service))
+}
+
+/// [`named`] by a Service that is ours; a stranger's names none.
+pub(crate) fn named_by_ours(service: &Service) -> BTreeSet<IpAddr> {
+    let ours = is_of_load_balancer(&service.metadata, &service.name_any());
+    if ours { named(service).collect() } else { BTreeSet::new() }
 }
 
 /// The addresses that the Service asks for.

@@ -164,7 +164,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     let queues = Queues::default();
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
     // before all other subscribers: a controller that a change wakes finds the change in the index
-    let index = PoolIndex::follow(&caches.pools, &caches.load_balancers);
+    let index = PoolIndex::follow(&caches);
     let host = HostAddresses::watch(tasks, &client, capabilities.clone()).await;
     let orphans = Orphans::counted_by(queues.orphans.clone());
     let writers = Writers::new(client.clone(), clock, tasks.clone(), &caches, index.clone(), orphans.clone());
@@ -193,6 +193,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         config_maps: &config_maps,
         capabilities: &capabilities,
         waiters: &waiters,
+        writers: &writers,
         orders: &orders,
         orphans: &orphans,
         index: &index,

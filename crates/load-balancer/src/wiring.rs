@@ -3,7 +3,9 @@
 //!
 //! ```text
 //! LoadBalancer ──► its own key; the pool that it left, for the record garbage collector
-//! IPPool       ──► its own key; load balancers that wait, or that lost their record; all pools when its spec changed
+//! IPPool       ──► its own key; load balancers that wait, that lost their record, or whose address two pools record; all
+//!                  pools when its spec changed
+//! Service      ──► load balancers that wait for an address that it named
 //! VM, VMI      ──► their own key while they carry an old finalizer; a guest cluster that is being removed
 //! ConfigMap    ──► the import
 //! rights, CRD  ──► LoadBalancers of type vm, and those that are gone and have an orphaned Service
@@ -19,7 +21,7 @@ use std::{
 
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, annotations, finalizers};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use kube::{Resource, ResourceExt};
 use program::capabilities::Capabilities;
 use prometheus_client::{
@@ -32,11 +34,8 @@ use crate::{
     caches::Caches,
     controller,
     host_datapath::HostDatapath,
-    pool::{
-        Orders, Orphans, PoolIndex, PoolWaiters,
-        waiters::{self, News},
-    },
-    vms,
+    pool::{Orders, Orphans, PoolIndex, PoolWaiters, Waker, Writers},
+    reuse, vms,
 };
 
 /// Changes of one pool within this time are one look of the record garbage collector, which has patience in any case.
@@ -121,6 +120,7 @@ pub(crate) struct Wiring<'a> {
     pub(crate) config_maps: &'a Cache<RawObject<ConfigMap>>,
     pub(crate) capabilities: &'a Capabilities,
     pub(crate) waiters: &'a PoolWaiters,
+    pub(crate) writers: &'a Writers,
     pub(crate) orders: &'a Orders,
     pub(crate) orphans: &'a Orphans,
     pub(crate) index: &'a PoolIndex,
@@ -129,27 +129,26 @@ pub(crate) struct Wiring<'a> {
 impl Wiring<'_> {
     /// Ties caches to queues, for the objects that are there and for all changes to come.
     pub(crate) fn connect(&self) {
-        self.connect_pools();
+        let waker = Waker {
+            waiters: self.waiters.clone(),
+            index: self.index.clone(),
+            orders: self.orders.clone(),
+            queue: self.queues.load_balancers.clone(),
+        };
+        self.connect_pools(&waker);
         let Self { caches, queues, config_maps, .. } = self;
         let (load_balancers, records) = (queues.load_balancers.clone(), queues.records.clone());
-        let (index, waiters, orders) = (self.index.clone(), self.waiters.clone(), self.orders.clone());
-        let pools = caches.pools.clone();
+        let woken = waker.clone();
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
             // an object whose pool is gone, or does not record its address, ends without a release, and a claim may
             // have passed over the address
-            if let Some(address) = no_longer_used(change)
-                && index.holders_of(address).is_empty()
-            {
-                for pool in pools.list() {
-                    for key in waiters.concerned_by(&ObjectKey::of(&*pool).name, News::Freed) {
-                        orders.outdate(&key);
-                        load_balancers.add(key);
-                    }
-                }
-            }
+            woken.freed(no_longer_used(change).as_slice());
             left_pool(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
         });
+        let woken = waker.clone();
+        caches.services.on_change(move |change| woken.freed(&no_longer_named(change)));
+        self.writers.on_free(move |addresses| waker.freed(addresses));
 
         let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
         caches.vms.on_change(move |change| {
@@ -171,11 +170,11 @@ impl Wiring<'_> {
         self.connect_capabilities();
     }
 
-    fn connect_pools(&self) {
-        let Self { caches, queues, waiters, orders, .. } = self;
+    fn connect_pools(&self, waker: &Waker) {
+        let Self { caches, queues, index, .. } = self;
         let (pools, load_balancers) = (queues.pools.clone(), queues.load_balancers.clone());
         let (records, usage) = (queues.records.clone(), queues.usage.clone());
-        let (waiters, orders, all) = ((*waiters).clone(), (*orders).clone(), caches.pools.clone());
+        let (waker, index, all) = (waker.clone(), (*index).clone(), caches.pools.clone());
         caches.pools.on_change(move |change| {
             usage.note(change);
             records.add_after(change.key.clone(), RECORDS_JOINED);
@@ -184,15 +183,14 @@ impl Wiring<'_> {
                 pools.add(change.key.clone());
             }
             lost.into_iter().for_each(|key| load_balancers.add(key));
+            // of two pools that record one address only one is right
+            let given = newly_recorded(change);
+            let holders = given.flat_map(|address| index.rivals_for(address));
+            holders.for_each(|key| load_balancers.add(key));
             if concerns_others(change) {
                 all.list().iter().for_each(|other| pools.add(ObjectKey::of(&**other)));
             }
-            if let Some(news) = waiters::news(object(&change.old), object(&change.new)) {
-                for key in waiters.concerned_by(&change.key.name, news) {
-                    orders.outdate(&key);
-                    load_balancers.add(key);
-                }
-            }
+            waker.pool_changed(object(&change.old), object(&change.new));
         });
     }
 
@@ -256,6 +254,25 @@ fn lost_holders(change: &Change<RawObject<IPPool>>) -> BTreeSet<ObjectKey> {
         .iter()
         .filter(|(address, holder)| after.and_then(|after| after.allocated.get(*address)) != Some(*holder));
     lost.filter_map(|(_, holder)| ObjectKey::parse(holder)).filter(|key| !key.namespace.is_empty()).collect()
+}
+
+/// Addresses that the pool records now and did not record for the same holder before.
+fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = IpAddr> {
+    let old = change.old.as_ref().and_then(|old| old.status.as_ref());
+    let new = change.new.as_ref().and_then(|new| new.status.as_ref());
+    let is_new = move |(address, holder): &(&String, &String)| {
+        old.and_then(|old| old.allocated.get(*address)) != Some(*holder)
+    };
+    let entries = new.into_iter().flat_map(|new| &new.allocated).filter(is_new);
+    entries.filter_map(|(address, _)| address.parse().ok())
+}
+
+/// Addresses that a Service of ours asked for or showed before the change, and not now.
+fn no_longer_named(change: &Change<RawObject<Service>>) -> Vec<IpAddr> {
+    let named = |service: &Option<Arc<RawObject<Service>>>| {
+        service.as_ref().map(|service| reuse::named_by_ours(service)).unwrap_or_default()
+    };
+    named(&change.old).difference(&named(&change.new)).copied().collect()
 }
 
 /// The pool that an object's status named before and does not name now.

@@ -23,9 +23,7 @@ fn four() -> Ranges {
 }
 
 fn claim(record: &mut Record, ranges: &Ranges, holder: &str) -> Result<String, Refusal> {
-    record
-        .claim(ranges, Request { holder, family: None, known: None }, |_| false)
-        .map(|claim| claim.address().to_string())
+    record.claim(ranges, Request::of(holder), |_| false).map(|claim| claim.address().to_string())
 }
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -86,7 +84,7 @@ fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
     let mut record =
         Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "192.168.100.12");
     let before = record.clone();
-    let request = Request { holder: "shop/web", family: None, known: None };
+    let request = Request::of("shop/web");
     assert_eq!(record.claim(&four(), request, |_| false), Ok(Claim::Adopted(ip("192.168.100.12"))));
     assert_eq!(record, before);
 }
@@ -95,7 +93,7 @@ fn a_holder_that_is_recorded_keeps_its_address_and_nothing_is_written() {
 fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
     let held = map(&[("192.168.100.11", "shop/web"), ("192.168.100.12", "shop/web")]);
     let mut record = Record::read(&held, &BTreeMap::new(), "");
-    let request = Request { holder: "shop/web", family: None, known: Some(ip("192.168.100.12")) };
+    let request = Request { known: Some(ip("192.168.100.12")), ..Request::of("shop/web") };
     assert_eq!(record.claim(&four(), request, |_| false).unwrap().address(), ip("192.168.100.12"));
 }
 
@@ -103,7 +101,7 @@ fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
 #[test]
 fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {
     let mut record = Record::default();
-    let request = Request { holder: "shop/web", family: None, known: Some(ip("192.168.100.12")) };
+    let request = Request { known: Some(ip("192.168.100.12")), ..Request::of("shop/web") };
     assert_eq!(record.claim(&four(), request, |_| false), Ok(Claim::Recorded(ip("192.168.100.12"))));
 }
 
@@ -111,7 +109,7 @@ fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {
 fn a_holder_cannot_know_itself_to_the_gateway_or_to_anothers_address() {
     for wish in ["192.168.100.254", "192.168.100.12", "192.168.100.200", "fd00::1"] {
         let mut record = Record::read(&map(&[("192.168.100.12", "else/where")]), &BTreeMap::new(), "");
-        let request = Request { holder: "shop/web", family: None, known: Some(ip(wish)) };
+        let request = Request { known: Some(ip(wish)), ..Request::of("shop/web") };
         assert_eq!(
             record.claim(&four(), request, |_| false).unwrap().address(),
             ip("192.168.100.10"),
@@ -218,7 +216,7 @@ proptest! {
                     let holder = format!("ns/lb-{holder}");
                     let known = known.map(|last| IpAddr::from([10, 0, 0, last]));
                     let had = record.of(&holder).next();
-                    match record.claim(&ranges, Request { holder: &holder, family: None, known }, |_| false) {
+                    match record.claim(&ranges, Request { known, ..Request::of(&holder) }, |_| false) {
                         Ok(claim) => {
                             prop_assert!(ranges.offers(claim.address()), "outside, or a gateway");
                             prop_assert_eq!(had.unwrap_or(claim.address()), claim.address());
@@ -238,7 +236,7 @@ proptest! {
                         prop_assert_eq!(released, of == by);
                         if released {
                             let mut again = record.clone();
-                            let back = again.claim(&ranges, Request { holder: &of, family: None, known: None }, |_| false).unwrap();
+                            let back = again.claim(&ranges, Request::of(&of), |_| false).unwrap();
                             prop_assert_eq!(back.address(), address);
                         } else {
                             prop_assert_eq!(&before, &record);
@@ -265,7 +263,7 @@ proptest! {
         let mut visited = BTreeSet::new();
         for turn in 0..total {
             let holder = format!("ns/lb-{turn}");
-            let address = record.claim(&ranges, Request { holder: &holder, family: None, known: None }, |_| false).unwrap().address();
+            let address = record.claim(&ranges, Request::of(&holder), |_| false).unwrap().address();
             prop_assert!(visited.insert(address));
             record.release(address, &holder);
         }
@@ -279,11 +277,11 @@ fn an_address_that_is_taken_elsewhere_is_passed_over_also_by_who_had_it_last() {
     record.remember(ip("192.168.100.10"), "a");
     let taken = |address| address == ip("192.168.100.10") || address == ip("192.168.100.11");
     let known = Some(ip("192.168.100.11"));
-    let claim = record.claim(&ranges, Request { holder: "a", family: None, known }, taken);
+    let claim = record.claim(&ranges, Request { known, ..Request::of("a") }, taken);
     assert_eq!(claim, Ok(Claim::Recorded(ip("192.168.100.12"))));
-    let again = record.claim(&ranges, Request { holder: "a", family: None, known: None }, |_| true);
+    let again = record.claim(&ranges, Request::of("a"), |_| true);
     assert_eq!(again, Ok(Claim::Adopted(ip("192.168.100.12"))), "its own record is nobody else's");
-    let other = record.claim(&ranges, Request { holder: "b", family: None, known: None }, |_| true);
+    let other = record.claim(&ranges, Request::of("b"), |_| true);
     assert_eq!(other, Err(Refusal::Exhausted));
 }
 
@@ -292,7 +290,7 @@ fn a_holder_has_an_address_of_each_family_that_it_claims() {
     let specs = ["10.0.0.0/30", "fd00::/126"].map(RangeSpec::subnet);
     let (ranges, mut record) = (Ranges::parse(&specs).unwrap(), Record::default());
     let mut claim = |family| {
-        let claim = record.claim(&ranges, Request { holder: "a", family, known: None }, |_| false);
+        let claim = record.claim(&ranges, Request { family, ..Request::of("a") }, |_| false);
         claim.unwrap().address().to_string()
     };
     assert_eq!(claim(Some(Family::V6)), "fd00::2");
@@ -300,4 +298,26 @@ fn a_holder_has_an_address_of_each_family_that_it_claims() {
     assert_eq!(claim(Some(Family::V6)), "fd00::2");
     assert_eq!(record.of("a").count(), 2);
     assert_eq!(record.held().count(), 2);
+}
+
+#[test]
+fn a_recorded_address_that_somebody_else_has_a_better_right_to_answers_no_claim() {
+    let mut record = Record::read(&map(&[("192.168.100.10", "a")]), &BTreeMap::new(), "");
+    let lost = [ip("192.168.100.10")];
+    let claim = record.claim(&four(), Request { lost: &lost, ..Request::of("a") }, |_| false);
+    assert_eq!(claim, Ok(Claim::Recorded(ip("192.168.100.11"))));
+    assert_eq!(record.holder(lost[0]), Some("a"), "it is released when the network has left it");
+}
+
+#[test]
+fn a_claim_among_given_addresses_looks_at_no_others_but_those_of_its_past() {
+    let (ranges, mut record) = (four(), Record::default());
+    record.remember(ip("192.168.100.13"), "b");
+    let mut claim = |holder, among: &[IpAddr]| {
+        let request = Request { among: Some(among), ..Request::of(holder) };
+        record.claim(&ranges, request, |_| false).map(Claim::address)
+    };
+    assert_eq!(claim("a", &[]), Err(Refusal::Exhausted));
+    assert_eq!(claim("a", &[ip("192.168.100.12")]), Ok(ip("192.168.100.12")));
+    assert_eq!(claim("b", &[]), Ok(ip("192.168.100.13")));
 }

@@ -66,6 +66,8 @@ pub(crate) struct SeenAddress {
     pub(crate) pools: Arc<Vec<Judged>>,
     pub(crate) holder: RecordedHolder,
     pub(crate) recorded: Vec<(String, IpAddr)>,
+    /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
+    pub(crate) outranked: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
     pub(crate) unwritten: Option<(String, String)>,
     /// Addresses that the object or its Service shows, and that the pools record for other holders only.
@@ -298,7 +300,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             event_type: EventType::Warning,
             reason: "AddressLost",
             message: format!(
-                "address {lost} belongs to somebody else according to its pool; a new one is claimed"
+                "address {lost} belongs to somebody else according to the pools; a new one is claimed"
             ),
         });
     }
@@ -442,7 +444,7 @@ fn show(
 }
 
 /// The object has another address now: everything else that the pools record for it goes back, once kube-vip has
-/// followed.
+/// followed, on Harvester or in the guest.
 fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &AllocatedAddress) -> Vec<Step> {
     let uid = lb.uid().unwrap_or_default();
     let is_other = |(pool, other): &&(String, IpAddr)| {
@@ -456,8 +458,11 @@ fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &Allocated
     let is_free = |(_, other): &&(String, IpAddr)| {
         reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
     };
-    let others = seen.address.recorded.iter().filter(is_other).filter(is_free);
-    let others = others.filter(|record| !seen.records_held.contains(*record));
+    // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
+    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+    let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
+    let others = records(seen).filter(is_other).filter(is_free);
+    let others = others.filter(|record| !seen.records_held.contains(*record) && shown != Some(record.1));
     others
         .map(|(pool, other)| {
             let order = Order::Release { holder: seen.key.to_string(), address: *other };
@@ -473,8 +478,13 @@ fn release_all(seen: &Seen, because: &Because) -> Vec<Step> {
         let because = because.clone();
         Step::Release(Release { pool: pool.clone(), address: *address, because, order })
     };
-    let free = seen.address.recorded.iter().filter(|record| !seen.records_held.contains(*record));
+    let free = records(seen).filter(|record| !seen.records_held.contains(*record));
     free.map(release).collect()
+}
+
+/// Everything that pools record for the object.
+fn records(seen: &Seen) -> impl Iterator<Item = &(String, IpAddr)> {
+    seen.address.recorded.iter().chain(&seen.address.outranked)
 }
 
 fn empty_slice(seen: &Seen, owner: &Owner) -> Option<Step> {

@@ -227,7 +227,7 @@ mod tests {
 
     fn world() -> World {
         let (caches, queue) = (Caches::empty(), Queue::new());
-        let pools = PoolIndex::follow(&caches.pools, &caches.load_balancers);
+        let pools = PoolIndex::follow(&caches);
         let vips = Vips::follow(&caches, &pools, HostAddresses::unknown(), &queue);
         World { caches, vips, queue }
     }

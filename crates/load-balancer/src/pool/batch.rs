@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Record, Refusal, Request};
+use ipam::{Claim, Record, Refusal, Request};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -22,9 +22,8 @@ const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 /// A change that a controller wants of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// An address for a holder; `known` is the one that it believes to have. `family`: `None` takes whatever the pool
-    /// gives, as the Go program does.
-    Claim { holder: String, family: Option<Family>, known: Option<IpAddr> },
+    /// An address for a holder; `known` is the one that it believes to have. The record is the answer.
+    Claim { holder: String, known: Option<IpAddr> },
     /// Back with the address, if it is this holder's.
     Release { holder: String, address: IpAddr },
     /// For the history: the holder had this address, and gets it when it asks.
@@ -33,24 +32,6 @@ pub(crate) enum Order {
     Manual { annotation: String, release: Result<(IpAddr, String), String> },
     /// Only what every PUT does.
     Refresh,
-}
-
-/// The answer to an order that was carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    Given(Given),
-    Done,
-}
-
-/// An address that was given, as it goes into the load balancer's status.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Given {
-    pub(crate) pool: String,
-    pub(crate) address: IpAddr,
-    /// Dotted; empty when no range of the pool covers the address any more.
-    pub(crate) mask: String,
-    /// Empty where the range has none.
-    pub(crate) gateway: String,
 }
 
 /// Why a claim was refused. The texts begin as the Go program's do.
@@ -93,12 +74,23 @@ pub(crate) struct Seen<'a> {
     pub(crate) known: &'a [(IpAddr, String)],
     /// Services that keep addresses without load balancer.
     pub(crate) orphans: &'a [ObjectKey],
-    /// Whether a load balancer other than this holder uses the address, though this pool's record does not name it.
-    pub(crate) taken: &'a dyn Fn(IpAddr, &str) -> bool,
+    pub(crate) others: &'a dyn Others,
     /// RFC 3339, for conditions.
     pub(crate) now: &'a str,
     /// [`RECORD_LIMIT`].
     pub(crate) limit: usize,
+}
+
+/// The addresses that are in use, whatever this pool's record says.
+pub(crate) trait Others {
+    /// Whether a load balancer other than this holder uses the address, though this pool's record does not name it.
+    fn have(&self, address: IpAddr, holder: &str) -> bool;
+
+    /// Whether somebody else has a better right to an address that this pool's record gives to the holder.
+    fn outrank(&self, address: IpAddr, holder: &str) -> bool;
+
+    /// The addresses that this holder keeps from others.
+    fn used_by(&self, holder: &str) -> Vec<IpAddr>;
 }
 
 /// The object to PUT, if it differs from what was read, and one answer for each order.
@@ -106,19 +98,20 @@ pub(crate) struct Decision {
     pub(crate) put: Option<Value>,
     /// The addresses that the PUT records anew.
     pub(crate) recorded: Vec<IpAddr>,
-    pub(crate) answers: Vec<Result<Answer, Refused>>,
+    pub(crate) answers: Vec<Result<(), Refused>>,
 }
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
-    let Seen { pool, judged, known, orphans, taken, now, limit } = seen;
+    let Seen { pool, judged, known, orphans, others, now, limit } = seen;
     let record = ip_pools::record(pool);
-    let mut book = Book { judged, record, taken, recorded: Vec::new(), size: 0, rest: 0, limit };
+    let mut book =
+        Book { judged, record, others, recorded: Vec::new(), exhausted: None, size: 0, rest: 0, limit };
     for (address, holder) in known {
         if judged.pool.ranges.offers(*address)
             && book.record.of(holder).next().is_none()
             && book.record.holder(*address).is_none()
-            && !taken(*address, holder)
+            && !others.have(*address, holder)
         {
             book.record.put(*address, holder);
             book.recorded.push(*address);
@@ -146,8 +139,11 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
 struct Book<'a> {
     judged: &'a Judged,
     record: Record,
-    taken: &'a dyn Fn(IpAddr, &str) -> bool,
+    others: &'a dyn Others,
     recorded: Vec<IpAddr>,
+    /// A walk over the ranges found no address since the last release: the text of the ranges. Everybody who waits for a
+    /// full pool comes at once when an address of it is free, and each walk looks at every address.
+    exhausted: Option<String>,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -171,54 +167,49 @@ impl Book<'_> {
         entries.map(|(key, holder)| stored(&key, &holder)).sum()
     }
 
-    fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
+    fn carry_out(&mut self, order: &Order) -> Result<(), Refused> {
         match order {
-            Order::Claim { holder, family, known } => self.claim(holder, *family, *known).map(Answer::Given),
+            Order::Claim { holder, known } => return self.claim(holder, *known),
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
-                self.record.release(*address, holder);
-                Ok(Answer::Done)
+                if self.record.release(*address, holder) {
+                    self.exhausted = None;
+                }
             }
-            Order::Remember { holder, address } => {
-                self.record.remember(*address, holder);
-                Ok(Answer::Done)
-            }
-            Order::Manual { release: Err(_), .. } | Order::Refresh => Ok(Answer::Done),
+            Order::Remember { holder, address } => self.record.remember(*address, holder),
+            Order::Manual { release: Err(_), .. } | Order::Refresh => {}
         }
+        Ok(())
     }
 
-    fn claim(
-        &mut self,
-        holder: &str,
-        family: Option<Family>,
-        known: Option<IpAddr>,
-    ) -> Result<Given, Refused> {
-        let pool = || self.judged.pool.name.clone();
-        let held = self.record.of(holder).next().is_some();
-        if let (false, Some(fault)) = (held, &self.judged.blocked) {
+    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<(), Refused> {
+        let Judged { pool: definition, blocked, .. } = self.judged;
+        let pool = || definition.name.clone();
+        let (lost, own): (Vec<_>, Vec<_>) =
+            self.record.of(holder).partition(|address| self.others.outrank(*address, holder));
+        let held = !own.is_empty();
+        if let (false, Some(fault)) = (held, blocked) {
             return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
         }
-        let ranges = &self.judged.pool.ranges;
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let taken = |address| (self.taken)(address, holder);
-        let claim = self.record.claim(ranges, Request { holder, family, known }, taken);
-        let claim = claim.map_err(|Refusal::Exhausted| Refused::Exhausted {
-            pool: pool(),
-            ranges: shortened(&ranges.to_string()),
-        })?;
-        if let Claim::Recorded(address) = claim {
-            self.size += stored(&address.to_string(), holder);
-            self.recorded.push(address);
+        let among = self.exhausted.is_some().then(|| self.others.used_by(holder));
+        let request = Request { known, lost: &lost, among: among.as_deref(), ..Request::of(holder) };
+        let others = self.others;
+        let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
+        match claim {
+            Ok(Claim::Adopted(_)) => Ok(()),
+            Ok(Claim::Recorded(address)) => {
+                self.size += stored(&address.to_string(), holder);
+                self.recorded.push(address);
+                Ok(())
+            }
+            Err(Refusal::Exhausted) => {
+                let ranges =
+                    self.exhausted.get_or_insert_with(|| shortened(&definition.ranges.to_string())).clone();
+                Err(Refused::Exhausted { pool: pool(), ranges })
+            }
         }
-        let address = claim.address();
-        let range = ranges.covering(address);
-        Ok(Given {
-            pool: self.judged.pool.name.clone(),
-            address,
-            mask: range.map(|range| range.mask().to_string()).unwrap_or_default(),
-            gateway: range.and_then(|range| range.gateway()).map(|ip| ip.to_string()).unwrap_or_default(),
-        })
     }
 
     /// Whether one more record fits; forgets history until it does.

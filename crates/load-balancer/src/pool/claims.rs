@@ -4,50 +4,85 @@
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
 };
 
 /// The table. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Claims(Arc<Mutex<HashMap<IpAddr, String>>>);
+#[derive(Clone, Default)]
+pub(crate) struct Claims(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    table: Mutex<HashMap<IpAddr, Entry>>,
+    on_free: OnceLock<OnFree>,
+}
+
+type OnFree = Box<dyn Fn(&[IpAddr]) + Send + Sync>;
+
+struct Entry {
+    pool: String,
+    /// A PUT that got no answer and the one that repeats it reserve the same address.
+    reservations: usize,
+    /// Another pool had to pass over the address.
+    was_missed: bool,
+}
 
 /// Addresses that one pool's writer is about to record. Their end is its drop: after the pool's cache knows the answer.
-#[derive(Debug)]
 pub(crate) struct Reserved {
     claims: Claims,
-    pool: String,
     addresses: Vec<IpAddr>,
 }
 
 impl Claims {
+    /// From now on `on_free` hears of addresses that another pool had to pass over and that nobody reserves any more.
+    /// They may be recorded by now.
+    pub(crate) fn on_free(&self, on_free: impl Fn(&[IpAddr]) + Send + Sync + 'static) {
+        let first = self.0.on_free.set(Box::new(on_free)).is_ok();
+        debug_assert!(first, "one wiring for one table");
+    }
+
     /// Reserves all of `addresses` for `pool`, or none of them where another pool's writer is about to record one.
     pub(crate) fn reserve(&self, pool: &str, addresses: &[IpAddr]) -> Option<Reserved> {
         let mut table = self.table();
-        let free = |address: &IpAddr| table.get(address).is_none_or(|by| by == pool);
+        let free = |address: &IpAddr| table.get(address).is_none_or(|entry| entry.pool == pool);
         if !addresses.iter().all(free) {
             return None;
         }
-        table.extend(addresses.iter().map(|address| (*address, pool.to_owned())));
-        Some(Reserved { claims: self.clone(), pool: pool.to_owned(), addresses: addresses.to_vec() })
+        for address in addresses {
+            let new = || Entry { pool: pool.to_owned(), reservations: 0, was_missed: false };
+            table.entry(*address).or_insert_with(new).reservations += 1;
+        }
+        Some(Reserved { claims: self.clone(), addresses: addresses.to_vec() })
     }
 
-    /// Whether the writer of another pool is about to record `address`.
+    /// Whether the writer of another pool is about to record `address`, so that `pool` has to pass over it.
     pub(crate) fn is_reserved_by_another(&self, pool: &str, address: IpAddr) -> bool {
-        self.table().get(&address).is_some_and(|by| by != pool)
+        let mut table = self.table();
+        let Some(entry) = table.get_mut(&address).filter(|entry| entry.pool != pool) else { return false };
+        entry.was_missed = true;
+        true
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, String>> {
-        self.0.lock().expect("no panic while the table of claims is locked")
+    fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Entry>> {
+        self.0.table.lock().expect("no panic while the table of claims is locked")
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
+        let mut missed = Vec::new();
         let mut table = self.claims.table();
         for address in &self.addresses {
-            if table.get(address).is_some_and(|by| *by == self.pool) {
+            let Some(entry) = table.get_mut(address) else { continue };
+            entry.reservations -= 1;
+            if entry.reservations == 0 {
+                missed.extend(entry.was_missed.then_some(*address));
                 table.remove(address);
             }
+        }
+        drop(table);
+        if let (false, Some(on_free)) = (missed.is_empty(), self.claims.0.on_free.get()) {
+            on_free(&missed);
         }
     }
 }
@@ -56,9 +91,13 @@ impl Drop for Reserved {
 mod tests {
     use super::*;
 
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
     #[test]
     fn an_address_is_reserved_for_one_pool_until_its_writer_is_done() {
-        let (claims, ip) = (Claims::default(), |last| IpAddr::from([10, 0, 0, last]));
+        let claims = Claims::default();
         let first = claims.reserve("edge", &[ip(1), ip(2)]).unwrap();
         assert!(claims.reserve("core", &[ip(2), ip(3)]).is_none());
         assert!(!claims.is_reserved_by_another("edge", ip(3)), "all or none");
@@ -66,5 +105,27 @@ mod tests {
         assert!(!claims.is_reserved_by_another("edge", ip(1)));
         drop(first);
         assert!(claims.reserve("core", &[ip(2), ip(3)]).is_some());
+    }
+
+    #[test]
+    fn a_try_that_fails_does_not_end_the_reservation_of_the_one_before_it() {
+        let claims = Claims::default();
+        let without_answer = claims.reserve("edge", &[ip(1)]).unwrap();
+        drop(claims.reserve("edge", &[ip(1), ip(2)]).unwrap());
+        assert!(claims.is_reserved_by_another("core", ip(1)));
+        assert!(!claims.is_reserved_by_another("core", ip(2)));
+        drop(without_answer);
+        assert!(!claims.is_reserved_by_another("core", ip(1)));
+    }
+
+    #[test]
+    fn who_had_to_pass_over_an_address_hears_when_it_is_free() {
+        let (claims, freed) = (Claims::default(), Arc::new(Mutex::new(Vec::new())));
+        let heard = freed.clone();
+        claims.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
+        let reserved = claims.reserve("edge", &[ip(1), ip(2)]).unwrap();
+        assert!(claims.is_reserved_by_another("core", ip(2)));
+        drop(reserved);
+        assert_eq!(*freed.lock().unwrap(), [ip(2)], "nobody missed the other");
     }
 }

@@ -2,7 +2,7 @@
 //! decision about one load balancer must not read every record of every pool.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -11,8 +11,10 @@ use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{IPPool, LoadBalancer};
 use ip_pools::Judged;
 use ipam::Record;
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt as _;
 
-use crate::{address_index::AddressIndex, controller::address};
+use crate::{address_index::AddressIndex, caches::Caches, controller::address, reuse};
 
 /// The index. Clones share it.
 #[derive(Clone)]
@@ -21,28 +23,44 @@ pub(crate) struct PoolIndex(Arc<Shared>);
 struct Shared {
     pools: Cache<RawObject<IPPool>>,
     load_balancers: Cache<RawObject<LoadBalancer>>,
+    services: Cache<RawObject<Service>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    records: BTreeMap<String, Record>,
+    records: BTreeMap<String, Recorded>,
     /// Computed when somebody asks for it after a pool came, went or got another spec.
     judged: Option<Arc<Vec<Judged>>>,
     /// The objects that name an address in `status.allocatedAddress`, by address.
     allocated: AddressIndex,
+    /// Services of ours, and the addresses that they ask for or show.
+    announced: AddressIndex,
+}
+
+struct Recorded {
+    pool: Arc<RawObject<IPPool>>,
+    record: Record,
+}
+
+impl Recorded {
+    /// Of pools that were created in the same second the one whose name comes first counts as the older.
+    fn age(&self) -> (i64, String) {
+        (self.pool.creation_timestamp().map_or(0, |time| time.0.as_second()), self.pool.name_any())
+    }
 }
 
 impl PoolIndex {
-    /// Follows both caches. Call it before anything else subscribes to them: a controller that a change wakes then
-    /// finds the change here.
-    pub(crate) fn follow(
-        pools: &Cache<RawObject<IPPool>>,
-        load_balancers: &Cache<RawObject<LoadBalancer>>,
-    ) -> Self {
-        let shared =
-            Shared { pools: pools.clone(), load_balancers: load_balancers.clone(), state: Mutex::default() };
-        let index = Self(Arc::new(shared));
+    /// Follows the caches. Call it before anything else subscribes to them: a controller that a change wakes then finds
+    /// the change here.
+    pub(crate) fn follow(caches: &Caches) -> Self {
+        let Caches { pools, load_balancers, services, slices: _, vmis: _, vms: _ } = caches;
+        let index = Self(Arc::new(Shared {
+            pools: pools.clone(),
+            load_balancers: load_balancers.clone(),
+            services: services.clone(),
+            state: Mutex::default(),
+        }));
         let follower = index.clone();
         pools.on_change(move |change| {
             let same_spec = change.old.as_ref().zip(change.new.as_ref()).is_some_and(|(old, new)| {
@@ -58,14 +76,21 @@ impl PoolIndex {
             let address = has.and_then(|has| has.ip.parse::<IpAddr>().ok());
             state.allocated.set(&change.key, address.into_iter().collect());
         });
+        let follower = index.clone();
+        services.on_change(move |change| {
+            let mut state = follower.state();
+            let service = follower.0.services.get(&change.key);
+            let named = service.map(|service| reuse::named_by_ours(&service)).unwrap_or_default();
+            state.announced.set(&change.key, named);
+        });
         index
     }
 
     /// Every address that the pools record for a load balancer, in the order of the pools' names.
     pub(crate) fn recorded_for(&self, holder: &ObjectKey) -> Vec<(String, IpAddr)> {
         let (state, holder) = (self.state(), holder.to_string());
-        let of = |(pool, record): (&String, &Record)| {
-            record.of(&holder).map(|address| (pool.clone(), address)).collect::<Vec<_>>()
+        let of = |(pool, recorded): (&String, &Recorded)| {
+            recorded.record.of(&holder).map(|address| (pool.clone(), address)).collect::<Vec<_>>()
         };
         state.records.iter().flat_map(of).collect()
     }
@@ -73,9 +98,45 @@ impl PoolIndex {
     /// Pools that record `address`, each with the holder.
     pub(crate) fn holders_of(&self, address: IpAddr) -> Vec<(String, String)> {
         let state = self.state();
-        let holder =
-            |(pool, record): (&String, &Record)| Some((pool.clone(), record.holder(address)?.to_owned()));
+        let holder = |(pool, recorded): (&String, &Recorded)| {
+            Some((pool.clone(), recorded.record.holder(address)?.to_owned()))
+        };
         state.records.iter().filter_map(holder).collect()
+    }
+
+    /// The load balancers for which pools record `address`, where those pools disagree.
+    pub(crate) fn rivals_for(&self, address: IpAddr) -> Vec<ObjectKey> {
+        let holders: BTreeSet<_> = self.holders_of(address).into_iter().map(|(_, holder)| holder).collect();
+        if holders.len() < 2 {
+            return Vec::new();
+        }
+        let keys = holders.iter().filter_map(|holder| ObjectKey::parse(holder));
+        keys.filter(|key| !key.namespace.is_empty()).collect()
+    }
+
+    /// Whether a record of `pool` that gives `address` to `holder` counts for nothing, because an older pool records the
+    /// address for somebody else: the PUT of a former leader may have arrived late.
+    pub(crate) fn is_outranked(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
+        let state = self.state();
+        let Some(own) = state.records.get(pool) else { return false };
+        state.records.values().any(|other| {
+            let gives_away = other.record.holder(address).is_some_and(|other| other != holder);
+            gives_away && other.age() < own.age()
+        })
+    }
+
+    /// The addresses that the holder shows in its status, asks for or announces, whatever the pools say.
+    pub(crate) fn used_by(&self, holder: &str) -> Vec<IpAddr> {
+        let Some(key) = ObjectKey::parse(holder) else { return Vec::new() };
+        let state = self.state();
+        state.allocated.addresses_of(&key).chain(state.announced.addresses_of(&key)).collect()
+    }
+
+    /// The pools whose ranges have one of these addresses to give.
+    pub(crate) fn offering(&self, addresses: &[IpAddr]) -> BTreeSet<String> {
+        let judged = self.judged();
+        let offers = |judged: &&Judged| addresses.iter().any(|address| judged.pool.ranges.offers(*address));
+        judged.iter().filter(offers).map(|judged| judged.pool.name.clone()).collect()
     }
 
     /// Every pool with its faults, in the order of their names. A record that no range covers counts for none here: it
@@ -90,9 +151,9 @@ impl PoolIndex {
     }
 
     /// Whether an address is in use, or about to be, although the record of `pool` does not say so
-    /// (docs/contract/addresses.md#1): another pool records it, or a load balancer other than `holder` uses it and its
-    /// own pool is gone or does not record the address. An address that an object's status names, and that `in_use`
-    /// does not confirm, counts for nothing: a tenant may have written it.
+    /// (docs/contract/addresses.md#1): another pool records it, a Service of another load balancer names it, or a load
+    /// balancer other than `holder` uses it and its own pool is gone or does not record the address. An address that an
+    /// object's status names, and that `in_use` does not confirm, counts for nothing: a tenant may have written it.
     pub(crate) fn is_taken(
         &self,
         pool: &str,
@@ -104,7 +165,12 @@ impl PoolIndex {
         if holders.iter().any(|(other, _)| other != pool) {
             return true;
         }
-        let others: Vec<_> = self.state().allocated.objects(address).cloned().collect();
+        let state = self.state();
+        if state.announced.objects(address).any(|other| other.to_string() != holder) {
+            return true;
+        }
+        let others: Vec<_> = state.allocated.objects(address).cloned().collect();
+        drop(state);
         others.into_iter().filter(|other| other.to_string() != holder).any(|other| {
             let Some(lb) = self.0.load_balancers.get(&other) else { return false };
             let own = address::allocated(&lb).map(|has| has.ip_pool).unwrap_or_default();
@@ -113,12 +179,23 @@ impl PoolIndex {
         })
     }
 
+    /// The pool's cache has the answer to a write: whoever heard of a newer version may not have told the index yet.
+    pub(crate) fn catch_up(&self, key: &ObjectKey) {
+        self.read_pool(key, true);
+    }
+
     fn read_pool(&self, key: &ObjectKey, same_spec: bool) {
         let mut state = self.state();
         match self.0.pools.get(key) {
-            Some(pool) => state.records.insert(key.name.clone(), ip_pools::record(&pool)),
-            None => state.records.remove(&key.name),
-        };
+            Some(pool) => {
+                let known = state.records.get(&key.name).is_some_and(|known| Arc::ptr_eq(&known.pool, &pool));
+                if !known {
+                    let record = ip_pools::record(&pool);
+                    state.records.insert(key.name.clone(), Recorded { pool, record });
+                }
+            }
+            None => drop(state.records.remove(&key.name)),
+        }
         if !same_spec {
             state.judged = None;
         }

@@ -1,12 +1,15 @@
 //! Load balancers that wait for a pool: a change of pools wakes them, and none asks again and again.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
     sync::{Arc, Mutex},
 };
 
-use controller_kit::ObjectKey;
+use controller_kit::{ObjectKey, Queue};
 use harvester_api::{IPPool, condition};
+
+use super::{Orders, PoolIndex};
 
 /// The change of pools that a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,23 +29,23 @@ impl WaitingFor {
         if named.is_empty() { Self::Selection(asked) } else { Self::Named(named.to_owned()) }
     }
 
-    /// Whether news of this pool may end the wait.
-    fn may_end(&self, pool: &str, news: News) -> bool {
+    /// Whether the news may end the wait.
+    fn may_end(&self, news: &News) -> bool {
         match (self, news) {
             // a pool that comes or goes may free an address that another one overlaps
             (Self::Anything, _) | (_, News::Choice) => true,
-            (Self::Named(named), News::Freed) => named == pool,
-            (Self::Selection(asked), News::Freed) => asked.iter().any(|asked| asked == pool),
+            (Self::Named(named), News::Freed(pools)) => pools.contains(named),
+            (Self::Selection(asked), News::Freed(pools)) => asked.iter().any(|asked| pools.contains(asked)),
         }
     }
 }
 
-/// The meaning of a pool's change for load balancers that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The meaning of a change for load balancers that wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// An address came free.
-    Freed,
-    /// Selection may answer otherwise: the pool came or went, or has another spec or verdict.
+    /// An address came free that one of these pools may give.
+    Freed(BTreeSet<String>),
+    /// Selection may answer otherwise: a pool came or went, or has another spec or verdict.
     Choice,
 }
 
@@ -60,10 +63,10 @@ impl PoolWaiters {
         self.waiters().remove(key);
     }
 
-    /// The load balancers whose wait news of this pool may end.
-    pub(crate) fn concerned_by(&self, pool: &str, news: News) -> Vec<ObjectKey> {
+    /// The load balancers whose wait the news may end.
+    fn concerned_by(&self, news: &News) -> Vec<ObjectKey> {
         let waiters = self.waiters();
-        let called = waiters.iter().filter(|(_, waiting_for)| waiting_for.may_end(pool, news));
+        let called = waiters.iter().filter(|(_, waiting_for)| waiting_for.may_end(news));
         called.map(|(key, _)| key.clone()).collect()
     }
 
@@ -72,9 +75,46 @@ impl PoolWaiters {
     }
 }
 
-/// The meaning of a pool's change for load balancers that wait. A claim has none: in a burst there is one for each of
-/// them.
-pub(crate) fn news(old: Option<&IPPool>, new: Option<&IPPool>) -> Option<News> {
+/// Wakes load balancers that wait. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Waker {
+    pub(crate) waiters: PoolWaiters,
+    pub(crate) index: PoolIndex,
+    pub(crate) orders: Orders,
+    pub(crate) queue: Queue<ObjectKey>,
+}
+
+impl Waker {
+    /// A pool has changed. A claim is no news: in a burst there is one for each of those who wait.
+    pub(crate) fn pool_changed(&self, old: Option<&IPPool>, new: Option<&IPPool>) {
+        if let Some(news) = news(old, new, |addresses| self.index.offering(addresses)) {
+            self.tell(&news);
+        }
+    }
+
+    /// Nothing but a record can keep these addresses from anybody now.
+    pub(crate) fn freed(&self, addresses: &[IpAddr]) {
+        let free = |address: &IpAddr| self.index.holders_of(*address).is_empty();
+        let free: Vec<_> = addresses.iter().copied().filter(free).collect();
+        if !free.is_empty() {
+            self.tell(&News::Freed(self.index.offering(&free)));
+        }
+    }
+
+    fn tell(&self, news: &News) {
+        for key in self.waiters.concerned_by(news) {
+            self.orders.outdate(&key);
+            self.queue.add(key);
+        }
+    }
+}
+
+/// `offering` tells the pools that have one of these addresses to give: any of them may have waited for it.
+fn news(
+    old: Option<&IPPool>,
+    new: Option<&IPPool>,
+    offering: impl Fn(&[IpAddr]) -> BTreeSet<String>,
+) -> Option<News> {
     let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
     // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
     let verdict = |pool: &IPPool| {
@@ -87,8 +127,16 @@ pub(crate) fn news(old: Option<&IPPool>, new: Option<&IPPool>) -> Option<News> {
     let held = |pool: &IPPool, address: &String| {
         pool.status.as_ref().is_some_and(|status| status.allocated.contains_key(address))
     };
-    let mut before = old.status.iter().flat_map(|status| status.allocated.keys());
-    before.any(|address| !held(new, address)).then_some(News::Freed)
+    let before = old.status.iter().flat_map(|status| status.allocated.keys());
+    let freed: Vec<_> = before.filter(|address| !held(new, address)).collect();
+    if freed.is_empty() {
+        return None;
+    }
+    let addresses: Vec<IpAddr> = freed.iter().filter_map(|address| address.parse().ok()).collect();
+    let mut pools = offering(&addresses);
+    // its record has room again, wherever the address lay
+    pools.extend(old.metadata.name.clone());
+    Some(News::Freed(pools))
 }
 
 #[cfg(test)]
@@ -123,8 +171,10 @@ mod tests {
     #[rstest]
     #[case::claimed(Some(pool(&["10.0.0.1"])), Some(pool(&["10.0.0.1", "10.0.0.2"])), None)]
     #[case::first_claim(Some(IPPool::new("edge", IPPoolSpec::default())), Some(pool(&["10.0.0.1"])), None)]
-    #[case::released(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(News::Freed))]
-    #[case::both(Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(News::Freed))]
+    #[case::released(
+        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(freed(&["edge", "has 10.0.0.2"])))]
+    #[case::both(
+        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed(&["edge", "has 10.0.0.1"])))]
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
@@ -136,11 +186,19 @@ mod tests {
         #[case] new: Option<IPPool>,
         #[case] expected: Option<News>,
     ) {
-        assert_eq!(news(old.as_ref(), new.as_ref()), expected);
+        let offering =
+            |addresses: &[IpAddr]| addresses.iter().map(|address| format!("has {address}")).collect();
+        assert_eq!(news(old.as_ref(), new.as_ref(), offering), expected);
+    }
+
+    fn freed(pools: &[&str]) -> News {
+        News::Freed(pools.iter().map(|pool| (*pool).to_owned()).collect())
     }
 
     #[rstest]
-    #[case::a_release(News::Freed, &["looked_at", "full", "named"])]
+    #[case::a_release(freed(&["edge"]), &["looked_at", "full", "named"])]
+    #[case::a_release_where_pools_overlap(
+        freed(&["core", "edge"]), &["elsewhere", "full", "looked_at", "named", "named_elsewhere"])]
     // docs/contract/load-balancer.md#5.3: one that was placed goes where selection says now
     #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "named_elsewhere", "without"])]
     fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
@@ -156,7 +214,7 @@ mod tests {
         waiters.leave(&key("served"));
         let mut expected: Vec<_> = expected.iter().map(|name| key(name)).collect();
         expected.sort();
-        let mut called = waiters.concerned_by("edge", news);
+        let mut called = waiters.concerned_by(&news);
         called.sort();
         assert_eq!(called, expected);
     }

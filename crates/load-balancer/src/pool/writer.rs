@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     net::IpAddr,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
@@ -12,10 +13,13 @@ use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource, ResourceExt};
 use program::{Clock, TaskGroup};
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep_until},
+};
 
 use super::{
-    batch::{self, Answer, Order, RECORD_LIMIT, Refused, Seen},
+    batch::{self, Order, Others, RECORD_LIMIT, Refused, Seen},
     claims::{Claims, Reserved},
     index::PoolIndex,
     orphans::Orphans,
@@ -24,6 +28,9 @@ use crate::{caches::Caches, reuse, status_reverted};
 
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
+
+/// A PUT that got no answer may be stored as late as that: an API server gives a request one minute.
+const LOST_PUT: Duration = Duration::from_secs(120);
 
 /// Why an order was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -36,15 +43,35 @@ pub(crate) enum Failure {
     Contended { pool: String },
     #[error("write IPPool {pool}: {}", status_reverted::ADVICE)]
     StatusReverted { pool: String },
-    #[error("write IPPool {pool}: stopping")]
-    Stopping { pool: String },
+    #[error("write IPPool {pool}: the task that writes it ended before it answered")]
+    Ended { pool: String },
 }
-
-type OnAnswer = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
 struct Job {
     order: Order,
     on_answer: OnAnswer,
+}
+
+/// Called exactly once: a task that panics, or stops, answers as well, and the order is tried again.
+struct OnAnswer {
+    pool: String,
+    call: Option<Box<dyn FnOnce(Result<(), Failure>) + Send>>,
+}
+
+impl OnAnswer {
+    fn answer(mut self, result: Result<(), Failure>) {
+        if let Some(call) = self.call.take() {
+            call(result);
+        }
+    }
+}
+
+impl Drop for OnAnswer {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            call(Err(Failure::Ended { pool: std::mem::take(&mut self.pool) }));
+        }
+    }
 }
 
 /// The writers of all pools. Clones share them.
@@ -89,31 +116,35 @@ impl Writers {
         }))
     }
 
+    /// From now on `on_free` hears of addresses that a pool has not given because another one was about to.
+    pub(crate) fn on_free(&self, on_free: impl Fn(&[IpAddr]) + Send + Sync + 'static) {
+        self.0.claims.on_free(on_free);
+    }
+
     /// Has an order carried out. `on_answer` runs after the PUT succeeded, or when there was nothing to write.
     pub(crate) fn submit(
         &self,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
+        on_answer: impl FnOnce(Result<(), Failure>) + Send + 'static,
     ) {
         if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
             return on_answer(absent(pool, &order));
         }
-        let job = Job { order, on_answer: Box::new(on_answer) };
-        if let Err(mpsc::error::SendError(job)) = self.writer_of(pool).send(job) {
-            (job.on_answer)(Err(Failure::Stopping { pool: pool.to_owned() }));
-        }
+        let on_answer = OnAnswer { pool: pool.to_owned(), call: Some(Box::new(on_answer)) };
+        // a task that has just ended: the job that comes back answers by its drop
+        drop(self.writer_of(pool).send(Job { order, on_answer }));
     }
 
     /// Has an order carried out and waits for the answer.
     ///
     /// # Errors
     /// When it was refused, or could not be written.
-    pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
+    pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<(), Failure> {
         let (answer, answered) = oneshot::channel();
         // the caller may be gone; the record stands, and the holder's next claim adopts it
         self.submit(pool, order, move |result| drop(answer.send(result)));
-        answered.await.unwrap_or_else(|_| Err(Failure::Stopping { pool: pool.to_owned() }))
+        answered.await.unwrap_or_else(|_| Err(Failure::Ended { pool: pool.to_owned() }))
     }
 
     /// The pool is gone for good: its task ends.
@@ -134,21 +165,45 @@ impl Writers {
 }
 
 /// Nothing can be claimed from a pool that is not there, and everything else about it is done.
-fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
+fn absent(pool: &str, order: &Order) -> Result<(), Failure> {
     match order {
         Order::Claim { .. } => Err(Refused::NoSuchPool { pool: pool.to_owned() }.into()),
-        _ => Ok(Answer::Done),
+        _ => Ok(()),
     }
 }
 
+/// The addresses of a PUT that got no answer: the server may still store it, so no other pool may give them.
+struct Unsettled {
+    until: Instant,
+    _reserved: Reserved,
+}
+
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
-    // of writes that got no answer: the server may still store them, so no other pool may give their addresses
-    let mut unsettled = Vec::new();
+    // the oldest first
+    let mut unsettled: Vec<Unsettled> = Vec::new();
     loop {
-        let Some(Some(first)) = shared.tasks.stop.run_until_cancelled(jobs.recv()).await else { return };
+        let ends = unsettled.first().map(|first| first.until);
+        let first = tokio::select! {
+            biased;
+            () = shared.tasks.stop.cancelled() => return,
+            job = jobs.recv() => job,
+            () = sleep_until(ends.unwrap_or_else(Instant::now)), if ends.is_some() => {
+                unsettled.retain(|write| write.until > Instant::now());
+                continue;
+            }
+        };
+        let Some(first) = first else { return };
         let mut batch = vec![first];
-        while let Ok(job) = jobs.try_recv() {
-            batch.push(job);
+        // those whom one address wakes come one after the other, and where there is none to give no PUT joins them
+        loop {
+            tokio::task::yield_now().await;
+            let before = batch.len();
+            while let Ok(job) = jobs.try_recv() {
+                batch.push(job);
+            }
+            if batch.len() == before {
+                break;
+            }
         }
         let (orders, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
@@ -157,7 +212,7 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             Err(failure) => vec![Err(failure); orders.len()],
         };
         for (on_answer, result) in answers.into_iter().zip(results) {
-            on_answer(result);
+            on_answer.answer(result);
         }
     }
 }
@@ -166,8 +221,8 @@ async fn write(
     shared: &Shared,
     name: &str,
     orders: &[Order],
-    unsettled: &mut Vec<Reserved>,
-) -> Result<Vec<Result<Answer, Failure>>, Failure> {
+    unsettled: &mut Vec<Unsettled>,
+) -> Result<Vec<Result<(), Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
     let gone = || Ok(orders.iter().map(|order| absent(name, order)).collect());
@@ -187,7 +242,8 @@ async fn write(
             Ok(written) => {
                 tracing::debug!(pool = name, orders = orders.len(), "pool written");
                 let reverted = status_reverted::record(&json, &written);
-                shared.pools.wrote(written);
+                note(&shared.pools, &shared.index, written);
+                // each of them was made from an older version
                 unsettled.clear();
                 return if reverted {
                     Err(Failure::StatusReverted { pool: name.to_owned() })
@@ -203,7 +259,10 @@ async fn write(
                     .await
                     .map_err(failed)?
                 {
-                    Some(fresh) => read = shared.pools.wrote(fresh),
+                    Some(fresh) => match note(&shared.pools, &shared.index, fresh) {
+                        Some(newest) => read = newest,
+                        None => return gone(),
+                    },
                     None => return gone(),
                 }
             }
@@ -212,7 +271,8 @@ async fn write(
                 let settled = matches!(&error, kube::Error::Api(status)
                     if status.code < 500 || status.message.contains("denied the request"));
                 if !settled {
-                    unsettled.push(reserved);
+                    let until = Instant::now() + LOST_PUT;
+                    unsettled.push(Unsettled { until, _reserved: reserved });
                 }
                 return Err(failed(error));
             }
@@ -221,24 +281,55 @@ async fn write(
     Err(Failure::Contended { pool: name.to_owned() })
 }
 
+/// Takes in the server's answer. Returns the newest version known, which may be another: the index knows it as well, before
+/// a reservation ends.
+fn note(
+    pools: &Cache<RawObject<IPPool>>,
+    index: &PoolIndex,
+    answer: RawObject<IPPool>,
+) -> Option<Arc<RawObject<IPPool>>> {
+    let key = ObjectKey::of(&answer);
+    pools.wrote(answer);
+    index.catch_up(&key);
+    pools.get(&key)
+}
+
 fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order]) -> batch::Decision {
     let others = shared.pools.list();
     let judged = ip_pools::judge(read, others.iter().map(|pool| &***pool));
     let now = shared.clock.now_text();
-    let taken = |address: IpAddr, holder: &str| {
-        shared.claims.is_reserved_by_another(name, address)
-            || shared.index.is_taken(name, address, holder, |lb| is_in_use(shared, lb, address))
-    };
     let seen = Seen {
         pool: read,
         judged: &judged,
         known: &known(shared, name),
         orphans: &shared.orphans.list(),
-        taken: &taken,
+        others: &Beside { shared, pool: name },
         now: &now,
         limit: shared.limit,
     };
     batch::decide(seen, orders)
+}
+
+/// Everything beside the record of this pool.
+struct Beside<'a> {
+    shared: &'a Shared,
+    pool: &'a str,
+}
+
+impl Others for Beside<'_> {
+    fn have(&self, address: IpAddr, holder: &str) -> bool {
+        let Self { shared, pool } = self;
+        shared.claims.is_reserved_by_another(pool, address)
+            || shared.index.is_taken(pool, address, holder, |lb| is_in_use(shared, lb, address))
+    }
+
+    fn outrank(&self, address: IpAddr, holder: &str) -> bool {
+        self.shared.index.is_outranked(self.pool, address, holder)
+    }
+
+    fn used_by(&self, holder: &str) -> Vec<IpAddr> {
+        self.shared.index.used_by(holder)
+    }
 }
 
 /// Whether the live object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
@@ -277,3 +368,6 @@ fn known(shared: &Shared, pool: &str) -> Vec<(IpAddr, String)> {
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,6 +88,29 @@ test_cluster::component_tests! {
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
     }
 
+    // a tenant reads it, and pools and networks may be other tenants'
+    async fn the_condition_names_no_pools_that_the_load_balancer_did_not_ask(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "a-secret", 10, 20).await;
+        let lab = json!({"spec": {"selector": {"network": "lab/vlan7", "scope": [
+            {"project": "*", "namespace": "lab", "guestCluster": "*"}]}}});
+        cluster.harvester.patch::<IPPool>("a-secret", lab).await;
+        pool(&cluster, "overlapping", 20, 30).await;
+        load_balancer(&cluster, "any", "").await;
+        load_balancer(&cluster, "named", ", ipPool: overlapping").await;
+        cluster.settle().await;
+        let (any, named) = (ready_of(&cluster, "any").await, ready_of(&cluster, "named").await);
+        assert_eq!((any.reason.as_str(), named.reason.as_str()), ("NoMatchingPool", "PoolNotReady"));
+        assert!(any.message.contains("none of 2 pools matches (1 for another network, 1 not usable); waiting"), "{}", any.message);
+        assert!(named.message.ends_with("its ranges overlap those of an older pool"), "{}", named.message);
+        for text in [any.message, named.message] {
+            assert!(!text.contains("secret") && !text.contains("vlan7") && !text.contains("192.0.2."), "{text}");
+        }
+        let told = record_of(&cluster, "overlapping").await.conditions;
+        let told = &condition::ready(&told).unwrap().message;
+        assert!(told.contains("of pool a-secret"), "an administrator reads the pool: {told}");
+    }
+
     async fn a_freed_address_goes_to_one_who_waits(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         pool(&cluster, "edge", 10, 10).await;
@@ -177,6 +200,31 @@ test_cluster::component_tests! {
         cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": ""}})).await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.30", "nobody said where else");
+    }
+
+    // docs/contract/addresses.md#1
+    async fn the_old_address_of_a_guest_cluster_goes_back_when_its_status_has_left_it(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        pool(&cluster, "core", 30, 40).await;
+        load_balancer(&cluster, "web", ", ipPool: edge").await;
+        cluster.settle().await;
+        // as the cloud controller manager does when kube-vip in the guest has shown it
+        let shown = |ip: &str| json!({"status": {"address": ip}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", shown("192.0.2.10")).await;
+        load_balancer(&cluster, "api", ", ipPool: edge").await;
+        cluster.settle().await;
+
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30", "the new address is there to be published");
+        assert_eq!(record_of(&cluster, "edge").await.allocated["192.0.2.10"], "team-a/web", "the guest still announces it");
+        assert_eq!(ready_of(&cluster, "api").await.reason, "PoolExhausted");
+
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", shown("192.0.2.30")).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10");
+        in_step(&cluster).await;
     }
 
     async fn the_old_address_of_a_vm_goes_back_when_the_network_has_left_it(cluster: TestCluster) {

@@ -56,6 +56,38 @@ test_cluster::component_tests! {
         assert_eq!(told(&cluster, "AddressLost").await, granted(&cluster, 1));
     }
 
+    // docs/contract/addresses.md#1: the PUT of a former leader arrived late
+    #[each_role]
+    async fn of_two_pools_that_record_one_address_the_older_is_right_and_the_other_holder_gets_another(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "a-older", 10, 20).await;
+        pool(&cluster, "b-younger", 30, 40).await;
+        load_balancer(&cluster, "web", ", ipPool: a-older").await;
+        load_balancer(&cluster, "api", ", ipPool: b-younger").await;
+        cluster.settle().await;
+        let late = |ip: &str, holder: &str| json!({"status": {"allocated": {ip: holder}}});
+        cluster.harvester.patch::<IPPool>("b-younger", late("192.0.2.10", "machines/node-1")).await;
+        cluster.harvester.patch::<IPPool>("a-older", late("192.0.2.30", "machines/node-2")).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.31");
+        assert_eq!(told(&cluster, "AddressLost").await, granted(&cluster, 1));
+        let entries = |record: harvester_api::IPPoolStatus| {
+            record.allocated.into_iter().map(|(ip, holder)| format!("{ip} {holder}")).collect::<Vec<_>>()
+        };
+        let older = entries(record_of(&cluster, "a-older").await);
+        assert_eq!(older, ["192.0.2.10 team-a/web", "192.0.2.30 machines/node-2"]);
+        let younger = entries(record_of(&cluster, "b-younger").await);
+        assert_eq!(younger, ["192.0.2.10 machines/node-1", "192.0.2.31 team-a/api"]);
+
+        for name in ["web", "api"] {
+            cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{name}")).await;
+        }
+        cluster.settle().await;
+        assert_eq!(entries(record_of(&cluster, "a-older").await), ["192.0.2.30 machines/node-2"]);
+        assert_eq!(entries(record_of(&cluster, "b-younger").await), ["192.0.2.10 machines/node-1"]);
+    }
+
     #[each_role]
     async fn an_object_that_went_while_nobody_looked_gives_its_address_back_to_those_who_ask_by_hand(cluster: TestCluster) {
         let running = controller(&cluster).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use harvester_api::{ConditionStatus, IPPool, LoadBalancer, condition};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations, condition};
 use k8s_openapi::api::{core::v1::Service, rbac::v1::ClusterRole};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster};
@@ -132,6 +132,51 @@ test_cluster::component_tests! {
     }
 
     #[each_role]
+    async fn a_release_by_hand_waits_until_nothing_can_announce_the_address_any_more(cluster: TestCluster) {
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        // no cache tells of it
+        let bare = json!({"metadata": {"labels": null, "ownerReferences": null}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", bare).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        lab.start_controller();
+        let ask = json!({"metadata": {"annotations": {annotations::MANUALLY_RELEASE_IP: format!("{ADDRESS}: team-a/web")}}});
+        lab.cluster.harvester.patch::<IPPool>("edge", ask.clone()).await;
+        lab.cluster.settle().await;
+        assert_eq!(holder_of(&lab, ADDRESS).await.as_deref(), Some("team-a/web"));
+        let pool = lab.cluster.harvester.get::<IPPool>("edge").await.unwrap();
+        let refusal = pool.metadata.annotations.unwrap_or_default()
+            .remove("loadbalancer.harvesterhci.io/manual-release-refused").unwrap();
+        assert!(refusal.ends_with("its Service names the address or shows it: delete Service team-a/web"), "{refusal}");
+
+        lab.cluster.harvester.delete::<Service>("team-a/web").await;
+        lab.cluster.harvester.patch::<IPPool>("edge", ask).await;
+        lab.cluster.settle().await;
+        assert_eq!(holder_of(&lab, ADDRESS).await, None);
+    }
+
+    async fn an_address_that_a_service_shows_is_given_to_nobody_though_its_pool_was_removed_by_force(cluster: TestCluster) {
+        let mut lab = gone_before_its_service(cluster).await;
+        lab.cluster.harvester.delete::<IPPool>("edge").await;
+        lab.cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;
+        assert!(lab.cluster.harvester.get::<IPPool>("edge").await.is_none());
+        lab.start_controller();
+        lab.cluster.harvester.apply(&format!(
+            "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: successor}},
+              spec: {{ranges: [{{subnet: 203.0.113.0/24, rangeStart: {ADDRESS}, rangeEnd: {ADDRESS}}}],
+                      selector: {{scope: [{{namespace: team-a, project: '*', guestCluster: '*'}}]}}}}}}"
+        )).await;
+        load_balancer(&lab.cluster, "api", "").await;
+        lab.cluster.settle().await;
+        assert_eq!(ready_of(&lab.cluster, "api").await.reason, "PoolExhausted");
+        hold(&lab, false).await;
+        lab.cluster.settle().await;
+        assert!(lab.service().await.is_none());
+        assert_eq!(address_of(&lab.cluster, "api").await, ADDRESS);
+        in_step(&lab.cluster).await;
+    }
+
+    #[each_role]
     async fn an_orphaned_service_is_deleted_or_named_and_its_address_stays_held_until_then(cluster: TestCluster) {
         let mut lab = Lab::serving(cluster).await;
         lab.stop_controller().await;
@@ -233,5 +278,21 @@ test_cluster::component_tests! {
         let held = record_of(&cluster, "a-first").await.allocated;
         assert_eq!(held.into_keys().collect::<Vec<_>>(), ["192.0.2.31"]);
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.30");
+    }
+
+    async fn an_address_that_one_pool_frees_goes_to_one_who_waits_for_another_pool_that_has_it(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "a-first", 10, 10).await;
+        pool(&cluster, "b-second", 30, 30).await;
+        load_balancer(&cluster, "web", ", ipPool: b-second").await;
+        cluster.settle().await;
+        pool(&cluster, "a-first", 30, 30).await;
+        load_balancer(&cluster, "api", ", ipPool: a-first").await;
+        cluster.settle().await;
+        assert_eq!(ready_of(&cluster, "api").await.reason, "PoolExhausted");
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.30");
+        in_step(&cluster).await;
     }
 }

@@ -199,6 +199,25 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
     assert_eq!(decide(&seen), has(address("nowhere", "10.0.1.1")));
 }
 
+// docs/contract/load-balancer.md#LB-14: the gateway of a /32 was the text "<nil>"
+#[test]
+fn a_single_address_has_no_gateway() {
+    let json = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.9.7/32"}]}});
+    let pools = [judge(&serde_json::from_value::<IPPool>(json).unwrap(), [])];
+    let (lb, recorded) = (load_balancer("one", None), records(&[("one", "10.0.9.7")]));
+    let seen = Seen {
+        lb: &lb,
+        pools: &pools,
+        holder: RecordedHolder::Nobody,
+        recorded: &recorded,
+        served: false,
+        refused: &[],
+        unwritten: None,
+    };
+    let mask = "255.255.255.255".to_owned();
+    assert_eq!(decide(&seen), has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));
+}
+
 #[test]
 fn dhcp_needs_no_pool() {
     let mut lb = load_balancer("edge", None);

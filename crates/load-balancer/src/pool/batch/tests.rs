@@ -24,10 +24,25 @@ fn settled(allocated: &Value, history: &Value) -> RawObject<IPPool> {
         "allocatedHistory": history, "conditions": [{"type": "Ready", "status": "True"}]}))
 }
 
+/// Others use an address or do not, and none has a better right.
+impl<F: Fn(IpAddr, &str) -> bool> Others for F {
+    fn have(&self, address: IpAddr, holder: &str) -> bool {
+        self(address, holder)
+    }
+
+    fn outrank(&self, _: IpAddr, _: &str) -> bool {
+        false
+    }
+
+    fn used_by(&self, _: &str) -> Vec<IpAddr> {
+        Vec::new()
+    }
+}
+
 fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
     let judged = ip_pools::judge(pool, []);
-    let taken = |_, _: &str| false;
-    decide(Seen { pool, judged: &judged, known, orphans: &[], taken: &taken, now: "now", limit }, orders)
+    let others = |_, _: &str| false;
+    decide(Seen { pool, judged: &judged, known, orphans: &[], others: &others, now: "now", limit }, orders)
 }
 
 fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
@@ -35,7 +50,7 @@ fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
 }
 
 fn claim(holder: &str) -> Order {
-    Order::Claim { holder: holder.into(), family: None, known: None }
+    Order::Claim { holder: holder.into(), known: None }
 }
 
 fn ip(last: u8) -> IpAddr {
@@ -47,11 +62,10 @@ fn status(decision: &Decision) -> IPPoolStatus {
     serde_json::from_value(put["status"].clone()).unwrap()
 }
 
-fn given(answer: &Result<Answer, Refused>) -> String {
-    match answer {
-        Ok(Answer::Given(given)) => given.address.to_string(),
-        other => panic!("{other:?}"),
-    }
+/// The address that the written pool records for the holder.
+fn given(decision: &Decision, holder: &str) -> String {
+    let allocated = status(decision).allocated;
+    allocated.into_iter().find(|(_, by)| by == holder).unwrap_or_else(|| panic!("{holder} has none")).0
 }
 
 #[test]
@@ -66,8 +80,7 @@ fn what_waits_shares_one_put_and_everybody_has_an_address_of_their_own() {
         claim("f/f"),
     ];
     let decision = decided(&pool, &orders);
-    let addresses: Vec<_> =
-        decision.answers.iter().filter(|answer| matches!(answer, Ok(Answer::Given(_)))).map(given).collect();
+    let addresses = ["b/b", "c/c", "d/d", "e/e"].map(|holder| given(&decision, holder));
     assert_eq!(addresses, ["10.0.0.11", "10.0.0.12", "10.0.0.13", "10.0.0.10"]);
     let Err(refused @ Refused::Exhausted { .. }) = &decision.answers[5] else {
         panic!("{:?}", decision.answers[5])
@@ -83,28 +96,6 @@ fn what_waits_shares_one_put_and_everybody_has_an_address_of_their_own() {
 }
 
 #[test]
-fn an_answer_carries_mask_and_gateway() {
-    let decision = decided(&settled(&json!({}), &json!({})), &[claim("shop/web")]);
-    let expected = Given {
-        pool: "edge".into(),
-        address: ip(10),
-        mask: "255.255.255.0".into(),
-        gateway: "10.0.0.1".into(),
-    };
-    assert_eq!(decision.answers, [Ok(Answer::Given(expected))]);
-}
-
-// docs/contract/load-balancer.md#LB-14: the gateway of a /32 was the text "<nil>"
-#[test]
-fn a_single_address_has_no_gateway() {
-    let object = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.0.7/32"}]}});
-    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
-    let decision = decided(&pool, &[claim("shop/web")]);
-    let Ok(Answer::Given(given)) = &decision.answers[0] else { panic!("no address") };
-    assert_eq!((given.mask.as_str(), given.gateway.as_str()), ("255.255.255.255", ""));
-}
-
-#[test]
 fn a_batch_that_changes_nothing_writes_nothing() {
     let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
     let nothing = [
@@ -114,7 +105,7 @@ fn a_batch_that_changes_nothing_writes_nothing() {
         Order::Release { holder: "shop/api".into(), address: ip(10) },
     ];
     let decision = decided(&pool, &nothing);
-    assert_eq!((decision.put, given(&decision.answers[0])), (None, "10.0.0.10".to_owned()));
+    assert_eq!((decision.put, decision.answers), (None, vec![Ok(()); 4]));
     let full = settled(
         &json!({"10.0.0.10": "a/a", "10.0.0.11": "b/b", "10.0.0.12": "c/c", "10.0.0.13": "d/d"}),
         &json!({}),
@@ -141,7 +132,7 @@ fn records_that_a_foreign_put_erased_come_back_before_anything_is_given_out() {
     let known =
         [(ip(10), "shop/web".to_owned()), (ip(12), "shop/api".to_owned()), (ip(200), "shop/odd".to_owned())];
     let decision = batch(&pool(&Value::Null), &known, RECORD_LIMIT, &[claim("shop/new")]);
-    assert_eq!(given(&decision.answers[0]), "10.0.0.11");
+    assert_eq!(given(&decision, "shop/new"), "10.0.0.11");
     let expected = [("10.0.0.10", "shop/web"), ("10.0.0.11", "shop/new"), ("10.0.0.12", "shop/api")];
     let expected: BTreeMap<_, _> = expected.map(|(key, holder)| (key.to_owned(), holder.to_owned())).into();
     assert_eq!(status(&decision).allocated, expected);
@@ -160,7 +151,8 @@ fn a_pool_with_wrong_ranges_says_every_fault_and_gives_nothing() {
         "status": {"total": 9, "available": 8, "lastAllocated": "10.0.0.9", "allocated": {"10.0.0.9": "shop/web"}}});
     let decision = decided(&serde_json::from_value(object).unwrap(), &[claim("shop/new"), claim("shop/web")]);
     assert!(matches!(&decision.answers[0], Err(Refused::Unusable { .. })));
-    assert_eq!(given(&decision.answers[1]), "10.0.0.9", "what is held stays held");
+    assert_eq!(decision.answers[1], Ok(()));
+    assert_eq!(given(&decision, "shop/web"), "10.0.0.9", "what is held stays held");
     let status = status(&decision);
     assert_eq!((status.total, status.available), (9, 8));
     let message = &status.conditions[0].message;
@@ -221,19 +213,19 @@ fn a_record_that_would_grow_too_large_loses_history_first_and_then_refuses() {
     let bare = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
     let limit = bare.json().to_string().len() + 150;
     let decision = batch(&pool, &[], limit, &[claim("shop/api")]);
-    assert_eq!(given(&decision.answers[0]), "10.0.0.11");
+    assert_eq!(given(&decision, "shop/api"), "10.0.0.11");
     assert_eq!(status(&decision).allocated_history, BTreeMap::new());
 
     let decision =
         batch(&bare, &[], bare.json().to_string().len() + 20, &[claim("shop/api"), claim("shop/web")]);
     assert_eq!(decision.answers[0], Err(Refused::RecordFull { pool: "edge".into(), records: 1 }));
-    assert_eq!(given(&decision.answers[1]), "10.0.0.10", "who holds an address keeps it");
+    assert_eq!(decision.answers[1], Ok(()), "who holds an address keeps it");
 }
 
 fn orders() -> impl Strategy<Value = Vec<Order>> {
     let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
     let one = prop_oneof![
-        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, family: None, known: known.map(ip) }),
+        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip) }),
         3 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
         1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Remember { holder, address: ip(last) }),
         1 => Just(Order::Refresh),
@@ -247,19 +239,19 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
     let known = [(ip(10), "shop/erased".to_owned())];
     let pool = settled(&json!({}), &json!({}));
     let judged = ip_pools::judge(&pool, []);
-    let seen = |taken| Seen {
+    let seen = |others| Seen {
         pool: &pool,
         judged: &judged,
         known: &known,
         orphans: &[],
-        taken,
+        others,
         now: "now",
         limit: RECORD_LIMIT,
     };
     let decision = decide(seen(&taken), &[claim("shop/new"), claim("shop/user")]);
-    assert_eq!(decision.answers.iter().map(given).collect::<Vec<_>>(), ["10.0.0.11", "10.0.0.12"]);
+    assert_eq!(["shop/new", "shop/user"].map(|holder| given(&decision, holder)), ["10.0.0.11", "10.0.0.12"]);
     assert_eq!(decision.recorded, [ip(11), ip(12)]);
-    let back = decide(seen(&|_, _| false), &[Order::Refresh]);
+    let back = decide(seen(&|_, _: &str| false), &[Order::Refresh]);
     assert_eq!(back.recorded, [ip(10)], "what the pool has lost");
 }
 
@@ -273,7 +265,7 @@ fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
         judged: &judged,
         known: &[],
         orphans,
-        taken: &|_, _| false,
+        others: &|_, _: &str| false,
         now: "now",
         limit: RECORD_LIMIT,
     };
@@ -286,6 +278,84 @@ fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
         ready.message
     );
     assert_eq!(decide(seen(&orphans[1..]), &[Order::Refresh]).put, None);
+}
+
+/// Everything of the pool is in use elsewhere but what these holders use themselves.
+struct Elsewhere {
+    looks: std::cell::Cell<usize>,
+    own: Vec<(String, IpAddr)>,
+}
+
+impl Others for Elsewhere {
+    fn have(&self, address: IpAddr, holder: &str) -> bool {
+        self.looks.set(self.looks.get() + 1);
+        !self.used_by(holder).contains(&address)
+    }
+
+    fn outrank(&self, address: IpAddr, holder: &str) -> bool {
+        (address, holder) == (ip(10), "shop/outranked")
+    }
+
+    fn used_by(&self, holder: &str) -> Vec<IpAddr> {
+        self.own.iter().filter(|(by, _)| by == holder).map(|(_, address)| *address).collect()
+    }
+}
+
+#[test]
+fn a_thousand_who_wait_for_a_full_pool_cost_one_walk_over_its_range() {
+    let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0/24"}]}});
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
+    let judged = ip_pools::judge(&pool, []);
+    let others = Elsewhere { looks: 0.into(), own: vec![("shop/lb-500".into(), ip(77))] };
+    let seen = Seen {
+        pool: &pool,
+        judged: &judged,
+        known: &[],
+        orphans: &[],
+        others: &others,
+        now: "now",
+        limit: RECORD_LIMIT,
+    };
+    let orders: Vec<_> = (0..1000).map(|n| claim(&format!("shop/lb-{n}"))).collect();
+    let decision = decide(seen, &orders);
+    assert_eq!(others.looks.get(), 253 + 1, "each address once, and the one that its user keeps from others");
+    assert_eq!(decision.answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    assert_eq!(given(&decision, "shop/lb-500"), "10.0.0.77");
+
+    others.looks.set(0);
+    let release = Order::Release { holder: "shop/nobody".into(), address: ip(77) };
+    decide(seen, &[&orders[..100], &[release], &orders[100..200]].concat());
+    assert_eq!(others.looks.get(), 253, "what changes nothing frees nothing");
+}
+
+#[test]
+fn an_address_that_is_released_is_found_by_the_claims_after_it() {
+    let held = json!({"10.0.0.10": "a/a", "10.0.0.11": "b/b", "10.0.0.12": "c/c", "10.0.0.13": "d/d"});
+    let release = Order::Release { holder: "b/b".into(), address: ip(11) };
+    let decision = decided(&settled(&held, &json!({})), &[claim("e/e"), release, claim("f/f"), claim("g/g")]);
+    assert_eq!(decision.answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [false, true, true, false]);
+    assert_eq!(given(&decision, "f/f"), "10.0.0.11");
+}
+
+// docs/contract/addresses.md#1
+#[test]
+fn a_record_that_an_older_pool_gives_to_another_answers_no_claim() {
+    let pool = settled(&json!({"10.0.0.10": "shop/outranked"}), &json!({}));
+    let judged = ip_pools::judge(&pool, []);
+    let own = (11..14).map(|last| ("shop/outranked".to_owned(), ip(last))).collect();
+    let others = Elsewhere { looks: 0.into(), own };
+    let seen = Seen {
+        pool: &pool,
+        judged: &judged,
+        known: &[],
+        orphans: &[],
+        others: &others,
+        now: "now",
+        limit: RECORD_LIMIT,
+    };
+    let decision = decide(seen, &[claim("shop/outranked")]);
+    assert_eq!(decision.recorded, [ip(11)]);
+    assert_eq!(status(&decision).allocated.len(), 2, "the other one goes when the network has left it");
 }
 
 proptest! {
@@ -305,14 +375,14 @@ proptest! {
             prop_assert_eq!(holders.len(), status.allocated.len(), "somebody holds two addresses");
             prop_assert!(status.allocated.keys().all(|key| ["10", "11", "12", "13"].contains(&&key[7..])));
             prop_assert_eq!(decided(&pool, &[Order::Refresh]).put, None, "a second look writes");
-            // the holder that was answered last with an address, and that did not release it since, holds it
+            // a holder whose claim was answered, and that did not release the address since, holds one
             for (index, (order, answer)) in orders.iter().zip(&decision.answers).enumerate() {
-                let (Order::Claim { holder, .. }, Ok(Answer::Given(given))) = (order, answer) else { continue };
+                let (Order::Claim { holder, .. }, Ok(())) = (order, answer) else { continue };
                 let released = orders[index + 1..].iter().any(|later| match later {
                     Order::Release { holder: name, .. } => name == holder,
                     _ => false,
                 });
-                prop_assert!(released || status.allocated.get(&given.address.to_string()) == Some(holder));
+                prop_assert!(released || status.allocated.values().any(|by| by == holder));
             }
         }
     }

@@ -1,0 +1,130 @@
+//! Answers that do not come, from the server and from the task itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Request, Response, StatusCode};
+use kube::client::Body;
+use serde_json::json;
+use tokio::time::advance;
+
+use super::*;
+
+/// Two pools with the one address 10.0.0.10; the first is the older.
+struct World {
+    caches: Caches,
+    writers: Writers,
+    /// The server answers no PUT.
+    is_away: Arc<AtomicBool>,
+    freed: Arc<Mutex<Vec<IpAddr>>>,
+    tasks: TaskGroup,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.tasks.stop.cancel();
+    }
+}
+
+fn pool(name: &str, version: u64) -> RawObject<IPPool> {
+    let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+        "metadata": {"name": name, "uid": name, "resourceVersion": version.to_string(),
+            "finalizers": [finalizers::IP_POOL]},
+        "spec": {"ranges": [{"subnet": "10.0.0.10/32"}]},
+        "status": {"total": 1, "available": 1, "lastAllocated": "",
+            "conditions": [{"type": "Ready", "status": "True", "reason": "RangesValid", "message": ""}]}});
+    RawObject::from_json(object).unwrap()
+}
+
+fn recorded(version: u64, holder: &str) -> RawObject<IPPool> {
+    let mut json = pool("older", version).json();
+    json["status"]["allocated"] = json!({"10.0.0.10": holder});
+    RawObject::from_json(json).unwrap()
+}
+
+fn world() -> World {
+    let (caches, is_away, tasks) = (Caches::empty(), Arc::new(AtomicBool::new(false)), TaskGroup::new());
+    let away = is_away.clone();
+    let server = tower::service_fn(move |request: Request<Body>| {
+        let away = away.load(Ordering::Relaxed);
+        async move {
+            let sent = request.into_body().collect_bytes().await?;
+            let status = if away { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::OK };
+            let timeout = json!({"kind": "Status", "status": "Failure", "code": 504, "reason": "Timeout"});
+            let body = if away { timeout.to_string().into_bytes() } else { sent.to_vec() };
+            let answer = Response::builder().status(status).body(Body::from(body))?;
+            Ok::<_, tower::BoxError>(answer)
+        }
+    });
+    let client = Client::new(server, "default");
+    let index = PoolIndex::follow(&caches);
+    let clock = Clock::system();
+    let writers = Writers::new(client, clock, tasks.clone(), &caches, index, Orphans::default());
+    let freed = Arc::new(Mutex::new(Vec::new()));
+    let heard = freed.clone();
+    writers.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
+    caches.pools.wrote(pool("older", 7));
+    caches.pools.wrote(pool("younger", 8));
+    World { caches, writers, is_away, freed, tasks }
+}
+
+fn claim(holder: &str) -> Order {
+    Order::Claim { holder: holder.into(), known: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_other_pool_gives_the_address_of_a_put_without_answer_for_two_minutes_and_then_who_missed_it_hears()
+ {
+    let world = world();
+    let World { caches, writers, is_away, freed, .. } = &world;
+    is_away.store(true, Ordering::Relaxed);
+    for _ in 0..2 {
+        let lost = writers.order("older", claim("shop/web")).await;
+        assert!(matches!(lost, Err(Failure::Write { .. })), "{lost:?}");
+        advance(Duration::from_secs(10)).await;
+    }
+    // the overlap is no hindrance any more, and the server may still store what it was sent
+    caches.pools.gone(&ObjectKey::new("", "older"), "older");
+    is_away.store(false, Ordering::Relaxed);
+    let missed = writers.order("younger", claim("shop/api")).await;
+    assert!(matches!(missed, Err(Failure::Refused(Refused::Exhausted { .. }))), "{missed:?}");
+    advance(Duration::from_secs(105)).await;
+    tokio::task::yield_now().await;
+    assert_eq!(*freed.lock().unwrap(), [""; 0].map(|_| IpAddr::from([0; 4])), "the second try is younger");
+    advance(Duration::from_secs(10)).await;
+    tokio::task::yield_now().await;
+    assert_eq!(*freed.lock().unwrap(), [IpAddr::from([10, 0, 0, 10])]);
+    writers.order("younger", claim("shop/api")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_task_that_panics_answers_what_it_had_taken_on_and_the_next_one_goes_on() {
+    let world = world();
+    let (answer, answered) = oneshot::channel();
+    world.writers.submit("older", Order::Refresh, |_| panic!("a fault of ours"));
+    world.writers.submit("older", Order::Refresh, move |result| drop(answer.send(result)));
+    let answered = answered.await.unwrap();
+    assert!(matches!(&answered, Err(Failure::Ended { pool }) if pool == "older"), "{answered:?}");
+    world.writers.order("older", Order::Refresh).await.unwrap();
+}
+
+#[test]
+fn the_index_knows_the_newest_version_though_nobody_has_told_it_yet() {
+    let (caches, index) = (Caches::empty(), Arc::new(Mutex::new(None::<PoolIndex>)));
+    let (pools, told) = (caches.pools.clone(), index.clone());
+    let noted = Arc::new(Mutex::new(Vec::new()));
+    let results = noted.clone();
+    // comes before the index: version 9 is in the cache, and the index has not heard of it
+    caches.pools.on_change(move |change| {
+        let version = |pool: &RawObject<IPPool>| pool.resource_version().unwrap();
+        let is_nine = change.new.as_ref().is_some_and(|new| version(new) == "9");
+        if let (true, Some(index)) = (is_nine, told.lock().unwrap().clone()) {
+            let newest = note(&pools, &index, recorded(8, "shop/api")).unwrap();
+            results.lock().unwrap().push((version(&newest), index.holders_of([10, 0, 0, 10].into())));
+        }
+    });
+    *index.lock().unwrap() = Some(PoolIndex::follow(&caches));
+    caches.pools.wrote(pool("older", 7));
+    caches.pools.wrote(recorded(9, "shop/web"));
+    let holder = vec![("older".to_owned(), "shop/web".to_owned())];
+    assert_eq!(*noted.lock().unwrap(), [("9".to_owned(), holder)]);
+}

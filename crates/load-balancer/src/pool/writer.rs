@@ -55,8 +55,10 @@ struct Job {
 /// Called exactly once: a task that panics, or stops, answers as well, and the order is tried again.
 struct OnAnswer {
     pool: String,
-    call: Option<Box<dyn FnOnce(Result<(), Failure>) + Send>>,
+    call: Option<Call>,
 }
+
+type Call = Box<dyn FnOnce(Result<(), Failure>) + Send>;
 
 impl OnAnswer {
     fn answer(mut self, result: Result<(), Failure>) {

@@ -32,10 +32,10 @@ use kube::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub use self::{decide::Write, object::Identity};
+pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{Found, Phase, Seen, decide},
-    lookup::{Entry, Index, LiveService, belongs, computed, labelled_service, was_made_for},
+    lookup::{Entry, Index, LiveService, computed, find, labelled_service},
     secondaries::{Secondaries, primary_of, uses_primary},
 };
 use crate::{
@@ -107,9 +107,9 @@ impl HarvesterLoadBalancers {
         this
     }
 
-    fn identity(&self) -> Identity {
+    fn identity(&self) -> ClusterIdentity {
         let kubernetes = self.services.get(&ObjectKey::new("default", "kubernetes"));
-        Identity {
+        ClusterIdentity {
             cluster: self.rules.cluster.clone(),
             cluster_uid: kubernetes.and_then(|service| service.uid()),
             management_network: self.rules.management_network.clone(),
@@ -118,47 +118,31 @@ impl HarvesterLoadBalancers {
 
     /// The key of the Service's object, or the one that it will have.
     fn key(&self, service: &Service) -> ObjectKey {
-        let live = LiveService { key: ObjectKey::of(service), uid: service.uid().unwrap_or_default() };
-        let name = self.index.by_uid(&live.uid).or_else(|| self.labelled(&live, self.is_wanted(service)));
-        ObjectKey::new(&self.rules.namespace, name.unwrap_or_else(|| self.computed_name(&live)))
+        let live = LiveService::of(service);
+        let ours = self.identity();
+        let name = computed(&ours.cluster, &live);
+        let mut names = self.index.objects_of(&live);
+        names.extend([name.clone(), computed(&GuestCluster::default_name(), &live)]);
+        let objects = names.iter().filter_map(|name| self.objects.get(&self.key_of(name)));
+        let objects: Vec<_> = objects.collect();
+        let is_of_another = |object: &LoadBalancer| {
+            let made_for = object.annotations().get(annotations::SERVICE_UID);
+            let others = self.services.list().into_iter().map(|other| LiveService::of(&other));
+            others.into_iter().filter(|other| other.key != live.key).any(|other| {
+                Some(&other.uid) == made_for || computed(&ours.cluster, &other) == object.name_any()
+            })
+        };
+        let objects = objects.iter().map(|object| &***object);
+        let found = find(objects, &live, self.is_wanted(service), &ours, is_of_another);
+        self.key_of(&found.unwrap_or(name))
+    }
+
+    fn key_of(&self, object: &str) -> ObjectKey {
+        ObjectKey::new(&self.rules.namespace, object)
     }
 
     fn is_wanted(&self, service: &Service) -> bool {
         asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none()
-    }
-
-    /// The object that belongs to a Service by its labels. A Service that wants no load balancer adopts none: that
-    /// would be deleted with it.
-    fn labelled(&self, live: &LiveService, wanted: bool) -> Option<String> {
-        let names = self.index.by_service(&live.key);
-        if names.is_empty() {
-            return None;
-        }
-        let ours = self.identity();
-        let is_of_another = |object: &LoadBalancer| {
-            let made_for = object.annotations().get(annotations::SERVICE_UID);
-            let others = self.services.list().into_iter().filter(|other| ObjectKey::of(&**other) != live.key);
-            others.into_iter().any(|other| {
-                let other = LiveService { key: ObjectKey::of(&*other), uid: other.uid().unwrap_or_default() };
-                Some(&other.uid) == made_for || computed(&ours.cluster, &other) == object.name_any()
-            })
-        };
-        let belongs = |name: &String| {
-            let object = self.objects.get(&ObjectKey::new(&self.rules.namespace, name));
-            object.is_some_and(|object| match wanted {
-                true => belongs(&object, live, &ours, is_of_another),
-                false => was_made_for(&object, live),
-            })
-        };
-        names.into_iter().find(belongs)
-    }
-
-    /// The name under this cluster's name; the one under `kubernetes` where there is such an object and no other.
-    fn computed_name(&self, live: &LiveService) -> String {
-        let name = computed(&self.rules.cluster, live);
-        let former = computed(&GuestCluster::default_name(), live);
-        let exists = |name: &str| self.objects.get(&ObjectKey::new(&self.rules.namespace, name)).is_some();
-        if !exists(&name) && exists(&former) { former } else { name }
     }
 
     /// Reads the caches.

@@ -13,5 +13,7 @@ mod host_datapath;
 mod nodes;
 #[path = "component/outages.rs"]
 mod outages;
+#[path = "component/ownership.rs"]
+mod ownership;
 #[path = "component/requests.rs"]
 mod requests;

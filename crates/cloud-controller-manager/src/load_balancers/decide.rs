@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::object::{Announced, Datapath, Identity, Wanted};
+use super::object::{Announced, ClusterIdentity, Datapath, Wanted};
 use crate::{
     data_path::{Allowed, DataPath, Policy, choose},
     service_config::ServiceConfig,
@@ -34,7 +34,7 @@ const NO_NODES: &str = "There are no available nodes for the load balancer";
 /// A Service, its object and its VMs, as the caches show them.
 #[derive(Clone, Debug)]
 pub(super) struct Seen<'a> {
-    pub(super) identity: Identity,
+    pub(super) identity: ClusterIdentity,
     pub(super) policy: Policy,
     pub(super) allowed: Allowed,
     /// The object, or the one that will be made.

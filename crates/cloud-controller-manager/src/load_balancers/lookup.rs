@@ -1,5 +1,7 @@
-//! The LoadBalancer object of a Service: by annotation, then by labels, then by the computed name
-//! (docs/contract/addresses.md#4).
+//! The LoadBalancer object of a Service: by annotations, by the computed name, by labels (docs/contract/addresses.md#4).
+//!
+//! Other tenants may write objects in the same namespace of Harvester, with any annotation: the order of [`Evidence`]
+//! keeps a Service on the object that it has.
 //!
 //! The Go program's objects carry labels and a name that was computed from cluster, namespace, name and UID of the
 //! Service; it made them under the name `kubernetes` until somebody gave the cluster a name of its own.
@@ -11,9 +13,10 @@ use std::{
 
 use controller_kit::ObjectKey;
 use harvester_api::{LoadBalancer, annotations, labels};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::object::Identity;
+use super::object::ClusterIdentity;
 use crate::cluster::GuestCluster;
 
 /// Names of objects by the Service that they say they are for.
@@ -68,14 +71,11 @@ impl Index {
         }
     }
 
-    /// The object with this UID in its annotation; of several the first by name.
-    pub(super) fn by_uid(&self, uid: &str) -> Option<String> {
-        self.state().by_uid.get(uid).and_then(|names| names.first().cloned())
-    }
-
-    /// The objects whose labels name this Service.
-    pub(super) fn by_service(&self, service: &ObjectKey) -> Vec<String> {
-        self.state().by_service.get(service).into_iter().flatten().cloned().collect()
+    /// The objects that say by annotation or by labels that they are for this Service.
+    pub(super) fn objects_of(&self, service: &LiveService) -> BTreeSet<String> {
+        let state = self.state();
+        let by_annotation = state.by_uid.get(&service.uid).into_iter().flatten();
+        by_annotation.chain(state.by_service.get(&service.key).into_iter().flatten()).cloned().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -100,12 +100,80 @@ pub(super) struct LiveService {
     pub(super) uid: String,
 }
 
+/// The sign by which an object is the one of a Service; of several objects the first sign in this order counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Evidence {
+    /// Its annotations name this cluster and the Service.
+    Annotated,
+    /// Its name was computed for the Service under this cluster's name.
+    Named,
+    /// The same, under the name `kubernetes`.
+    NamedInNamelessCluster,
+    /// Its annotation names the Service, and no annotation names a cluster.
+    AnnotatedWithoutCluster,
+    /// Its labels, or a name computed under a former name of the cluster ([`belongs`]).
+    Labelled,
+    /// Its annotations name the Service and another cluster. This cluster's UID may have changed, with a Service
+    /// `default/kubernetes` that was made again; or another tenant wrote the annotation. Such an object is not deleted.
+    AnnotatedForAnotherCluster,
+}
+
+/// The object of the Service among `objects`: the one with the best evidence, of several the oldest.
+pub(super) fn find<'a>(
+    objects: impl IntoIterator<Item = &'a LoadBalancer>,
+    service: &LiveService,
+    wanted: bool,
+    ours: &ClusterIdentity,
+    is_of_another: impl Fn(&LoadBalancer) -> bool,
+) -> Option<String> {
+    let rank = |object: &'a LoadBalancer| {
+        let evidence = evidence(object, service, wanted, ours, &is_of_another)?;
+        Some((evidence, object.metadata.creation_timestamp.clone(), object.name_any()))
+    };
+    objects.into_iter().filter_map(rank).min().map(|(_, _, name)| name)
+}
+
+/// `wanted`: the Service wants a load balancer; one that wants none adopts none, which would be deleted with it.
+fn evidence(
+    object: &LoadBalancer,
+    service: &LiveService,
+    wanted: bool,
+    ours: &ClusterIdentity,
+    is_of_another: impl Fn(&LoadBalancer) -> bool,
+) -> Option<Evidence> {
+    let (notes, name) = (object.annotations(), object.name_any());
+    let annotated = notes.get(annotations::SERVICE_UID) == Some(&service.uid);
+    let cluster = notes.get(annotations::CLUSTER_UID);
+    let labelled = || labelled_service(object).as_ref() == Some(&service.key);
+    if annotated && cluster.is_some() && cluster == ours.cluster_uid.as_ref() {
+        Some(Evidence::Annotated)
+    } else if name == computed(&ours.cluster, service) {
+        Some(Evidence::Named)
+    } else if name == computed(&GuestCluster::default_name(), service) {
+        Some(Evidence::NamedInNamelessCluster)
+    } else if annotated && (cluster.is_none() || ours.cluster_uid.is_none()) {
+        Some(Evidence::AnnotatedWithoutCluster)
+    } else if labelled()
+        && if wanted { belongs(object, service, ours, is_of_another) } else { was_made_for(object, service) }
+    {
+        Some(Evidence::Labelled)
+    } else {
+        (annotated && wanted).then_some(Evidence::AnnotatedForAnotherCluster)
+    }
+}
+
+impl LiveService {
+    pub(super) fn of(service: &Service) -> Self {
+        Self { key: ObjectKey::of(service), uid: service.uid().unwrap_or_default() }
+    }
+}
+
 /// Whether `object`, whose labels name `service`, is the object of that Service although its annotation does not say
 /// so. `is_of_another`: the object was made for another live Service.
 pub(super) fn belongs(
     object: &LoadBalancer,
     service: &LiveService,
-    ours: &Identity,
+    ours: &ClusterIdentity,
     is_of_another: impl Fn(&LoadBalancer) -> bool,
 ) -> bool {
     let notes = object.annotations();
@@ -159,13 +227,17 @@ mod tests {
         let (index, web) = (Index::default(), ObjectKey::new("shop", "web"));
         index.set("b", entry("1", "web"));
         index.set("a", entry("1", "web"));
-        assert_eq!(index.by_uid("1").as_deref(), Some("a"));
-        assert_eq!(index.by_service(&web), ["a", "b"]);
+        let objects_of = |uid: &str, service: &ObjectKey| {
+            let found = index.objects_of(&LiveService { key: service.clone(), uid: uid.into() });
+            found.into_iter().collect::<Vec<_>>()
+        };
+        let api = ObjectKey::new("shop", "api");
+        assert_eq!([objects_of("1", &api), objects_of("9", &web)], [["a", "b"], ["a", "b"]]);
         index.set("a", None);
-        assert_eq!(index.by_uid("1").as_deref(), Some("b"));
+        assert_eq!(objects_of("1", &web), ["b"]);
         index.set("b", entry("2", "api"));
-        assert_eq!((index.by_uid("1"), index.by_uid("2").as_deref()), (None, Some("b")));
-        assert_eq!(index.by_service(&web), Vec::<String>::new());
+        assert_eq!((objects_of("1", &web), objects_of("2", &web)), (vec![], vec!["b".to_owned()]));
+        assert_eq!(objects_of("9", &api), ["b"]);
         index.set("b", None);
         assert!(index.state().by_uid.is_empty() && index.state().by_service.is_empty());
     }
@@ -207,7 +279,7 @@ mod tests {
             "annotations": notes, "labels": {labels::CLUSTER: label, labels::SERVICE_NAMESPACE: "shop",
                 labels::SERVICE_NAME: "web"}}}))
         .unwrap();
-        let ours = Identity {
+        let ours = ClusterIdentity {
             cluster: GuestCluster::new(cluster),
             cluster_uid: Some("c1".to_owned()),
             management_network: None,
@@ -217,5 +289,61 @@ mod tests {
         assert_eq!(adopted(&object), expected);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert!(!adopted(&object) || was_made_for(&object, &service()), "what goes is not adopted");
+    }
+
+    /// An object: its name, the cluster and the Service that its annotations name, and the second of its creation.
+    type Object<'a> = (&'a str, Option<&'a str>, Option<&'a str>, u8);
+
+    const NAMED: &str = "<computed>";
+    const NAMED_UNDER_KUBERNETES: &str = "<under kubernetes>";
+    const FORGED: &str = "a-forged";
+
+    // docs/contract/addresses.md#4: the cluster is `c1`, the Service `s1`; all labels name Service and cluster
+    #[rstest]
+    #[case::none(&[], true, None)]
+    #[case::annotated(&[("x", Some("c1"), Some("s1"), 1)], true, Some("x"))]
+    #[case::of_the_go_program(&[(NAMED, None, None, 1)], true, Some(NAMED))]
+    #[case::renamed(&[(NAMED, None, None, 2), (NAMED_UNDER_KUBERNETES, None, None, 1)], true, Some(NAMED))]
+    #[case::adopted_before_named(&[(NAMED, None, None, 1), ("x", Some("c1"), Some("s1"), 2)], true, Some("x"))]
+    // another tenant writes into the same namespace
+    #[case::forged_for_another_cluster(&[(FORGED, Some("c2"), Some("s1"), 1), (NAMED, None, None, 2)], true, Some(NAMED))]
+    #[case::forged_without_cluster(&[(FORGED, None, Some("s1"), 1), (NAMED, Some("c2"), None, 2)], true, Some(NAMED))]
+    #[case::forged_beside_an_annotated(&[(FORGED, None, Some("s1"), 1), ("x", Some("c1"), Some("s1"), 2)], true, Some("x"))]
+    #[case::forged_in_all(&[(FORGED, Some("c1"), Some("s1"), 2), (NAMED, Some("c1"), Some("s1"), 1)], true, Some(NAMED))]
+    #[case::forged_name(&[(NAMED, Some("c1"), Some("s1"), 2), ("x", Some("c1"), Some("s1"), 1)], true, Some("x"))]
+    #[case::forged_beside_a_labelled(&[(FORGED, Some("c2"), Some("s1"), 1), ("x", None, None, 2)], true, Some("x"))]
+    // somebody made the Service default/kubernetes again
+    #[case::of_a_former_cluster_uid(&[("x", Some("c0"), Some("s1"), 1)], true, Some("x"))]
+    #[case::not_deleted_for_a_former_cluster_uid(&[("x", Some("c0"), Some("s1"), 1)], false, None)]
+    #[case::deleted_where_it_is_annotated(&[("x", Some("c1"), Some("s1"), 1)], false, Some("x"))]
+    #[case::deleted_by_name(&[(NAMED, None, None, 1)], false, Some(NAMED))]
+    #[case::not_deleted_by_labels(&[("x", None, None, 1)], false, None)]
+    fn the_object_of_a_service_is_the_one_with_the_best_evidence(
+        #[case] objects: &[Object<'_>],
+        #[case] wanted: bool,
+        #[case] expected: Option<&str>,
+    ) {
+        let name = |name: &str| match name {
+            NAMED => made_under("blue"),
+            NAMED_UNDER_KUBERNETES => made_under("kubernetes"),
+            name => name.to_owned(),
+        };
+        let object = |(of, cluster, service, second): &Object<'_>| -> LoadBalancer {
+            let notes = [(annotations::CLUSTER_UID, cluster), (annotations::SERVICE_UID, service)];
+            let notes: HashMap<_, _> =
+                notes.into_iter().filter_map(|(key, text)| Some((key, (*text)?))).collect();
+            serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(of), "annotations": notes,
+                "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "labels": {labels::CLUSTER: "blue",
+                    labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+            .unwrap()
+        };
+        let ours = ClusterIdentity {
+            cluster: GuestCluster::new("blue"),
+            cluster_uid: Some("c1".to_owned()),
+            management_network: None,
+        };
+        let objects: Vec<_> = objects.iter().map(object).collect();
+        let found = find(&objects, &service(), wanted, &ours, |_| false);
+        assert_eq!(found, expected.map(name));
     }
 }

@@ -15,7 +15,7 @@ use crate::{
 
 /// The guest cluster, towards Harvester.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Identity {
+pub struct ClusterIdentity {
     pub cluster: GuestCluster,
     /// UID of the guest's Service `default/kubernetes`; `None` while it is not known.
     pub cluster_uid: Option<String>,
@@ -26,7 +26,7 @@ pub struct Identity {
 /// An object as it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted<'a> {
-    pub(super) identity: &'a Identity,
+    pub(super) identity: &'a ClusterIdentity,
     pub(super) service: &'a Service,
     pub(super) config: &'a ServiceConfig,
     pub(super) datapath: Datapath,
@@ -184,8 +184,8 @@ mod tests {
 
     use super::*;
 
-    fn identity() -> Identity {
-        Identity {
+    fn identity() -> ClusterIdentity {
+        ClusterIdentity {
             cluster: GuestCluster::new("prod"),
             cluster_uid: Some("cluster-1".into()),
             management_network: None,

@@ -18,7 +18,7 @@ use program::TaskGroup;
 use super::{
     HarvesterLoadBalancers,
     lookup::{LiveService, belongs, labelled_service},
-    object::Identity,
+    object::ClusterIdentity,
 };
 
 /// Two watches report one change at different times: an object must look abandoned for so long.
@@ -103,7 +103,7 @@ impl HarvesterLoadBalancers {
 }
 
 /// `found`: the Service that the object's labels name.
-fn decide(object: &LoadBalancer, ours: &Identity, found: Option<&Service>) -> Report {
+fn decide(object: &LoadBalancer, ours: &ClusterIdentity, found: Option<&Service>) -> Report {
     let Some(purpose) = purpose(object, ours) else { return Report::Nothing };
     let uid = found.map(|service| service.uid().unwrap_or_default());
     let served = match (uid, &purpose.uid) {
@@ -130,7 +130,7 @@ fn sentence(key: &ObjectKey, purpose: &Purpose, cluster: &str) -> String {
 }
 
 /// The Service of the object, if the object is of this cluster and there to stay.
-fn purpose(object: &LoadBalancer, ours: &Identity) -> Option<Purpose> {
+fn purpose(object: &LoadBalancer, ours: &ClusterIdentity) -> Option<Purpose> {
     let notes = object.annotations();
     let of_this_cluster = match notes.get(annotations::CLUSTER_UID) {
         Some(uid) => ours.cluster_uid.as_ref() == Some(uid),
@@ -186,7 +186,7 @@ mod tests {
             "metadata": {"name": "blue-shop-web-1", "annotations": notes, "labels": {labels::CLUSTER: label,
                 labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
         .unwrap();
-        let ours = Identity {
+        let ours = ClusterIdentity {
             cluster: GuestCluster::new("blue"),
             cluster_uid: Some("c1".to_owned()),
             management_network: None,
@@ -194,7 +194,7 @@ mod tests {
         let service = ObjectKey::new("shop", "web");
         let expected = uid.map(|uid| Purpose { service, uid: uid.map(str::to_owned) });
         assert_eq!(purpose(&object, &ours), expected);
-        let nameless = Identity { cluster: GuestCluster::new("kubernetes"), ..ours.clone() };
+        let nameless = ClusterIdentity { cluster: GuestCluster::new("kubernetes"), ..ours.clone() };
         object.labels_mut().insert(labels::CLUSTER.into(), "kubernetes".into());
         let by_uid = expected.filter(|purpose| purpose.uid.is_some());
         assert_eq!(purpose(&object, &nameless), by_uid, "a name that everybody has tells nothing");
@@ -219,7 +219,7 @@ mod tests {
         let object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "blue-shop-web-1",
             "annotations": notes, "labels": {labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
         .unwrap();
-        let ours = Identity {
+        let ours = ClusterIdentity {
             cluster: GuestCluster::new("blue"),
             cluster_uid: Some("c1".to_owned()),
             management_network: None,

@@ -48,7 +48,7 @@ fn decided_in(
     change: impl FnOnce(&mut Seen<'_>),
 ) -> Decision<Write> {
     let identity =
-        Identity { cluster: GuestCluster::new(cluster), cluster_uid: None, management_network: None };
+        ClusterIdentity { cluster: GuestCluster::new(cluster), cluster_uid: None, management_network: None };
     let is_load_balancer =
         service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer");
     let mut seen = Seen {

@@ -224,7 +224,7 @@ impl HarvesterLoadBalancers {
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
                 Err(Failure::Outdated)
             }
-            Err(error) => Err(refused("create", &ObjectKey::of(&body), error)),
+            Err(error) => Err(failed("create", &ObjectKey::of(&body), error)),
         }
     }
 
@@ -239,14 +239,14 @@ impl HarvesterLoadBalancers {
                 if unchanged {
                     let why = "admission there took the change back";
                     let why = format!("update LoadBalancer {key} in Harvester: {why}");
-                    return Err(Failure::Refused { why, source: None });
+                    return Err(Failure::Failed { why, source: None });
                 }
                 Ok(())
             }
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                 Err(Failure::Outdated)
             }
-            Err(error) => Err(refused("update", &key, error)),
+            Err(error) => Err(failed("update", &key, error)),
         }
     }
 
@@ -297,7 +297,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
             Ok(None) => self.forget(&key),
             Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(&key),
             Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
-            Err(error) => return Err(refused("delete", &key, error)),
+            Err(error) => return Err(failed("delete", &key, error)),
         }
         self.waiting.lock().expect("no panic while counting").remove(&service.uid().unwrap_or_default());
         Ok(())
@@ -339,9 +339,9 @@ fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item =
     new.into_iter().chain(former)
 }
 
-fn refused(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {
+fn failed(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {
     let why = format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(&error));
-    Failure::Refused { why, source: Some(error) }
+    Failure::Failed { why, source: Some(error) }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ impl LoadBalancers for ToyCloud {
                 .map(|host| IpAddr::from(Ipv4Addr::new(203, 0, 113, host)))
                 .find(|ip| taken.values().all(|other| other != ip))
         };
-        let ip = free.ok_or_else(|| Failure::Refused {
+        let ip = free.ok_or_else(|| Failure::Failed {
             why: "the toy cloud has no address left".to_owned(),
             source: None,
         })?;

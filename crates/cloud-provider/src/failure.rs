@@ -10,5 +10,5 @@ pub enum Failure {
     /// `why` says what the cloud tried, on which object, and what its API answered. The queue reads `Retry-After` from
     /// `source`.
     #[error("{why}")]
-    Refused { why: String, source: Option<kube::Error> },
+    Failed { why: String, source: Option<kube::Error> },
 }

@@ -170,7 +170,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
         // it is not made before the VMs are known, and then the sentence says what hinders
         None if path == DataPath::Host && wanted.is_none() && faults.is_empty() => {
-            view.waiting.clone_from(&seen.vms_out_of_reach)
+            view.waiting.clone_from(&seen.vms_out_of_reach);
         }
         None => {}
     }
@@ -267,7 +267,7 @@ fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
     annotated.filter(|path| !seen.wanted || seen.allowed.admits(*path))
 }
 
-/// Events about the cluster around a Service that is served.
+/// Events about the cluster around a Service that asks for a load balancer.
 fn around(seen: &Seen<'_>, path: DataPath) -> Vec<PendingEvent> {
     let mut events = Vec::new();
     let nobody = |backends: &Backends| backends.eligible.is_empty() && backends.nodes_without_vm.is_empty();

@@ -106,14 +106,14 @@ impl HarvesterLoadBalancers {
 fn decide(object: &LoadBalancer, ours: &ClusterIdentity, found: Option<&Service>) -> Report {
     let Some(purpose) = purpose(object, ours) else { return Report::Nothing };
     let uid = found.map(|service| service.uid().unwrap_or_default());
-    let served = match (uid, &purpose.uid) {
+    let has_its_service = match (uid, &purpose.uid) {
         (None, _) => false,
         (Some(uid), Some(made_for)) => uid == *made_for,
         (Some(uid), None) => {
             belongs(object, &LiveService { key: purpose.service.clone(), uid }, ours, |_| false)
         }
     };
-    if served {
+    if has_its_service {
         Report::Nothing
     } else if object.annotations().contains_key(annotations::WITHOUT_SERVICE) {
         Report::Known(purpose)

@@ -295,7 +295,7 @@ test_cluster::component_tests! {
     }
 
     /// The annotation is the users' own (docs/contract/cloud-controller-manager.md#16); only with our record beside it
-    /// does it tell the data path.
+    /// does it tell the datapath.
     async fn a_service_that_kube_vip_should_ignore_keeps_the_data_path_of_the_flags(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{kube-vip.io/ignore: 'true'}", "").await;

@@ -147,7 +147,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                     // the next step goes by the version that we wrote, and by no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
-                    Err(Failure::Refused { why, source }) => {
+                    Err(Failure::Failed { why, source }) => {
                         self.events.record(&about, &failed(&step, &why));
                         return Err(Error { step, service: key, why, source });
                     }
@@ -242,7 +242,7 @@ impl<C: LoadBalancers> ServiceController<C> {
                 Err(Failure::Outdated)
             }
             Err(kube::Error::Api(status)) if status.is_conflict() => Err(Failure::Outdated),
-            Err(error) => Err(Failure::Refused { why: error_message(&error), source: Some(error) }),
+            Err(error) => Err(Failure::Failed { why: error_message(&error), source: Some(error) }),
         }
     }
 

@@ -34,8 +34,9 @@ impl NamesRead {
         self.0.lock().expect("no panic while remembering").insert(node.to_owned())
     }
 
-    fn remove(&self, node: &str) {
-        self.0.lock().expect("no panic while remembering").remove(node);
+    /// Answers whether it was there.
+    fn remove(&self, node: &str) -> bool {
+        self.0.lock().expect("no panic while remembering").remove(node)
     }
 }
 
@@ -69,7 +70,7 @@ impl NamedReads {
         }
         nodes.on_change(move |change| match (&change.old, &change.new) {
             (None, Some(_)) if reads.is_needed() => queue.add(change.key.clone()),
-            (_, None) => reads.vms.names_read().remove(&change.key.name),
+            (_, None) => reads.forget(&change.key.name),
             _ => {}
         });
     }
@@ -79,9 +80,16 @@ impl NamedReads {
         shared.vms.trouble().is_some() || shared.vmis.trouble().is_some()
     }
 
+    /// Nothing is known of the Node's VM by its name any more, and those who asked for it hear of that.
+    fn forget(&self, node: &str) {
+        if self.vms.names_read().remove(node) {
+            self.vms.notify();
+        }
+    }
+
     async fn read(&self, key: &ObjectKey) -> Action {
         let Some(node) = self.nodes.get(key).filter(|_| self.is_needed()) else {
-            self.vms.names_read().remove(&key.name);
+            self.forget(&key.name);
             return Action::AwaitChange;
         };
         let name = vm_name(&node);

@@ -164,6 +164,19 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn readiness_does_not_rest_on_a_vm_that_was_read_by_the_name_of_a_former_node(cluster: TestCluster) {
+        let client = limited(&cluster, |_, path| {
+            path.ends_with("/virtualmachines") || path.ends_with("/virtualmachineinstances")
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        until(&cluster, "it is ready", async || ccm.health.readiness_report().is_empty()).await;
+        cluster.guest.delete::<Node>("worker-1").await;
+        cluster.settle().await;
+        assert!(ccm.health.readiness_report().contains("nodes: "), "{}", ccm.health.readiness_report());
+        ccm.stop().await;
+    }
+
     async fn a_harvester_that_is_away_is_no_matter_of_liveness(cluster: TestCluster) {
         let granted = Arc::new(AtomicBool::new(false));
         let ccm = Ccm::start_on(&cluster, without(&cluster, "/", &granted), |_| ()).await;

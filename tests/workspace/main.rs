@@ -1,10 +1,14 @@
-//! What is true of the workspace as a whole: its layers, its dependencies, and what its comments and documents cite.
+//! What is true of the workspace as a whole: its layers, its dependencies, its names and connections, and what its
+//! comments and documents cite.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod citations;
+mod connections;
 mod dependencies;
 mod layers;
+mod names;
+mod product;
 
 use std::fs;
 use std::path::{Path, PathBuf};

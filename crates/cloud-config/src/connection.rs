@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How often the file is looked at.
-pub const RELOAD_PERIOD: Duration = Duration::from_secs(10);
+const RELOAD_PERIOD: Duration = Duration::from_secs(10);
 
 /// How a program presents itself, and what it may ask for.
 #[derive(Clone, Debug)]
@@ -92,7 +92,7 @@ impl Connection {
         Ok(config.namespace != self.namespace)
     }
 
-    /// Follows the file until `stop`: looks at it every [`RELOAD_PERIOD`], reads it when it changed, and takes over
+    /// Follows the file until `stop`: looks at it every ten seconds, reads it when it changed, and takes over
     /// what is good. A bad file is named once in the log and changes nothing.
     pub async fn follow(self, file: PathBuf, stop: CancellationToken) {
         let mut known = Fingerprint::of(&file);

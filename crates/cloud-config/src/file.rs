@@ -17,14 +17,14 @@ use crate::{
 };
 
 /// Where a cloud-config is looked for without a flag: the place of the old generators, and RKE2's.
-pub const DEFAULT_PATHS: [&str; 2] =
+const DEFAULT_PATHS: [&str; 2] =
     ["/etc/kubernetes/cloud-config", "/var/lib/rancher/rke2/etc/config-files/cloud-provider-config"];
 
 /// Names of the file where a directory was given.
 const FILE_NAMES: [&str; 3] = ["cloud-config", "cloud-provider-config", "kubeconfig"];
 
 /// The kubeconfig file that `given` means: the file itself, or the one inside a directory. Without `given`, and where
-/// `given` is one of [`DEFAULT_PATHS`] and not there, the default places are tried: generators and charts disagree
+/// `given` is one of the default places and not there, the default places are tried: generators and charts disagree
 /// about them.
 ///
 /// # Errors

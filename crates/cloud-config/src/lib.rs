@@ -12,8 +12,8 @@ pub mod proxy;
 mod retry_after;
 mod silence;
 
-pub use connection::{Connection, Options, RELOAD_PERIOD};
+pub use connection::{Connection, Options};
 pub use error::Error;
-pub use file::{CloudConfig, DEFAULT_PATHS, find};
+pub use file::{CloudConfig, find};
 pub use limit::RequestLimit;
 pub use local::{Local, local};

@@ -14,7 +14,7 @@ use program::{TaskGroup, health::Health};
 use tokio::{sync::watch, time::timeout};
 
 /// A watch breaks now and then, and works again at the next try. An error that stays longer is an outage.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OUTAGE_AFTER: Duration = Duration::from_secs(10);
 
 /// The kinds, as people know them.
 pub(crate) const LOAD_BALANCERS: &str = "LoadBalancers";
@@ -115,7 +115,7 @@ impl Outage {
 
     async fn follow_errors(&self, kind: &'static str, mut errors: watch::Receiver<Option<String>>) {
         while errors.wait_for(Option::is_some).await.is_ok() {
-            if timeout(PATIENCE, errors.wait_for(Option::is_none)).await.is_ok() {
+            if timeout(OUTAGE_AFTER, errors.wait_for(Option::is_none)).await.is_ok() {
                 continue;
             }
             loop {

@@ -203,7 +203,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let outage =
         Outage::new(&namespace, &health, Checks { services: settings.services, nodes: follows_nodes });
     let listed = objects.clone();
-    outage.follow(tasks, LOAD_BALANCERS, async move { listed.ready().await }, objects.troubles());
+    outage.follow(tasks, LOAD_BALANCERS, async move { listed.ready().await }, objects.watch_errors());
     for (kind, errors) in vms.watch_errors() {
         let listed = vms.clone();
         outage.follow(tasks, kind, async move { listed.ready().await }, errors);

@@ -5,7 +5,11 @@
 
 use cloud_provider::FINALIZER;
 use controller_kit::{Explanation, ObjectKey};
-use harvester_api::{HealthCheck, Ipam, annotations, labels};
+use harvester_api::{
+    HealthCheck, Ipam,
+    annotations::{self, SERVICE_PREFIX},
+    labels,
+};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
 
@@ -60,7 +64,6 @@ const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
 pub const IP_FAMILIES: &str = "spec.ipFamilies";
 /// Without sharing, a secondary would get an address of its own.
 pub const REFUSED: [&str; 1] = [annotations::PRIMARY_SERVICE];
-const PREFIX: &str = "cloudprovider.harvesterhci.io/";
 /// Of a health check, besides its port.
 const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_SUCCESS_THRESHOLD,
@@ -113,10 +116,10 @@ impl ServiceConfig {
                 format!("{key} is not supported by this version: remove it"),
             ));
         }
-        let misplaced = |key: &&String| key.starts_with("loadbalancer.harvesterhci.io/");
+        let misplaced = |key: &&String| key.starts_with(annotations::LB_PREFIX);
         let unknown = |key: &&String| {
             let known = LATER.iter().chain(&HEALTH_VALUES).chain(&KNOWN);
-            key.starts_with(PREFIX) && !known.into_iter().any(|known| known == key)
+            key.starts_with(SERVICE_PREFIX) && !known.into_iter().any(|known| known == key)
         };
         let health_port = !text(annotations::HEALTH_CHECK_PORT).is_empty();
         let given = |key: &&str| !health_port && !text(key).is_empty();
@@ -220,7 +223,7 @@ mod tests {
 
     fn service(pairs: &[(&str, &str)]) -> Service {
         let annotations: serde_json::Map<String, Value> =
-            pairs.iter().map(|(key, value)| (format!("{PREFIX}{key}"), json!(value))).collect();
+            pairs.iter().map(|(key, value)| (format!("{SERVICE_PREFIX}{key}"), json!(value))).collect();
         serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "shop", "annotations": annotations},
             "spec": {"type": "LoadBalancer", "ports": [
@@ -266,7 +269,7 @@ mod tests {
     #[case::empty_means_absent(&[("primary-service", ""), ("ip", " ")], vec![])]
     #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
     fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
-        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
+        let expected: Vec<_> = keys.iter().map(|key| format!("{SERVICE_PREFIX}{key}")).collect();
         assert_eq!(ServiceConfig::of(&service(pairs)).later, expected);
     }
 
@@ -345,7 +348,7 @@ mod tests {
         ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("allocated-address", "10.0.0.7"),
         ("recorded-data-path", "host")], &[])]
     fn a_key_that_nobody_knows_is_named(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
-        let expected: Vec<_> = keys.iter().map(|key| format!("{PREFIX}{key}")).collect();
+        let expected: Vec<_> = keys.iter().map(|key| format!("{SERVICE_PREFIX}{key}")).collect();
         assert_eq!(ServiceConfig::of(&service(pairs)).unknown, expected);
     }
 

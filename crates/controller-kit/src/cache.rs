@@ -131,16 +131,6 @@ impl<K: Watched> Cache<K> {
         self.0.watch_error.subscribe()
     }
 
-    /// [`Cache::watch_error`].
-    pub fn trouble(&self) -> Option<String> {
-        self.watch_error()
-    }
-
-    /// [`Cache::watch_errors`].
-    pub fn troubles(&self) -> watch::Receiver<Option<String>> {
-        self.watch_errors()
-    }
-
     /// The newest version known, or nothing when there is no such object.
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.known().get(key)

@@ -27,7 +27,7 @@ use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use decide::{Seen, Step, decide};
-pub use fence::{Leadership, NotLeading};
+pub use fence::Leadership;
 pub use program::pod::Identity;
 
 /// A leader whose Lease is overdue by this time hangs: its liveness check fails (as with client-go).
@@ -142,14 +142,14 @@ impl Candidate {
     /// Tries until the Lease is ours or `stop`. A look is dropped at `stop`; a write is waited for, because the Lease
     /// may be ours when its answer comes.
     async fn acquire(&mut self, stop: &CancellationToken) -> Acquired {
-        let patience = self.patience();
+        let limit = self.try_timeout();
         let (mut unsure, mut quick, mut waits_for) = (false, false, None);
         loop {
-            let Some(looked) = stop.run_until_cancelled(timeout(patience, self.look())).await else { break };
-            let looked = in_time(looked, patience);
+            let Some(looked) = stop.run_until_cancelled(timeout(limit, self.look())).await else { break };
+            let looked = in_time(looked, limit);
             unsure &= looked.is_err();
             let tried = match looked {
-                Ok(()) => in_time(self.take_before_the_end(stop).await, patience),
+                Ok(()) => in_time(self.take_before_the_end(stop).await, limit),
                 Err(error) => Err(error),
             };
             let was_quick = std::mem::take(&mut quick);
@@ -187,7 +187,7 @@ impl Candidate {
             stop.cancelled().await;
             sleep(ENDING).await;
         };
-        let write = timeout(self.patience(), self.take_or_renew());
+        let write = timeout(self.try_timeout(), self.take_or_renew());
         tokio::select! {
             written = write => written,
             () = end => timeout(Duration::ZERO, std::future::pending()).await,
@@ -195,7 +195,7 @@ impl Candidate {
     }
 
     /// A try lasts no longer, so that another one fits in before the renew deadline.
-    fn patience(&self) -> Duration {
+    fn try_timeout(&self) -> Duration {
         self.election.renew_deadline / 2
     }
 
@@ -219,7 +219,7 @@ impl Candidate {
                 let (namespace, name, deadline) = (namespace.clone(), name.clone(), *renew_deadline);
                 return Error::Lost { namespace, name, deadline, why };
             }
-            let until = self.leadership.deadline().min(Instant::now() + self.patience());
+            let until = self.leadership.deadline().min(Instant::now() + self.try_timeout());
             match tokio::time::timeout_at(until, self.try_once()).await {
                 Ok(Ok(true)) => {}
                 Ok(Ok(false)) => {
@@ -350,8 +350,8 @@ impl Candidate {
     }
 }
 
-fn in_time<T>(answer: Result<kube::Result<T>, Elapsed>, patience: Duration) -> kube::Result<T> {
-    answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(Late(patience)))))
+fn in_time<T>(answer: Result<kube::Result<T>, Elapsed>, limit: Duration) -> kube::Result<T> {
+    answer.unwrap_or_else(|_| Err(kube::Error::Service(Box::new(Late(limit)))))
 }
 
 /// A request that was given up.

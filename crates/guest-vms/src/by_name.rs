@@ -77,7 +77,7 @@ impl NamedReads {
 
     fn is_needed(&self) -> bool {
         let shared = self.vms.shared();
-        shared.vms.trouble().is_some() || shared.vmis.trouble().is_some()
+        shared.vms.watch_error().is_some() || shared.vmis.watch_error().is_some()
     }
 
     /// Nothing is known of the Node's VM by its name any more, and those who asked for it hear of that.

@@ -148,7 +148,10 @@ impl GuestVms {
 
     /// The two kinds that are listed, and why each cannot be listed now.
     pub fn watch_errors(&self) -> [(&'static str, watch::Receiver<Option<String>>); 2] {
-        [("VirtualMachines", self.0.vms.troubles()), ("VirtualMachineInstances", self.0.vmis.troubles())]
+        [
+            ("VirtualMachines", self.0.vms.watch_errors()),
+            ("VirtualMachineInstances", self.0.vmis.watch_errors()),
+        ]
     }
 
     /// Whether VMs that cannot be listed are read by the names of Nodes.
@@ -164,7 +167,7 @@ impl GuestVms {
     /// The VM of a Node.
     pub fn find(&self, node: &Node) -> Lookup {
         let name = node.name_any();
-        let listed = self.is_complete() && self.0.vms.trouble().is_none();
+        let listed = self.is_complete() && self.0.vms.watch_error().is_none();
         let read = self.0.names_read.contains(&name);
         let found = self.vm_of(node).map(|vm| ObjectKey::new(&self.0.namespace, vm));
         match found.as_ref().and_then(|key| self.0.vms.get(key)) {

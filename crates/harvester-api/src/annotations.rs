@@ -1,4 +1,9 @@
-//! Annotation keys. `…/` stands for the key's own prefix.
+//! Annotation keys.
+
+/// All keys for guest Services begin with it.
+pub const SERVICE_PREFIX: &str = "cloudprovider.harvesterhci.io/";
+/// All keys for LoadBalancer and IPPool objects begin with it, apart from those that the cloud controller manager copies.
+pub const LB_PREFIX: &str = "loadbalancer.harvesterhci.io/";
 
 /// On a guest Service: how its address is obtained, `pool` (default) or `dhcp`; see [`crate::Ipam::parse`].
 pub const IPAM: &str = "cloudprovider.harvesterhci.io/ipam";
@@ -68,6 +73,32 @@ pub const IMPORT_ERRORS: &str = "loadbalancer.harvesterhci.io/import-errors";
 pub const PROJECT_ID: &str = "field.cattle.io/projectId";
 /// On a VirtualMachine: `"true"` while its guest cluster is being removed.
 pub const REMOVE_ALL_PVCS: &str = "harvesterhci.io/removeAllPersistentVolumeClaims";
+/// On a VirtualMachine: the claims that Harvester creates, as JSON.
+pub const CLAIM_TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
+/// On a VirtualMachine: the claims that Harvester deletes with it, joined by commas.
+pub const REMOVED_CLAIMS: &str = "harvesterhci.io/removedPersistentVolumeClaims";
+/// On a VirtualMachine: memory that Harvester keeps for its overhead.
+pub const RESERVED_MEMORY: &str = "harvesterhci.io/reservedMemory";
+/// On a VirtualMachine that Harvester stopped because a quota is used up: a sentence about it.
+pub const INSUFFICIENT_QUOTA: &str = "harvesterhci.io/insufficient-resource-quota";
+/// On the template of a VirtualMachine: names of the KeyPairs that may log in, as JSON.
+pub const SSH_NAMES: &str = "harvesterhci.io/sshNames";
+/// On the template of a VirtualMachine: network interfaces whose DHCP lease Harvester waits for, as JSON.
+pub const WAIT_FOR_LEASE: &str = "harvesterhci.io/waitForLeaseInterfaceNames";
+/// On a PersistentVolumeClaim and its template: `namespace/name` of the image that it is a copy of.
+pub const IMAGE_ID: &str = "harvesterhci.io/imageId";
+/// On a PersistentVolumeClaim, by Harvester: the VMs that use it.
+pub const OWNED_BY: &str = "harvesterhci.io/owned-by";
+
+/// On a VirtualMachine, by the node driver: hash of its inputs. An attempt continues with a VM that has its own hash.
+pub const MACHINE_INPUTS: &str = "node-driver.harvesterhci.io/inputs";
+/// On a VirtualMachine, by the node driver: the attempt that created it, and that alone deletes it after a failure.
+pub const MACHINE_ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
+
+/// On a Secret of the webhook: the day on which the certificate ends. A Secret without it is not of our making.
+pub const CERTIFICATE_ENDS: &str = "loadbalancer.harvesterhci.io/certificate-ends";
+/// On a Secret of the webhook: names that the certificate is good for, separated by commas.
+pub const CERTIFICATE_NAMES: &str = "loadbalancer.harvesterhci.io/certificate-names";
 
 /// kube-vip: the addresses to announce for a Service.
 pub const KUBE_VIP_LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
@@ -75,8 +106,6 @@ pub const KUBE_VIP_LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
 pub const KUBE_VIP_IGNORE: &str = "kube-vip.io/ignore";
 /// kube-vip: node that announces the Service's address now.
 pub const KUBE_VIP_VIP_HOST: &str = "kube-vip.io/vipHost";
-/// kube-vip: network interface that carries the address.
-pub const KUBE_VIP_SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
 /// kube-vip: MAC address of the DHCP lease, reused after a restart.
 pub const KUBE_VIP_HWADDR: &str = "kube-vip.io/hwaddr";
 /// kube-vip: address of the DHCP lease, asked for again after a restart.

@@ -50,38 +50,6 @@ pub fn ready(conditions: &[Condition]) -> Option<&Condition> {
     conditions.iter().find(|condition| condition.r#type == READY)
 }
 
-/// `conditions` with the Ready condition as given, other types kept. The times move only with what they are about,
-/// so equal input gives equal output and no write.
-pub fn with_ready(
-    conditions: &[Condition],
-    status: ConditionStatus,
-    reason: &str,
-    message: &str,
-    now: &str,
-) -> Vec<Condition> {
-    let mut next = conditions.to_vec();
-    let at = next.iter().position(|condition| condition.r#type == READY).unwrap_or_else(|| {
-        next.push(Condition {
-            r#type: READY.to_owned(),
-            status,
-            last_update_time: now.to_owned(),
-            last_transition_time: now.to_owned(),
-            reason: String::new(),
-            message: String::new(),
-        });
-        next.len() - 1
-    });
-    let ready = &mut next[at];
-    if ready.status != status {
-        ready.last_transition_time = now.to_owned();
-    }
-    if (ready.status, &*ready.reason, &*ready.message) != (status, reason, message) {
-        ready.last_update_time = now.to_owned();
-    }
-    (ready.status, ready.reason, ready.message) = (status, reason.to_owned(), message.to_owned());
-    next
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,15 +59,5 @@ mod tests {
         let odd: Condition = serde_json::from_str(r#"{"type": "Ready", "status": "maybe"}"#).unwrap();
         assert_eq!(odd.status, ConditionStatus::Unknown);
         assert_eq!(serde_json::to_value(ConditionStatus::True).unwrap(), "True");
-    }
-
-    #[test]
-    fn saying_the_same_again_changes_nothing_and_a_new_message_keeps_the_transition() {
-        let first = with_ready(&[], ConditionStatus::False, "NoPool", "no pool", "t1");
-        assert_eq!(with_ready(&first, ConditionStatus::False, "NoPool", "no pool", "t2"), first);
-        let second = with_ready(&first, ConditionStatus::False, "NoPool", "no pool at all", "t2");
-        assert_eq!((&*second[0].last_update_time, &*second[0].last_transition_time), ("t2", "t1"));
-        let third = with_ready(&second, ConditionStatus::True, "", "", "t3");
-        assert_eq!((&*third[0].last_update_time, &*third[0].last_transition_time), ("t3", "t3"));
     }
 }

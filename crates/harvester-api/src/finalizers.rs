@@ -8,5 +8,3 @@ pub const IP_POOL: &str = "wrangler.cattle.io/harvester-ipam-controller";
 pub const LEGACY_VMI: &str = "wrangler.cattle.io/harvester-lb-vmi-controller";
 /// Left on every VirtualMachine by the Go program from Harvester 1.8 on: stripped, never added.
 pub const LEGACY_VM: &str = "wrangler.cattle.io/harvester-lb-vm-controller";
-/// Kubernetes: on a guest Service whose load balancer must be cleaned up before it goes.
-pub const SERVICE_LOAD_BALANCER: &str = "service.kubernetes.io/load-balancer-cleanup";

@@ -31,5 +31,12 @@ pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
 pub const GUEST_CLUSTER: &str = "guestcluster.harvesterhci.io/name";
 /// On a VMI: name of its VM.
 pub const VM_NAME: &str = "harvesterhci.io/vmName";
-/// Kubernetes: a Node with this label is no backend of external load balancers.
-pub const EXCLUDE_FROM_LOAD_BALANCERS: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+/// On a VM and its VMI, by the node driver: namespace and set of the machine; the affinity terms select by it.
+pub const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
+/// On a VM and its VMI, by the node driver: pool of the machine with its machine set's suffix, as upstream sets it. It
+/// changes with each rollout.
+pub const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
+/// On a VM and its VMI, by the node driver: pool of the machine; it survives rollouts.
+pub const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
+/// On a VirtualMachineImage: `iso` for an image to boot an installation from.
+pub const IMAGE_TYPE: &str = "harvesterhci.io/image-type";

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use harvester_api::annotations::{CERTIFICATE_ENDS, CERTIFICATE_NAMES};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use kube::ResourceExt as _;
@@ -17,10 +18,6 @@ const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 /// In the serving certificate's secret: the certificate of the authority that signed it.
 const AUTHORITY: &str = "ca.crt";
-/// Day on which the certificate ends. A secret without it is not of this program's making.
-const ENDS: &str = "loadbalancer.harvesterhci.io/certificate-ends";
-/// Names that the certificate is good for, separated by commas.
-const NAMES: &str = "loadbalancer.harvesterhci.io/certificate-names";
 
 const PEM_END: &str = "-----END CERTIFICATE-----";
 
@@ -39,7 +36,12 @@ pub(crate) fn first_certificate(secret: &Secret) -> Option<String> {
 
 /// The serving certificate in a secret; nothing when another program made it.
 pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
-    let names = secret.annotations().get(NAMES)?.split(',').map(ToOwned::to_owned).collect::<BTreeSet<_>>();
+    let names = secret
+        .annotations()
+        .get(CERTIFICATE_NAMES)?
+        .split(',')
+        .map(ToOwned::to_owned)
+        .collect::<BTreeSet<_>>();
     let (certificate, key) = (text(secret, CERTIFICATE)?, text(secret, KEY)?);
     Some(Serving { certificate, key, authority: text(secret, AUTHORITY)?, names, ends: ends(secret)? })
 }
@@ -47,7 +49,7 @@ pub(crate) fn serving(secret: &Secret) -> Option<Serving> {
 /// `secret` (or a new one in `namespace`) with this authority in it.
 pub(crate) fn with_authority(secret: Option<Secret>, namespace: &str, authority: &Authority) -> Secret {
     let data = [(CERTIFICATE, authority.bundle()), (KEY, authority.key.clone())];
-    filled(secret, namespace, CA_SECRET, &data, &[(ENDS, authority.ends.to_string())])
+    filled(secret, namespace, CA_SECRET, &data, &[(CERTIFICATE_ENDS, authority.ends.to_string())])
 }
 
 /// `secret` (or a new one in `namespace`) with this serving certificate in it.
@@ -63,7 +65,7 @@ pub(crate) fn with_serving(secret: Option<Secret>, namespace: &str, serving: &Se
         namespace,
         TLS_SECRET,
         &data,
-        &[(ENDS, serving.ends.to_string()), (NAMES, names.join(","))],
+        &[(CERTIFICATE_ENDS, serving.ends.to_string()), (CERTIFICATE_NAMES, names.join(","))],
     )
 }
 
@@ -94,7 +96,7 @@ fn text(secret: &Secret, key: &str) -> Option<String> {
 }
 
 fn ends(secret: &Secret) -> Option<jiff::civil::Date> {
-    secret.annotations().get(ENDS)?.parse().ok()
+    secret.annotations().get(CERTIFICATE_ENDS)?.parse().ok()
 }
 
 /// The first and the second certificate of a bundle; a third is dropped.

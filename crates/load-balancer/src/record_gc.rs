@@ -30,7 +30,7 @@ use crate::{
     reuse::{self, Holder},
     status_reverted,
 };
-use candidates::{Candidates, PATIENCE, Seen, Verdict};
+use candidates::{ABANDONED_AFTER, Candidates, Seen, Verdict};
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -106,7 +106,7 @@ impl RecordGc {
                 }
             }
             self.memory().entry(key.name.clone()).or_default().again(address, &holder, Instant::now());
-            again = again.or(Some(PATIENCE));
+            again = again.or(Some(ABANDONED_AFTER));
         }
         let foreign: usize = self.memory().values().map(Candidates::foreign_records).sum();
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
@@ -158,7 +158,7 @@ impl RecordGc {
                 Ok(true)
             }
             Err(failure @ Failure::StatusReverted { .. }) => {
-                tracing::warn!(pool = name, %address, holder, retry_in = ?PATIENCE, "abandoned, and not released: {failure}");
+                tracing::warn!(pool = name, %address, holder, retry_in = ?ABANDONED_AFTER, "abandoned, and not released: {failure}");
                 let message = format!("abandoned address {address} of {holder} is not released: {failure}");
                 let about = pool.object_ref(&());
                 self.recorder.publish(&about, EventType::Warning, status_reverted::REASON, &message);

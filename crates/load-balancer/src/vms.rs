@@ -39,7 +39,7 @@ impl VmWatch {
                 let of_vms = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
                 of_vms.for_each(|lb| queue.add(ObjectKey::of(&**lb)));
             };
-            let (mut errors, mut told) = (vmis.troubles(), None);
+            let (mut errors, mut told) = (vmis.watch_errors(), None);
             loop {
                 tokio::select! {
                     () = vmis.ready() => break,
@@ -62,7 +62,7 @@ impl VmWatch {
 
     /// Why the watch does not work now.
     pub(crate) fn error(&self) -> Option<String> {
-        self.vmis.trouble()
+        self.vmis.watch_error()
     }
 }
 

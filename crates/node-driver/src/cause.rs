@@ -3,15 +3,15 @@
 //! Upstream waits ten minutes and reports that its retries are used up, although the objects show the cause all the time
 //! (docs/contract/node-driver.md#B3). A final cause ends the wait early.
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmCondition};
+use harvester_api::{
+    VirtualMachine, VirtualMachineInstance, annotations::INSUFFICIENT_QUOTA, kubevirt::VmCondition,
+};
 use jiff::{SignedDuration, Timestamp};
 use kube::{ResourceExt as _, api::DynamicObject};
 use serde_json::Value;
 
 use crate::{address, cloud_init::AGENT_USER_DATA, seen::Seen};
 
-/// Harvester sets it on a VM that it stopped because a quota is used up.
-const QUOTA: &str = "harvesterhci.io/insufficient-resource-quota";
 /// The resources in quotas that a VM needs.
 const MACHINE_RESOURCES: [&str; 9] = [
     "cpu",
@@ -95,7 +95,7 @@ fn of_vm(vm: &VirtualMachine, name: &str) -> Option<Cause> {
     }
     if vm.spec.run_strategy == "Halted" {
         // the annotation outlives the stop: Harvester takes it away when the VM runs again
-        let quota = vm.annotations().get(QUOTA).filter(|text| !text.is_empty());
+        let quota = vm.annotations().get(INSUFFICIENT_QUOTA).filter(|text| !text.is_empty());
         return Some(lasting(&match quota {
             Some(quota) => format!(
                 "Harvester stopped VM {name} because a quota is used up: {quota}; raise the quota or remove machines"

@@ -20,7 +20,7 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
 
 use crate::reference::Reference;
 pub(crate) use error::{Error, mask_not_found};
@@ -399,9 +399,6 @@ pub(crate) struct ServerVersion {
 
 const SERVER_VERSION: &str = "server-version";
 
-/// Harvester writes the VMs that use a claim into it.
-const OWNED_BY: &str = "harvesterhci.io/owned-by";
-
 /// The part of a claim that a removal needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -419,7 +416,8 @@ impl Claim {
             #[serde(default)]
             refs: Vec<String>,
         }
-        let users = metadata.annotations.unwrap_or_default().remove(OWNED_BY).unwrap_or_default();
+        let users =
+            metadata.annotations.unwrap_or_default().remove(annotations::OWNED_BY).unwrap_or_default();
         let users: Vec<Users> = serde_json::from_str(&users).unwrap_or_default();
         Self {
             name: metadata.name.unwrap_or_default(),

@@ -6,14 +6,9 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use harvester_api::labels::{CREATOR, GUEST_CLUSTER, NODE_DRIVER, VM_NAME};
-
-/// Namespace and set of the machine; the affinity terms select by it.
-pub(crate) const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
-/// Pool of the machine with its machine set's suffix, as upstream sets it. It changes with each rollout.
-pub(crate) const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
-/// Pool of the machine; it survives rollouts (docs/contract/node-driver.md#1.3).
-pub(crate) const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
+use harvester_api::labels::{
+    CREATOR, GUEST_CLUSTER, MACHINE_SET, NODE_DRIVER, NODE_POOL, STABLE_POOL, VM_NAME,
+};
 
 /// Keys that a user may not set, because other programs rely on the driver's values.
 pub(crate) const OURS: [&str; 6] = [CREATOR, VM_NAME, MACHINE_SET, GUEST_CLUSTER, NODE_POOL, STABLE_POOL];

@@ -6,31 +6,23 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use harvester_api::labels::{CREATOR, NODE_DRIVER};
+use harvester_api::{
+    annotations::{
+        CLAIM_TEMPLATES, IMAGE_ID, MACHINE_ATTEMPT, MACHINE_INPUTS, RESERVED_MEMORY, SSH_NAMES,
+        WAIT_FOR_LEASE,
+    },
+    labels::{CREATOR, MACHINE_SET, NODE_DRIVER},
+};
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     cloud_init::CloudInit,
-    labels::MACHINE_SET,
     machine::{Disk, Firmware, Machine, Nic, Source},
     reference::Reference,
 };
 
 mod affinity;
-
-/// The claims that Harvester creates.
-pub(crate) const CLAIM_TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
-/// The claims that Harvester deletes with the VM, joined by commas.
-pub(crate) const REMOVED_CLAIMS: &str = "harvesterhci.io/removedPersistentVolumeClaims";
-const IMAGE_ID: &str = "harvesterhci.io/imageId";
-const RESERVED_MEMORY: &str = "harvesterhci.io/reservedMemory";
-const SSH_NAMES: &str = "harvesterhci.io/sshNames";
-const WAIT_FOR_LEASE: &str = "harvesterhci.io/waitForLeaseInterfaceNames";
-/// Hash of a VM's inputs. An attempt continues with a VM that has its own hash.
-pub(crate) const INPUTS: &str = "node-driver.harvesterhci.io/inputs";
-/// The attempt that created the VM, and that alone deletes it after a failure.
-pub(crate) const ATTEMPT: &str = "node-driver.harvesterhci.io/attempt";
 
 /// Letters of random name parts, as in Kubernetes.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -116,8 +108,8 @@ pub(crate) fn virtual_machine(machine: &Machine, cloud_init: &CloudInit, resolve
     let templates: Vec<Value> = claims.iter().map(|claim| claim.template(&resolved.classes)).collect();
     let mut annotations = json!({
         CLAIM_TEMPLATES: text_of(&templates),
-        INPUTS: resolved.inputs.to_string(),
-        ATTEMPT: resolved.attempt,
+        MACHINE_INPUTS: resolved.inputs.to_string(),
+        MACHINE_ATTEMPT: resolved.attempt,
     });
     if let Some(reserved) = &machine.reserved_memory {
         annotations[RESERVED_MEMORY] = json!(reserved);

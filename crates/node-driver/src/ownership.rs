@@ -3,14 +3,12 @@
 
 use harvester_api::{
     VirtualMachine,
+    annotations::{MACHINE_ATTEMPT, MACHINE_INPUTS},
     labels::{CREATOR, GUEST_CLUSTER, NODE_DRIVER},
 };
 use kube::{ResourceExt as _, api::DynamicObject};
 
-use crate::{
-    labels,
-    objects::{ATTEMPT, INPUTS, InputHash},
-};
+use crate::{labels, objects::InputHash};
 
 /// Who created a VM, as `Create` sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,10 +27,12 @@ pub(crate) enum Ownership {
 pub(crate) fn of(vm: &VirtualMachine, inputs: Option<&InputHash>, attempt: Option<&str>) -> Ownership {
     let annotation = |key: &str| vm.annotations().get(key).map(String::as_str);
     let ours = vm.labels().get(CREATOR).is_some_and(|creator| creator == NODE_DRIVER);
-    let same = inputs.is_some_and(|inputs| annotation(INPUTS) == Some(inputs.to_string().as_str()));
+    let same = inputs.is_some_and(|inputs| annotation(MACHINE_INPUTS) == Some(inputs.to_string().as_str()));
     match (ours && same, vm.metadata.deletion_timestamp.is_some()) {
         (true, true) => Ownership::Terminating,
-        (true, false) if attempt.is_some() && annotation(ATTEMPT) == attempt => Ownership::ThisAttempt,
+        (true, false) if attempt.is_some() && annotation(MACHINE_ATTEMPT) == attempt => {
+            Ownership::ThisAttempt
+        }
         (true, false) => Ownership::EarlierAttempt,
         (false, _) => Ownership::Foreign,
     }
@@ -113,7 +113,7 @@ mod tests {
 
     fn vm(creator: &str, hash: &str, attempt: &str, deleting: bool) -> VirtualMachine {
         let mut vm = json!({"metadata": {"name": "demo-1", "labels": {CREATOR: creator},
-            "annotations": {INPUTS: hash, ATTEMPT: attempt}}, "spec": {}});
+            "annotations": {MACHINE_INPUTS: hash, MACHINE_ATTEMPT: attempt}}, "spec": {}});
         vm["metadata"]["deletionTimestamp"] =
             if deleting { json!("2026-11-21T12:00:00Z") } else { Value::Null };
         serde_json::from_value(vm).unwrap()

@@ -33,7 +33,7 @@ use self::answer::{Answer, Tracked, ask};
 use crate::TaskGroup;
 
 /// Between two questions about a right that is granted.
-pub const GRANTED_PERIOD: Duration = Duration::from_secs(600);
+const GRANTED_PERIOD: Duration = Duration::from_secs(600);
 /// Between two questions about a right that is refused, or that nobody answered.
 pub const REFUSED_PERIOD: Duration = Duration::from_secs(30);
 /// Questions that are asked at once.

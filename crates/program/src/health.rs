@@ -86,21 +86,6 @@ impl Health {
         self.liveness_report() + &report(&self.locked().readiness)
     }
 
-    /// [`Health::readiness_report`].
-    pub fn report(&self) -> String {
-        self.readiness_report()
-    }
-
-    /// Fails the readiness check `name`.
-    pub fn wrong(&self, name: &'static str, why: impl Into<String>) {
-        self.readiness(name).fail(why);
-    }
-
-    /// Passes the readiness check `name`.
-    pub fn right(&self, name: &'static str) {
-        self.readiness(name).pass();
-    }
-
     fn check(&self, probe: Probe, name: &'static str, state: Option<String>) -> Check {
         self.locked().of(probe).entry(name).or_insert(state);
         Check { health: self.clone(), probe, name }

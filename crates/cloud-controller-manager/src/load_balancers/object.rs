@@ -2,9 +2,9 @@
 //! ours.
 
 use controller_kit::Explanation;
-use harvester_api::{HealthCheck, Ipam, Listener, annotations, labels};
+use harvester_api::{HealthCheck, Ipam, Listener, LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt;
+use kube::{Resource as _, ResourceExt};
 use serde_json::{Map, Value, json};
 
 use super::selector::Selector;
@@ -53,7 +53,7 @@ impl Wanted<'_> {
     /// The body of a POST.
     pub(super) fn fresh(&self, namespace: &str, name: &str) -> Value {
         let mut json = json!({
-            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
+            "apiVersion": LoadBalancer::api_version(&()),
             "kind": "LoadBalancer",
             "metadata": {"namespace": namespace, "name": name},
             "spec": {},

@@ -22,7 +22,7 @@ use super::{
 };
 
 /// Two watches report one change at different times: an object must look abandoned for so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 
 /// The Service that an object says it is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl HarvesterLoadBalancers {
         let (woken, this) = (queue.clone(), self.clone());
         self.objects.on_change(move |change| {
             if change.new.as_ref().is_some_and(|object| this.looks_abandoned(object)) {
-                woken.add_after(change.key.clone(), PATIENCE);
+                woken.add_after(change.key.clone(), ABANDONED_AFTER);
             }
         });
         let this = self.clone();
@@ -62,7 +62,7 @@ impl HarvesterLoadBalancers {
             let Some(service) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
             let key = this.key(service);
             if this.objects.get(&key).is_some_and(|object| this.looks_abandoned(&object)) {
-                queue.add_after(key, PATIENCE);
+                queue.add_after(key, ABANDONED_AFTER);
             }
         });
     }

@@ -115,7 +115,7 @@ test_cluster::component_tests! {
             all.iter().any(|it| it.message.as_ref().is_some_and(|message| message.starts_with(&waits)))
         }).await;
         assert_eq!(load_balancer(&cluster).await, None);
-        let report = ccm.health.report();
+        let report = ccm.health.readiness_report();
         for hindered in ["nodes: ", "services on the host datapath: "] {
             assert!(report.contains(&format!("{hindered}{why}")), "{report}");
         }
@@ -123,7 +123,7 @@ test_cluster::component_tests! {
         granted.store(true, Ordering::SeqCst);
         until(&cluster, "the Service is served", async || load_balancer(&cluster).await.is_some()).await;
         until(&cluster, "the Node is initialised", async || is_initialised(&cluster, "worker-1").await).await;
-        assert_eq!(ccm.health.report(), "");
+        assert_eq!(ccm.health.readiness_report(), "");
         ccm.stop().await;
     }
 

@@ -22,7 +22,7 @@ pub struct Leadership {
 /// The error of a write that came too late.
 #[derive(Debug, thiserror::Error)]
 #[error("not written: the Lease is not ours any more, or was not renewed in time")]
-pub struct NotLeading;
+struct NotLeading;
 
 impl Leadership {
     pub(super) fn new(renew_deadline: Duration) -> Self {
@@ -30,12 +30,12 @@ impl Leadership {
     }
 
     /// Whether a write may start now.
-    pub fn is_current(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         Instant::now() < self.deadline()
     }
 
     /// When the right ends unless it is renewed; the past when there is none.
-    pub fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         let until = *self.until.lock().expect("no panic while the deadline is locked");
         until.unwrap_or_else(Instant::now)
     }

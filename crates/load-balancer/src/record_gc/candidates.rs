@@ -11,9 +11,9 @@ use tokio::time::Instant;
 use crate::reuse::Announced;
 
 /// A record must look abandoned for so long before it is read afresh.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 
-/// A record that looked abandoned for [`PATIENCE`], as fresh reads show it.
+/// A record that looked abandoned for [`ABANDONED_AFTER`], as fresh reads show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// The pool is gone, or gives the address to nobody or to another holder.
@@ -75,10 +75,10 @@ impl Candidates {
         for record in seen.into_iter().filter(|record| !self.foreign.contains(record)) {
             let since = *self.since.entry(record.clone()).or_insert(now);
             let waited = now.duration_since(since);
-            if waited >= PATIENCE {
+            if waited >= ABANDONED_AFTER {
                 look.due.push(record);
             } else {
-                let left = PATIENCE - waited;
+                let left = ABANDONED_AFTER - waited;
                 look.again = Some(look.again.map_or(left, |again| again.min(left)));
             }
         }
@@ -137,7 +137,10 @@ mod tests {
         let (mut candidates, start) = (Candidates::default(), Instant::now());
         let record = |last| (ip(last), "shop/web".to_owned());
         let at = |seconds| start + Duration::from_secs(seconds);
-        assert_eq!(candidates.look(vec![record(1)], at(0)), Look { due: vec![], again: Some(PATIENCE) });
+        assert_eq!(
+            candidates.look(vec![record(1)], at(0)),
+            Look { due: vec![], again: Some(ABANDONED_AFTER) }
+        );
         let look = candidates.look(vec![record(1), record(2)], at(20));
         assert_eq!(look, Look { due: vec![], again: Some(Duration::from_secs(10)) });
         let look = candidates.look(vec![record(1), record(2)], at(30));
@@ -149,8 +152,8 @@ mod tests {
         let (mut candidates, start) = (Candidates::default(), Instant::now());
         let record = vec![(ip(1), "shop/web".to_owned())];
         candidates.look(record.clone(), start);
-        assert_eq!(candidates.look(vec![], start + PATIENCE), Look::default());
-        assert_eq!(candidates.look(record, start + PATIENCE * 2).due, vec![]);
+        assert_eq!(candidates.look(vec![], start + ABANDONED_AFTER), Look::default());
+        assert_eq!(candidates.look(record, start + ABANDONED_AFTER * 2).due, vec![]);
     }
 
     // admission that reverts our release changes the pool, and each change asks for another look
@@ -159,11 +162,11 @@ mod tests {
         let (mut candidates, start) = (Candidates::default(), Instant::now());
         let record = vec![(ip(1), "shop/web".to_owned())];
         candidates.look(record.clone(), start);
-        assert_eq!(candidates.look(record.clone(), start + PATIENCE).due, record);
-        candidates.again(ip(1), "shop/web", start + PATIENCE);
-        let look = candidates.look(record.clone(), start + PATIENCE);
-        assert_eq!(look, Look { due: vec![], again: Some(PATIENCE) });
-        assert_eq!(candidates.look(record.clone(), start + PATIENCE * 2).due, record);
+        assert_eq!(candidates.look(record.clone(), start + ABANDONED_AFTER).due, record);
+        candidates.again(ip(1), "shop/web", start + ABANDONED_AFTER);
+        let look = candidates.look(record.clone(), start + ABANDONED_AFTER);
+        assert_eq!(look, Look { due: vec![], again: Some(ABANDONED_AFTER) });
+        assert_eq!(candidates.look(record.clone(), start + ABANDONED_AFTER * 2).due, record);
     }
 
     #[tokio::test(start_paused = true)]
@@ -172,9 +175,9 @@ mod tests {
         let record = vec![(ip(1), "capi/machine".to_owned())];
         candidates.look(record.clone(), start);
         candidates.foreign(ip(1), "capi/machine");
-        assert_eq!(candidates.look(record, start + PATIENCE * 2), Look::default());
+        assert_eq!(candidates.look(record, start + ABANDONED_AFTER * 2), Look::default());
         assert_eq!(candidates.foreign_records(), 1);
-        candidates.look(vec![], start + PATIENCE * 3);
+        candidates.look(vec![], start + ABANDONED_AFTER * 3);
         assert_eq!(candidates.foreign_records(), 0);
     }
 }

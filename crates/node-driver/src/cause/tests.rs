@@ -70,10 +70,10 @@ use CauseType::{Final as FINAL, Late as LATE, Passing as PASSING};
 #[rstest]
 #[case::deleting(World { vm: vm(&json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z"}})), ..World::default() },
     FINAL, "VM shop/demo-1 was deleted in the meantime")]
-#[case::quota_of_harvester(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}},
+#[case::quota_of_harvester(World { vm: vm(&json!({"metadata": {"annotations": {INSUFFICIENT_QUOTA: "limits.memory"}},
     "spec": {"runStrategy": "Halted"}})), ..World::default() },
     FINAL, "a quota is used up: limits.memory; raise the quota")]
-#[case::quota_that_was_raised(World { vm: vm(&json!({"metadata": {"annotations": {QUOTA: "limits.memory"}}})), ..World::default() },
+#[case::quota_that_was_raised(World { vm: vm(&json!({"metadata": {"annotations": {INSUFFICIENT_QUOTA: "limits.memory"}}})), ..World::default() },
     LATE, "does not get on (no status yet)")]
 #[case::stopped(World { vm: vm(&json!({"spec": {"runStrategy": "Halted"}})), ..World::default() },
     FINAL, "was stopped (runStrategy Halted)")]

@@ -10,7 +10,11 @@
 
 use std::time::Duration;
 
-use harvester_api::{VirtualMachine, annotations::REMOVE_ALL_PVCS, labels::GUEST_CLUSTER};
+use harvester_api::{
+    VirtualMachine,
+    annotations::{REMOVE_ALL_PVCS, REMOVED_CLAIMS},
+    labels::GUEST_CLUSTER,
+};
 use kube::ResourceExt as _;
 use program::capabilities::{Right, denied};
 
@@ -19,8 +23,7 @@ use crate::{
     harvester::{self, Claim, Harvester, follow::Start},
     labels,
     machine::secret_name,
-    objects::{self, REMOVED_CLAIMS},
-    ownership,
+    objects, ownership,
     reference::Reference,
     wait::{self, Goal},
 };

@@ -3,7 +3,7 @@
 use harvester_api::labels::CREATOR;
 use serde_json::{Map, Value, json};
 
-use crate::labels::MACHINE_SET;
+use harvester_api::labels::MACHINE_SET;
 
 const HOST: &str = "kubernetes.io/hostname";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";

@@ -85,7 +85,7 @@ fn two_disks_one_nic_and_efi_make_the_vm_of_the_contract() {
             "name": "demo-pool1-x7k2m-9d4tq",
             "namespace": "default",
             "labels": labels,
-            "annotations": {CLAIM_TEMPLATES: null, INPUTS: "0f", ATTEMPT: "a1"},
+            "annotations": {CLAIM_TEMPLATES: null, MACHINE_INPUTS: "0f", MACHINE_ATTEMPT: "a1"},
         },
         "spec": {
             "runStrategy": "RerunOnFailure",

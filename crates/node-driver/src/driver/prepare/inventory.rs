@@ -68,7 +68,8 @@ fn check_image(machine: &Machine, at: &Reference, image: &DynamicObject) -> Find
 }
 
 fn is_iso(image: &DynamicObject) -> bool {
-    let labelled = image.metadata.labels.as_ref().and_then(|labels| labels.get("harvesterhci.io/image-type"));
+    let labelled =
+        image.metadata.labels.as_ref().and_then(|labels| labels.get(harvester_api::labels::IMAGE_TYPE));
     let spec = &image.data["spec"];
     let ends = |text: &str| text.to_ascii_lowercase().ends_with(".iso");
     let path = spec["url"].as_str().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use controller_kit::ObjectKey;
 use harvester_api::names::DHCP_ADDRESS;
-use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, WorkloadType, annotations};
+use harvester_api::{IPPool, Ipam, LoadBalancer, VirtualMachineInstance, WorkloadType, annotations};
 use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
@@ -127,14 +127,15 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
     let told = told_of_addresses_not_published(cluster).await;
     let late = late.of("loadbalancers");
     let mut published = BTreeSet::new();
-    for service in &wanted {
-        let balancer = owners[&service.uid().unwrap_or_default()];
-        let mut options = ServiceOptions::asked_by(service);
-        if late.contains(&ObjectKey::of(balancer)) {
-            // a stopped program made it for what the Service asked then, and a datapath stays as long as its object
-            options.on_host = balancer.spec.workload() == WorkloadType::Vm;
-        }
-        if let Some(address) = check(service, options, balancer, simulation, &told) {
+    let served: Vec<_> = wanted
+        .iter()
+        .map(|service| {
+            let balancer = owners[&service.uid().unwrap_or_default()];
+            (*service, balancer, options(service, balancer, &late))
+        })
+        .collect();
+    for (service, balancer, options) in &served {
+        if let Some(address) = check(service, *options, balancer, simulation, &told) {
             assert!(published.insert(address), "{address} is served twice");
         }
     }
@@ -143,7 +144,7 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
         assert_eq!(told, (None, vec![]), "Service {} publishes nothing", service.name_any());
     }
     for pool in POOLS {
-        let sources = wanted.iter().filter_map(|service| ServiceOptions::asked_by(service).source.pool());
+        let sources = served.iter().filter_map(|(_, _, options)| options.source.pool());
         let asked = sources.filter(|source| source.name == pool.name).count();
         let given = balancers.iter().filter(|balancer| given_by(balancer) == Some(pool.name)).count();
         assert_eq!(
@@ -154,6 +155,22 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
         );
     }
     nodes_are_where_their_vms_are(cluster).await;
+}
+
+/// The choices by which a Service is served. A stopped program may have made its object late, for what it asked before; an
+/// object keeps its datapath and its ipam.
+fn options(service: &Service, balancer: &LoadBalancer, late: &BTreeSet<ObjectKey>) -> ServiceOptions {
+    let asked = ServiceOptions::asked_by(service);
+    if !late.contains(&ObjectKey::of(balancer)) {
+        return asked;
+    }
+    let source = match (balancer.spec.ipam() == Ipam::Dhcp, asked.source) {
+        (true, _) => AddressSource::Dhcp,
+        (false, AddressSource::Dhcp) => AddressSource::Lab,
+        (false, pool) => pool,
+    };
+    let on_host = balancer.spec.workload() == WorkloadType::Vm;
+    ServiceOptions { on_host, source, ..asked }
 }
 
 /// UIDs of the Services with an Event that kube-vip does not show their address.

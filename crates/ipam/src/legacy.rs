@@ -189,10 +189,9 @@ fn reachable(spec: RangeSpec, in_use: &[IpAddr]) -> Vec<RangeSpec> {
         None => specs.push(spec),
         Some(gateway) => {
             specs.push(single(gateway));
-            if range.end() > gateway {
-                let start = family::address(family::number(gateway) + 1, gateway).to_string();
-                specs.push(RangeSpec { start, end: range.end().to_string(), ..spec });
-            }
+            // a range of one address has no gateway, and those of a /31 were split above
+            let start = family::address(family::number(gateway) + 1, gateway).to_string();
+            specs.push(RangeSpec { start, end: range.end().to_string(), ..spec });
         }
     }
     specs
@@ -314,6 +313,23 @@ mod tests {
         assert_eq!(ranges.total(), 7);
         let first_of_range = read(&[("range-a", "192.168.40.1-192.168.40.10")], &["192.168.40.1"]);
         assert!(Ranges::parse(&first_of_range.pools["a"]).unwrap().offers("192.168.40.1".parse().unwrap()));
+    }
+
+    #[rstest]
+    #[case::another_subnet("cidr-a", "10.0.0.6/31", "10.9.9.9", "10.0.0.6/31")]
+    #[case::an_edge_outside_of_the_range(
+        "range-a",
+        "10.0.0.5-10.0.0.9",
+        "10.0.0.0",
+        "10.0.0.0/28 (10.0.0.5-10.0.0.9)"
+    )]
+    fn an_address_in_use_that_the_text_does_not_name_changes_nothing(
+        #[case] key: &str,
+        #[case] value: &str,
+        #[case] in_use: &str,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(texts(&read(&[(key, value)], &[in_use]), "a"), [expected]);
     }
 
     #[rstest]

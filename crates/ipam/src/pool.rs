@@ -210,6 +210,8 @@ mod tests {
         &["selector invalid: scope (project \"pj1\", namespace \"ns1\""]
     )]
     #[case::other_priority(pool("old", 1, &[("*", "pj1", "*")]), pool("new", 2, &[("*", "pj1", "*")]), &[])]
+    #[case::one_without_priority(pool("old", 5, &[("*", "pj1", "*")]), pool("new", 0, &[("*", "pj1", "*")]), &[])]
+    #[case::another_without_priority(pool("old", 0, &[("*", "pj1", "*")]), pool("new", 5, &[("*", "pj1", "*")]), &[])]
     #[case::same_priority(pool("old", 1, &[("a", "*", "*")]), pool("new", 1, &[("b", "*", "*")]), &["pool old: both have 1"])]
     #[case::side_by_side(
         pool("old", 0, &[("ns1", "pj1", "cluster1")]),

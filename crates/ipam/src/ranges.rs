@@ -287,6 +287,26 @@ mod tests {
     }
 
     #[test]
+    fn the_distance_is_the_place_in_the_turn() {
+        let two =
+            ranges(&[("10.0.0.0/24", "10.0.0.10", "10.0.0.12"), ("10.0.1.0/24", "10.0.1.10", "10.0.1.12")]);
+        let two = two.unwrap();
+        let all: Vec<_> = two.turn(None).collect();
+        for cursor in all.into_iter().map(Some).chain([None]) {
+            let distances = two.turn(cursor).map(|address| two.distance(cursor, address).unwrap());
+            assert_eq!(distances.collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5], "{cursor:?}");
+        }
+        assert_eq!(two.distance(None, ip("10.0.2.10")), None);
+    }
+
+    #[test]
+    fn ranges_are_told_by_their_ends_in_the_order_of_the_spec() {
+        let two = ranges(&[("10.0.1.0/24", "10.0.1.5", "10.0.1.9"), ("10.0.0.0/30", "", "")]).unwrap();
+        assert_eq!(two.to_string(), "10.0.1.5-10.0.1.9,10.0.0.1-10.0.0.2");
+        assert_eq!(two.iter().map(Range::start).collect::<Vec<_>>(), [ip("10.0.1.5"), ip("10.0.0.1")]);
+    }
+
+    #[test]
     fn ipv6_totals_saturate_and_nothing_is_listed() {
         let wide = ranges(&[("fd00::/8", "", ""), ("fe00::/9", "", "")]).unwrap();
         assert_eq!(wide.counts(3), (i64::MAX, i64::MAX));

@@ -123,6 +123,11 @@ impl Record {
         self.held.holder(address)
     }
 
+    /// Who had the address last, where nobody has it now.
+    pub fn last_holder(&self, address: IpAddr) -> Option<&str> {
+        self.history.holder(address)
+    }
+
     /// Every address and its holder, in numeric order.
     pub fn held(&self) -> impl Iterator<Item = (IpAddr, &str)> {
         self.held.iter()
@@ -171,16 +176,12 @@ impl Record {
         Ok(Claim::Recorded(address))
     }
 
-    /// Records a holder for an address without moving the round robin: for records that come from elsewhere.
-    /// Answers whether the address is now this holder's.
-    pub fn put(&mut self, address: IpAddr, holder: &str) -> bool {
-        match self.held.holder(address) {
-            Some(other) => other == holder,
-            None => {
-                self.held.insert(address, holder);
-                self.history.remove(address);
-                true
-            }
+    /// Records a holder for an address that nobody holds, without moving the round robin: for records that come from
+    /// elsewhere.
+    pub fn put(&mut self, address: IpAddr, holder: &str) {
+        if self.held.holder(address).is_none() {
+            self.held.insert(address, holder);
+            self.history.remove(address);
         }
     }
 

@@ -97,6 +97,35 @@ fn of_two_records_the_one_that_the_holder_knows_is_adopted() {
     assert_eq!(record.claim(&four(), request, |_| false).unwrap().address(), ip("192.168.100.12"));
 }
 
+#[test]
+fn of_two_records_one_that_the_pool_still_offers_is_adopted() {
+    let held = map(&[("192.168.100.5", "shop/web"), ("192.168.100.12", "shop/web")]);
+    let mut record = Record::read(&held, &BTreeMap::new(), "");
+    assert_eq!(claim(&mut record, &four(), "shop/web").unwrap(), "192.168.100.12");
+}
+
+#[test]
+fn a_record_from_elsewhere_takes_an_address_from_nobody_and_moves_no_cursor() {
+    let (held, history) = (map(&[("192.168.100.12", "shop/web")]), map(&[("192.168.100.11", "shop/db")]));
+    let mut record = Record::read(&held, &history, "192.168.100.12");
+    record.put(ip("192.168.100.12"), "shop/api");
+    record.put(ip("192.168.100.11"), "shop/api");
+    assert_eq!(record.allocated(), map(&[("192.168.100.11", "shop/api"), ("192.168.100.12", "shop/web")]));
+    assert_eq!(
+        (record.allocated_history(), record.last_allocated()),
+        (BTreeMap::new(), "192.168.100.12".to_owned())
+    );
+}
+
+#[test]
+fn a_holder_is_remembered_for_an_address_that_nobody_holds() {
+    let mut record = Record::read(&map(&[("192.168.100.12", "shop/web")]), &BTreeMap::new(), "");
+    record.remember(ip("192.168.100.12"), "shop/api");
+    record.remember(ip("192.168.100.13"), "shop/api");
+    assert_eq!(record.allocated_history(), map(&[("192.168.100.13", "shop/api")]));
+    assert_eq!(claim(&mut record, &four(), "shop/api").unwrap(), "192.168.100.13");
+}
+
 // docs/contract/load-balancer.md#IP-16: a PUT without status made held addresses free
 #[test]
 fn a_holder_whose_record_was_lost_takes_back_the_address_that_it_knows() {

@@ -117,11 +117,8 @@ impl Orders {
                 Outcome::Refused(pools)
             }
             State::Failed { pool, failure, is_claim } => {
-                let asked = match &failure {
-                    Failure::Write { source, .. } => controller_kit::retry_after(&**source),
-                    _ => None,
-                };
-                let retry_in = controller_kit::backoff(entry.failures).max(asked.unwrap_or_default());
+                let asked = super::writer::asked_to_wait(&failure).unwrap_or_default();
+                let retry_in = controller_kit::backoff(entry.failures).max(asked);
                 Outcome::Failed { pool, failure, is_claim, retry_in }
             }
         }

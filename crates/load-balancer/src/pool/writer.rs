@@ -183,12 +183,16 @@ struct Unsettled {
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
     // the oldest first
     let mut unsettled: Vec<Unsettled> = Vec::new();
+    // the server has asked every writer of the pool to wait, whoever ordered what it wrote
+    let mut paused_until = Instant::now();
     loop {
         let ends = unsettled.first().map(|first| first.until);
+        let is_paused = paused_until > Instant::now();
         let first = tokio::select! {
             biased;
             () = shared.tasks.stop.cancelled() => return,
-            job = jobs.recv() => job,
+            job = jobs.recv(), if !is_paused => job,
+            () = sleep_until(paused_until), if is_paused => continue,
             () = sleep_until(ends.unwrap_or_else(Instant::now)), if ends.is_some() => {
                 unsettled.retain(|write| write.until > Instant::now());
                 continue;
@@ -211,11 +215,22 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
             batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
         let results = match write(&shared, &pool, &orders, &mut unsettled).await {
             Ok(results) => results,
-            Err(failure) => vec![Err(failure); orders.len()],
+            Err(failure) => {
+                paused_until = Instant::now() + asked_to_wait(&failure).unwrap_or_default();
+                vec![Err(failure); orders.len()]
+            }
         };
         for (on_answer, result) in answers.into_iter().zip(results) {
             on_answer.answer(result);
         }
+    }
+}
+
+/// The wait that the server asked for.
+pub(super) fn asked_to_wait(failure: &Failure) -> Option<Duration> {
+    match failure {
+        Failure::Write { source, .. } => controller_kit::retry_after(&**source),
+        _ => None,
     }
 }
 

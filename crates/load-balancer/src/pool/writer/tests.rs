@@ -1,6 +1,6 @@
 //! Answers that do not come, from the server and from the task itself.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
@@ -15,6 +15,9 @@ struct World {
     writers: Writers,
     /// The server answers no PUT.
     is_away: Arc<AtomicBool>,
+    /// The server asks to wait for thirty seconds.
+    is_busy: Arc<AtomicBool>,
+    puts: Arc<AtomicUsize>,
     freed: Arc<Mutex<Vec<IpAddr>>>,
     tasks: TaskGroup,
 }
@@ -43,14 +46,23 @@ fn recorded(version: u64, holder: &str) -> RawObject<IPPool> {
 
 fn world() -> World {
     let (caches, is_away, tasks) = (Caches::empty(), Arc::new(AtomicBool::new(false)), TaskGroup::new());
-    let away = is_away.clone();
+    let (is_busy, puts) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let (away, busy, count) = (is_away.clone(), is_busy.clone(), puts.clone());
     let server = tower::service_fn(move |request: Request<Body>| {
-        let away = away.load(Ordering::Relaxed);
+        let failure = if away.load(Ordering::Relaxed) {
+            Some(json!({"kind": "Status", "status": "Failure", "code": 504, "reason": "Timeout"}))
+        } else {
+            busy.load(Ordering::Relaxed).then(|| {
+                json!({"kind": "Status", "status": "Failure", "code": 429, "reason": "TooManyRequests",
+                    "details": {"retryAfterSeconds": 30}})
+            })
+        };
+        count.fetch_add(1, Ordering::Relaxed);
         async move {
             let sent = request.into_body().collect_bytes().await?;
-            let status = if away { StatusCode::GATEWAY_TIMEOUT } else { StatusCode::OK };
-            let timeout = json!({"kind": "Status", "status": "Failure", "code": 504, "reason": "Timeout"});
-            let body = if away { timeout.to_string().into_bytes() } else { sent.to_vec() };
+            let code = failure.as_ref().map_or(200, |failure| failure["code"].as_u64().unwrap());
+            let status = StatusCode::from_u16(u16::try_from(code)?)?;
+            let body = failure.map_or(sent.to_vec(), |failure| failure.to_string().into_bytes());
             let answer = Response::builder().status(status).body(Body::from(body))?;
             Ok::<_, tower::BoxError>(answer)
         }
@@ -64,7 +76,7 @@ fn world() -> World {
     writers.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
     caches.pools.wrote(pool("older", 7));
     caches.pools.wrote(pool("younger", 8));
-    World { caches, writers, is_away, freed, tasks }
+    World { caches, writers, is_away, is_busy, puts, freed, tasks }
 }
 
 fn claim(holder: &str) -> Order {
@@ -94,6 +106,24 @@ async fn no_other_pool_gives_the_address_of_a_put_without_answer_for_two_minutes
     tokio::task::yield_now().await;
     assert_eq!(*freed.lock().unwrap(), [IpAddr::from([10, 0, 0, 10])]);
     writers.order("younger", claim("shop/api")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_asks_to_wait_gets_no_put_of_the_pool_from_anybody_before_that() {
+    let World { writers, is_busy, puts, .. } = &world();
+    is_busy.store(true, Ordering::Relaxed);
+    let refused = writers.order("older", claim("shop/web")).await;
+    assert!(matches!(refused, Err(Failure::Write { .. })), "{refused:?}");
+    is_busy.store(false, Ordering::Relaxed);
+    let start = Instant::now();
+    let (waited, other) = tokio::join!(writers.order("older", claim("shop/api")), async {
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        assert_eq!(puts.load(Ordering::Relaxed), 1, "within the thirty seconds");
+        writers.order("younger", Order::Refresh).await
+    });
+    (waited.unwrap(), other.unwrap());
+    assert!(start.elapsed() >= Duration::from_secs(30));
+    assert_eq!(puts.load(Ordering::Relaxed), 3, "one of the other pool");
 }
 
 #[tokio::test]

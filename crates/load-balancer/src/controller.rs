@@ -365,27 +365,12 @@ impl Controller {
         learned: &mut Learned,
     ) -> Result<Acted, Error> {
         let Release { pool, address, because, order } = release;
-        if *because == Because::Gone
-            && let Some(fresh) = self.read_object(key, step).await?
-        {
+        // the record garbage collector looks after the records of objects that are gone, with growing pauses
+        let is_gone = *because == Because::Gone;
+        if is_gone && let Some(fresh) = self.read_object(key, step).await? {
             self.caches.load_balancers.wrote(fresh);
             learned.records_held.insert((pool.clone(), *address));
             return Ok(Acted::Changed);
-        }
-        // an object that ends takes all its records along, also one that an administrator wrote back with kubectl
-        if matches!(because, Because::Moved { .. } | Because::Gone) {
-            let api = Api::<IPPool>::all(self.client.clone());
-            let fresh = api.get_opt(pool).await.map_err(|source| Error::Request {
-                step: step.to_string(),
-                key: key.clone(),
-                source,
-            })?;
-            let text = address.to_string();
-            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
-                learned.records_held.insert((pool.clone(), *address));
-                learned.unwatched = true;
-                return Ok(Acted::Changed);
-            }
         }
         let service = write::read_service(&self.client, key).await;
         let service =
@@ -401,8 +386,23 @@ impl Controller {
             let owner = Owner { key: key.clone(), uid };
             learned.held_by_stranger |=
                 service.is_some_and(|service| owner.ownership(service.meta()) == Ownership::Foreign);
-            learned.unwatched |= service.is_none_or(|service| !is_labelled(service.meta()));
+            learned.unwatched |= !is_gone && service.is_none_or(|service| !is_labelled(service.meta()));
             return Ok(Acted::Changed);
+        }
+        // an object that ends takes all its records along, also one that an administrator wrote back with kubectl
+        if is_gone || matches!(because, Because::Moved { .. }) {
+            let api = Api::<IPPool>::all(self.client.clone());
+            let fresh = api.get_opt(pool).await.map_err(|source| Error::Request {
+                step: step.to_string(),
+                key: key.clone(),
+                source,
+            })?;
+            let text = address.to_string();
+            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
+                learned.records_held.insert((pool.clone(), *address));
+                learned.unwatched |= !is_gone;
+                return Ok(Acted::Changed);
+            }
         }
         self.orders.submit(key, pool, order.clone(), Vec::new());
         Ok(Acted::Ordered)

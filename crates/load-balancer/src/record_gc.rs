@@ -2,7 +2,8 @@
 //!
 //! A record that looks abandoned is looked at again 30 s later; if it still does, pool, load balancer and Service are
 //! read afresh, and only then the record is released. Records that another program made (by the pool's managedFields)
-//! stay. A release that admission reverts is tried again with the same patience. The other direction, load
+//! stay. Where a Service may still announce the address, or admission reverts the release, the next look comes after a
+//! quarter of the time that has passed, at most ten minutes; a Service with our label wakes by its watch. The other direction, load
 //! balancers without record, is healed by [`crate::pool::batch`]; records that a load balancer has moved away from are
 //! the business of its own controller.
 //!
@@ -18,6 +19,7 @@ use std::{
 
 use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer};
+use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource, ResourceExt};
 use prometheus_client::metrics::gauge::Gauge;
@@ -86,10 +88,15 @@ impl RecordGc {
             return Ok(Action::AwaitChange);
         };
         let abandoned = self.look_abandoned(&pool);
-        let look = self.memory().entry(key.name.clone()).or_default().look(abandoned, Instant::now());
+        let now = Instant::now();
+        let look = self.memory().entry(key.name.clone()).or_default().look(abandoned, now);
         let mut again = look.again;
+        let fresh = match look.due.first() {
+            Some((address, _)) => self.read_pool(&key.name, *address).await?,
+            None => None,
+        };
         for (address, holder) in look.due {
-            match candidates::decide(self.see(&key.name, address, &holder).await?) {
+            match candidates::decide(self.see(fresh.as_ref(), &key.name, address, &holder).await?) {
                 Verdict::Keep => continue,
                 Verdict::Foreign(manager) => {
                     tracing::info!(pool = %key, %address, holder, manager, "recorded by another program: it stays");
@@ -105,8 +112,8 @@ impl RecordGc {
                     }
                 }
             }
-            self.memory().entry(key.name.clone()).or_default().again(address, &holder, Instant::now());
-            again = again.or(Some(ABANDONED_AFTER));
+            let pause = self.memory().entry(key.name.clone()).or_default().again(address, &holder, now);
+            again = Some(again.map_or(pause, |again| again.min(pause)));
         }
         let foreign: usize = self.memory().values().map(Candidates::foreign_records).sum();
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
@@ -128,13 +135,28 @@ impl RecordGc {
         abandoned.map(|(address, holder)| (address, holder.to_owned())).collect()
     }
 
-    /// Reads pool, load balancer and Service afresh.
-    async fn see(&self, pool: &str, address: IpAddr, holder: &str) -> Result<Seen, Error> {
+    /// Reads the pool afresh, once for all of its records that are due: it may have thousands.
+    async fn read_pool(&self, pool: &str, address: IpAddr) -> Result<Option<(IPPool, Record)>, Error> {
+        let read = Api::<IPPool>::all(self.client.clone()).get_opt(pool).await;
+        let read = read.map_err(|source| Error::Read { pool: pool.to_owned(), address, source })?;
+        Ok(read.map(|pool| {
+            let record = ip_pools::record(&pool);
+            (pool, record)
+        }))
+    }
+
+    /// Reads load balancer and Service afresh.
+    async fn see(
+        &self,
+        fresh: Option<&(IPPool, Record)>,
+        pool: &str,
+        address: IpAddr,
+        holder: &str,
+    ) -> Result<Seen, Error> {
         let failed = |source| Error::Read { pool: pool.to_owned(), address, source };
         let key = load_balancer(holder).unwrap_or_default();
-        let fresh = Api::<IPPool>::all(self.client.clone()).get_opt(pool).await.map_err(failed)?;
-        let fresh = fresh.filter(|fresh| ip_pools::record(fresh).holder(address) == Some(holder));
-        let Some(fresh) = fresh else { return Ok(Seen::NoRecord) };
+        let fresh = fresh.filter(|(_, record)| record.holder(address) == Some(holder));
+        let Some((fresh, _)) = fresh else { return Ok(Seen::NoRecord) };
         let api = Api::<LoadBalancer>::namespaced(self.client.clone(), &key.namespace);
         let holder_exists = api.get_opt(&key.name).await.map_err(failed)?.is_some();
         let service = write::read_service(&self.client, &key).await;
@@ -142,7 +164,7 @@ impl RecordGc {
             service.map_err(|source| Error::ReadService { pool: pool.to_owned(), address, source })?;
         let service: Option<&Service> = service.as_deref();
         Ok(Seen::Record {
-            manager: ip_pools::managers::foreign(&fresh, &address.to_string()),
+            manager: ip_pools::managers::foreign(fresh, &address.to_string()),
             holder_exists,
             reuse: reuse::may_be_given_away(&key, Holder::Gone, address, service),
         })

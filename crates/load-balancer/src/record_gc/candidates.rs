@@ -13,6 +13,9 @@ use crate::reuse::Announced;
 /// A record must look abandoned for so long before it is read afresh.
 pub(super) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 
+/// The longest pause before another look at a record that stays.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
 /// A record that looked abandoned for [`ABANDONED_AFTER`], as fresh reads show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Seen {
@@ -61,24 +64,31 @@ pub(super) struct Look {
 /// The records of one pool that look abandoned.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Candidates {
-    since: HashMap<(IpAddr, String), Instant>,
+    waiting: HashMap<(IpAddr, String), Waiting>,
     foreign: HashSet<(IpAddr, String)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    /// It has looked abandoned since then.
+    since: Instant,
+    due: Instant,
 }
 
 impl Candidates {
     /// Takes in what looks abandoned now; what does not any more is forgotten.
     pub(super) fn look(&mut self, abandoned: Vec<(IpAddr, String)>, now: Instant) -> Look {
         let seen: HashSet<_> = abandoned.into_iter().collect();
-        self.since.retain(|record, _| seen.contains(record));
+        self.waiting.retain(|record, _| seen.contains(record));
         self.foreign.retain(|record| seen.contains(record));
         let mut look = Look::default();
         for record in seen.into_iter().filter(|record| !self.foreign.contains(record)) {
-            let since = *self.since.entry(record.clone()).or_insert(now);
-            let waited = now.duration_since(since);
-            if waited >= ABANDONED_AFTER {
+            let new = Waiting { since: now, due: now + ABANDONED_AFTER };
+            let due = self.waiting.entry(record.clone()).or_insert(new).due;
+            if due <= now {
                 look.due.push(record);
             } else {
-                let left = ABANDONED_AFTER - waited;
+                let left = due - now;
                 look.again = Some(look.again.map_or(left, |again| again.min(left)));
             }
         }
@@ -86,9 +96,13 @@ impl Candidates {
         look
     }
 
-    /// A release did not take: patience begins anew.
-    pub(super) fn again(&mut self, address: IpAddr, holder: &str, now: Instant) {
-        self.since.insert((address, holder.to_owned()), now);
+    /// The record stays for now. Returns the pause before the next look, which grows with the time that has passed.
+    pub(super) fn again(&mut self, address: IpAddr, holder: &str, now: Instant) -> Duration {
+        let new = Waiting { since: now, due: now };
+        let waiting = self.waiting.entry((address, holder.to_owned())).or_insert(new);
+        let pause = (now.duration_since(waiting.since) / 4).clamp(ABANDONED_AFTER, LONGEST_PAUSE);
+        waiting.due = now + pause;
+        pause
     }
 
     /// The record is another program's.
@@ -167,6 +181,23 @@ mod tests {
         let look = candidates.look(record.clone(), start + ABANDONED_AFTER);
         assert_eq!(look, Look { due: vec![], again: Some(ABANDONED_AFTER) });
         assert_eq!(candidates.look(record.clone(), start + ABANDONED_AFTER * 2).due, record);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_record_that_stays_is_read_after_a_quarter_of_its_time_and_at_least_every_ten_minutes() {
+        let (mut candidates, mut now) = (Candidates::default(), Instant::now());
+        let record = vec![(ip(1), "shop/web".to_owned())];
+        let (mut pause, mut pauses) = (ABANDONED_AFTER, Vec::new());
+        assert_eq!(candidates.look(record.clone(), now).again, Some(pause));
+        for _ in 0..20 {
+            now += pause;
+            assert_eq!(candidates.look(record.clone(), now).due, record);
+            pause = candidates.again(ip(1), "shop/web", now);
+            assert_eq!(candidates.look(record.clone(), now), Look { due: vec![], again: Some(pause) });
+            pauses.push(pause.as_secs());
+        }
+        assert_eq!((pauses[0], pauses[5], pauses[19]), (30, 46, 600));
+        assert!(pauses.is_sorted());
     }
 
     #[tokio::test(start_paused = true)]

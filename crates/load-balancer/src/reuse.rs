@@ -5,7 +5,7 @@
 //! LoadBalancer object. kube-vip up to 1.2.3 withdraws an address only when it sees the deletion of a Service of type
 //! LoadBalancer, or another address in it.
 
-use std::{collections::BTreeSet, fmt, net::IpAddr};
+use std::{fmt, net::IpAddr};
 
 use controller_kit::ObjectKey;
 use harvester_api::annotations;
@@ -76,14 +76,8 @@ pub(crate) fn may_be_given_away(
 }
 
 /// The addresses that the Service asks for or shows.
-fn named(service: &Service) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn named(service: &Service) -> impl Iterator<Item = IpAddr> {
     asked_for(service).chain(shown(service))
-}
-
-/// [`named`] by a Service that is ours; a stranger's names none.
-pub(crate) fn named_by_ours(service: &Service) -> BTreeSet<IpAddr> {
-    let ours = is_of_load_balancer(&service.metadata, &service.name_any());
-    if ours { named(service).collect() } else { BTreeSet::new() }
 }
 
 /// The addresses that the Service asks for.

@@ -267,10 +267,10 @@ fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = Ip
     entries.filter_map(|(address, _)| address.parse().ok())
 }
 
-/// Addresses that a Service of ours asked for or showed before the change, and not now.
+/// Addresses that a Service with our label asked for or showed before the change, and not now.
 fn no_longer_named(change: &Change<RawObject<Service>>) -> Vec<IpAddr> {
-    let named = |service: &Option<Arc<RawObject<Service>>>| {
-        service.as_ref().map(|service| reuse::named_by_ours(service)).unwrap_or_default()
+    let named = |service: &Option<Arc<RawObject<Service>>>| -> BTreeSet<_> {
+        service.iter().flat_map(|service| reuse::named(service)).collect()
     };
     named(&change.old).difference(&named(&change.new)).copied().collect()
 }

@@ -34,8 +34,12 @@ struct State {
     judged: Option<Arc<Vec<Judged>>>,
     /// The objects that name an address in `status.allocatedAddress`, by address.
     allocated: AddressIndex,
-    /// Services of ours, and the addresses that they ask for or show.
-    announced: AddressIndex,
+    /// Records that went without a release (somebody removed or emptied the pool), by the holder whose Service names
+    /// the address still.
+    ///
+    /// A Service counts by this memory only. It has nothing that its tenant could not write as well: label, owner
+    /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
+    unreleased: AddressIndex,
 }
 
 struct Recorded {
@@ -79,9 +83,8 @@ impl PoolIndex {
         let follower = index.clone();
         services.on_change(move |change| {
             let mut state = follower.state();
-            let service = follower.0.services.get(&change.key);
-            let named = service.map(|service| reuse::named_by_ours(&service)).unwrap_or_default();
-            state.announced.set(&change.key, named);
+            let unreleased = follower.still_named(&change.key, state.unreleased.addresses_of(&change.key));
+            state.unreleased.set(&change.key, unreleased);
         });
         index
     }
@@ -125,11 +128,12 @@ impl PoolIndex {
         })
     }
 
-    /// The addresses that the holder shows in its status, asks for or announces, whatever the pools say.
+    /// The addresses that the holder keeps from others, whatever the pools say: that of its status, and those whose
+    /// records went without a release.
     pub(crate) fn used_by(&self, holder: &str) -> Vec<IpAddr> {
         let Some(key) = ObjectKey::parse(holder) else { return Vec::new() };
         let state = self.state();
-        state.allocated.addresses_of(&key).chain(state.announced.addresses_of(&key)).collect()
+        state.allocated.addresses_of(&key).chain(state.unreleased.addresses_of(&key)).collect()
     }
 
     /// The pools whose ranges have one of these addresses to give.
@@ -151,9 +155,10 @@ impl PoolIndex {
     }
 
     /// Whether an address is in use, or about to be, although the record of `pool` does not say so
-    /// (docs/contract/addresses.md#1): another pool records it, a Service of another load balancer names it, or a load
-    /// balancer other than `holder` uses it and its own pool is gone or does not record the address. An address that an
-    /// object's status names, and that `in_use` does not confirm, counts for nothing: a tenant may have written it.
+    /// (docs/contract/addresses.md#1): another pool records it, the record of another holder went without a release and
+    /// its Service names the address, or a load balancer other than `holder` uses it and its own pool is gone or does not
+    /// record the address. An address that an object's status names, and that `in_use` does not confirm, counts for
+    /// nothing: a tenant may have written it.
     pub(crate) fn is_taken(
         &self,
         pool: &str,
@@ -166,7 +171,7 @@ impl PoolIndex {
             return true;
         }
         let state = self.state();
-        if state.announced.objects(address).any(|other| other.to_string() != holder) {
+        if state.unreleased.objects(address).any(|other| other.to_string() != holder) {
             return true;
         }
         let others: Vec<_> = state.allocated.objects(address).cloned().collect();
@@ -186,19 +191,54 @@ impl PoolIndex {
 
     fn read_pool(&self, key: &ObjectKey, same_spec: bool) {
         let mut state = self.state();
-        match self.0.pools.get(key) {
+        let before = match self.0.pools.get(key) {
             Some(pool) => {
                 let known = state.records.get(&key.name).is_some_and(|known| Arc::ptr_eq(&known.pool, &pool));
-                if !known {
+                if known {
+                    None
+                } else {
                     let record = ip_pools::record(&pool);
-                    state.records.insert(key.name.clone(), Recorded { pool, record });
+                    state.records.insert(key.name.clone(), Recorded { pool, record })
                 }
             }
-            None => drop(state.records.remove(&key.name)),
+            None => state.records.remove(&key.name),
+        };
+        if let Some(before) = before {
+            self.remember_unreleased(&mut state, &key.name, &before.record);
         }
         if !same_spec {
             state.judged = None;
         }
+    }
+
+    /// A release leaves the holder in the pool's history; a record that went otherwise may be in use still.
+    fn remember_unreleased(&self, state: &mut State, pool: &str, before: &Record) {
+        let now = state.records.get(pool).map(|now| &now.record);
+        let is_kept = |address, holder: &str| {
+            now.is_some_and(|now| {
+                [now.holder(address), now.last_holder(address)]
+                    .into_iter()
+                    .flatten()
+                    .any(|other| other == holder)
+            })
+        };
+        let unreleased: Vec<_> = before
+            .held()
+            .filter(|(address, holder)| !is_kept(*address, holder))
+            .filter_map(|(address, holder)| Some((ObjectKey::parse(holder)?, address)))
+            .collect();
+        for (holder, address) in unreleased {
+            let known = state.unreleased.addresses_of(&holder).chain([address]);
+            let named = self.still_named(&holder, known);
+            state.unreleased.set(&holder, named);
+        }
+    }
+
+    /// Those of the addresses that the holder's Service asks for or shows.
+    fn still_named(&self, holder: &ObjectKey, addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+        let Some(service) = self.0.services.get(holder) else { return BTreeSet::new() };
+        let named: BTreeSet<_> = reuse::named(&service).collect();
+        addresses.filter(|address| named.contains(address)).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -349,29 +349,23 @@ impl Others for Beside<'_> {
     }
 }
 
-/// Whether the live object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
-/// controller manager has shown it in `status.address`.
+/// Whether the object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud controller
+/// manager has shown it in `status.address`. Only while the object has our finalizer, which nobody can put back on an
+/// object that is being deleted: afterwards the tenant alone writes it.
 fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
-    let key = ObjectKey::of(lb);
-    match lb.spec.workload() {
-        WorkloadType::Vm => {
-            let service = shared.services.get(&key);
-            let free = reuse::may_be_given_away(
-                &key,
-                reuse::Holder::Gone,
-                address,
-                service.as_deref().map(|s| &**s),
-            );
-            free == Err(reuse::Announced::ByService)
+    let has_finalizer = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
+    has_finalizer
+        && match lb.spec.workload() {
+            WorkloadType::Vm => {
+                let service = shared.services.get(&ObjectKey::of(lb));
+                service.is_some_and(|service| reuse::named(&service).any(|named| named == address))
+            }
+            WorkloadType::Cluster => {
+                let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+                // its record goes when nothing announces the address any more, and its finalizer after that
+                lb.meta().deletion_timestamp.is_none() && shown == Some(address)
+            }
         }
-        WorkloadType::Cluster => {
-            let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
-            let finalized = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
-            // its record goes when nothing announces the address any more, and its finalizer after that
-            let alive = lb.meta().deletion_timestamp.is_none();
-            alive && finalized && shown == Some(address)
-        }
-    }
 }
 
 /// Addresses that live load balancers believe to have from this pool.

@@ -7,7 +7,9 @@ use k8s_openapi::api::{core::v1::Service, rbac::v1::ClusterRole};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster};
 
-use super::fixtures::{address_of, controller, in_step, load_balancer, pool, ready_of, record_of, vanish};
+use super::fixtures::{
+    address_of, controller, in_step, load_balancer, pool, ready_of, record_of, vanish, work,
+};
 use super::lab::{A_WHILE, Lab};
 
 /// The first address of the lab's pool.
@@ -157,10 +159,11 @@ test_cluster::component_tests! {
 
     async fn an_address_that_a_service_shows_is_given_to_nobody_though_its_pool_was_removed_by_force(cluster: TestCluster) {
         let mut lab = gone_before_its_service(cluster).await;
+        lab.start_controller();
+        lab.cluster.settle().await;
         lab.cluster.harvester.delete::<IPPool>("edge").await;
         lab.cluster.harvester.patch::<IPPool>("edge", json!({"metadata": {"finalizers": null}})).await;
         assert!(lab.cluster.harvester.get::<IPPool>("edge").await.is_none());
-        lab.start_controller();
         lab.cluster.harvester.apply(&format!(
             "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: successor}},
               spec: {{ranges: [{{subnet: 203.0.113.0/24, rangeStart: {ADDRESS}, rangeEnd: {ADDRESS}}}],
@@ -263,6 +266,82 @@ test_cluster::component_tests! {
         load_balancer(&cluster, "api", "").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "api").await, "192.0.2.10");
+    }
+
+    #[each_role]
+    async fn a_service_that_a_tenant_wrote_blocks_no_address_whatever_it_claims_to_be(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        let owner = "ownerReferences: [{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, name: owned, uid: u1}], ";
+        for (name, owner) in [("bare", ""), ("owned", owner)] {
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: team-a, {owner}
+                     labels: {{loadbalancer.harvesterhci.io/servicelb: 'true'}}, finalizers: [example.com/hold],
+                     annotations: {{kube-vip.io/loadbalancerIPs: '192.0.2.10,192.0.2.11'}}}},
+                   spec: {{type: LoadBalancer, loadBalancerIP: 192.0.2.10, ports: [{{port: 80}}]}}}}"
+            )).await;
+        }
+        let shown = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.10"}]}}});
+        cluster.harvester.patch_status::<Service>("team-a/bare", shown).await;
+        cluster.settle().await;
+        pool(&cluster, "edge", 10, 11).await;
+        load_balancer(&cluster, "api", "").await;
+        load_balancer(&cluster, "db", "").await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+    }
+
+    // after our finalizer went no controller corrects what a tenant writes
+    async fn a_load_balancer_that_its_tenant_keeps_beyond_its_end_blocks_no_address(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+              metadata: {name: web, namespace: team-a, finalizers: [example.com/hold]},
+              spec: {workloadType: vm, ipPool: nowhere, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]}}",
+        ).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        let forged = json!({"status": {"allocatedAddress": {"ipPool": "nowhere", "ip": "192.0.2.10"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", forged).await;
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: team-a, finalizers: [example.com/hold],
+                labels: {loadbalancer.harvesterhci.io/servicelb: 'true'}},
+              spec: {type: LoadBalancer, loadBalancerIP: 192.0.2.10, ports: [{port: 80}]}}",
+        ).await;
+        cluster.settle().await;
+        pool(&cluster, "edge", 10, 10).await;
+        load_balancer(&cluster, "api", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.10");
+    }
+
+    #[simulated_only("it lasts ten minutes")]
+    async fn records_that_stay_without_load_balancer_cost_fewer_and_fewer_requests(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 120).await;
+        let names: Vec<_> = (0..100).map(|n| format!("web-{n}")).collect();
+        futures::future::join_all(names.iter().map(|name| load_balancer(&cluster, name, ""))).await;
+        cluster.settle().await;
+        running.stop().await;
+        // without our label: no watch tells of them
+        for name in &names {
+            let ip = address_of(&cluster, name).await;
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: v1, kind: Service, metadata: {{name: {name}, namespace: team-a}},
+                   spec: {{type: LoadBalancer, loadBalancerIP: {ip}, ports: [{{port: 80}}]}}}}"
+            )).await;
+            vanish(&cluster, &format!("team-a/{name}")).await;
+        }
+        let _again = controller(&cluster).await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(600)).await;
+        let gets = |resource: &str| work(&cluster).iter()
+            .filter(|request| request.verb == "get" && request.resource() == resource).count();
+        assert!(gets("ippools") <= 50, "{} reads of the pool", gets("ippools"));
+        let first = gets("services");
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(3600)).await;
+        assert!(gets("services") <= first, "{} in an hour, {first} in the first ten minutes", gets("services"));
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 100);
     }
 
     async fn of_pools_that_overlap_after_an_edit_none_gives_what_the_other_records(cluster: TestCluster) {

@@ -93,7 +93,7 @@ pub struct IPPoolStatus {
     pub available: i64,
     /// Where the round robin stands.
     pub last_allocated: String,
-    /// Address to holder, `namespace/name` of a LoadBalancer object. This record rules.
+    /// Address to holder, `namespace/name` of a LoadBalancer object. An address is held if and only if it is a key here.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub allocated: BTreeMap<String, String>,
     /// Released address to its last holder.

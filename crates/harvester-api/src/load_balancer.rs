@@ -132,7 +132,7 @@ pub struct LoadBalancerStatus {
     /// Addresses of all selected backends, healthy or not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub backend_servers: Vec<String>,
-    /// What the pool gave. A copy: the pool's `status.allocated` rules.
+    /// What the pool gave. A copy of what the pool's `status.allocated` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_address: Option<AllocatedAddress>,
     /// The address that is announced. Written by the load balancer for [`WorkloadType::Vm`], by the cloud
@@ -180,6 +180,14 @@ impl AllocatedAddress {
     /// Pool and address in the fields for a second, IPv6 address.
     pub fn ipv6(&self) -> Option<(&str, &str)> {
         (!self.ipv6_ip.is_empty()).then_some((self.ipv6_pool.as_str(), self.ipv6_ip.as_str()))
+    }
+}
+
+impl LoadBalancer {
+    /// The address in the object's status that came from a pool.
+    pub fn pool_address(&self) -> Option<AllocatedAddress> {
+        let has = self.status.as_ref()?.allocated_address.clone()?;
+        (!has.ip_pool.is_empty() && !has.ip.is_empty()).then_some(has)
     }
 }
 

@@ -4,4 +4,4 @@
 pub mod managers;
 mod view;
 
-pub use view::{Judged, bare, definition, judge, judge_specs, record};
+pub use view::{CheckedPool, bare, check, check_specs, definition, record};

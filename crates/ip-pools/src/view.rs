@@ -49,7 +49,7 @@ pub fn bare(pool: &IPPool) -> Pool {
 
 /// A pool and what speaks against it.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct CheckedPool {
     pub pool: Pool,
     /// Every fault, for the Ready condition.
     pub faults: Vec<String>,
@@ -58,26 +58,30 @@ pub struct Judged {
     pub blocked: Option<String>,
 }
 
-/// Whether the records of a pool are judged too. They keep nobody from drawing, and a pool may have thousands.
+/// Whether the records of a pool are checked too. They keep nobody from drawing, and a pool may have thousands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Records {
-    Judged,
+    Checked,
     Ignored,
 }
 
-/// Judges a pool beside the others. Of two that disagree the older one is right (equal age: the name that comes
+/// Checks a pool beside the others. Of two that disagree the older one is right (equal age: the name that comes
 /// first), so two that were created at once do not block each other.
-pub fn judge<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) -> Judged {
-    judge_with(pool, others, Records::Judged)
+pub fn check<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>) -> CheckedPool {
+    check_with(pool, others, Records::Checked)
 }
 
-fn judge_with<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>, records: Records) -> Judged {
+fn check_with<'a>(
+    pool: &IPPool,
+    others: impl IntoIterator<Item = &'a IPPool>,
+    records: Records,
+) -> CheckedPool {
     let own = match definition(pool) {
         Ok(own) => own,
         Err(faults) => {
             let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
             let blocked = Some(faults.join("; "));
-            return Judged { pool: bare(pool), faults, blocked };
+            return CheckedPool { pool: bare(pool), faults, blocked };
         }
     };
     let age = |pool: &Pool| (pool.created, pool.name.clone());
@@ -87,7 +91,7 @@ fn judge_with<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>, r
         .filter(|other| other.name != own.name && age(other) < age(&own))
         .collect();
     let mut faults = own.faults(&older);
-    if let (Records::Judged, Some(status)) = (records, &pool.status) {
+    if let (Records::Checked, Some(status)) = (records, &pool.status) {
         faults.extend(own.excluded(&status.allocated));
     }
     let mut blocked = Vec::new();
@@ -97,15 +101,15 @@ fn judge_with<'a>(pool: &IPPool, others: impl IntoIterator<Item = &'a IPPool>, r
     if pool.meta().deletion_timestamp.is_some() {
         blocked.push("it is being deleted".to_owned());
     }
-    Judged {
+    CheckedPool {
         pool: own,
         faults: faults.iter().map(ToString::to_string).collect(),
         blocked: (!blocked.is_empty()).then(|| blocked.join("; ")),
     }
 }
 
-/// Judges the spec of every pool of a list: everything that keeps somebody from drawing, and nothing about records.
-pub fn judge_specs<'a>(pools: impl IntoIterator<Item = &'a IPPool>) -> Vec<Judged> {
+/// Checks the spec of every pool of a list: everything that keeps somebody from drawing, and nothing about records.
+pub fn check_specs<'a>(pools: impl IntoIterator<Item = &'a IPPool>) -> Vec<CheckedPool> {
     let pools: Vec<&IPPool> = pools.into_iter().collect();
-    pools.iter().map(|pool| judge_with(pool, pools.iter().copied(), Records::Ignored)).collect()
+    pools.iter().map(|pool| check_with(pool, pools.iter().copied(), Records::Ignored)).collect()
 }

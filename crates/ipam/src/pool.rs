@@ -4,7 +4,7 @@ use std::{fmt, net::IpAddr};
 
 use crate::ranges::{RangeFault, Ranges};
 
-/// A checked pool. Drain, quotas and families will be further fields.
+/// A checked pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
     pub name: String,

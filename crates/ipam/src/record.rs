@@ -18,8 +18,7 @@ pub struct Record {
     unreadable: BTreeMap<String, String>,
 }
 
-/// A claim: the record knows it by holder and family. Requested addresses, quotas and quarantine will be further
-/// fields.
+/// A claim: the record knows it by holder and family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request<'a> {
     pub holder: &'a str,

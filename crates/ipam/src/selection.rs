@@ -97,7 +97,7 @@ fn round(
         namespace: requirement.namespace.clone(),
         guest_cluster: requirement.cluster.clone(),
     };
-    let judge = |pool: &Pool| {
+    let check = |pool: &Pool| {
         usable(pool).map_err(Rejection::Unusable)?;
         if pool.selector.is_global() {
             return Ok(true);
@@ -114,7 +114,7 @@ fn round(
     let mut choice = Choice::default();
     let mut global = Vec::new();
     for pool in sorted {
-        match judge(pool) {
+        match check(pool) {
             Ok(false) => choice.order.push(pool.name.clone()),
             Ok(true) => global.push(pool.name.clone()),
             Err(rejection) => choice.rejected.push((pool.name.clone(), rejection)),

@@ -174,7 +174,7 @@ impl Controller {
         let caches = &self.caches;
         let object = caches.load_balancers.get(key);
         let workload = object.as_ref().map(|lb| lb.spec.workload());
-        let has = object.as_ref().and_then(|lb| address::allocated(lb));
+        let has = object.as_ref().and_then(|lb| lb.pool_address());
         let own = key.to_string();
         let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
         let (outranked, recorded): (Vec<_>, Vec<_>) =
@@ -209,7 +209,7 @@ impl Controller {
         Ok(Seen {
             key: key.clone(),
             address: SeenAddress {
-                pools: self.index.judged(),
+                pools: self.index.checked_pools(),
                 holder: self.recorded_holder(key, has.as_ref()),
                 recorded,
                 outranked,

@@ -3,7 +3,7 @@
 //! ```text
 //!                        ┌───────────── wiring: the keys that a change adds ─────────────┐
 //!  watches ──► caches ───┤                                                                ▼
-//!                        │   controller ──Orders──► pool::Writers ──one PUT──► IPPool.status (the record rules)
+//!                        │   controller ──Orders──► pool::Writers ──one PUT──► IPPool.status (who has which address)
 //!                        │      │ └──vm──► host_datapath: Service, EndpointSlice, probes
 //!                        │      └──one PUT──► LoadBalancer: finalizer, status
 //!                        ├── record_gc: records without load balancer

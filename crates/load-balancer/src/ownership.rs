@@ -80,7 +80,7 @@ pub(crate) fn is_labelled(meta: &ObjectMeta) -> bool {
 }
 
 /// Sets the label and the owner reference that are ours and leaves all others alone.
-pub(crate) fn claim(object: &mut Value, owner: &Owner, own_labels: &[(&str, &str)]) {
+pub(crate) fn set_owner(object: &mut Value, owner: &Owner, own_labels: &[(&str, &str)]) {
     for (key, value) in own_labels {
         object["metadata"]["labels"][*key] = (*value).into();
     }

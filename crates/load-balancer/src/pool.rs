@@ -6,15 +6,15 @@
 //!                                                ▲                                         │
 //!                                                └── conflict: read afresh, decide again ──┘
 //! ```
-//! The record rules: an address is held if and only if it is a key of `status.allocated`. Only the task of a pool
-//! writes it, so our own claims never meet in a conflict, and what arrives while a PUT is under way shares the next.
+//! An address is held if and only if it is a key of `status.allocated`, the record. Only the task of a pool writes it, so
+//! our own claims never meet in a conflict, and what arrives while a PUT is under way shares the next.
 
 pub(crate) mod batch;
-pub(crate) mod claims;
 pub(crate) mod controller;
 pub(crate) mod index;
 pub(crate) mod orders;
 pub(crate) mod orphans;
+mod reservations;
 pub(crate) mod waiters;
 mod writer;
 

@@ -32,7 +32,7 @@ use crate::{
     reuse::{self, Holder},
     status_reverted,
 };
-use candidates::{ABANDONED_AFTER, Candidates, Seen, Verdict};
+use candidates::{ABANDONED_AFTER, Candidates, Outcome, Seen};
 
 /// A failure after which the queue tries again.
 #[derive(Debug, thiserror::Error)]
@@ -97,16 +97,16 @@ impl RecordGc {
         };
         for (address, holder) in look.due {
             match candidates::decide(self.see(fresh.as_ref(), &key.name, address, &holder).await?) {
-                Verdict::Keep => continue,
-                Verdict::Foreign(manager) => {
+                Outcome::Keep => continue,
+                Outcome::Foreign(manager) => {
                     tracing::info!(pool = %key, %address, holder, manager, "recorded by another program: it stays");
                     self.memory().entry(key.name.clone()).or_default().foreign(address, &holder);
                     continue;
                 }
-                Verdict::Announced(why) => {
+                Outcome::InUse(why) => {
                     tracing::info!(pool = %key, %address, holder, "abandoned, and not released: {why}");
                 }
-                Verdict::Release => {
+                Outcome::Release => {
                     if self.release(&pool, address, &holder).await? {
                         continue;
                     }

@@ -25,7 +25,7 @@ pub(crate) enum Holder<'a> {
 
 /// Why the address must stay with its holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Announced {
+pub(crate) enum InUse {
     /// The Service asks for the address or shows it.
     ByService,
     /// The Service of the holder shows no other address, so kube-vip may not have followed the move.
@@ -34,7 +34,7 @@ pub(crate) enum Announced {
     ServiceLeft,
 }
 
-impl fmt::Display for Announced {
+impl fmt::Display for InUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ByService => "its Service names the address or shows it",
@@ -53,10 +53,10 @@ pub(crate) fn may_be_given_away(
     holder: Holder<'_>,
     address: IpAddr,
     service: Option<&Service>,
-) -> Result<(), Announced> {
+) -> Result<(), InUse> {
     let Some(service) = service else { return Ok(()) };
     if named(service).any(|other| other == address) {
-        return Err(Announced::ByService);
+        return Err(InUse::ByService);
     }
     let owners = service.owner_references();
     let is_holders = |uid| owners.iter().any(|owner| owner.uid == uid);
@@ -65,12 +65,12 @@ pub(crate) fn may_be_given_away(
             if shown(service).next().is_some() {
                 Ok(())
             } else {
-                Err(Announced::NotFollowed)
+                Err(InUse::NotFollowed)
             }
         }
         Holder::Gone | Holder::Moved(_) => {
             let ours = is_of_load_balancer(&service.metadata, &key.name);
-            if ours { Err(Announced::ServiceLeft) } else { Ok(()) }
+            if ours { Err(InUse::ServiceLeft) } else { Ok(()) }
         }
     }
 }
@@ -124,27 +124,27 @@ mod tests {
     #[case::no_service(None, Ok(()), Ok(()))]
     #[case::of_somebody_else(service(None, false, "", &[]), Ok(()), Ok(()))]
     #[case::of_somebody_else_and_asks(
-        service(None, false, "10.0.0.7", &[]), Err(Announced::ByService), Err(Announced::ByService))]
+        service(None, false, "10.0.0.7", &[]), Err(InUse::ByService), Err(InUse::ByService))]
     #[case::label_and_owner_lost_and_still_shows(
-        service(None, false, "", &["10.0.0.7"]), Err(Announced::ByService), Err(Announced::ByService))]
+        service(None, false, "", &["10.0.0.7"]), Err(InUse::ByService), Err(InUse::ByService))]
     #[case::orphaned(
-        service(None, true, "10.0.0.9", &["10.0.0.9"]), Err(Announced::ServiceLeft), Err(Announced::ServiceLeft))]
+        service(None, true, "10.0.0.9", &["10.0.0.9"]), Err(InUse::ServiceLeft), Err(InUse::ServiceLeft))]
     #[case::of_a_former_object(
-        service(Some("u0"), false, "10.0.0.9", &["10.0.0.9"]), Err(Announced::ServiceLeft), Err(Announced::ServiceLeft))]
+        service(Some("u0"), false, "10.0.0.9", &["10.0.0.9"]), Err(InUse::ServiceLeft), Err(InUse::ServiceLeft))]
     #[case::of_the_object(
-        service(Some("u1"), true, "10.0.0.7", &["10.0.0.7"]), Err(Announced::ByService), Err(Announced::ByService))]
+        service(Some("u1"), true, "10.0.0.7", &["10.0.0.7"]), Err(InUse::ByService), Err(InUse::ByService))]
     #[case::told_to_move(
-        service(Some("u1"), true, "10.0.0.9", &["10.0.0.7"]), Err(Announced::ByService), Err(Announced::ByService))]
+        service(Some("u1"), true, "10.0.0.9", &["10.0.0.7"]), Err(InUse::ByService), Err(InUse::ByService))]
     #[case::shows_nothing(
-        service(Some("u1"), true, "10.0.0.9", &[]), Err(Announced::ServiceLeft), Err(Announced::NotFollowed))]
+        service(Some("u1"), true, "10.0.0.9", &[]), Err(InUse::ServiceLeft), Err(InUse::NotFollowed))]
     #[case::shows_no_lease_yet(
-        service(Some("u1"), true, "0.0.0.0", &["0.0.0.0"]), Err(Announced::ServiceLeft), Err(Announced::NotFollowed))]
+        service(Some("u1"), true, "0.0.0.0", &["0.0.0.0"]), Err(InUse::ServiceLeft), Err(InUse::NotFollowed))]
     #[case::moved(
-        service(Some("u1"), true, "10.0.0.9", &["10.0.0.9"]), Err(Announced::ServiceLeft), Ok(()))]
+        service(Some("u1"), true, "10.0.0.9", &["10.0.0.9"]), Err(InUse::ServiceLeft), Ok(()))]
     fn ten_dot_seven_may_be_given_away_when_the_object_is_gone_and_when_it_moved(
         #[case] service: Option<Service>,
-        #[case] gone: Result<(), Announced>,
-        #[case] moved: Result<(), Announced>,
+        #[case] gone: Result<(), InUse>,
+        #[case] moved: Result<(), InUse>,
     ) {
         let key = ObjectKey::new("shop", "web");
         let ask = |holder| may_be_given_away(&key, holder, [10, 0, 0, 7].into(), service.as_ref());
@@ -162,6 +162,6 @@ mod tests {
             [10, 0, 0, 7].into(),
             Some(&service),
         );
-        assert_eq!(answer, Err(Announced::ByService));
+        assert_eq!(answer, Err(InUse::ByService));
     }
 }

@@ -277,7 +277,7 @@ fn no_longer_named(change: &Change<RawObject<Service>>) -> Vec<IpAddr> {
 
 /// The pool that an object's status named before and does not name now.
 fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
-    let of = |lb: &Arc<RawObject<LoadBalancer>>| controller::address::allocated(lb);
+    let of = |lb: &Arc<RawObject<LoadBalancer>>| lb.pool_address();
     let before = change.old.as_ref().and_then(of)?;
     let after = change.new.as_ref().and_then(of);
     (after.as_ref() != Some(&before)).then_some(before.ip_pool)
@@ -286,7 +286,7 @@ fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
 /// The address that a live object named before the change, and that it does not name alive now.
 fn no_longer_used(change: &Change<RawObject<LoadBalancer>>) -> Option<IpAddr> {
     let alive = |lb: &&Arc<RawObject<LoadBalancer>>| lb.meta().deletion_timestamp.is_none();
-    let of = |lb: &Arc<RawObject<LoadBalancer>>| controller::address::allocated(lb).map(|has| has.ip);
+    let of = |lb: &Arc<RawObject<LoadBalancer>>| lb.pool_address().map(|has| has.ip);
     let before = change.old.as_ref().filter(alive).and_then(of)?;
     let after = change.new.as_ref().filter(alive).and_then(of);
     if after.as_ref() == Some(&before) { None } else { before.parse().ok() }

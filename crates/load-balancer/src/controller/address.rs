@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
-use ip_pools::Judged;
+use ip_pools::CheckedPool;
 use ipam::{Mode, Requirement, select};
 use kube::ResourceExt;
 
@@ -26,7 +26,7 @@ pub(crate) enum RecordedHolder {
 pub(crate) struct Seen<'a> {
     pub(crate) lb: &'a LoadBalancer,
     /// Every pool, with what speaks against it.
-    pub(crate) pools: &'a [Judged],
+    pub(crate) pools: &'a [CheckedPool],
     pub(crate) holder: RecordedHolder,
     /// Every address that the pools record for this object, in the order of the pools' names.
     pub(crate) recorded: &'a [(String, IpAddr)],
@@ -64,7 +64,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
         return Decision::Has { address: AllocatedAddress { ip, ..AllocatedAddress::default() }, lost: None };
     }
     let wanted = lb.spec.ip_pool.as_str();
-    let Some(has) = allocated(lb) else { return fresh(seen, None) };
+    let Some(has) = lb.pool_address() else { return fresh(seen, None) };
     let trusted = match seen.holder {
         RecordedHolder::Us => true,
         RecordedHolder::NoSuchPool => lb.spec.workload() == WorkloadType::Cluster || seen.served,
@@ -79,7 +79,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
     if trusted {
         return Decision::Has { address: has, lost: None };
     }
-    if seen.holder == RecordedHolder::Nobody && judged(seen.pools, &has.ip_pool).is_some() {
+    if seen.holder == RecordedHolder::Nobody && checked(seen.pools, &has.ip_pool).is_some() {
         let known = has.ip.parse().ok();
         return from_pools(seen, vec![has.ip_pool], known, meanwhile, None);
     }
@@ -99,11 +99,11 @@ fn fresh(seen: &Seen<'_>, lost: Option<String>) -> Decision {
         WorkloadType::Cluster => Mode::StrictThenLoose,
         WorkloadType::Vm => Mode::Strict,
     };
-    let pools: Vec<_> = seen.pools.iter().map(|judged| &judged.pool).collect();
+    let pools: Vec<_> = seen.pools.iter().map(|checked| &checked.pool).collect();
     let blocked: HashMap<_, _> = seen
         .pools
         .iter()
-        .filter_map(|judged| Some((judged.pool.name.as_str(), judged.blocked.as_ref()?)))
+        .filter_map(|checked| Some((checked.pool.name.as_str(), checked.blocked.as_ref()?)))
         .collect();
     let usable = |pool: &ipam::Pool| match blocked.get(pool.name.as_str()) {
         Some(why) => Err((*why).clone()),
@@ -159,7 +159,7 @@ fn from_pools(
 /// The record is the answer to a claim: the address that `pool` records for the object, if it does. Of several, the one
 /// that the object believes to have, else one that the pool still offers, else the lowest.
 fn recorded_in(seen: &Seen<'_>, pool: &str, known: Option<IpAddr>) -> Option<AllocatedAddress> {
-    let ranges = judged(seen.pools, pool).map(|judged| &judged.pool.ranges);
+    let ranges = checked(seen.pools, pool).map(|checked| &checked.pool.ranges);
     let offered = |address: IpAddr| ranges.is_some_and(|ranges| ranges.offers(address));
     let own = seen.recorded.iter().filter(|(recorded, _)| recorded == pool).map(|(_, address)| *address);
     let address = own.min_by_key(|address| (Some(*address) != known, !offered(*address), *address))?;
@@ -173,14 +173,8 @@ fn recorded_in(seen: &Seen<'_>, pool: &str, known: Option<IpAddr>) -> Option<All
     })
 }
 
-fn judged<'a>(pools: &'a [Judged], name: &str) -> Option<&'a Judged> {
-    pools.iter().find(|judged| judged.pool.name == name)
-}
-
-/// The address in the object's status that came from a pool.
-pub(crate) fn allocated(lb: &LoadBalancer) -> Option<AllocatedAddress> {
-    let has = lb.status.as_ref()?.allocated_address.clone()?;
-    (!has.ip_pool.is_empty() && !has.ip.is_empty()).then_some(has)
+fn checked<'a>(pools: &'a [CheckedPool], name: &str) -> Option<&'a CheckedPool> {
+    pools.iter().find(|checked| checked.pool.name == name)
 }
 
 /// The requirement in the object's annotations. An object that the webhook never saw has none.

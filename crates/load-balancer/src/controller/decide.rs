@@ -11,7 +11,7 @@ use std::{
 use controller_kit::{EventType, Explanation, ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers};
 use health_check::Target;
-use ip_pools::Judged;
+use ip_pools::CheckedPool;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
@@ -63,7 +63,7 @@ pub(crate) struct Seen {
 /// The part of [`Seen`] that the pools tell.
 #[derive(Clone, Default)]
 pub(crate) struct SeenAddress {
-    pub(crate) pools: Arc<Vec<Judged>>,
+    pub(crate) pools: Arc<Vec<CheckedPool>>,
     pub(crate) holder: RecordedHolder,
     pub(crate) recorded: Vec<(String, IpAddr)>,
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
@@ -265,7 +265,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     };
     // the address decides for the pool that the spec names, also where it has lost the one that the status shows
     let lost = lost.or_else(|| {
-        let has = address::allocated(lb).filter(|_| seen.address.holder == RecordedHolder::SomebodyElse);
+        let has = lb.pool_address().filter(|_| seen.address.holder == RecordedHolder::SomebodyElse);
         has.map(|has| has.ip)
     });
     let again = seen.address.unwritten.as_ref().filter(|_| waiting.is_some()).map(|_| UNWATCHED_AGAIN);
@@ -508,7 +508,7 @@ fn is_finalized(lb: &RawObject<LoadBalancer>) -> bool {
 /// Whether the object's Service names the status' address already.
 fn is_served(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
     let named = seen.service.as_ref().and_then(|service| service.spec.as_ref()?.load_balancer_ip.clone());
-    address::allocated(lb).is_some_and(|has| Some(has.ip) == named)
+    lb.pool_address().is_some_and(|has| Some(has.ip) == named)
 }
 
 fn shown_reason(lb: &LoadBalancer) -> Option<&str> {

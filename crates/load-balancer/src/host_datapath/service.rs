@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
 use super::write::Write;
-use crate::ownership::{Owner, claim};
+use crate::ownership::{Owner, set_owner};
 
 /// The address that kube-vip says it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
 /// versions write while they still wait for a lease, is not an address.
@@ -27,7 +27,7 @@ pub(crate) fn write(
     address: &str,
 ) -> Write {
     let change = |service: &mut Value| {
-        claim(service, owner, &[(labels::SERVICE_LB, "true")]);
+        set_owner(service, owner, &[(labels::SERVICE_LB, "true")]);
         service["metadata"]["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = address.into();
         let spec = &mut service["spec"];
         spec["type"] = "LoadBalancer".into();

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use super::backends::{Backend, BackendId, FAMILY};
 use super::write::Write;
-use crate::ownership::{Owner, claim};
+use crate::ownership::{Owner, set_owner};
 
 /// The verdicts that a slice carries, also those of somebody else's making; the dummy is not one.
 pub(crate) fn verdicts(slice: &EndpointSlice) -> BTreeMap<BackendId, bool> {
@@ -84,7 +84,7 @@ fn edit(
     match existing {
         Some(existing) => existing
             .edited(|slice| {
-                claim(slice, owner, &own_labels);
+                set_owner(slice, owner, &own_labels);
                 change(slice);
             })
             .map_or(Write::Nothing, Write::Replace),
@@ -95,7 +95,7 @@ fn edit(
                 "metadata": {"namespace": owner.key.namespace, "name": owner.key.name},
                 "addressType": address_type(FAMILY),
             });
-            claim(&mut slice, owner, &own_labels);
+            set_owner(&mut slice, owner, &own_labels);
             change(&mut slice);
             Write::Create(slice)
         }

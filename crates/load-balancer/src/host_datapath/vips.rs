@@ -18,7 +18,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::Resource;
 
 use super::{backends, host_addresses::HostAddresses, plausible::Implausible};
-use crate::{address_index::AddressIndex, caches::Caches, controller::address, pool::PoolIndex, reuse};
+use crate::{address_index::AddressIndex, caches::Caches, pool::PoolIndex, reuse};
 
 /// The addresses, and the load balancers that ask for them. Clones share them.
 #[derive(Clone)]
@@ -122,7 +122,7 @@ impl Vips {
         drop(state);
         let holders = self.0.pools.holders_of(address);
         allocated.into_iter().any(|key| {
-            let has = self.0.load_balancers.get(&key).and_then(|lb| address::allocated(&lb));
+            let has = self.0.load_balancers.get(&key).and_then(|lb| lb.pool_address());
             has.is_some_and(|has| holders.contains(&(has.ip_pool, key.to_string())))
         })
     }
@@ -132,7 +132,7 @@ impl Vips {
         let lb = self.0.load_balancers.get(key);
         let status = lb.as_ref().and_then(|lb| lb.status.as_ref());
         let written = status.and_then(|status| status.address.parse().ok());
-        let has = lb.as_ref().and_then(|lb| address::allocated(lb));
+        let has = lb.as_ref().and_then(|lb| lb.pool_address());
         let mut changed = state.written.set(key, written.into_iter().collect());
         changed
             .extend(state.allocated.set(key, has.and_then(|has| has.ip.parse().ok()).into_iter().collect()));

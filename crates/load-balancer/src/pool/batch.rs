@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::condition::{self, Ready};
-use ip_pools::Judged;
+use ip_pools::CheckedPool;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
 pub(crate) const RECORD_LIMIT: usize = 1_200_000;
@@ -69,9 +69,9 @@ impl Refused {
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
     pub(crate) pool: &'a RawObject<IPPool>,
-    pub(crate) judged: &'a Judged,
+    pub(crate) checked: &'a CheckedPool,
     /// Address and holder of every live load balancer whose status names this pool.
-    pub(crate) known: &'a [(IpAddr, String)],
+    pub(crate) status_addresses: &'a [(IpAddr, String)],
     /// Services that keep addresses without load balancer.
     pub(crate) orphans: &'a [ObjectKey],
     pub(crate) others: &'a dyn Others,
@@ -103,25 +103,25 @@ pub(crate) struct Decision {
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
-    let Seen { pool, judged, known, orphans, others, now, limit } = seen;
+    let Seen { pool, checked, status_addresses, orphans, others, now, limit } = seen;
     let record = ip_pools::record(pool);
-    let mut book =
-        Book { judged, record, others, recorded: Vec::new(), exhausted: None, size: 0, rest: 0, limit };
-    for (address, holder) in known {
-        if judged.pool.ranges.offers(*address)
-            && book.record.of(holder).next().is_none()
-            && book.record.holder(*address).is_none()
+    let mut draft =
+        Draft { checked, record, others, recorded: Vec::new(), exhausted: None, size: 0, rest: 0, limit };
+    for (address, holder) in status_addresses {
+        if checked.pool.ranges.offers(*address)
+            && draft.record.of(holder).next().is_none()
+            && draft.record.holder(*address).is_none()
             && !others.have(*address, holder)
         {
-            book.record.put(*address, holder);
-            book.recorded.push(*address);
+            draft.record.put(*address, holder);
+            draft.recorded.push(*address);
         }
     }
-    book.weigh(pool);
-    let answers = orders.iter().map(|order| book.carry_out(order)).collect();
-    let Book { mut record, recorded, .. } = book;
-    if has_ranges(judged) {
-        record.prune(&judged.pool.ranges);
+    draft.measure(pool);
+    let answers = orders.iter().map(|order| draft.carry_out(order)).collect();
+    let Draft { mut record, recorded, .. } = draft;
+    if has_ranges(checked) {
+        record.prune(&checked.pool.ranges);
     }
 
     let put = pool.edited(|json| {
@@ -131,13 +131,13 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
             }
         }
         write_finalizer(json, pool, &record);
-        write_status(json, pool, judged, &record, &announced_by(orphans, &record), now);
+        write_status(json, pool, checked, &record, &announced_by(orphans, &record), now);
     });
     Decision { put, recorded, answers }
 }
 
-struct Book<'a> {
-    judged: &'a Judged,
+struct Draft<'a> {
+    checked: &'a CheckedPool,
     record: Record,
     others: &'a dyn Others,
     recorded: Vec<IpAddr>,
@@ -151,18 +151,18 @@ struct Book<'a> {
     limit: usize,
 }
 
-impl Book<'_> {
-    fn weigh(&mut self, pool: &RawObject<IPPool>) {
+impl Draft<'_> {
+    fn measure(&mut self, pool: &RawObject<IPPool>) {
         let status = pool.status.as_ref();
         let maps = |of: fn(&harvester_api::IPPoolStatus) -> &std::collections::BTreeMap<String, String>| {
             status.map(of).into_iter().flatten().map(|(key, holder)| written(key, holder)).sum::<usize>()
         };
         let read = maps(|status| &status.allocated) + maps(|status| &status.allocated_history);
         self.rest = pool.size().saturating_sub(read);
-        self.size = self.rest + self.weight_of_record();
+        self.size = self.rest + self.size_of_record();
     }
 
-    fn weight_of_record(&self) -> usize {
+    fn size_of_record(&self) -> usize {
         let entries = self.record.allocated().into_iter().chain(self.record.allocated_history());
         entries.map(|(key, holder)| stored(&key, &holder)).sum()
     }
@@ -182,7 +182,7 @@ impl Book<'_> {
     }
 
     fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<(), Refused> {
-        let Judged { pool: definition, blocked, .. } = self.judged;
+        let CheckedPool { pool: definition, blocked, .. } = self.checked;
         let pool = || definition.name.clone();
         let (lost, own): (Vec<_>, Vec<_>) =
             self.record.of(holder).partition(|address| self.others.outrank(*address, holder));
@@ -217,18 +217,18 @@ impl Book<'_> {
         const AT_ONCE: usize = 16;
         let needed = stored(LONGEST_ADDRESS, holder);
         while self.size + needed > self.limit {
-            if self.record.trim_history(&self.judged.pool.ranges, AT_ONCE) == 0 {
+            if self.record.trim_history(&self.checked.pool.ranges, AT_ONCE) == 0 {
                 return false;
             }
-            self.size = self.rest + self.weight_of_record();
+            self.size = self.rest + self.size_of_record();
         }
         true
     }
 }
 
 /// Without any, they are wrong, and say nothing about the record.
-fn has_ranges(judged: &Judged) -> bool {
-    judged.pool.ranges.iter().next().is_some()
+fn has_ranges(checked: &CheckedPool) -> bool {
+    checked.pool.ranges.iter().next().is_some()
 }
 
 /// Bytes of an entry in JSON: two quoted texts, colon, comma.
@@ -293,21 +293,28 @@ fn announced_by(orphans: &[ObjectKey], record: &Record) -> String {
     ))
 }
 
-fn write_status(json: &mut Value, pool: &IPPool, judged: &Judged, record: &Record, orphans: &str, now: &str) {
-    let (total, available) = if has_ranges(judged) {
-        judged.pool.ranges.counts(record.count())
+fn write_status(
+    json: &mut Value,
+    pool: &IPPool,
+    checked: &CheckedPool,
+    record: &Record,
+    orphans: &str,
+    now: &str,
+) {
+    let (total, available) = if has_ranges(checked) {
+        checked.pool.ranges.counts(record.count())
     } else {
         let total = pool.status.as_ref().map_or(0, |status| status.total);
         (total, total - i64::try_from(record.count()).unwrap_or(i64::MAX))
     };
-    let ready = if judged.faults.is_empty() {
-        match &judged.blocked {
+    let ready = if checked.faults.is_empty() {
+        match &checked.blocked {
             None if orphans.is_empty() => Ready::yes("RangesValid"),
             None => Ready { message: orphans.to_owned(), ..Ready::yes("ServiceOrphaned") },
             Some(why) => Ready::no("Deleting", format!("{why}: {} addresses are held", record.count())),
         }
     } else {
-        Ready::no("PoolInvalid", judged.faults.join("; "))
+        Ready::no("PoolInvalid", checked.faults.join("; "))
     };
     let status = condition::status_of(json);
     status.insert("total".into(), total.into());

@@ -11,7 +11,7 @@ use kube::{Api, Client, Resource, ResourceExt};
 use super::{Failure, Order, Writers};
 use crate::{
     host_datapath::write,
-    reuse::{self, Announced, Holder},
+    reuse::{self, Holder, InUse},
     status_reverted,
 };
 
@@ -47,7 +47,7 @@ enum Seen<'a> {
         address: IpAddr,
         holder: ObjectKey,
         holder_exists: bool,
-        reuse: Result<(), Announced>,
+        reuse: Result<(), InUse>,
     },
 }
 
@@ -109,9 +109,9 @@ fn decide(seen: Seen<'_>) -> Order {
             );
             (annotation, Err(why))
         }
-        Seen::Request { annotation, address, holder, reuse: Err(announced), .. } => {
+        Seen::Request { annotation, address, holder, reuse: Err(in_use), .. } => {
             let why = format!(
-                "{annotation:?}: {address} may still be announced, {announced}: delete Service {holder}"
+                "{annotation:?}: {address} may still be announced, {in_use}: delete Service {holder}"
             );
             (annotation, Err(why))
         }
@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(holder_exists: bool, reuse: Result<(), Announced>) -> Seen<'static> {
+    fn asked(holder_exists: bool, reuse: Result<(), InUse>) -> Seen<'static> {
         let (annotation, holder) = ("10.0.0.7: shop/web", ObjectKey::new("shop", "web"));
         Seen::Request { annotation, address: [10, 0, 0, 7].into(), holder, holder_exists, reuse }
     }
@@ -152,9 +152,9 @@ mod tests {
     #[rstest]
     #[case::nobody_asks(Seen::NoRequest, None)]
     #[case::nonsense(Seen::BadRequest { annotation: "x", why: "is no record".to_owned() }, Some(Err("is no record")))]
-    #[case::holder_exists(asked(true, Err(Announced::ServiceLeft)), Some(Err("which exists: delete that")))]
+    #[case::holder_exists(asked(true, Err(InUse::ServiceLeft)), Some(Err("which exists: delete that")))]
     #[case::service_is_left(
-        asked(false, Err(Announced::ServiceLeft)),
+        asked(false, Err(InUse::ServiceLeft)),
         Some(Err("is left: delete Service shop/web"))
     )]
     #[case::holder_is_gone(asked(false, Ok(())), Some(Ok("shop/web")))]

@@ -9,12 +9,12 @@ use std::{
 
 use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{IPPool, LoadBalancer};
-use ip_pools::Judged;
+use ip_pools::CheckedPool;
 use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
 
-use crate::{address_index::AddressIndex, caches::Caches, controller::address, reuse};
+use crate::{address_index::AddressIndex, caches::Caches, reuse};
 
 /// The index. Clones share it.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ struct Shared {
 struct State {
     records: BTreeMap<String, Recorded>,
     /// Computed when somebody asks for it after a pool came, went or got another spec.
-    judged: Option<Arc<Vec<Judged>>>,
+    checked: Option<Arc<Vec<CheckedPool>>>,
     /// The objects that name an address in `status.allocatedAddress`, by address.
     allocated: AddressIndex,
     /// Records that went without a release (somebody removed or emptied the pool), by the holder whose Service names
@@ -76,7 +76,7 @@ impl PoolIndex {
         load_balancers.on_change(move |change| {
             let mut state = follower.state();
             let lb = follower.0.load_balancers.get(&change.key);
-            let has = lb.as_deref().and_then(|lb| address::allocated(lb));
+            let has = lb.and_then(|lb| lb.pool_address());
             let address = has.and_then(|has| has.ip.parse::<IpAddr>().ok());
             state.allocated.set(&change.key, address.into_iter().collect());
         });
@@ -138,20 +138,21 @@ impl PoolIndex {
 
     /// The pools whose ranges have one of these addresses to give.
     pub(crate) fn offering(&self, addresses: &[IpAddr]) -> BTreeSet<String> {
-        let judged = self.judged();
-        let offers = |judged: &&Judged| addresses.iter().any(|address| judged.pool.ranges.offers(*address));
-        judged.iter().filter(offers).map(|judged| judged.pool.name.clone()).collect()
+        let checked = self.checked_pools();
+        let offers =
+            |checked: &&CheckedPool| addresses.iter().any(|address| checked.pool.ranges.offers(*address));
+        checked.iter().filter(offers).map(|checked| checked.pool.name.clone()).collect()
     }
 
     /// Every pool with its faults, in the order of their names. A record that no range covers counts for none here: it
     /// hinders no claim.
-    pub(crate) fn judged(&self) -> Arc<Vec<Judged>> {
+    pub(crate) fn checked_pools(&self) -> Arc<Vec<CheckedPool>> {
         let mut state = self.state();
-        let judged = state.judged.get_or_insert_with(|| {
+        let checked = state.checked.get_or_insert_with(|| {
             let pools = self.0.pools.list();
-            Arc::new(ip_pools::judge_specs(pools.iter().map(|pool| &***pool)))
+            Arc::new(ip_pools::check_specs(pools.iter().map(|pool| &***pool)))
         });
-        judged.clone()
+        checked.clone()
     }
 
     /// Whether an address is in use, or about to be, although the record of `pool` does not say so
@@ -178,7 +179,7 @@ impl PoolIndex {
         drop(state);
         others.into_iter().filter(|other| other.to_string() != holder).any(|other| {
             let Some(lb) = self.0.load_balancers.get(&other) else { return false };
-            let own = address::allocated(&lb).map(|has| has.ip_pool).unwrap_or_default();
+            let own = lb.pool_address().map(|has| has.ip_pool).unwrap_or_default();
             let silent = !holders.iter().any(|(recorded_in, _)| *recorded_in == own);
             silent && in_use(&lb)
         })
@@ -207,7 +208,7 @@ impl PoolIndex {
             self.remember_unreleased(&mut state, &key.name, &before.record);
         }
         if !same_spec {
-            state.judged = None;
+            state.checked = None;
         }
     }
 

@@ -45,7 +45,7 @@ impl WaitingFor {
 pub(crate) enum News {
     /// An address came free that one of these pools may give.
     Freed(BTreeSet<String>),
-    /// Selection may answer otherwise: a pool came or went, or has another spec or verdict.
+    /// Selection may answer otherwise: a pool came or went, or has another spec or Ready condition.
     Choice,
 }
 
@@ -117,11 +117,11 @@ fn news(
 ) -> Option<News> {
     let (Some(old), Some(new)) = (old, new) else { return Some(News::Choice) };
     // what is wrong with it counts too: one fault that is mended may have been the one that kept everybody away
-    let verdict = |pool: &IPPool| {
+    let ready_condition = |pool: &IPPool| {
         let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
         condition::ready(conditions).map(|ready| (ready.status, ready.message.clone()))
     };
-    if old.spec != new.spec || verdict(old) != verdict(new) {
+    if old.spec != new.spec || ready_condition(old) != ready_condition(new) {
         return Some(News::Choice);
     }
     let held = |pool: &IPPool, address: &String| {
@@ -154,7 +154,7 @@ mod tests {
         IPPool { status: Some(status), ..IPPool::new("edge", IPPoolSpec::default()) }
     }
 
-    fn judged(fault: &str) -> IPPool {
+    fn checked(fault: &str) -> IPPool {
         let ready = json!({"type": condition::READY, "status": if fault.is_empty() { "True" } else { "False" },
             "message": fault});
         let mut pool = pool(&[]);
@@ -178,9 +178,9 @@ mod tests {
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
-    #[case::first_verdict(Some(pool(&[])), Some(judged("")), Some(News::Choice))]
-    #[case::a_fault_less(Some(judged("overlap; excluded")), Some(judged("excluded")), Some(News::Choice))]
-    #[case::same_verdict(Some(judged("overlap")), Some(judged("overlap")), None)]
+    #[case::first_condition(Some(pool(&[])), Some(checked("")), Some(News::Choice))]
+    #[case::a_fault_less(Some(checked("overlap; excluded")), Some(checked("excluded")), Some(News::Choice))]
+    #[case::same_condition(Some(checked("overlap")), Some(checked("overlap")), None)]
     fn a_claim_is_no_news(
         #[case] old: Option<IPPool>,
         #[case] new: Option<IPPool>,

@@ -10,6 +10,7 @@ use std::{
 
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
+use ip_pools::CheckedPool;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource, ResourceExt};
 use program::{Clock, TaskGroup};
@@ -20,9 +21,9 @@ use tokio::{
 
 use super::{
     batch::{self, Order, Others, RECORD_LIMIT, Refused, Seen},
-    claims::{Claims, Reserved},
     index::PoolIndex,
     orphans::Orphans,
+    reservations::{Reservations, Reserved},
 };
 use crate::{caches::Caches, reuse, status_reverted};
 
@@ -89,7 +90,7 @@ struct Shared {
     services: Cache<RawObject<Service>>,
     index: PoolIndex,
     orphans: Orphans,
-    claims: Claims,
+    reservations: Reservations,
     writers: Mutex<HashMap<String, mpsc::UnboundedSender<Job>>>,
     limit: usize,
 }
@@ -112,7 +113,7 @@ impl Writers {
             services: caches.services.clone(),
             index,
             orphans,
-            claims: Claims::default(),
+            reservations: Reservations::default(),
             writers: Mutex::default(),
             limit: RECORD_LIMIT,
         }))
@@ -120,7 +121,7 @@ impl Writers {
 
     /// From now on `on_free` hears of addresses that a pool has not given because another one was about to.
     pub(crate) fn on_free(&self, on_free: impl Fn(&[IpAddr]) + Send + Sync + 'static) {
-        self.0.claims.on_free(on_free);
+        self.0.reservations.on_free(on_free);
     }
 
     /// Has an order carried out. `on_answer` runs after the PUT succeeded, or when there was nothing to write.
@@ -245,10 +246,11 @@ async fn write(
     let gone = || Ok(orders.iter().map(|order| absent(name, order)).collect());
     let Some(mut read) = shared.pools.get(&key) else { return gone() };
     for _ in 0..CONFLICTS {
-        let decision = decide(shared, name, &read, orders);
+        let look = Look::at(shared, name, &read);
+        let decision = batch::decide(look.seen(&read, shared.limit), orders);
         let answers = || decision.answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect();
         let Some(json) = decision.put else { return Ok(answers()) };
-        let Some(reserved) = shared.claims.reserve(name, &decision.recorded) else { continue };
+        let Some(reserved) = shared.reservations.reserve(name, &decision.recorded) else { continue };
         // a writer of another pool that finished in between has left its record
         let recorded_elsewhere =
             |address: &IpAddr| shared.index.holders_of(*address).iter().any(|(pool, _)| pool != name);
@@ -311,20 +313,31 @@ fn note(
     pools.get(&key)
 }
 
-fn decide(shared: &Shared, name: &str, read: &RawObject<IPPool>, orders: &[Order]) -> batch::Decision {
-    let others = shared.pools.list();
-    let judged = ip_pools::judge(read, others.iter().map(|pool| &***pool));
-    let now = shared.clock.now_text();
-    let seen = Seen {
-        pool: read,
-        judged: &judged,
-        known: &known(shared, name),
-        orphans: &shared.orphans.list(),
-        others: &Beside { shared, pool: name },
-        now: &now,
-        limit: shared.limit,
-    };
-    batch::decide(seen, orders)
+/// Everything that the PUT depends on.
+struct Look<'a> {
+    checked: CheckedPool,
+    status_addresses: Vec<(IpAddr, String)>,
+    orphans: Vec<ObjectKey>,
+    beside: Beside<'a>,
+    now: String,
+}
+
+impl<'a> Look<'a> {
+    fn at(shared: &'a Shared, name: &'a str, read: &RawObject<IPPool>) -> Self {
+        let others = shared.pools.list();
+        Self {
+            checked: ip_pools::check(read, others.iter().map(|pool| &***pool)),
+            status_addresses: status_addresses(shared, name),
+            orphans: shared.orphans.list(),
+            beside: Beside { shared, pool: name },
+            now: shared.clock.now_text(),
+        }
+    }
+
+    fn seen<'b>(&'b self, pool: &'b RawObject<IPPool>, limit: usize) -> Seen<'b> {
+        let Self { checked, status_addresses, orphans, beside, now } = self;
+        Seen { pool, checked, status_addresses, orphans, others: beside, now, limit }
+    }
 }
 
 /// Everything beside the record of this pool.
@@ -336,7 +349,7 @@ struct Beside<'a> {
 impl Others for Beside<'_> {
     fn have(&self, address: IpAddr, holder: &str) -> bool {
         let Self { shared, pool } = self;
-        shared.claims.is_reserved_by_another(pool, address)
+        shared.reservations.is_reserved_by_another(pool, address)
             || shared.index.is_taken(pool, address, holder, |lb| is_in_use(shared, lb, address))
     }
 
@@ -369,7 +382,7 @@ fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
 }
 
 /// Addresses that live load balancers believe to have from this pool.
-fn known(shared: &Shared, pool: &str) -> Vec<(IpAddr, String)> {
+fn status_addresses(shared: &Shared, pool: &str) -> Vec<(IpAddr, String)> {
     let all = shared.load_balancers.list();
     let alive = all.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
     alive

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::reuse::Announced;
+use crate::reuse::InUse;
 
 /// A record must look abandoned for so long before it is read afresh.
 pub(super) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
@@ -26,29 +26,29 @@ pub(super) enum Seen {
         manager: Option<String>,
         holder_exists: bool,
         /// Whether something may still announce the address.
-        reuse: Result<(), Announced>,
+        reuse: Result<(), InUse>,
     },
 }
 
 /// The decision about the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Outcome {
     /// It is not abandoned, or is no record any more.
     Keep,
     /// This other program made it.
     Foreign(String),
     /// Something may still announce the address.
-    Announced(Announced),
+    InUse(InUse),
     Release,
 }
 
 /// Decides.
-pub(super) fn decide(seen: Seen) -> Verdict {
+pub(super) fn decide(seen: Seen) -> Outcome {
     match seen {
-        Seen::NoRecord | Seen::Record { manager: None, holder_exists: true, .. } => Verdict::Keep,
-        Seen::Record { manager: Some(manager), .. } => Verdict::Foreign(manager),
-        Seen::Record { reuse: Err(why), .. } => Verdict::Announced(why),
-        Seen::Record { reuse: Ok(()), .. } => Verdict::Release,
+        Seen::NoRecord | Seen::Record { manager: None, holder_exists: true, .. } => Outcome::Keep,
+        Seen::Record { manager: Some(manager), .. } => Outcome::Foreign(manager),
+        Seen::Record { reuse: Err(why), .. } => Outcome::InUse(why),
+        Seen::Record { reuse: Ok(()), .. } => Outcome::Release,
     }
 }
 
@@ -121,23 +121,20 @@ mod tests {
 
     use super::*;
 
-    fn seen(manager: Option<&str>, holder_exists: bool, reuse: Result<(), Announced>) -> Seen {
+    fn seen(manager: Option<&str>, holder_exists: bool, reuse: Result<(), InUse>) -> Seen {
         Seen::Record { manager: manager.map(str::to_owned), holder_exists, reuse }
     }
 
     #[rstest]
-    #[case::not_recorded_any_more(Seen::NoRecord, Verdict::Keep)]
-    #[case::its_load_balancer_is_there(seen(None, true, Ok(())), Verdict::Keep)]
-    #[case::another_programs(seen(Some("capi"), false, Ok(())), Verdict::Foreign("capi".to_owned()))]
-    #[case::another_programs_for_a_load_balancer(seen(Some("capi"), true, Ok(())), Verdict::Foreign("capi".to_owned()))]
-    #[case::still_announced(
-        seen(None, false, Err(Announced::ByService)),
-        Verdict::Announced(Announced::ByService)
-    )]
-    #[case::abandoned(seen(None, false, Ok(())), Verdict::Release)]
+    #[case::not_recorded_any_more(Seen::NoRecord, Outcome::Keep)]
+    #[case::its_load_balancer_is_there(seen(None, true, Ok(())), Outcome::Keep)]
+    #[case::another_programs(seen(Some("capi"), false, Ok(())), Outcome::Foreign("capi".to_owned()))]
+    #[case::another_programs_for_a_load_balancer(seen(Some("capi"), true, Ok(())), Outcome::Foreign("capi".to_owned()))]
+    #[case::still_announced(seen(None, false, Err(InUse::ByService)), Outcome::InUse(InUse::ByService))]
+    #[case::abandoned(seen(None, false, Ok(())), Outcome::Release)]
     fn a_record_is_released_when_nobody_holds_it_and_nothing_announces_it(
         #[case] seen: Seen,
-        #[case] expected: Verdict,
+        #[case] expected: Outcome,
     ) {
         assert_eq!(decide(seen), expected);
     }

@@ -1,16 +1,16 @@
 use harvester_api::{IPPool, LoadBalancerSpec, LoadBalancerStatus};
-use ip_pools::judge;
+use ip_pools::check;
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
 
-fn pool(name: &str, third: u8, namespace: &str) -> Judged {
+fn pool(name: &str, third: u8, namespace: &str) -> CheckedPool {
     let json = json!({"metadata": {"name": name}, "spec": {
         "ranges": [{"subnet": format!("10.0.{third}.0/24")}],
         "selector": {"scope": [{"namespace": namespace, "project": "*", "guestCluster": "*"}]},
     }});
-    judge(&serde_json::from_value::<IPPool>(json).unwrap(), [])
+    check(&serde_json::from_value::<IPPool>(json).unwrap(), [])
 }
 
 fn load_balancer(pool: &str, has: Option<(&str, &str)>) -> LoadBalancer {
@@ -46,7 +46,7 @@ fn claim(pool: &str) -> Decision {
     Decision::Claim { pool: pool.to_owned(), known: None }
 }
 
-fn pools() -> [Judged; 3] {
+fn pools() -> [CheckedPool; 3] {
     [pool("edge", 1, "shop"), pool("core", 2, "shop"), pool("lab", 3, "lab")]
 }
 
@@ -203,7 +203,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
 #[test]
 fn a_single_address_has_no_gateway() {
     let json = json!({"metadata": {"name": "one"}, "spec": {"ranges": [{"subnet": "10.0.9.7/32"}]}});
-    let pools = [judge(&serde_json::from_value::<IPPool>(json).unwrap(), [])];
+    let pools = [check(&serde_json::from_value::<IPPool>(json).unwrap(), [])];
     let (lb, recorded) = (load_balancer("one", None), records(&[("one", "10.0.9.7")]));
     let seen = Seen {
         lb: &lb,

@@ -16,7 +16,7 @@ fn seen() -> Seen {
     Seen {
         key: ObjectKey::new("shop", "web"),
         object: None,
-        address: SeenAddress { pools: Arc::new(ip_pools::judge_specs(&pools)), ..SeenAddress::default() },
+        address: SeenAddress { pools: Arc::new(ip_pools::check_specs(&pools)), ..SeenAddress::default() },
         service: None,
         slice: None,
         vm_list: VmList::Complete,

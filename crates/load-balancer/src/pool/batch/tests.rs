@@ -40,9 +40,20 @@ impl<F: Fn(IpAddr, &str) -> bool> Others for F {
 }
 
 fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, orders: &[Order]) -> Decision {
-    let judged = ip_pools::judge(pool, []);
+    let checked = ip_pools::check(pool, []);
     let others = |_, _: &str| false;
-    decide(Seen { pool, judged: &judged, known, orphans: &[], others: &others, now: "now", limit }, orders)
+    decide(
+        Seen {
+            pool,
+            checked: &checked,
+            status_addresses: known,
+            orphans: &[],
+            others: &others,
+            now: "now",
+            limit,
+        },
+        orders,
+    )
 }
 
 fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
@@ -169,7 +180,7 @@ fn of_two_pools_that_overlap_only_the_younger_one_is_not_ready() {
     let (first, second) = (make("b", "2026-01-01T00:00:00Z"), make("a", "2026-01-01T00:00:01Z"));
     let twin = make("c", "2026-01-01T00:00:00Z");
     let all: [&IPPool; 3] = [&first, &second, &twin];
-    let blocked = |pool: &RawObject<IPPool>| ip_pools::judge(pool, all).blocked.is_some();
+    let blocked = |pool: &RawObject<IPPool>| ip_pools::check(pool, all).blocked.is_some();
     assert_eq!((blocked(&first), blocked(&second), blocked(&twin)), (false, true, true));
 }
 
@@ -238,11 +249,11 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
     let taken = |address, holder: &str| address == ip(10) && holder != "shop/user";
     let known = [(ip(10), "shop/erased".to_owned())];
     let pool = settled(&json!({}), &json!({}));
-    let judged = ip_pools::judge(&pool, []);
+    let checked = ip_pools::check(&pool, []);
     let seen = |others| Seen {
         pool: &pool,
-        judged: &judged,
-        known: &known,
+        checked: &checked,
+        status_addresses: &known,
         orphans: &[],
         others,
         now: "now",
@@ -258,12 +269,12 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
 #[test]
 fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
     let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
-    let judged = ip_pools::judge(&pool, []);
+    let checked = ip_pools::check(&pool, []);
     let orphans = [ObjectKey::new("shop", "web"), ObjectKey::new("shop", "of-another-pool")];
     let seen = |orphans| Seen {
         pool: &pool,
-        judged: &judged,
-        known: &[],
+        checked: &checked,
+        status_addresses: &[],
         orphans,
         others: &|_, _: &str| false,
         now: "now",
@@ -305,12 +316,12 @@ impl Others for Elsewhere {
 fn a_thousand_who_wait_for_a_full_pool_cost_one_walk_over_its_range() {
     let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0/24"}]}});
     let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
-    let judged = ip_pools::judge(&pool, []);
+    let checked = ip_pools::check(&pool, []);
     let others = Elsewhere { looks: 0.into(), own: vec![("shop/lb-500".into(), ip(77))] };
     let seen = Seen {
         pool: &pool,
-        judged: &judged,
-        known: &[],
+        checked: &checked,
+        status_addresses: &[],
         orphans: &[],
         others: &others,
         now: "now",
@@ -341,13 +352,13 @@ fn an_address_that_is_released_is_found_by_the_claims_after_it() {
 #[test]
 fn a_record_that_an_older_pool_gives_to_another_answers_no_claim() {
     let pool = settled(&json!({"10.0.0.10": "shop/outranked"}), &json!({}));
-    let judged = ip_pools::judge(&pool, []);
+    let checked = ip_pools::check(&pool, []);
     let own = (11..14).map(|last| ("shop/outranked".to_owned(), ip(last))).collect();
     let others = Elsewhere { looks: 0.into(), own };
     let seen = Seen {
         pool: &pool,
-        judged: &judged,
-        known: &[],
+        checked: &checked,
+        status_addresses: &[],
         orphans: &[],
         others: &others,
         now: "now",

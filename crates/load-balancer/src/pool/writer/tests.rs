@@ -121,7 +121,8 @@ async fn a_server_that_asks_to_wait_gets_no_put_of_the_pool_from_anybody_before_
         assert_eq!(puts.load(Ordering::Relaxed), 1, "within the thirty seconds");
         writers.order("younger", Order::Refresh).await
     });
-    (waited.unwrap(), other.unwrap());
+    waited.unwrap();
+    other.unwrap();
     assert!(start.elapsed() >= Duration::from_secs(30));
     assert_eq!(puts.load(Ordering::Relaxed), 3, "one of the other pool");
 }

@@ -9,7 +9,7 @@ use std::{
 
 /// The table. Clones share it.
 #[derive(Clone, Default)]
-pub(crate) struct Claims(Arc<Shared>);
+pub(crate) struct Reservations(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -21,19 +21,19 @@ type OnFree = Box<dyn Fn(&[IpAddr]) + Send + Sync>;
 
 struct Entry {
     pool: String,
-    /// A PUT that got no answer and the one that repeats it reserve the same address.
-    reservations: usize,
+    /// How often it is reserved: a PUT that got no answer and the one that repeats it reserve the same address.
+    count: usize,
     /// Another pool had to pass over the address.
     was_missed: bool,
 }
 
 /// Addresses that one pool's writer is about to record. Their end is its drop: after the pool's cache knows the answer.
 pub(crate) struct Reserved {
-    claims: Claims,
+    reservations: Reservations,
     addresses: Vec<IpAddr>,
 }
 
-impl Claims {
+impl Reservations {
     /// From now on `on_free` hears of addresses that another pool had to pass over and that nobody reserves any more.
     /// They may be recorded by now.
     pub(crate) fn on_free(&self, on_free: impl Fn(&[IpAddr]) + Send + Sync + 'static) {
@@ -49,10 +49,10 @@ impl Claims {
             return None;
         }
         for address in addresses {
-            let new = || Entry { pool: pool.to_owned(), reservations: 0, was_missed: false };
-            table.entry(*address).or_insert_with(new).reservations += 1;
+            let new = || Entry { pool: pool.to_owned(), count: 0, was_missed: false };
+            table.entry(*address).or_insert_with(new).count += 1;
         }
-        Some(Reserved { claims: self.clone(), addresses: addresses.to_vec() })
+        Some(Reserved { reservations: self.clone(), addresses: addresses.to_vec() })
     }
 
     /// Whether the writer of another pool is about to record `address`, so that `pool` has to pass over it.
@@ -64,24 +64,24 @@ impl Claims {
     }
 
     fn table(&self) -> MutexGuard<'_, HashMap<IpAddr, Entry>> {
-        self.0.table.lock().expect("no panic while the table of claims is locked")
+        self.0.table.lock().expect("no panic while the table of reservations is locked")
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
         let mut missed = Vec::new();
-        let mut table = self.claims.table();
+        let mut table = self.reservations.table();
         for address in &self.addresses {
             let Some(entry) = table.get_mut(address) else { continue };
-            entry.reservations -= 1;
-            if entry.reservations == 0 {
+            entry.count -= 1;
+            if entry.count == 0 {
                 missed.extend(entry.was_missed.then_some(*address));
                 table.remove(address);
             }
         }
         drop(table);
-        if let (false, Some(on_free)) = (missed.is_empty(), self.claims.0.on_free.get()) {
+        if let (false, Some(on_free)) = (missed.is_empty(), self.reservations.0.on_free.get()) {
             on_free(&missed);
         }
     }
@@ -97,34 +97,34 @@ mod tests {
 
     #[test]
     fn an_address_is_reserved_for_one_pool_until_its_writer_is_done() {
-        let claims = Claims::default();
-        let first = claims.reserve("edge", &[ip(1), ip(2)]).unwrap();
-        assert!(claims.reserve("core", &[ip(2), ip(3)]).is_none());
-        assert!(!claims.is_reserved_by_another("edge", ip(3)), "all or none");
-        assert!(claims.is_reserved_by_another("core", ip(1)));
-        assert!(!claims.is_reserved_by_another("edge", ip(1)));
+        let reservations = Reservations::default();
+        let first = reservations.reserve("edge", &[ip(1), ip(2)]).unwrap();
+        assert!(reservations.reserve("core", &[ip(2), ip(3)]).is_none());
+        assert!(!reservations.is_reserved_by_another("edge", ip(3)), "all or none");
+        assert!(reservations.is_reserved_by_another("core", ip(1)));
+        assert!(!reservations.is_reserved_by_another("edge", ip(1)));
         drop(first);
-        assert!(claims.reserve("core", &[ip(2), ip(3)]).is_some());
+        assert!(reservations.reserve("core", &[ip(2), ip(3)]).is_some());
     }
 
     #[test]
     fn a_try_that_fails_does_not_end_the_reservation_of_the_one_before_it() {
-        let claims = Claims::default();
-        let without_answer = claims.reserve("edge", &[ip(1)]).unwrap();
-        drop(claims.reserve("edge", &[ip(1), ip(2)]).unwrap());
-        assert!(claims.is_reserved_by_another("core", ip(1)));
-        assert!(!claims.is_reserved_by_another("core", ip(2)));
+        let reservations = Reservations::default();
+        let without_answer = reservations.reserve("edge", &[ip(1)]).unwrap();
+        drop(reservations.reserve("edge", &[ip(1), ip(2)]).unwrap());
+        assert!(reservations.is_reserved_by_another("core", ip(1)));
+        assert!(!reservations.is_reserved_by_another("core", ip(2)));
         drop(without_answer);
-        assert!(!claims.is_reserved_by_another("core", ip(1)));
+        assert!(!reservations.is_reserved_by_another("core", ip(1)));
     }
 
     #[test]
     fn who_had_to_pass_over_an_address_hears_when_it_is_free() {
-        let (claims, freed) = (Claims::default(), Arc::new(Mutex::new(Vec::new())));
+        let (reservations, freed) = (Reservations::default(), Arc::new(Mutex::new(Vec::new())));
         let heard = freed.clone();
-        claims.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
-        let reserved = claims.reserve("edge", &[ip(1), ip(2)]).unwrap();
-        assert!(claims.is_reserved_by_another("core", ip(2)));
+        reservations.on_free(move |addresses| heard.lock().unwrap().extend_from_slice(addresses));
+        let reserved = reservations.reserve("edge", &[ip(1), ip(2)]).unwrap();
+        assert!(reservations.is_reserved_by_another("core", ip(2)));
         drop(reserved);
         assert_eq!(*freed.lock().unwrap(), [ip(2)], "nobody missed the other");
     }

@@ -88,7 +88,12 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
         }
         return faults;
     }
-    let Some(object) = write.reviewed() else { return faults };
+    let Some(object) = write.reviewed() else {
+        if let Some(object) = write.stored() {
+            admitted_records(write, object, policy, &mut faults);
+        }
+        return faults;
+    };
     let pool = match read(object) {
         Ok(pool) => pool,
         Err(error) => return Fault::invalid(format!("it cannot be read: {error}")).into(),
@@ -119,18 +124,24 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
         }
         Err(_) => {}
     }
-    if write.user != policy.status_writer {
-        let admitted = json!({"status": status::of_pool(object, write.old())});
-        if records(&object.data) != records(&admitted) {
-            faults.add(|| {
-                Fault::forbidden(format!(
-                    "status.allocated is written by {} only: others may add a record on a free address and remove their own",
-                    policy.status_writer
-                ))
-            });
-        }
-    }
+    admitted_records(write, object, policy, &mut faults);
     faults
+}
+
+/// Others than the controller write their own records only, also while the pool is being deleted.
+fn admitted_records(write: &Write, object: &DynamicObject, policy: &Policy, faults: &mut Faults) {
+    if write.user == policy.status_writer {
+        return;
+    }
+    let admitted = json!({"status": status::of_pool(object, write.old())});
+    if records(&object.data) != records(&admitted) {
+        faults.add(|| {
+            Fault::forbidden(format!(
+                "status.allocated is written by {} only: others may add a record on a free address and remove their own",
+                policy.status_writer
+            ))
+        });
+    }
 }
 
 fn read(object: &DynamicObject) -> serde_json::Result<IPPool> {
@@ -213,7 +224,7 @@ fn range(range: &PoolRange) -> Option<Range> {
 /// # Errors
 /// The network is new, and its definition is wrong or not there.
 pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
-    let Some(object) = write.reviewed() else { return Ok(Vec::new()) };
+    let Some(object) = write.reviewed() else { return Ok(restored_status(write, policy)) };
     let spec = IPPoolSpec::deserialize(&object.data["spec"]);
     let mut entries = vec![(labels::GLOBAL_IP_POOL, spec.is_ok_and(|spec| spec.is_global()).to_string())];
     match (needs_network(write)?, &seen.network) {
@@ -227,21 +238,27 @@ pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOp
         _ => {}
     }
     let mut operations = set_entries(object.metadata.labels.as_ref(), "labels", entries);
-    if write.user != policy.status_writer {
-        let admitted = status::of_pool(object, write.old());
-        let had = &write.old_data()["status"]["allocated"];
-        let stand = admitted["allocated"].as_object().into_iter().flatten();
-        let stand = stand.filter(|(address, holder)| had.get(*address) == Some(*holder));
-        let (now, before) =
-            (object.managed_fields(), write.old().map_or(&[][..], |old| old.managed_fields()));
-        let owners = owners::restored(now, before, stand.map(|(address, _)| address.as_str()));
-        operations.extend(set_status(&object.data["status"], admitted));
-        if let Some(owners) = owners {
-            let owners = serde_json::to_value(owners).expect("managedFields have text keys only");
-            operations.push(set(&["metadata", "managedFields"], owners));
-        }
-    }
+    operations.extend(restored_status(write, policy));
     Ok(operations)
+}
+
+/// Restores the part of the status that this user may not change, and the owners of its records.
+fn restored_status(write: &Write, policy: &Policy) -> Vec<PatchOperation> {
+    let Some(object) = write.stored().filter(|_| write.user != policy.status_writer) else {
+        return Vec::new();
+    };
+    let admitted = status::of_pool(object, write.old());
+    let had = &write.old_data()["status"]["allocated"];
+    let stand = admitted["allocated"].as_object().into_iter().flatten();
+    let stand = stand.filter(|(address, holder)| had.get(*address) == Some(*holder));
+    let (now, before) = (object.managed_fields(), write.old().map_or(&[][..], |old| old.managed_fields()));
+    let owners = owners::restored(now, before, stand.map(|(address, _)| address.as_str()));
+    let mut operations: Vec<_> = set_status(&object.data["status"], admitted).into_iter().collect();
+    if let Some(owners) = owners {
+        let owners = serde_json::to_value(owners).expect("managedFields have text keys only");
+        operations.push(set(&["metadata", "managedFields"], owners));
+    }
+    operations
 }
 
 /// The VLAN of a NetworkAttachmentDefinition: its label, else `vlan` of its configuration, else 0.

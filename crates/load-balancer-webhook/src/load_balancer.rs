@@ -19,6 +19,11 @@ use crate::{Policy, status};
 
 /// At most so many backend ports are listed in a message.
 const PORTS_LISTED: usize = 20;
+/// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
+const SELECTOR_KEYS: usize = 100;
+const SELECTOR_VALUES: usize = 1_000;
+/// Longest name of a Service, and of a port of one.
+const LONGEST_LABEL: usize = 63;
 
 /// The surroundings of a guest cluster's load balancer: its namespace. Empty for load balancers of VMs.
 #[derive(Clone, Debug, Default)]
@@ -39,7 +44,16 @@ pub fn prefix(write: &Write) -> String {
 /// can still get its status and lose its finalizer.
 pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
-    let Some(object) = write.reviewed() else { return faults };
+    let Some(object) = write.reviewed() else {
+        if let Some(object) = write.stored() {
+            // the class of an object decides who may write its address
+            if let Ok(spec) = LoadBalancerSpec::deserialize(&object.data["spec"]) {
+                immutable(&spec, &write.old_data()["spec"], &mut faults);
+            }
+            admitted_status(write, object, policy, &mut faults);
+        }
+        return faults;
+    };
     let (spec, old_spec) = (&object.data["spec"], &write.old_data()["spec"]);
     let spec = match LoadBalancerSpec::deserialize(spec) {
         Ok(spec) => spec,
@@ -53,11 +67,15 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     if spec.workload() == WorkloadType::Vm
         && (is_new || changed("listeners") || changed("healthCheck") || changed("workloadType"))
     {
-        listeners(&spec.listeners, &mut faults);
+        let old = Vec::<Listener>::deserialize(&old_spec["listeners"]).unwrap_or_default();
+        listeners(&spec.listeners, &old, &mut faults);
         health_check(spec.health_check.as_ref(), &spec.listeners, &mut faults);
     }
     if is_new || changed("backendServerSelector") {
-        selector(&spec.backend_server_selector, &mut faults);
+        selector(&spec.backend_server_selector, &old_spec["backendServerSelector"], &mut faults);
+    }
+    if is_new && spec.workload() == WorkloadType::Vm {
+        service_name(&write.name, &mut faults);
     }
     namespace(write, object, &mut faults);
     if !is_new {
@@ -65,27 +83,45 @@ pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     } else if spec.workload() == WorkloadType::Cluster {
         guest_cluster(object, &seen.vms, &mut faults);
     }
-    if write.user != policy.status_writer {
-        let admitted = status::of_load_balancer(&object.data, write.old_data());
-        let written = &object.data["status"];
-        for field in
-            ["allocatedAddress", "address"].into_iter().filter(|field| written[field] != admitted[field])
-        {
-            faults.add(|| {
-                Fault::forbidden(format!(
-                    "status.{field} is written by {} only: leave it as it is",
-                    policy.status_writer
-                ))
-            });
-        }
-    }
+    admitted_status(write, object, policy, &mut faults);
     faults
 }
 
-fn listeners(listeners: &[Listener], faults: &mut Faults) {
+/// The addresses in the status are the controller's, also while the object is being deleted.
+fn admitted_status(write: &Write, object: &DynamicObject, policy: &Policy, faults: &mut Faults) {
+    if write.user == policy.status_writer {
+        return;
+    }
+    let admitted = status::of_load_balancer(&object.data, write.old_data());
+    let written = &object.data["status"];
+    for field in ["allocatedAddress", "address"].into_iter().filter(|field| written[field] != admitted[field])
+    {
+        faults.add(|| {
+            Fault::forbidden(format!(
+                "status.{field} is written by {} only: leave it as it is",
+                policy.status_writer
+            ))
+        });
+    }
+}
+
+/// The Service of a load balancer of VMs has its name.
+fn service_name(name: &str, faults: &mut Faults) {
+    if name.len() > LONGEST_LABEL || name.contains('.') {
+        faults.add(|| {
+            Fault::invalid(
+                "the name of a load balancer of VMs has at most 63 characters and no dot, because its Service gets the \
+                 same name: choose another",
+            )
+        });
+    }
+}
+
+fn listeners(listeners: &[Listener], old: &[Listener], faults: &mut Faults) {
     if listeners.is_empty() {
         faults.add(|| Fault::invalid("the load balancer needs at least one listener"));
     }
+    let stood: HashSet<(&str, &str)> = old.iter().map(|old| (&*old.name, &*old.protocol)).collect();
     let mut names = HashSet::new();
     let (mut ports, mut backend_ports) = (HashMap::new(), HashMap::new());
     for Listener { name, port, protocol, backend_port } in listeners {
@@ -103,6 +139,32 @@ fn listeners(listeners: &[Listener], faults: &mut Faults) {
                     Fault::invalid(format!("listener {} has {field} {number}, must be >= 1", quoted(name)))
                 });
             }
+        }
+        let stood = stood.contains(&(&**name, &**protocol));
+        // a Service with one port needs no name for it
+        let named = if name.is_empty() {
+            listeners.len() == 1 || (stood && old.len() > 1)
+        } else {
+            stood || (name.len() <= LONGEST_LABEL && is_dns_label(name))
+        };
+        if !named {
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "listener {} has a name that no port of a Service can have: use at most 63 lowercase letters, digits \
+                     and dashes",
+                    quoted(name)
+                ))
+            });
+        }
+        // the API server takes no protocol for TCP
+        if !stood && !["TCP", "UDP", "SCTP", ""].contains(&protocol.as_str()) {
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "listener {} has protocol {}: use TCP or UDP",
+                    quoted(name),
+                    quoted(protocol)
+                ))
+            });
         }
         if !names.insert(name) {
             faults.add(|| Fault::invalid(format!("listeners have duplicate name {}", quoted(name))));
@@ -159,8 +221,27 @@ fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mu
     }
 }
 
-fn selector(selector: &BTreeMap<String, Vec<String>>, faults: &mut Faults) {
+fn selector(selector: &BTreeMap<String, Vec<String>>, old: &Value, faults: &mut Faults) {
+    let keys = selector.len();
+    if keys > SELECTOR_KEYS && keys > old.as_object().map_or(0, serde_json::Map::len) {
+        faults.add(|| {
+            Fault::invalid(format!(
+                "backendServerSelector has {keys} keys, at most {SELECTOR_KEYS} are allowed: give the VMs a label of \
+                 their own"
+            ))
+        });
+    }
     for (key, values) in selector {
+        let count = values.len();
+        if count > SELECTOR_VALUES && count > old[key].as_array().map_or(0, Vec::len) {
+            faults.add(|| {
+                Fault::invalid(format!(
+                    "backendServerSelector {} has {count} values, at most {SELECTOR_VALUES} are allowed: give the VMs a \
+                     label of their own",
+                    quoted(key)
+                ))
+            });
+        }
         if values.is_empty() {
             faults.add(|| {
                 Fault::invalid(format!(
@@ -206,16 +287,16 @@ fn namespace(write: &Write, object: &DynamicObject, faults: &mut Faults) {
 /// `[prefix/]name`; the prefix a DNS name of at most 253 characters.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let dns = |prefix: &str| {
-        let label = |label: &str| {
-            let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-            let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
-            let bytes = label.as_bytes();
-            ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
-        };
-        prefix.len() <= 253 && prefix.split('.').all(label)
-    };
+    let dns = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_dns_label);
     prefix.is_none_or(dns) && is_label_name(name)
+}
+
+/// Lowercase letters, digits and `-`, beginning and ending with one of the first two.
+fn is_dns_label(label: &str) -> bool {
+    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
+    let bytes = label.as_bytes();
+    ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
 }
 
 /// At most 63 letters, digits, `-`, `_` and `.`, beginning and ending with one of the first two.
@@ -272,7 +353,9 @@ fn guest_cluster(object: &DynamicObject, vms: &[Arc<VirtualMachine>], faults: &m
 /// # Errors
 /// The reason why the object cannot be completed.
 pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
-    let Some(object) = write.reviewed() else { return Ok(Vec::new()) };
+    let Some(object) = write.reviewed() else {
+        return Ok(restored_status(write, policy).into_iter().collect());
+    };
     let mut entries = vec![(annotations::LB_NAMESPACE, write.namespace.clone())];
     if object.data["spec"]["workloadType"] == "cluster" {
         let Some(namespace) = &seen.namespace else {
@@ -285,11 +368,14 @@ pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOp
     }
     let mut operations = set_entries(object.metadata.annotations.as_ref(), "annotations", entries);
     operations.extend(health_check_defaults(&object.data["spec"]["healthCheck"]));
-    if write.user != policy.status_writer {
-        let admitted = status::of_load_balancer(&object.data, write.old_data());
-        operations.extend(set_status(&object.data["status"], admitted));
-    }
+    operations.extend(restored_status(write, policy));
     Ok(operations)
+}
+
+/// Restores the part of the status that this user may not change.
+fn restored_status(write: &Write, policy: &Policy) -> Option<PatchOperation> {
+    let object = write.stored().filter(|_| write.user != policy.status_writer)?;
+    set_status(&object.data["status"], status::of_load_balancer(&object.data, write.old_data()))
 }
 
 /// Harvester's defaults for a health check that leaves values out.

@@ -85,11 +85,17 @@ impl Write {
         Ok(Some(Self { kind, user, namespace, name: name.unwrap_or_default(), change }))
     }
 
-    /// The object as it would be stored; nothing for a delete, and nothing once the object is being deleted: no rule
-    /// looks at it any more.
-    pub fn reviewed(&self) -> Option<&DynamicObject> {
+    /// The object as it would be stored; nothing for a delete.
+    pub fn stored(&self) -> Option<&DynamicObject> {
         let (Change::Create(object) | Change::Update { new: object, .. }) = &self.change else { return None };
-        object.metadata.deletion_timestamp.is_none().then_some(&**object)
+        Some(object)
+    }
+
+    /// Like [`Write::stored`]; nothing once the object is being deleted: then no rule looks at more than its status.
+    /// The stored object says whether it is: a user can write a time of deletion into any object.
+    pub fn reviewed(&self) -> Option<&DynamicObject> {
+        let deleting = self.old().is_some_and(|old| old.metadata.deletion_timestamp.is_some());
+        self.stored().filter(|_| !deleting)
     }
 
     /// The object as it stands, if there is one.
@@ -322,10 +328,22 @@ mod tests {
 
     #[test]
     fn an_object_that_is_being_deleted_is_not_reviewed() {
-        let going =
-            json!({"request": {"object": {"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}}}});
+        let going = json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}});
+        let going = json!({"request": {"object": going, "oldObject": going}});
         let write = Write::of(read(&review(&going)).unwrap()).unwrap().unwrap();
         assert!(write.reviewed().is_none() && write.old().is_some());
+    }
+
+    #[test]
+    fn a_user_who_writes_a_deletion_timestamp_into_an_object_escapes_no_review() {
+        let forged = json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}});
+        for change in [
+            json!({"operation": "UPDATE", "object": forged}),
+            json!({"operation": "CREATE", "object": forged, "oldObject": null}),
+        ] {
+            let write = Write::of(read(&review(&json!({"request": change}))).unwrap()).unwrap().unwrap();
+            assert!(write.reviewed().is_some(), "{change}");
+        }
     }
 
     #[rstest]

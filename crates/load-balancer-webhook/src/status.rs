@@ -23,7 +23,7 @@ pub(crate) fn of_load_balancer(object: &Value, old: &Value) -> Value {
     let mut status = old["status"].clone();
     let asked = &object["status"]["address"];
     let allocated = &status["allocatedAddress"]["ip"];
-    let admitted = object["spec"]["workloadType"] == "cluster"
+    let admitted = old["spec"]["workloadType"] == "cluster"
         && !object["status"].is_null()
         && (asked == allocated
             || allocated == names::DHCP_ADDRESS

@@ -31,7 +31,7 @@ fn write(user: &str, change: Change) -> Write {
 /// The object after the mutator.
 fn completed(write: &Write, seen: &Seen) -> Value {
     let operations = mutate(write, seen, &policy()).unwrap();
-    patched(&serde_json::to_value(write.reviewed().unwrap()).unwrap(), &operations)
+    patched(&serde_json::to_value(write.stored().unwrap()).unwrap(), &operations)
 }
 
 /// Every expected text occurs in a fault of its own, and there are no others.
@@ -309,4 +309,25 @@ fn a_status_write_reads_no_network() {
     let write = update(WRITER, with_status(old.clone(), &["11"]), old);
     assert_eq!(needs_network(&write), Ok(None));
     assert_eq!(mutate(&write, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+#[test]
+fn nobody_forges_the_record_of_a_pool_that_is_being_deleted() {
+    let mut old = with_status(pool("edge", 0, &[("10", "20")], &[]), &["10"]);
+    old["metadata"]["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
+    let mut robbed = old.clone();
+    robbed["status"]["allocated"] = json!({"192.168.100.10": "evil/lb"});
+    let mut wiped = old.clone();
+    wiped.as_object_mut().unwrap().remove("status");
+    for new in [robbed, wiped] {
+        let forged = update("alice", new, old.clone());
+        assert_faults(&validate(&forged, &Seen::default(), &policy()), &["status.allocated is written by"]);
+        let after = completed(&forged, &Seen::default());
+        assert_eq!((&after["status"], &after["metadata"]), (&old["status"], &old["metadata"]));
+    }
+    let mut released = old.clone();
+    released["metadata"]["finalizers"] = json!([]);
+    let released = update("alice", released, old);
+    assert_faults(&validate(&released, &Seen::default(), &policy()), &[]);
+    assert_eq!(mutate(&released, &Seen::default(), &policy()), Ok(vec![]));
 }

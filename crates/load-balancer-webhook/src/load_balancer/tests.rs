@@ -28,7 +28,7 @@ fn write(user: &str, new: Value, old: Value) -> Write {
 /// The object after the mutator.
 fn completed(write: &Write, seen: &Seen) -> Value {
     let operations = mutate(write, seen, &policy()).unwrap();
-    patched(&serde_json::to_value(write.reviewed().unwrap()).unwrap(), &operations)
+    patched(&serde_json::to_value(write.stored().unwrap()).unwrap(), &operations)
 }
 
 /// A load balancer as the UI makes it, with `change` merged into its spec.
@@ -75,7 +75,7 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
 #[case::no_selector(json!({"backendServerSelector": null}), &[])]
 #[case::no_health_check(json!({"healthCheck": null}), &[])]
 #[case::no_listener(json!({"listeners": []}), &["needs at least one listener"])]
-#[case::two_unnamed(json!({"listeners": [listener("", 80, "TCP", 80), listener("", 81, "TCP", 81)]}), &["duplicate name \"\""])]
+#[case::two_unnamed(json!({"listeners": [listener("", 80, "TCP", 80), listener("", 81, "TCP", 81)]}), &["has a name that no port", "has a name that no port", "duplicate name \"\""])]
 #[case::two_on_one_port(
     json!({"listeners": [listener("a", 80, "TCP", 8080), listener("b", 80, "TCP", 8081)]}),
     &["listener \"b\" has duplicate port TCP:80 with listener \"a\""])]
@@ -98,6 +98,21 @@ fn listener(name: &str, port: i64, protocol: &str, backend_port: i64) -> Value {
 #[case::selector_without_values(json!({"backendServerSelector": {"tier": []}}), &["\"tier\" has no values"])]
 #[case::selector_with_bad_key(json!({"backendServerSelector": {"a b": ["x"]}}), &["\"a b\" is not a label key"])]
 #[case::selector_with_bad_value(json!({"backendServerSelector": {"tier": ["-x", ""]}}), &["\"-x\" is not a label value"])]
+// the API server takes such listeners into no Service
+#[case::name_of_an_environment_variable(json!({"listeners": [listener("A_B", 80, "TCP", 80)]}), &["listener \"A_B\" has a name that no port of a Service can have"])]
+#[case::name_too_long(json!({"listeners": [listener(&"a".repeat(64), 80, "TCP", 80)]}), &["has a name that no port of a Service can have"])]
+#[case::name_as_long_as_allowed(json!({"listeners": [listener(&"a".repeat(63), 80, "TCP", 80)]}), &[])]
+#[case::the_only_listener_unnamed(json!({"listeners": [listener("", 80, "TCP", 80)]}), &[])]
+#[case::one_of_two_unnamed(json!({"listeners": [listener("", 80, "TCP", 80), listener("b", 81, "TCP", 81)]}), &["listener \"\" has a name that no port of a Service can have"])]
+#[case::protocol_in_lower_case(json!({"listeners": [listener("a", 80, "tcp", 80)]}), &["listener \"a\" has protocol \"tcp\""])]
+#[case::protocol_of_another_layer(json!({"listeners": [listener("a", 80, "HTTP", 80)]}), &["listener \"a\" has protocol \"HTTP\""])]
+#[case::protocols_of_services(
+    json!({"listeners": [listener("a", 80, "UDP", 80), listener("b", 81, "SCTP", 81), listener("c", 82, "", 82)]}), &[])]
+#[case::selector_at_the_limit(json!({"backendServerSelector": {"tier": vec!["a"; 1_000]}}), &[])]
+#[case::selector_with_many_values(json!({"backendServerSelector": {"tier": vec!["a"; 1_001]}}), &["\"tier\" has 1001 values, at most 1000 are allowed"])]
+#[case::selector_with_many_keys(
+    json!({"backendServerSelector": (0..101).map(|n| (format!("k{n}"), json!(["a"]))).collect::<serde_json::Map<_, _>>()}),
+    &["backendServerSelector has 101 keys, at most 100 are allowed"])]
 #[case::several_at_once(
     json!({"listeners": [listener("a", 80, "TCP", 8080), listener("a", 80, "TCP", 8081)], "backendServerSelector": {"tier": []}}),
     &["duplicate name", "duplicate port", "has no values"])]
@@ -142,6 +157,30 @@ fn the_namespace_for_the_choice_of_a_pool_is_the_objects_own(
     }
 }
 
+#[rstest]
+#[case::longest(&"w".repeat(63), &[])]
+#[case::too_long(&"w".repeat(64), &["has at most 63 characters and no dot"])]
+#[case::dot("web.shop", &["has at most 63 characters and no dot"])]
+fn a_new_vm_object_has_a_name_that_a_service_can_have(#[case] name: &str, #[case] expected: &[&str]) {
+    let named = |change: &Value, old| Write { name: name.to_owned(), ..write("alice", vm(change), old) };
+    let created = named(&json!({}), Value::Null);
+    assert_faults(&validate(&created, &Seen::default(), &policy()), expected);
+    // one that stands can be changed, and a guest cluster's has no Service
+    let updated = named(&json!({"ipPool": "edge"}), vm(&json!({})));
+    assert_faults(&validate(&updated, &Seen::default(), &policy()), &[]);
+    let of_cluster =
+        Write { name: name.to_owned(), ..write("ccm", cluster(&json!({}), &json!({})), Value::Null) };
+    assert_faults(&validate(&of_cluster, &Seen::default(), &policy()), &[]);
+}
+
+#[test]
+fn listeners_that_stand_are_not_checked_again() {
+    let old = vm(&json!({"listeners": [listener("A_B", 80, "tcp", 80)]}));
+    let mut new = old.clone();
+    new["spec"]["listeners"] = json!([listener("A_B", 80, "tcp", 80), listener("http", 81, "TCP", 81)]);
+    assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), &[]);
+}
+
 #[test]
 fn a_cluster_object_needs_no_listener() {
     let object = cluster(&json!({}), &json!({}));
@@ -174,12 +213,15 @@ fn an_object_from_before_a_rule_can_still_be_labelled_and_get_its_status() {
 #[rstest]
 #[case::another_field(json!({"ipPool": "edge"}), &[])]
 #[case::the_selector(json!({"backendServerSelector": {"a b": ["x"]}}), &["is not a label key"])]
+#[case::more_values(json!({"backendServerSelector": {"many": vec!["x"; 5_001]}}), &["\"many\" has 5001 values"])]
+#[case::fewer_values(json!({"backendServerSelector": {"many": vec!["x"; 4_999]}}), &[])]
 #[case::the_health_check(json!({"healthCheck": {"port": 81}}), &["duplicate name", "healthyCheck: port 81", "Success", "Failure", "Period", "Timeout"])]
 #[case::the_listeners(
     json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "TCP", 81), listener("b", 0, "UDP", 1)]}),
     &["duplicate name", "port 0, must be >= 1"])]
 fn an_update_is_checked_by_the_fields_that_it_changes(#[case] change: Value, #[case] expected: &[&str]) {
-    let old = vm(&json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "UDP", 82)]}));
+    let mut old = vm(&json!({"listeners": [listener("a", 80, "TCP", 80), listener("a", 81, "UDP", 82)]}));
+    old["spec"]["backendServerSelector"]["many"] = vec!["x"; 5_000].into();
     let mut new = old.clone();
     json_patch::merge(&mut new["spec"], &change);
     assert_faults(&validate(&write("alice", new, old), &Seen::default(), &policy()), expected);
@@ -190,10 +232,10 @@ fn an_update_is_checked_by_the_fields_that_it_changes(#[case] change: Value, #[c
 #[case::equal_listeners(json!({"listeners": vec![listener("a", 80, "TCP", 80); 4_000]}), 3 * 3_999)]
 #[case::listeners_out_of_range(
     json!({"listeners": (0..4_000).map(|n| listener(&n.to_string(), -n - 1, "TCP", 70_000 + n)).collect::<Vec<_>>()}), 2 * 4_000)]
-#[case::long_names(json!({"listeners": vec![listener(&"x".repeat(100_000), 80, &"T".repeat(100_000), 80); 10]}), 3 * 9)]
-#[case::unicode(json!({"listeners": vec![listener(&"\u{202e}\u{0}é🦀".repeat(1_000), 80, "TCP", 80); 10]}), 3 * 9)]
-#[case::selector_keys(json!({"backendServerSelector": (0..4_000).map(|n| (format!("{} {n}", "k".repeat(500)), json!([]))).collect::<serde_json::Map<_, _>>()}), 2 * 4_000)]
-#[case::selector_values(json!({"backendServerSelector": {"tier": vec!["-".repeat(1_000); 4_000]}}), 4_000)]
+#[case::long_names(json!({"listeners": vec![listener(&"x".repeat(100_000), 80, &"T".repeat(100_000), 80); 10]}), 3 * 9 + 2 * 10)]
+#[case::unicode(json!({"listeners": vec![listener(&"\u{202e}\u{0}é🦀".repeat(1_000), 80, "TCP", 80); 10]}), 3 * 9 + 10)]
+#[case::selector_keys(json!({"backendServerSelector": (0..4_000).map(|n| (format!("{} {n}", "k".repeat(500)), json!([]))).collect::<serde_json::Map<_, _>>()}), 2 * 4_000 + 1)]
+#[case::selector_values(json!({"backendServerSelector": {"tier": vec!["-".repeat(1_000); 4_000]}}), 4_000 + 1)]
 #[case::health_port(
     json!({"listeners": (0..4_000).map(|n| listener(&n.to_string(), n + 1, "TCP", n + 1)).collect::<Vec<_>>(),
         "healthCheck": {"port": 60_000, "successThreshold": 1, "failureThreshold": 1, "periodSeconds": 1, "timeoutSeconds": 1}}), 1)]
@@ -235,13 +277,62 @@ fn a_huge_annotation_is_repeated_in_no_patch() {
     assert!(serde_json::to_vec(&operations).unwrap().len() < 1_000);
 }
 
-#[test]
-fn an_object_that_is_being_deleted_is_left_alone() {
-    let mut new = vm(&json!({"listeners": []}));
-    new["metadata"]["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
-    let write = write("alice", new, vm(&json!({})));
+fn deleting(mut object: Value) -> Value {
+    object["metadata"]["deletionTimestamp"] = "2026-08-20T10:00:00Z".into();
+    object["metadata"]["finalizers"] = json!(["team-a/keep"]);
+    object
+}
+
+#[rstest]
+#[case::as_it_is(deleting(vm(&json!({"listeners": []}))))]
+#[case::unreadable(deleting(vm(&json!({"listeners": "many"}))))]
+fn the_metadata_of_an_object_that_is_being_deleted_are_left_alone(#[case] old: Value) {
+    let mut new = old.clone();
+    new["metadata"]["finalizers"] = json!([]);
+    new["metadata"]["labels"] = json!({"team": "a"});
+    let write = write("alice", new, old);
     assert_faults(&validate(&write, &Seen::default(), &policy()), &[]);
     assert_eq!(mutate(&write, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+#[test]
+fn an_object_that_is_being_deleted_stays_of_its_class() {
+    let old = deleting(vm(&json!({})));
+    let mut new = old.clone();
+    new["spec"]["workloadType"] = "cluster".into();
+    let faults = validate(&write("alice", new, old), &Seen::default(), &policy());
+    assert_faults(&faults, &["can't change the WorkloadType from vm to cluster"]);
+}
+
+#[rstest]
+#[case::none_before(json!(null), json!({"ipPool": "edge", "ip": "192.0.2.10"}), "192.0.2.10")]
+#[case::another_before(
+    json!({"allocatedAddress": {"ipPool": "edge", "ip": "192.0.2.9"}, "address": "192.0.2.9"}),
+    json!({"ipPool": "edge", "ip": "192.0.2.10"}), "192.0.2.10")]
+#[case::a_lease(
+    json!({"allocatedAddress": {"ip": "0.0.0.0"}, "address": "192.0.2.9"}), json!({"ip": "0.0.0.0"}), "192.0.2.10")]
+fn nobody_forges_the_status_of_an_object_that_is_being_deleted(
+    #[case] status: Value,
+    #[case] allocated: Value,
+    #[case] address: &str,
+    #[values("vm", "cluster")] workload: &str,
+) {
+    let mut old = deleting(vm(&json!({})));
+    if !status.is_null() {
+        old["status"] = status;
+    }
+    let mut new = old.clone();
+    // a tenant must not get the rights of a cloud controller manager by another workload type either
+    new["spec"]["workloadType"] = workload.into();
+    new["status"] = json!({"allocatedAddress": allocated, "address": address});
+    let forged = write("alice", new.clone(), old.clone());
+    let faults = validate(&forged, &Seen::default(), &policy());
+    assert!(faults.named().iter().any(|fault| fault.message.contains("is written by")), "{faults:?}");
+    assert_eq!(completed(&forged, &Seen::default()).get("status"), old.get("status"));
+    new["spec"] = old["spec"].clone();
+    let by_writer = write(WRITER, new, old);
+    assert_faults(&validate(&by_writer, &Seen::default(), &policy()), &[]);
+    assert_eq!(mutate(&by_writer, &Seen::default(), &policy()), Ok(vec![]));
 }
 
 fn node_vm(cluster: &str, removing: bool) -> Arc<VirtualMachine> {

@@ -19,7 +19,7 @@ use program::{
     Clock, TaskGroup,
     capabilities::{Capabilities, Wanted},
     health::Health,
-    http,
+    http, serving,
 };
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -100,7 +100,7 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     };
     let registry = Arc::new(Mutex::new(Registry::with_prefix("harvester_load_balancer")));
     if let Some(listener) = metrics {
-        http::serve(&tasks, listener, health.clone(), registry.clone());
+        serving::http_on(&tasks, listener, http::router(health.clone(), registry.clone()));
     }
     let wanted = Wanted {
         rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],

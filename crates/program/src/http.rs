@@ -10,9 +10,7 @@ use axum::{
     routing::get,
 };
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use tokio::net::TcpListener;
 
-use crate::TaskGroup;
 pub use crate::health::Health;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -42,20 +40,6 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
         )
         .route("/metrics", get(scrape))
         .with_state(Served { health, metrics })
-}
-
-/// Serves [`router`] without TLS until `tasks` ends.
-pub fn serve(tasks: &TaskGroup, listener: TcpListener, health: Health, metrics: Metrics) {
-    let stop = tasks.stop.clone().cancelled_owned();
-    tasks.spawn(async move {
-        let served = axum::serve(listener, router(health, metrics)).with_graceful_shutdown(stop).await;
-        if let Err(error) = served {
-            tracing::error!(
-                error = &error as &dyn std::error::Error,
-                "health and metrics are not served any more"
-            );
-        }
-    });
 }
 
 fn answer(report: String) -> Response {

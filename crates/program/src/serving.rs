@@ -1,25 +1,56 @@
 //! A router on a socket, with TLS or without, until the process ends. Requests under way may finish.
 //!
+//! Strangers can connect too. So a connection without request is closed within a minute, and at the most 1,024 are open,
+//! of which one machine has a quarter.
+//!
 //! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to
 //! this machine, and to everybody where a flag says so.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    pin::pin,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{
-    Router,
+    Extension, Router,
     extract::{ConnectInfo, Request},
     http::StatusCode,
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
-use axum_server::{Handle, tls_rustls::RustlsConfig};
-use hyper_util::{
-    rt::{TokioExecutor, TokioTimer},
-    server::conn::auto::Builder,
+use axum_server::{
+    accept::{Accept, DefaultAcceptor},
+    tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto::Builder,
+    service::TowerToHyperService,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::TaskGroup;
 
+/// Connections that are open at once; those beyond wait to be accepted.
+const CONNECTIONS: usize = 1_024;
+/// Connections of one address: those beyond are closed, so that one stranger cannot keep everybody out.
+const CONNECTIONS_OF_PEER: usize = CONNECTIONS / 4;
+/// How long a connection may have no request under way; with [`GRACE`] within a minute.
+const IDLE: Duration = Duration::from_secs(50);
+/// How long to wait where a connection cannot be accepted, for want of file descriptors for instance.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// How long open connections may finish when the process ends.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a client of HTTP/1 may take for the headers of a request, the pause before it included; as in the API
@@ -45,14 +76,13 @@ pub enum Certificate {
 /// A sentence when the port is taken.
 pub fn http(tasks: &TaskGroup, address: SocketAddr, router: Router) -> Result<(), String> {
     let listener = listen(address).map_err(|error| format!("serve HTTP at {address}: {error}"))?;
-    let handle = ending(tasks);
-    let mut server =
-        axum_server::from_tcp(listener).map_err(|error| format!("serve HTTP at {address}: {error}"))?;
-    bound(server.http_builder());
-    tasks.spawn(async move {
-        ended(server.handle(handle).serve(router.into_make_service_with_connect_info::<SocketAddr>()).await);
-    });
+    http_on(tasks, listener, router);
     Ok(())
+}
+
+/// Serves plain HTTP on a listener until `tasks` ends.
+pub fn http_on(tasks: &TaskGroup, listener: TcpListener, router: Router) {
+    tasks.spawn(serve(tasks.stop.clone(), listener, DefaultAcceptor::new(), router));
 }
 
 /// Serves HTTPS until `tasks` ends.
@@ -67,35 +97,168 @@ pub async fn https(
 ) -> Result<(), String> {
     let tls = rustls(certificate).await?;
     let listener = listen(address).map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
-    let handle = ending(tasks);
-    let mut server = axum_server::from_tcp_rustls(listener, tls)
-        .map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
-    bound(server.http_builder());
-    tasks.spawn(async move {
-        ended(server.handle(handle).serve(router.into_make_service_with_connect_info::<SocketAddr>()).await);
-    });
+    tasks.spawn(serve(tasks.stop.clone(), listener, RustlsAcceptor::new(tls), router));
     Ok(())
 }
 
 /// Serves on a listener with certificates that the caller keeps good, until `tasks` ends.
 ///
 /// # Errors
-/// When the listener fails.
+/// When the listener cannot be used.
 pub async fn tls(
     tasks: &TaskGroup,
     listener: std::net::TcpListener,
     certificates: RustlsConfig,
     router: Router,
-) -> std::io::Result<()> {
+) -> io::Result<()> {
     listener.set_nonblocking(true)?;
-    let mut server = axum_server::from_tcp_rustls(listener, certificates)?.handle(ending(tasks));
-    bound(server.http_builder());
-    server.serve(router.into_make_service()).await
+    let listener = TcpListener::from_std(listener)?;
+    serve(tasks.stop.clone(), listener, RustlsAcceptor::new(certificates), router).await;
+    Ok(())
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// Serves until `stop`; connections that are open then have [`GRACE`] to end.
+async fn serve<A>(stop: CancellationToken, listener: TcpListener, acceptor: A, router: Router)
+where
+    A: Accept<TcpStream, (), Service = ()> + Clone + Send + 'static,
+    A::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A::Future: Send,
+{
+    let (room, peers) = (Arc::new(Semaphore::new(CONNECTIONS)), Peers::default());
+    let mut connections = JoinSet::new();
+    while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
+        while connections.try_join_next().is_some() {}
+        let (stream, peer, turn) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!("cannot accept a connection: {error}");
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let Some(place) = peers.place(peer.ip(), CONNECTIONS_OF_PEER) else { continue };
+        let (stop, acceptor, router) = (stop.clone(), acceptor.clone(), router.clone());
+        connections.spawn(async move {
+            let _held = (turn, place);
+            // a client that speaks no TLS is no news
+            if let Ok((stream, ())) = acceptor.accept(stream, ()).await {
+                connection(stream, peer, router, stop).await;
+            }
+        });
+    }
+    drop(listener);
+    // what is left after that is dropped with the set
+    drop(timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await);
+}
+
+async fn accept(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+    let turn = room.clone().acquire_owned().await.expect("nothing closes this semaphore");
+    let (stream, peer) = listener.accept().await?;
+    stream.set_nodelay(true)?;
+    Ok((stream, peer, turn))
+}
+
+/// Serves one connection until its client closes it, or it is idle, or `stop`.
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: SocketAddr,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let (requests, under_way) = watch::channel(0);
+    let router = router.layer(Extension(ConnectInfo(peer))).layer(middleware::from_fn(
+        move |request: Request, next: Next| {
+            let under_way = UnderWay::begin(requests.clone());
+            async move {
+                let _under_way = under_way;
+                next.run(request).await
+            }
+        },
+    ));
+    let builder = builder();
+    let mut connection =
+        pin!(builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    tokio::select! {
+        _ = &mut connection => return,
+        () = idle(under_way) => {}
+        () = stop.cancelled() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    drop(timeout(GRACE, connection).await);
+}
+
+/// Ends when no request has been under way for [`IDLE`].
+async fn idle(mut under_way: watch::Receiver<usize>) {
+    while under_way.wait_for(|count| *count == 0).await.is_ok() {
+        if timeout(IDLE, under_way.changed()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A request of a connection that is not answered yet.
+struct UnderWay(watch::Sender<usize>);
+
+impl UnderWay {
+    fn begin(requests: watch::Sender<usize>) -> Self {
+        requests.send_modify(|count| *count += 1);
+        Self(requests)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+/// How many connections each address has.
+#[derive(Clone, Default)]
+struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// One connection of an address.
+struct Place {
+    peers: Peers,
+    peer: IpAddr,
+}
+
+impl Peers {
+    /// A place for one more connection, if the address has fewer than `most`.
+    fn place(&self, peer: IpAddr, most: usize) -> Option<Place> {
+        let mut counts = self.0.lock().expect("no panic while connections are counted");
+        let count = counts.entry(peer).or_default();
+        (*count < most).then(|| {
+            *count += 1;
+            Place { peers: self.clone(), peer }
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.peers.0.lock().expect("no panic while connections are counted");
+        if let Some(count) = counts.get_mut(&self.peer) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.peer);
+            }
+        }
+    }
 }
 
 /// Bounds what a client can make a connection hold. HTTP/2 gets room for every stream at once: the bytes of a request
 /// that waits must not keep those of another request on the same connection away.
-fn bound(builder: &mut Builder<TokioExecutor>) {
+fn builder() -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
         .timer(TokioTimer::new())
@@ -106,28 +269,7 @@ fn bound(builder: &mut Builder<TokioExecutor>) {
         .max_concurrent_streams(STREAMS)
         .initial_stream_window_size(READ_AHEAD)
         .initial_connection_window_size(STREAMS * READ_AHEAD);
-}
-
-fn listen(address: SocketAddr) -> std::io::Result<std::net::TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    Ok(listener)
-}
-
-fn ending(tasks: &TaskGroup) -> Handle<SocketAddr> {
-    let handle = Handle::new();
-    let (stop, ending) = (tasks.stop.clone(), handle.clone());
-    tasks.spawn(async move {
-        stop.cancelled().await;
-        ending.graceful_shutdown(Some(GRACE));
-    });
-    handle
-}
-
-fn ended(served: std::io::Result<()>) {
-    if let Err(error) = served {
-        tracing::error!("health and metrics are not served any more: {error}");
-    }
+    builder
 }
 
 async fn rustls(certificate: &Certificate) -> Result<RustlsConfig, String> {
@@ -259,6 +401,35 @@ mod tests {
         let end = timeout(Duration::from_hours(1), slow.read_to_end(&mut answer)).await;
         assert!(end.is_ok(), "the server closes the connection");
         tasks.end().await;
+    }
+
+    #[rstest]
+    #[case::that_says_nothing(b"")]
+    #[case::that_keeps_its_connection_alive(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")]
+    #[case::of_http_2_without_request(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")]
+    #[tokio::test(start_paused = true)]
+    async fn a_client_without_request_loses_its_connection_within_a_minute(#[case] said: &[u8]) {
+        let (address, tasks) = (free(), TaskGroup::new());
+        http(&tasks, address, router(Health::default(), Metrics::default())).unwrap();
+        let mut idle = TcpStream::connect(address).await.unwrap();
+        idle.write_all(said).await.unwrap();
+        let mut answer = Vec::new();
+        let end = timeout(Duration::from_secs(60), idle.read_to_end(&mut answer)).await;
+        assert!(end.is_ok(), "the server closes the connection");
+        tasks.end().await;
+    }
+
+    #[test]
+    fn one_address_has_a_quarter_of_the_connections_at_most() {
+        let (peers, one, other) =
+            (Peers::default(), IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
+        let mut places: Vec<_> = (0..3).filter_map(|_| peers.place(one, 2)).collect();
+        assert_eq!(places.len(), 2);
+        assert!(peers.place(other, 2).is_some(), "another address is not held up");
+        places.pop();
+        assert!(peers.place(one, 2).is_some());
+        places.clear();
+        assert!(peers.0.lock().unwrap().is_empty(), "nothing is kept of an address without connection");
     }
 
     #[tokio::test]

@@ -23,7 +23,7 @@ async fn main() -> std::io::Result<()> {
     // a load balancer is (tenant, name), and the tenant is its group
     let prober = Prober::<(&str, &str), &str>::new(DIALS_AT_ONCE, 1, |(tenant, _)| tenant);
     let web = ("shop", "web");
-    prober.watch(web, BTreeMap::from([("vm-1", target(alive.local_addr()?)), ("vm-2", target(dead))]));
+    prober.set_targets(web, BTreeMap::from([("vm-1", target(alive.local_addr()?)), ("vm-2", target(dead))]));
 
     let (changes, mut changed) = tokio::sync::mpsc::unbounded_channel();
     let stop = CancellationToken::new();

@@ -11,14 +11,14 @@ pub struct Thresholds {
 
 /// Counts answers. It does not hold the verdict: a restart of the process resets counters, never verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
+pub(crate) struct Counter {
     successes: u32,
     failures: u32,
 }
 
 impl Counter {
     /// Counts one answer; `Some(ready)` whenever a threshold is reached, also when it was reached before.
-    pub fn count(&mut self, good: bool, thresholds: Thresholds) -> Option<bool> {
+    pub(crate) fn count(&mut self, good: bool, thresholds: Thresholds) -> Option<bool> {
         let (count, other, threshold) = if good {
             (&mut self.successes, &mut self.failures, thresholds.success)
         } else {

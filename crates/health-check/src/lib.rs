@@ -1,23 +1,23 @@
 //! TCP health checks: which backends deserve traffic.
 //!
 //! ```text
-//!           watch(object, targets)                       changed(object)
+//!        set_targets(object, targets)                    changed(object)
 //! caller ───────────────────────► Prober ───────────────────────────────► caller reads verdicts(object)
 //!                                 │    ▲
-//!                    Command::Dial│    │Event::Answered
+//!                    Command::Dial│    │Input::Answered
 //!                                 ▼    │
 //!                                 Dial (an argument)
 //! ```
 //!
-//! * [`Counter`] counts answers against [`Thresholds`]; between two thresholds the previous verdict stands.
-//! * [`Schedule`] decides: events and the time go in, commands come out. It has no clock and no socket.
+//! * `Counter` counts answers against [`Thresholds`]; between two thresholds the previous verdict stands.
+//! * `Schedule` decides: inputs and the time go in, commands come out. It has no clock and no socket.
 //! * [`Prober`] is the one task that carries the commands out, for all targets of the process.
 //!
 //! An *object* (a load balancer, say) has backends; objects belong to *groups* (namespaces, tenants). Invariants:
 //!
 //! * Probes of one backend never overlap, and at most a fixed number of dials is under way.
 //! * No group keeps another from its probes: free slots go round between groups, then between objects, and dials
-//!   over one second of one group hold at most a quarter of the slots.
+//!   over one second of one group hold at most a quarter of the slots. A group begins at most 2,000 dials a second.
 //! * A backend is not ready until it has answered often enough (fail closed).
 //! * A failure on our own side, such as a lack of file descriptors, changes no verdict.
 //! * A reader of verdicts cannot hold up probing.
@@ -41,7 +41,7 @@ mod prober;
 mod schedule;
 
 pub use check::Check;
-pub use counter::{Counter, Thresholds};
+pub use counter::Thresholds;
 pub use dial::{Dial, DialError, tcp};
 pub use prober::{DIALS_AT_ONCE, Prober};
-pub use schedule::{Command, Event, Key, ProbeId, Schedule, Target, Verdict};
+pub use schedule::{Key, Target, Verdict};

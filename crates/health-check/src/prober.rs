@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Command, Dial, DialError, Event, Key, Schedule, Target, Verdict};
+use crate::schedule::{Command, Input, Schedule};
+use crate::{Dial, DialError, Key, Target, Verdict};
 
 /// Dials under way at once: well below the 1,024 file descriptors that a container may have, and enough for
 /// 500 dead backends a second at a time-out of one second.
@@ -37,7 +38,7 @@ struct Shared<K, B> {
 
 struct State<K, B> {
     schedule: Schedule<K, B>,
-    /// Commands that `watch` caused and `run` carries out.
+    /// Commands that `set_targets` caused and `run` carries out.
     outbox: Vec<Command<K>>,
 }
 
@@ -51,9 +52,9 @@ impl<K: Key, B: Key> Prober<K, B> {
 
     /// Makes these the backends of `object`; an empty map ends its probes. Backends that stay as they were keep
     /// their counters, those whose address or check changed keep their verdict. Never blocks.
-    pub fn watch(&self, object: K, targets: BTreeMap<B, Target>) {
+    pub fn set_targets(&self, object: K, targets: BTreeMap<B, Target>) {
         let mut state = self.state();
-        let commands = state.schedule.on(Event::Watch { object, targets }, Instant::now());
+        let commands = state.schedule.on(Input::Targets { object, targets }, Instant::now());
         state.outbox.extend(commands);
         self.shared.woken.notify_one();
     }
@@ -90,7 +91,7 @@ impl<K: Key, B: Key> Prober<K, B> {
                         tracing::warn!(why, "cannot dial from here: verdicts of health checks stay as they are until this process can");
                     }
                     let mut state = self.state();
-                    let commands = state.schedule.on(Event::Answered { probe, answer }, Instant::now());
+                    let commands = state.schedule.on(Input::Answered { probe, answer }, Instant::now());
                     state.outbox.extend(commands);
                 }
                 () = until(wakes_at) => {}
@@ -101,7 +102,7 @@ impl<K: Key, B: Key> Prober<K, B> {
     fn turn(&self) -> (Vec<Command<K>>, Option<Instant>) {
         let mut state = self.state();
         let mut commands = std::mem::take(&mut state.outbox);
-        commands.extend(state.schedule.on(Event::Tick, Instant::now()));
+        commands.extend(state.schedule.on(Input::Tick, Instant::now()));
         (commands, state.schedule.wakes_at())
     }
 
@@ -181,7 +182,7 @@ mod tests {
             move |object| changes.send(object).expect("the test listens"),
             stop.clone(),
         ));
-        prober.watch("web", [(1, target(1)), (100, target(100))].into());
+        prober.set_targets("web", [(1, target(1)), (100, target(100))].into());
         changed.recv().await;
         changed.recv().await;
 
@@ -189,7 +190,7 @@ mod tests {
         let silent = Verdict { ready: false, error: Some(DialError::TimedOut) };
         assert_eq!(prober.verdicts(&"web"), BTreeMap::from([(1, ready), (100, silent)]));
 
-        prober.watch("web", BTreeMap::new());
+        prober.set_targets("web", BTreeMap::new());
         assert!(prober.verdicts(&"web").is_empty());
         stop.cancel();
         task.await.unwrap();
@@ -203,7 +204,7 @@ mod tests {
         let (under_way, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let task =
             tokio::spawn(prober.clone().run(dial(&under_way, &most), |_| {}, CancellationToken::new()));
-        prober.watch("web", targets(100..150));
+        prober.set_targets("web", targets(100..150));
         tokio::time::sleep(Duration::from_secs(60)).await;
 
         let verdicts = prober.verdicts(&"web");
@@ -227,10 +228,10 @@ mod tests {
         let task = tokio::spawn(prober.clone().run(dial, |_| {}, CancellationToken::new()));
         let day = Check { timeout: Duration::from_secs(24 * 60 * 60), ..quiet.check };
         let silent = (100..5_100).map(|port| (port, Target { check: day, ..target(port) })).collect();
-        prober.watch("noisy/web", silent);
+        prober.set_targets("noisy/web", silent);
         tokio::time::sleep(Duration::from_secs(100)).await;
         let period = quiet.check.period;
-        prober.watch("quiet/web", [(1, quiet)].into());
+        prober.set_targets("quiet/web", [(1, quiet)].into());
         let mut due = Instant::now() + period;
         for _ in 0..60 {
             let at = dials.recv().await.unwrap();
@@ -246,10 +247,10 @@ mod tests {
         let prober = Prober::new(DIALS_AT_ONCE, 1, group);
         let counts = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(prober.clone().run(dial(&counts, &counts), |_| {}, CancellationToken::new()));
-        prober.watch("web", targets(100..150));
+        prober.set_targets("web", targets(100..150));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let before = Instant::now();
-        prober.watch("web", BTreeMap::new());
+        prober.set_targets("web", BTreeMap::new());
         assert!(prober.verdicts(&"web").is_empty());
         assert_eq!(Instant::now(), before);
         task.abort();

@@ -25,7 +25,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use self::slots::{Length, Slots};
-use crate::{Check, Counter, DialError};
+use crate::counter::Counter;
+use crate::{Check, DialError};
 
 /// Longest dial, whatever the time-out: a silent target holds its slot no longer.
 const LONGEST_DIAL: Duration = Duration::from_secs(30);
@@ -55,13 +56,13 @@ pub struct Verdict {
 
 /// Names one dial, so that a late answer is not taken for another's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProbeId(u64);
+pub(crate) struct ProbeId(u64);
 
 /// An input of the schedule.
 #[derive(Clone, Debug)]
-pub enum Event<K, B> {
+pub(crate) enum Input<K, B> {
     /// These are from now on the backends of this object; an empty map ends its probes.
-    Watch { object: K, targets: BTreeMap<B, Target> },
+    Targets { object: K, targets: BTreeMap<B, Target> },
     /// A dial that the schedule commanded came to its end.
     Answered { probe: ProbeId, answer: Result<(), DialError> },
     /// Time went by.
@@ -70,15 +71,15 @@ pub enum Event<K, B> {
 
 /// An output of the schedule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Command<K> {
-    /// Dial for at most `timeout`, and report the end: exactly one [`Event::Answered`] for each.
+pub(crate) enum Command<K> {
+    /// Dial for at most `timeout`, and report the end: exactly one [`Input::Answered`] for each.
     Dial { probe: ProbeId, address: SocketAddr, timeout: Duration },
     /// A verdict of this object changed, or its failure is now of another kind.
     Changed { object: K },
 }
 
 #[derive(Debug)]
-struct Worker {
+struct TargetState {
     target: Target,
     counter: Counter,
     verdict: Verdict,
@@ -87,7 +88,7 @@ struct Worker {
     dialling: bool,
     /// The target changed since the dial began: the answer does not count.
     stale: bool,
-    /// No longer watched; the worker stays until its dial ends.
+    /// No longer watched; the state stays until its dial ends.
     gone: bool,
 }
 
@@ -101,8 +102,8 @@ struct Dialling<K, B> {
 
 /// All targets with their counters and verdicts, and the order in which they are due.
 #[derive(Debug)]
-pub struct Schedule<K, B> {
-    objects: BTreeMap<K, BTreeMap<B, Worker>>,
+pub(crate) struct Schedule<K, B> {
+    objects: BTreeMap<K, BTreeMap<B, TargetState>>,
     /// Targets that neither dial nor wait for a slot, by the time at which they are due.
     due: BTreeSet<(Instant, K, B)>,
     slots: Slots<K, B>,
@@ -114,7 +115,7 @@ pub struct Schedule<K, B> {
 impl<K: Key, B: Key> Schedule<K, B> {
     /// At most `at_once` dials are under way at any time. Objects of one `group` share its part of them; `seed`
     /// spreads the first probes.
-    pub fn new(at_once: usize, seed: u64, group: fn(&K) -> &str) -> Self {
+    pub(crate) fn new(at_once: usize, seed: u64, group: fn(&K) -> &str) -> Self {
         Self {
             objects: BTreeMap::new(),
             due: BTreeSet::new(),
@@ -126,64 +127,64 @@ impl<K: Key, B: Key> Schedule<K, B> {
     }
 
     /// The verdicts on an object's backends; empty for an object that is not watched.
-    pub fn verdicts(&self, object: &K) -> BTreeMap<B, Verdict> {
+    pub(crate) fn verdicts(&self, object: &K) -> BTreeMap<B, Verdict> {
         self.objects
             .get(object)
             .into_iter()
             .flatten()
-            .filter(|(_, worker)| !worker.gone)
-            .map(|(backend, worker)| (backend.clone(), worker.verdict.clone()))
+            .filter(|(_, state)| !state.gone)
+            .map(|(backend, state)| (backend.clone(), state.verdict.clone()))
             .collect()
     }
 
-    /// When the next [`Event::Tick`] has something to do.
-    pub fn wakes_at(&self) -> Option<Instant> {
-        self.due.first().map(|(due, ..)| *due)
+    /// When the next [`Input::Tick`] has something to do.
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
+        self.due.first().map(|(due, ..)| *due).into_iter().chain(self.slots.wakes_at()).min()
     }
 
     /// Takes one event; afterwards every dial that is due and has a slot is under way.
-    pub fn on(&mut self, event: Event<K, B>, now: Instant) -> Vec<Command<K>> {
+    pub(crate) fn on(&mut self, event: Input<K, B>, now: Instant) -> Vec<Command<K>> {
         let mut commands = Vec::new();
         match event {
-            Event::Watch { object, targets } => self.watch(&object, targets, now),
-            Event::Answered { probe, answer } => commands.extend(self.answered(probe, answer, now)),
-            Event::Tick => {}
+            Input::Targets { object, targets } => self.set_targets(&object, targets, now),
+            Input::Answered { probe, answer } => commands.extend(self.answered(probe, answer, now)),
+            Input::Tick => {}
         }
         self.start_due(now, &mut commands);
         commands
     }
 
-    fn watch(&mut self, object: &K, targets: BTreeMap<B, Target>, now: Instant) {
-        let workers = self.objects.entry(object.clone()).or_default();
-        for (backend, worker) in workers.iter_mut().filter(|(backend, _)| !targets.contains_key(backend)) {
-            worker.gone = true;
-            self.due.remove(&(worker.due, object.clone(), backend.clone()));
+    fn set_targets(&mut self, object: &K, targets: BTreeMap<B, Target>, now: Instant) {
+        let states = self.objects.entry(object.clone()).or_default();
+        for (backend, state) in states.iter_mut().filter(|(backend, _)| !targets.contains_key(backend)) {
+            state.gone = true;
+            self.due.remove(&(state.due, object.clone(), backend.clone()));
         }
-        workers.retain(|_, worker| !worker.gone || worker.dialling);
+        states.retain(|_, state| !state.gone || state.dialling);
 
         let mut unchanged = BTreeSet::new();
         for (backend, target) in targets {
             let first = now + spread(&mut self.random, target.check.period);
-            match workers.entry(backend.clone()) {
-                Entry::Occupied(worker) if worker.get().continues(&target) => {
+            match states.entry(backend.clone()) {
+                Entry::Occupied(state) if state.get().continues(&target) => {
                     unchanged.insert(backend);
                     continue;
                 }
-                Entry::Occupied(mut worker) => {
-                    let worker = worker.get_mut();
-                    self.due.remove(&(worker.due, object.clone(), backend.clone()));
-                    worker.restart(target, first);
+                Entry::Occupied(mut state) => {
+                    let state = state.get_mut();
+                    self.due.remove(&(state.due, object.clone(), backend.clone()));
+                    state.restart(target, first);
                 }
                 Entry::Vacant(vacant) => {
-                    vacant.insert(Worker::new(target, first));
+                    vacant.insert(TargetState::new(target, first));
                 }
             }
-            let worker = &workers[&backend];
-            if !worker.dialling {
-                self.due.insert((worker.due, object.clone(), backend));
+            let state = &states[&backend];
+            if !state.dialling {
+                self.due.insert((state.due, object.clone(), backend));
             }
         }
-        if workers.is_empty() {
+        if states.is_empty() {
             self.objects.remove(object);
         }
         // a target that waited for a slot and then changed waits no longer: it has a new first probe
@@ -198,23 +199,23 @@ impl<K: Key, B: Key> Schedule<K, B> {
     ) -> Option<Command<K>> {
         let Dialling { object, backend, length } = self.dials.remove(&probe)?;
         self.slots.free(&object, length);
-        let workers = self.objects.get_mut(&object)?;
-        let worker = workers.get_mut(&backend)?;
-        worker.dialling = false;
-        if worker.gone {
-            workers.remove(&backend);
-            if workers.is_empty() {
+        let states = self.objects.get_mut(&object)?;
+        let state = states.get_mut(&backend)?;
+        state.dialling = false;
+        if state.gone {
+            states.remove(&backend);
+            if states.is_empty() {
                 self.objects.remove(&object);
             }
             return None;
         }
-        if std::mem::take(&mut worker.stale) {
-            self.due.insert((worker.due, object, backend));
+        if std::mem::take(&mut state.stale) {
+            self.due.insert((state.due, object, backend));
             return None;
         }
-        worker.due = (worker.due + worker.target.check.period).max(now);
-        let changed = worker.count(answer);
-        self.due.insert((worker.due, object.clone(), backend));
+        state.due = (state.due + state.target.check.period).max(now);
+        let changed = state.count(answer);
+        self.due.insert((state.due, object.clone(), backend));
         changed.then_some(Command::Changed { object })
     }
 
@@ -224,22 +225,22 @@ impl<K: Key, B: Key> Schedule<K, B> {
             let length = Length::of(self.objects[&object][&backend].limit());
             self.slots.wait(object, backend, length);
         }
-        while let Some((object, backend, length)) = self.slots.next() {
-            let worker = self
+        while let Some((object, backend, length)) = self.slots.next(now) {
+            let state = self
                 .objects
                 .get_mut(&object)
-                .and_then(|workers| workers.get_mut(&backend))
+                .and_then(|states| states.get_mut(&backend))
                 .expect("a target that is no longer watched has left the line");
-            worker.dialling = true;
+            state.dialling = true;
             let probe = ProbeId(self.next_probe);
             self.next_probe += 1;
-            commands.push(Command::Dial { probe, address: worker.target.address, timeout: worker.limit() });
+            commands.push(Command::Dial { probe, address: state.target.address, timeout: state.limit() });
             self.dials.insert(probe, Dialling { object, backend, length });
         }
     }
 }
 
-impl Worker {
+impl TargetState {
     fn new(target: Target, due: Instant) -> Self {
         Self {
             verdict: Verdict { ready: target.ready, error: None },

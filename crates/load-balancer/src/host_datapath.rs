@@ -135,7 +135,7 @@ impl HostDatapath {
 
     /// Probes exactly these targets for the load balancer.
     pub(crate) fn probe(&self, key: &ObjectKey, targets: BTreeMap<BackendId, Target>) {
-        self.prober.watch(key.clone(), targets);
+        self.prober.set_targets(key.clone(), targets);
     }
 }
 

@@ -6,14 +6,23 @@
 //! A short dial gives its slot back within [`LONG`]. Long dials could keep all slots for as long as their time-out,
 //! so a group holds at most a third of the slots that no long dial holds: one silent group alone comes to a quarter
 //! of all slots, `n` silent groups to `1 / (n + 3)` each, and some slots stay free for the next group.
+//!
+//! Targets that answer at once would let a group dial as fast as this process can. So a group begins at most
+//! [`DIALS_A_SECOND`] dials a second; its other targets wait in their lines, and the turn goes to the next group.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::Debug;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// A dial that may take longer is a long one.
 const LONG: Duration = Duration::from_secs(1);
+/// Dials that a group may begin in a second.
+const DIALS_A_SECOND: u32 = 2_000;
+/// How far a group may be ahead of an even pace, since timers are exact to a millisecond only.
+const AHEAD: Duration = Duration::from_millis(10);
 
 /// How long a dial may keep its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +46,7 @@ pub(super) struct Slots<K, B> {
     held_long: usize,
     group_of: fn(&K) -> &str,
     groups: Ring<String, Group<K, B>>,
+    pace: Pace,
 }
 
 /// One group's part. A group with nothing waiting and no long dial has no entry.
@@ -52,7 +62,14 @@ struct Group<K, B> {
 impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
     /// At least one slot.
     pub(super) fn new(at_once: usize, group_of: fn(&K) -> &str) -> Self {
-        Self { at_once: at_once.max(1), held: 0, held_long: 0, group_of, groups: Ring::default() }
+        Self {
+            at_once: at_once.max(1),
+            held: 0,
+            held_long: 0,
+            group_of,
+            groups: Ring::default(),
+            pace: Pace::default(),
+        }
     }
 
     /// Puts a target at the end of its object's line.
@@ -78,7 +95,7 @@ impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
     }
 
     /// Gives a free slot to the target whose turn it is; [`Slots::free`] takes it back.
-    pub(super) fn next(&mut self) -> Option<(K, B, Length)> {
+    pub(super) fn next(&mut self, now: Instant) -> Option<(K, B, Length)> {
         if self.held == self.at_once {
             return None;
         }
@@ -86,8 +103,10 @@ impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
         let (name, length) = self
             .groups
             .in_turn()
+            .filter(|(name, _)| self.pace.may_dial_from(name).is_none_or(|from| from <= now))
             .find_map(|(name, group)| Some((name.clone(), group.next_length(without_long)?)))?;
         self.groups.last = Some(name.clone());
+        self.pace.dialled(&name, now);
         let group = self.groups.entries.get_mut(&name).expect("the turn came to this group");
         let (object, backend) = group.line(length).pop().expect("a target of this length waits");
         group.next = match length {
@@ -101,6 +120,17 @@ impl<K: Ord + Clone + Debug, B: PartialEq> Slots<K, B> {
         }
         self.groups.remove_idle(&name);
         Some((object, backend, length))
+    }
+
+    /// When a target that waits may dial although no dial ends until then: its group has to keep its pace.
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        if self.held == self.at_once {
+            return None;
+        }
+        let without_long = self.at_once - self.held_long;
+        let waiting =
+            self.groups.entries.iter().filter(|(_, group)| group.next_length(without_long).is_some());
+        waiting.filter_map(|(name, _)| self.pace.may_dial_from(name)).min()
     }
 
     /// The dial of a target of `object` ended.
@@ -144,6 +174,35 @@ impl<K: Ord + Clone, B> Group<K, B> {
 impl<K, B> Default for Group<K, B> {
     fn default() -> Self {
         Self { short: Ring::default(), long: Ring::default(), held_long: 0, next: Length::Short }
+    }
+}
+
+/// The pace at which each group dials.
+#[derive(Debug, Default)]
+struct Pace {
+    /// When the dials of a group would have begun that it has begun, at an even pace.
+    even: HashMap<String, Instant>,
+    swept: Option<Instant>,
+}
+
+impl Pace {
+    /// From when a group may begin its next dial; nothing for a group that has begun none lately.
+    fn may_dial_from(&self, group: &str) -> Option<Instant> {
+        self.even.get(group).and_then(|even| even.checked_sub(AHEAD))
+    }
+
+    fn dialled(&mut self, group: &str, now: Instant) {
+        if self.swept.is_none_or(|swept| now >= swept + LONG) {
+            self.even.retain(|_, even| *even > now);
+            self.swept = Some(now);
+        }
+        let gap = Duration::from_secs(1) / DIALS_A_SECOND;
+        match self.even.get_mut(group) {
+            Some(even) => *even = (*even).max(now) + gap,
+            None => {
+                self.even.insert(group.to_owned(), now + gap);
+            }
+        }
     }
 }
 
@@ -225,9 +284,14 @@ mod tests {
 
     /// The targets that get the slots that are free now.
     fn order(slots: &mut Slots<&'static str, u32>) -> Vec<String> {
-        std::iter::from_fn(|| slots.next())
-            .map(|(object, backend, _)| format!("{object}:{backend}"))
-            .collect()
+        let mut now = Instant::now();
+        let next = || {
+            slots.next(now).or_else(|| {
+                now = slots.wakes_at()?;
+                slots.next(now)
+            })
+        };
+        std::iter::from_fn(next).map(|(object, backend, _)| format!("{object}:{backend}")).collect()
     }
 
     #[rstest]
@@ -261,10 +325,10 @@ mod tests {
         let order = order(&mut slots);
         let of = |name: &&str| order.iter().filter(|target| target.starts_with(*name)).count();
         assert_eq!(names[..groups].iter().map(of).collect::<Vec<_>>(), expected);
-        assert_eq!(slots.next(), None);
+        assert_eq!(slots.next(Instant::now() + LONG), None);
         if at_once > groups {
             slots.wait("z/new", 100, Length::Long);
-            assert!(slots.next().is_some(), "a group that holds none gets a slot");
+            assert!(slots.next(Instant::now()).is_some(), "a group that holds none gets a slot");
         }
     }
 
@@ -282,7 +346,7 @@ mod tests {
     fn no_slot_is_lost_and_nothing_is_kept_of_a_group_that_is_done() {
         let mut slots = slots(4, &[("a/x", 1..9), ("b/x", 100..101)]);
         for _ in 0..9 {
-            let (object, _, length) = slots.next().unwrap();
+            let (object, _, length) = slots.next(Instant::now()).unwrap();
             slots.free(&object, length);
         }
         assert_eq!((slots.held, slots.held_long, slots.groups.entries.len()), (0, 0, 0));

@@ -18,9 +18,9 @@ fn target(port: u16, check: Check, ready: bool) -> Target {
     Target { address: SocketAddr::from(([198, 18, 0, 1], port)), check, ready }
 }
 
-fn watch(object: &'static str, targets: &[(u16, Check, bool)]) -> Event<&'static str, u16> {
+fn watch(object: &'static str, targets: &[(u16, Check, bool)]) -> Input<&'static str, u16> {
     let targets = targets.iter().map(|(port, check, ready)| (*port, target(*port, *check, *ready))).collect();
-    Event::Watch { object, targets }
+    Input::Targets { object, targets }
 }
 
 /// The part of an object's name before the slash.
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    fn on(&mut self, event: Event<&'static str, u16>) {
+    fn on(&mut self, event: Input<&'static str, u16>) {
         for command in self.schedule.on(event, self.now) {
             match command {
                 Command::Changed { object } => self.changes.push((self.now - self.start, object)),
@@ -96,9 +96,9 @@ impl World {
                 let silent = port >= self.silent_from;
                 let usual = if silent { Err(DialError::TimedOut) } else { Ok(()) };
                 let answer = self.answers.get(&port).cloned().unwrap_or(usual);
-                self.on(Event::Answered { probe, answer });
+                self.on(Input::Answered { probe, answer });
             } else {
-                self.on(Event::Tick);
+                self.on(Input::Tick);
             }
         }
         self.now = end;
@@ -217,8 +217,10 @@ fn verdicts_survive_every_change_of_the_check_and_counters_do_not() {
 fn a_verdict_survives_a_change_of_the_port() {
     // docs/contract/load-balancer.md#10.5
     let mut world = World::new(8, 7);
-    let on_port =
-        |port| Event::Watch { object: "web", targets: [(1, target(port, check(1, 1, 1, 1), false))].into() };
+    let on_port = |port| Input::Targets {
+        object: "web",
+        targets: [(1, target(port, check(1, 1, 1, 1), false))].into(),
+    };
     world.on(on_port(80));
     world.pass(SECOND);
     assert_eq!(world.ready("web"), [(1, true)]);
@@ -282,8 +284,8 @@ fn objects_that_probe_one_address_have_verdicts_of_their_own() {
     let strict = target(1, check(1, 1, 1, 1), true);
     world
         .schedule
-        .on(Event::Watch { object: "lenient", targets: [(1, target(1, slow, true))].into() }, world.now);
-    world.schedule.on(Event::Watch { object: "strict", targets: [(1, strict)].into() }, world.now);
+        .on(Input::Targets { object: "lenient", targets: [(1, target(1, slow, true))].into() }, world.now);
+    world.schedule.on(Input::Targets { object: "strict", targets: [(1, strict)].into() }, world.now);
     world.pass(SECOND);
     assert_eq!((world.ready("strict"), world.ready("lenient")), (vec![(1, false)], vec![(1, true)]));
 }
@@ -350,6 +352,26 @@ fn five_thousand_silent_targets_delay_another_groups_probe_by_a_period_at_most(
 }
 
 #[test]
+fn a_group_of_fifty_thousand_targets_dials_two_thousand_times_a_second_and_delays_nobody() {
+    let mut world = World::new(512, 7);
+    let all: Vec<_> = (100..50_100).map(|port| (port, check(1, 1, 1, 1), false)).collect();
+    world.on(watch("noisy/web", &all));
+    world.on(watch("quiet/web", &[(1, check(1, 3, 1, 1), false)]));
+    world.pass(SECOND * 30);
+    let of = |noisy: bool| -> Vec<Duration> {
+        let chosen = world.dialled.iter().filter(|(_, port)| (*port >= 100) == noisy);
+        chosen.map(|(at, _)| *at).collect()
+    };
+    let (noisy, quiet) = (of(true), of(false));
+    let second_after =
+        |first: usize| noisy[first..].iter().take_while(|at| **at < noisy[first] + SECOND).count();
+    let most = (0..noisy.len()).step_by(100).map(second_after).max().unwrap();
+    assert!((1_990..=2_020).contains(&most), "{most} dials in one second");
+    assert!(quiet.windows(2).all(|pair| pair[1] - pair[0] == SECOND), "{quiet:?}");
+    assert!(world.ready("noisy/web").iter().all(|(_, ready)| *ready), "everybody gets a turn");
+}
+
+#[test]
 fn every_silent_target_of_a_group_at_its_limit_gets_its_turn() {
     let mut world = World::new(8, 7);
     world.silent_from = 1;
@@ -380,10 +402,12 @@ fn a_target_that_changes_while_it_waits_for_a_slot_is_dialled_once_and_by_its_ne
 
 #[test]
 fn first_probes_are_spread_over_the_period() {
-    // docs/contract/load-balancer.md#PR-6: in the Go program ten thousand workers fire together
+    // docs/contract/load-balancer.md#PR-6: in the Go program ten thousand states fire together
     let mut world = World::new(10_000, 7);
-    let all: Vec<(u16, Check, bool)> = (0..10_000).map(|port| (port, check(1, 3, 5, 3), true)).collect();
-    world.on(watch("web", &all));
+    for (group, first) in [("a/web", 0), ("b/web", 2_500), ("c/web", 5_000), ("d/web", 7_500)] {
+        let targets = (first..first + 2_500).map(|port| (port, check(1, 3, 5, 3), true));
+        world.on(watch(group, &targets.collect::<Vec<_>>()));
+    }
     world.pass(SECOND * 5);
     assert_eq!(world.dialled.len(), 10_000);
     for tenth in 0..10 {

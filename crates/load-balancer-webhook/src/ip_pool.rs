@@ -5,6 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
 use ipam::{PoolFault, Range, RangeSpec};
@@ -15,14 +16,14 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::patch::{set, set_entries, set_status};
-use crate::review::{Change, Fault, Faults, Write, quoted};
+use crate::review::{Change, Fault, Faults, Write, cut, quoted};
 use crate::{Policy, owners, status};
 
 /// The surroundings of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// All pools. The one that is written may be among them.
-    pub pools: Vec<IPPool>,
+    pub pools: Arc<[IPPool]>,
     /// The NetworkAttachmentDefinition that the pool's selector names; nothing when it is not there.
     pub network: Option<DynamicObject>,
 }
@@ -34,7 +35,7 @@ pub fn prefix(write: &Write) -> String {
         Change::Update { .. } => "update",
         Change::Delete(_) => "delete",
     };
-    format!("can't {verb} IP pool {} because ", write.name)
+    format!("can't {verb} IP pool {} because ", cut(&write.name))
 }
 
 /// Whether the rules need [`Seen::pools`]: they run only where the spec changes.

@@ -19,6 +19,7 @@ mod limits;
 pub mod load_balancer;
 mod owners;
 mod patch;
+mod pools;
 pub mod registration;
 pub mod review;
 mod reviewer;

@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::Policy;
-use crate::review::{GROUP, Reason, deny};
+use crate::review::{GROUP, Reason, cut, deny};
 
 /// A limit of one count of an object.
 struct Limit {
@@ -178,12 +178,13 @@ impl<'a> Outline<'a> {
             "DELETE" => "delete",
             _ => "update",
         };
+        let name = cut(name);
         let message = match kind.kind.as_ref() {
             "IPPool" => format!("can't {verb} IP pool {name} because {why}"),
             _ => {
                 format!(
                     "{verb} loadbalancer {}/{name} failed: {why}",
-                    namespace.as_deref().unwrap_or_default()
+                    cut(namespace.as_deref().unwrap_or_default())
                 )
             }
         };

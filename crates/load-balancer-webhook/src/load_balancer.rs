@@ -14,7 +14,7 @@ use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::patch::{set, set_entries, set_status};
-use crate::review::{Change, Fault, Faults, Write, quoted};
+use crate::review::{Change, Fault, Faults, Write, cut, quoted};
 use crate::{Policy, status};
 
 /// At most so many backend ports are listed in a message.
@@ -37,7 +37,7 @@ pub struct Seen {
 /// The beginning of a refusal's message.
 pub fn prefix(write: &Write) -> String {
     let verb = if matches!(write.change, Change::Create(_)) { "create" } else { "update" };
-    format!("{verb} loadbalancer {}/{} failed: ", write.namespace, write.name)
+    format!("{verb} loadbalancer {}/{} failed: ", cut(&write.namespace), cut(&write.name))
 }
 
 /// Every rule that the write breaks. A rule looks at the fields that the write changes: an object from before a rule
@@ -278,7 +278,7 @@ fn namespace(write: &Write, object: &DynamicObject, faults: &mut Faults) {
                 "annotation {} is {}, but the object is in namespace {}: leave the annotation out",
                 annotations::LB_NAMESPACE,
                 quoted(&namespace),
-                write.namespace
+                cut(&write.namespace)
             ))
         });
     }
@@ -359,7 +359,7 @@ pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOp
     let mut entries = vec![(annotations::LB_NAMESPACE, write.namespace.clone())];
     if object.data["spec"]["workloadType"] == "cluster" {
         let Some(namespace) = &seen.namespace else {
-            return Err(Fault::invalid(format!("there is no namespace {}", write.namespace)));
+            return Err(Fault::invalid(format!("there is no namespace {}", cut(&write.namespace))));
         };
         let project =
             namespace.get(annotations::PROJECT_ID).map(|id| id.replacen(':', "/", 1)).unwrap_or_default();

@@ -1,5 +1,7 @@
 //! Admission reviews: read into a [`Write`] that the rules decide on, and answered.
 
+use std::borrow::Cow;
+
 use kube::api::DynamicObject;
 use kube::core::Status;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview, META_KIND, Operation};
@@ -13,6 +15,10 @@ pub const GROUP: &str = "loadbalancer.harvesterhci.io";
 const NAMED: usize = 20;
 /// At most so many characters of a text that a user wrote are repeated in an answer.
 const REPEATED: usize = 64;
+/// At most so many characters of a name, and of the reason why something cannot be read, are logged or answered.
+const LONGEST: usize = 256;
+/// At most so many characters of a fault, which may name several things that users wrote.
+const LONGEST_FAULT: usize = 1_024;
 
 /// The kind of the object that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,7 +155,8 @@ impl Faults {
     /// Adds a fault. Makes its message only where that is kept: a hostile object can have thousands of faults.
     pub fn add(&mut self, fault: impl FnOnce() -> Fault) {
         if self.named.len() < NAMED {
-            self.named.push(fault());
+            let Fault { reason, message } = fault();
+            self.named.push(Fault { reason, message: cut_to(LONGEST_FAULT, &message).into_owned() });
         } else {
             self.more += 1;
         }
@@ -171,7 +178,21 @@ impl Faults {
 
 impl From<Fault> for Faults {
     fn from(fault: Fault) -> Self {
-        Self { named: vec![fault], more: 0 }
+        let mut faults = Self::default();
+        faults.add(|| fault);
+        faults
+    }
+}
+
+/// A text that a user may have written, cut to a length that fits a line of the log.
+pub fn cut(text: &str) -> Cow<'_, str> {
+    cut_to(LONGEST, text)
+}
+
+fn cut_to(most: usize, text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
+        None => text.into(),
+        Some((end, _)) => format!("{}…", &text[..end]).into(),
     }
 }
 

@@ -1,17 +1,20 @@
 //! Reads what the rules need, and returns their decision.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use controller_kit::{Cache, ObjectKey, error_message};
-use harvester_api::{IPPool, VirtualMachine, VirtualMachineInstance};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
 use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::Namespace;
-use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::api::{ApiResource, DynamicObject, ObjectMeta};
 use kube::core::GroupVersionKind;
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
 use program::TaskGroup;
 
+use crate::pools::Pools;
 use crate::review::{Faults, Kind, Reason, Write};
 use crate::{Policy, ip_pool, load_balancer};
 
@@ -20,10 +23,10 @@ const VMS_WITHIN: Duration = Duration::from_secs(10);
 
 /// The webhook could not read something that a rule needs.
 #[derive(Debug, thiserror::Error)]
-#[error("read {what}: {}", error_message(source))]
+#[error("read {what}: {}", error_message(&**source))]
 pub(crate) struct Unseen {
     what: &'static str,
-    source: kube::Error,
+    source: Arc<kube::Error>,
 }
 
 /// Code and message of a refusal.
@@ -34,6 +37,7 @@ pub(crate) type Denial = (Reason, String);
 pub(crate) struct Reviewer {
     client: Client,
     policy: Policy,
+    pools: Pools,
     namespaces: Cache<Namespace>,
     vms: Cache<VirtualMachine>,
     vmis: Cache<VirtualMachineInstance>,
@@ -43,22 +47,11 @@ impl Reviewer {
     /// Starts the caches and waits for them.
     pub(crate) async fn start(tasks: &TaskGroup, client: Client, policy: Policy) -> Self {
         let config = watcher::Config::default();
-        let trim_namespace = |namespace: &mut Namespace| {
-            namespace.spec = None;
-            namespace.status = None;
-        };
-        let trim_vm = |vm: &mut VirtualMachine| {
-            vm.spec = Default::default();
-            vm.status = None;
-        };
-        let trim_vmi = |vmi: &mut VirtualMachineInstance| {
-            vmi.spec.rest = Default::default();
-            vmi.status = None;
-        };
         let reviewer = Self {
             namespaces: Cache::start_trimmed(tasks, Api::all(client.clone()), config.clone(), trim_namespace),
             vms: Cache::start_trimmed(tasks, Api::all(client.clone()), config.clone(), trim_vm),
             vmis: Cache::start_trimmed(tasks, Api::all(client.clone()), config, trim_vmi),
+            pools: Pools::new(client.clone()),
             client,
             policy,
         };
@@ -88,7 +81,11 @@ impl Reviewer {
                 (load_balancer::prefix(write), load_balancer::validate(write, &seen, &self.policy))
             }
             Kind::IPPool => {
-                let pools = if ip_pool::needs_pools(write) { self.pools().await? } else { Vec::new() };
+                let pools = if ip_pool::needs_pools(write) {
+                    self.pools.list().await.map_err(|source| Unseen { what: "IPPools", source })?
+                } else {
+                    Arc::default()
+                };
                 let seen = ip_pool::Seen { pools, network: None };
                 (ip_pool::prefix(write), ip_pool::validate(write, &seen, &self.policy))
             }
@@ -109,7 +106,7 @@ impl Reviewer {
                     // `mutate` returns the fault
                     Ok(None) | Err(_) => None,
                 };
-                let seen = ip_pool::Seen { pools: Vec::new(), network };
+                let seen = ip_pool::Seen { pools: Arc::default(), network };
                 (ip_pool::prefix(write), ip_pool::mutate(write, &seen, &self.policy))
             }
         };
@@ -126,7 +123,8 @@ impl Reviewer {
             Some(namespace) => Some(namespace),
             None => {
                 let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(&write.namespace).await;
-                let fresh = fresh.map_err(|source| Unseen { what: "the Namespace", source })?;
+                let fresh =
+                    fresh.map_err(|error| Unseen { what: "the Namespace", source: Arc::new(error) })?;
                 fresh.map(|namespace| self.namespaces.wrote(namespace))
             }
         };
@@ -139,18 +137,86 @@ impl Reviewer {
         })
     }
 
-    async fn pools(&self) -> Result<Vec<IPPool>, Unseen> {
-        let pools = Api::<DynamicObject>::all_with(self.client.clone(), &ApiResource::erase::<IPPool>(&()));
-        let pools =
-            pools.list(&ListParams::default()).await.map_err(|source| Unseen { what: "IPPools", source })?;
-        // a pool that cannot be read has no ranges that could overlap
-        Ok(pools.items.into_iter().filter_map(|pool| pool.try_parse().ok()).collect())
-    }
-
     async fn network(&self, namespace: &str, name: &str) -> Result<Option<DynamicObject>, Unseen> {
         let kind = GroupVersionKind::gvk("k8s.cni.cncf.io", "v1", "NetworkAttachmentDefinition");
         let resource = ApiResource::from_gvk_with_plural(&kind, "network-attachment-definitions");
         let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource);
-        api.get_opt(name).await.map_err(|source| Unseen { what: "the NetworkAttachmentDefinition", source })
+        let found = api.get_opt(name).await;
+        found.map_err(|error| Unseen { what: "the NetworkAttachmentDefinition", source: Arc::new(error) })
+    }
+}
+
+fn trim_namespace(namespace: &mut Namespace) {
+    trim_metadata(&mut namespace.metadata, &[], &[annotations::PROJECT_ID]);
+    namespace.spec = None;
+    namespace.status = None;
+}
+
+fn trim_vm(vm: &mut VirtualMachine) {
+    trim_metadata(
+        &mut vm.metadata,
+        &[labels::CREATOR, labels::GUEST_CLUSTER],
+        &[annotations::REMOVE_ALL_PVCS],
+    );
+    vm.spec = Default::default();
+    vm.status = None;
+}
+
+fn trim_vmi(vmi: &mut VirtualMachineInstance) {
+    trim_metadata(&mut vmi.metadata, &[labels::CREATOR, labels::GUEST_CLUSTER], &[]);
+    let first = vmi.spec.networks.iter().find(|network| network.multus.is_some()).cloned();
+    vmi.spec.networks = first.into_iter().collect();
+    vmi.spec.rest = Default::default();
+    vmi.status = None;
+}
+
+/// Keeps of what users write only what a rule reads: a tenant can put 256 KiB of annotations on each of their objects.
+fn trim_metadata(metadata: &mut ObjectMeta, labels: &[&str], annotations: &[&str]) {
+    let keep = |map: &mut Option<BTreeMap<String, String>>, keys: &[&str]| {
+        map.iter_mut().for_each(|map| map.retain(|key, _| keys.contains(&key.as_str())));
+    };
+    keep(&mut metadata.labels, labels);
+    keep(&mut metadata.annotations, annotations);
+    metadata.owner_references = None;
+    metadata.finalizers = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::{Serialize, de::DeserializeOwned};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn trimmed<K: Serialize + DeserializeOwned>(kind: &str, spec: &Value, trim: fn(&mut K)) -> Value {
+        let all = json!({
+            "harvesterhci.io/creator": "c", "guestcluster.harvesterhci.io/name": "gc1", "field.cattle.io/projectId": "p",
+            "harvesterhci.io/removeAllPersistentVolumeClaims": "true", "note": "x".repeat(1_000),
+        });
+        let object = json!({"apiVersion": "v1", "kind": kind, "spec": spec, "metadata": {"name": "a", "namespace": "b",
+            "labels": all, "annotations": all, "finalizers": ["x"]}});
+        let mut object: K = serde_json::from_value(object).unwrap();
+        trim(&mut object);
+        serde_json::to_value(object).unwrap()
+    }
+
+    #[test]
+    fn of_vms_and_namespaces_only_what_a_rule_reads_is_kept() {
+        let labels = json!({"harvesterhci.io/creator": "c", "guestcluster.harvesterhci.io/name": "gc1"});
+        let vm = trimmed("VirtualMachine", &json!({"template": {}}), trim_vm);
+        let removing = json!({"harvesterhci.io/removeAllPersistentVolumeClaims": "true"});
+        let expected = json!({"name": "a", "namespace": "b", "labels": labels, "annotations": removing});
+        assert_eq!(vm["metadata"], expected);
+
+        let nic = |name: &str| json!({"name": name, "multus": {"networkName": name}});
+        let networks =
+            json!({"networks": [{"name": "default", "pod": {}}, nic("one"), nic("two")], "domain": {}});
+        let vmi = trimmed("VirtualMachineInstance", &networks, trim_vmi);
+        let expected = json!({"name": "a", "namespace": "b", "labels": labels, "annotations": {}});
+        assert_eq!((&vmi["metadata"], &vmi["spec"]), (&expected, &json!({"networks": [nic("one")]})));
+
+        let namespace = trimmed("Namespace", &json!({}), trim_namespace);
+        assert_eq!(namespace["metadata"]["labels"], json!({}));
+        assert_eq!(namespace["metadata"]["annotations"], json!({"field.cattle.io/projectId": "p"}));
     }
 }

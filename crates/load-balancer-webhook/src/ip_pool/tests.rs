@@ -211,7 +211,7 @@ fn of_a_hundred_excluded_addresses_twenty_are_named() {
 fn an_update_is_not_checked_against_the_pool_itself_and_a_status_write_reads_no_other_pool() {
     // docs/contract/load-balancer.md#WH-8: in the Go program every address that is given re-validates all pools
     let old = with_status(pool("edge", 0, OWN, &[("ns1", "*", "*")]), &["11"]);
-    let seen = Seen { pools: vec![serde_json::from_value(old.clone()).unwrap()], network: None };
+    let seen = Seen { pools: Arc::new([serde_json::from_value(old.clone()).unwrap()]), network: None };
     let mut new = old.clone();
     new["spec"]["description"] = "edge VLAN".into();
     let described = update("alice", new, old.clone());

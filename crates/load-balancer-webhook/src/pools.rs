@@ -1,0 +1,96 @@
+//! Lists of all pools: one list serves every review that waits for it.
+//!
+//! Pools are read afresh, so that two that are created one after the other see each other: a review takes no list
+//! that began before it asked. Everybody in the cluster's network can send reviews, and each list reads every pool, so
+//! a few are under way at once and the reviews that come meanwhile share the next one.
+
+use std::sync::{Arc, Mutex};
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared, WeakShared};
+use harvester_api::{IPPool, IPPoolSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::{Client, Resource as _, core::Request};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+/// A second list starts where the first hangs.
+const LISTS_AT_ONCE: usize = 2;
+
+type Answer = Result<Arc<[IPPool]>, Arc<kube::Error>>;
+type Waiting = WeakShared<BoxFuture<'static, Answer>>;
+
+/// The lists of one process.
+#[derive(Clone)]
+pub(crate) struct Pools(Arc<Lists>);
+
+struct Lists {
+    client: Client,
+    turns: Semaphore,
+    /// The list that has not begun yet.
+    next: Mutex<Option<Waiting>>,
+}
+
+impl Pools {
+    pub(crate) fn new(client: Client) -> Self {
+        let (turns, next) = (Semaphore::new(LISTS_AT_ONCE), Mutex::default());
+        Self(Arc::new(Lists { client, turns, next }))
+    }
+
+    /// All pools, read after this call began.
+    pub(crate) async fn list(&self) -> Answer {
+        let list = {
+            let mut next = self.0.next.lock().expect("no panic while a list is chosen");
+            // nobody waits any more for a list that cannot be upgraded
+            next.as_ref().and_then(WeakShared::upgrade).unwrap_or_else(|| {
+                let list: Shared<BoxFuture<'static, Answer>> = self.0.clone().read().boxed().shared();
+                *next = list.downgrade();
+                list
+            })
+        };
+        list.await
+    }
+}
+
+impl Lists {
+    async fn read(self: Arc<Self>) -> Answer {
+        let _turn = self.turns.acquire().await.expect("nothing closes this semaphore");
+        *self.next.lock().expect("no panic while a list is chosen") = None;
+        let request = Request::new(IPPool::url_path(&(), None)).list(&kube::api::ListParams::default());
+        let request = request.map_err(|error| Arc::new(kube::Error::BuildRequest(error)))?;
+        let list: List = self.client.request(request).await.map_err(Arc::new)?;
+        // a pool that cannot be read has no ranges that could overlap
+        Ok(list.items.into_iter().filter_map(Item::pool).collect())
+    }
+}
+
+/// The parts of a list that the rules need: no `managedFields`, and no records.
+#[derive(Deserialize)]
+struct List {
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    #[serde(default)]
+    metadata: Metadata,
+    #[serde(default)]
+    spec: Value,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    creation_timestamp: Option<Time>,
+}
+
+impl Item {
+    fn pool(self) -> Option<IPPool> {
+        let Metadata { name, creation_timestamp } = self.metadata;
+        let spec: IPPoolSpec = serde_json::from_value(self.spec).ok()?;
+        let metadata = ObjectMeta { name, creation_timestamp, ..ObjectMeta::default() };
+        Some(IPPool { metadata, spec, status: None })
+    }
+}

@@ -321,7 +321,7 @@ impl Decoder {
 ///
 /// # Errors
 /// If the length is none, or above the limit for a value.
-pub fn message_length(bytes: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, DecodeError> {
+pub(crate) fn message_length(bytes: &[u8], limits: &Limits) -> Result<Option<(usize, usize)>, DecodeError> {
     let mut cursor = Cursor::new(bytes);
     match cursor.uint() {
         Err(DecodeError::Truncated) => Ok(None),

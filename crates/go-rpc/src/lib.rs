@@ -16,7 +16,7 @@ mod wire;
 
 pub use client::{CallError, Client};
 pub use convert::{FromGob, Mismatch, ToGob, type_of};
-pub use decode::{DecodeError, Decoder, Limits, message_length, next_value};
+pub use decode::{DecodeError, Decoder, Limits, next_value};
 pub use encode::{EncodeError, Encoder};
 pub use handshake::{HandshakeError, PATH};
 pub use server::{ServeError, Server, Service};

@@ -21,15 +21,15 @@ use crate::{Policy, owners, status};
 
 /// The surroundings of a pool.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// All pools. The one that is written may be among them.
-    pub pools: Arc<[IPPool]>,
+    pub(crate) pools: Arc<[IPPool]>,
     /// The NetworkAttachmentDefinition that the pool's selector names; nothing when it is not there.
-    pub network: Option<DynamicObject>,
+    pub(crate) network: Option<DynamicObject>,
 }
 
 /// The beginning of a refusal's message.
-pub fn prefix(write: &Write) -> String {
+pub(crate) fn prefix(write: &Write) -> String {
     let verb = match write.change {
         Change::Create(_) => "create",
         Change::Update { .. } => "update",
@@ -39,7 +39,7 @@ pub fn prefix(write: &Write) -> String {
 }
 
 /// Whether the rules need [`Seen::pools`]: they run only where the spec changes.
-pub fn needs_pools(write: &Write) -> bool {
+pub(crate) fn needs_pools(write: &Write) -> bool {
     write.reviewed().is_some_and(|pool| pool.data["spec"] != write.old_data()["spec"])
 }
 
@@ -58,7 +58,7 @@ fn keeps_network(write: &Write, pool: &DynamicObject) -> bool {
 ///
 /// # Errors
 /// The selector's network is new, and not `namespace/name`.
-pub fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault> {
+pub(crate) fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault> {
     let Some(pool) = write.reviewed() else { return Ok(None) };
     let (network, keeps) = (network(&pool.data), keeps_network(write, pool));
     if (keeps && pool.labels().contains_key(labels::VID)) || network.is_empty() {
@@ -77,7 +77,7 @@ pub fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault> {
 }
 
 /// Every rule that the write breaks.
-pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
+pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
     if matches!(write.change, Change::Delete(_)) {
         let allocated = write.old_data()["status"]["allocated"].as_object().map_or(0, serde_json::Map::len);
@@ -224,7 +224,7 @@ fn range(range: &PoolRange) -> Option<Range> {
 ///
 /// # Errors
 /// The network is new, and its definition is wrong or not there.
-pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
+pub(crate) fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
     let Some(object) = write.reviewed() else { return Ok(restored_status(write, policy)) };
     let spec = IPPoolSpec::deserialize(&object.data["spec"]);
     let mut entries = vec![(labels::GLOBAL_IP_POOL, spec.is_ok_and(|spec| spec.is_global()).to_string())];

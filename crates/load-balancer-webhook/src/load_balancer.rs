@@ -27,22 +27,22 @@ const LONGEST_LABEL: usize = 63;
 
 /// The surroundings of a guest cluster's load balancer: its namespace. Empty for load balancers of VMs.
 #[derive(Clone, Debug, Default)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Annotations of the Namespace; nothing when there is no such Namespace.
-    pub namespace: Option<BTreeMap<String, String>>,
-    pub vms: Vec<Arc<VirtualMachine>>,
-    pub vmis: Vec<Arc<VirtualMachineInstance>>,
+    pub(crate) namespace: Option<BTreeMap<String, String>>,
+    pub(crate) vms: Vec<Arc<VirtualMachine>>,
+    pub(crate) vmis: Vec<Arc<VirtualMachineInstance>>,
 }
 
 /// The beginning of a refusal's message.
-pub fn prefix(write: &Write) -> String {
+pub(crate) fn prefix(write: &Write) -> String {
     let verb = if matches!(write.change, Change::Create(_)) { "create" } else { "update" };
     format!("{verb} loadbalancer {}/{} failed: ", cut(&write.namespace), cut(&write.name))
 }
 
 /// Every rule that the write breaks. A rule looks at the fields that the write changes: an object from before a rule
 /// can still get its status and lose its finalizer.
-pub fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
+pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     let mut faults = Faults::default();
     let Some(object) = write.reviewed() else {
         if let Some(object) = write.stored() {
@@ -352,7 +352,7 @@ fn guest_cluster(object: &DynamicObject, vms: &[Arc<VirtualMachine>], faults: &m
 ///
 /// # Errors
 /// The reason why the object cannot be completed.
-pub fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
+pub(crate) fn mutate(write: &Write, seen: &Seen, policy: &Policy) -> Result<Vec<PatchOperation>, Fault> {
     let Some(object) = write.reviewed() else {
         return Ok(restored_status(write, policy).into_iter().collect());
     };

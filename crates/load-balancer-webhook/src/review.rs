@@ -9,7 +9,7 @@ use kube::core::response::StatusSummary;
 use serde_json::Value;
 
 /// The API group of both kinds.
-pub const GROUP: &str = "loadbalancer.harvesterhci.io";
+pub(crate) const GROUP: &str = "loadbalancer.harvesterhci.io";
 
 /// At most so many faults are named in an answer.
 const NAMED: usize = 20;
@@ -22,26 +22,26 @@ const LONGEST_FAULT: usize = 1_024;
 
 /// The kind of the object that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     LoadBalancer,
     IPPool,
 }
 
 /// A write that the API server is about to store.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Write {
-    pub kind: Kind,
+pub(crate) struct Write {
+    pub(crate) kind: Kind,
     /// The user who writes, as the API server knows them.
-    pub user: String,
-    pub namespace: String,
+    pub(crate) user: String,
+    pub(crate) namespace: String,
     /// Empty for an object with `generateName`, unless the API server has named it already.
-    pub name: String,
-    pub change: Change,
+    pub(crate) name: String,
+    pub(crate) change: Change,
 }
 
 /// An object before and after the write.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Change {
+pub(crate) enum Change {
     Create(Box<DynamicObject>),
     Update { old: Box<DynamicObject>, new: Box<DynamicObject> },
     Delete(Box<DynamicObject>),
@@ -53,7 +53,7 @@ impl Write {
     ///
     /// # Errors
     /// A sentence that names the missing object.
-    pub fn of(request: AdmissionRequest<DynamicObject>) -> Result<Option<Self>, String> {
+    pub(crate) fn of(request: AdmissionRequest<DynamicObject>) -> Result<Option<Self>, String> {
         let AdmissionRequest {
             kind,
             sub_resource,
@@ -92,20 +92,20 @@ impl Write {
     }
 
     /// The object as it would be stored; nothing for a delete.
-    pub fn stored(&self) -> Option<&DynamicObject> {
+    pub(crate) fn stored(&self) -> Option<&DynamicObject> {
         let (Change::Create(object) | Change::Update { new: object, .. }) = &self.change else { return None };
         Some(object)
     }
 
     /// Like [`Write::stored`]; nothing once the object is being deleted: then no rule looks at more than its status.
     /// The stored object says whether it is: a user can write a time of deletion into any object.
-    pub fn reviewed(&self) -> Option<&DynamicObject> {
+    pub(crate) fn reviewed(&self) -> Option<&DynamicObject> {
         let deleting = self.old().is_some_and(|old| old.metadata.deletion_timestamp.is_some());
         self.stored().filter(|_| !deleting)
     }
 
     /// The object as it stands, if there is one.
-    pub fn old(&self) -> Option<&DynamicObject> {
+    pub(crate) fn old(&self) -> Option<&DynamicObject> {
         match &self.change {
             Change::Create(_) => None,
             Change::Update { old, .. } | Change::Delete(old) => Some(old),
@@ -113,21 +113,21 @@ impl Write {
     }
 
     /// Everything of [`Write::old`] but its metadata; null where there is none.
-    pub fn old_data(&self) -> &Value {
+    pub(crate) fn old_data(&self) -> &Value {
         self.old().map_or(&Value::Null, |old| &old.data)
     }
 }
 
 /// A reason to refuse a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub reason: Reason,
-    pub message: String,
+pub(crate) struct Fault {
+    pub(crate) reason: Reason,
+    pub(crate) message: String,
 }
 
 /// Whether other values would help. The greater one decides the answer's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub(crate) enum Reason {
     /// The object is wrong in itself: 422.
     Invalid,
     /// This user may not write this, or nobody may now: 403.
@@ -135,25 +135,25 @@ pub enum Reason {
 }
 
 impl Fault {
-    pub fn invalid(message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self { reason: Reason::Invalid, message: message.into() }
     }
 
-    pub fn forbidden(message: impl Into<String>) -> Self {
+    pub(crate) fn forbidden(message: impl Into<String>) -> Self {
         Self { reason: Reason::Forbidden, message: message.into() }
     }
 }
 
 /// The faults of a write, of which the first 20 are kept and the others counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub(crate) struct Faults {
     named: Vec<Fault>,
     more: usize,
 }
 
 impl Faults {
     /// Adds a fault. Makes its message only where that is kept: a hostile object can have thousands of faults.
-    pub fn add(&mut self, fault: impl FnOnce() -> Fault) {
+    pub(crate) fn add(&mut self, fault: impl FnOnce() -> Fault) {
         if self.named.len() < NAMED {
             let Fault { reason, message } = fault();
             self.named.push(Fault { reason, message: cut_to(LONGEST_FAULT, &message).into_owned() });
@@ -163,12 +163,13 @@ impl Faults {
     }
 
     /// The faults that are named in the answer.
-    pub fn named(&self) -> &[Fault] {
+    #[cfg(test)]
+    pub(crate) fn named(&self) -> &[Fault] {
         &self.named
     }
 
     /// All of them in one message after `prefix`, with the code; nothing where there is none.
-    pub fn denial(&self, prefix: &str) -> Option<(Reason, String)> {
+    pub(crate) fn denial(&self, prefix: &str) -> Option<(Reason, String)> {
         let reason = self.named.iter().map(|fault| fault.reason).max()?;
         let messages: Vec<&str> = self.named.iter().map(|fault| fault.message.as_str()).collect();
         let more = if self.more > 0 { format!("; and {} more", self.more) } else { String::new() };
@@ -185,7 +186,7 @@ impl From<Fault> for Faults {
 }
 
 /// A text that a user may have written, cut to a length that fits a line of the log.
-pub fn cut(text: &str) -> Cow<'_, str> {
+pub(crate) fn cut(text: &str) -> Cow<'_, str> {
     cut_to(LONGEST, text)
 }
 
@@ -197,7 +198,7 @@ fn cut_to(most: usize, text: &str) -> Cow<'_, str> {
 }
 
 /// A text that a user wrote, in quotation marks and cut to a length that fits a message.
-pub fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     match text.char_indices().nth(REPEATED) {
         None => format!("{text:?}"),
         Some((end, _)) => format!("{:?}…", &text[..end]),
@@ -208,7 +209,7 @@ pub fn quoted(text: &str) -> String {
 ///
 /// # Errors
 /// A sentence that says why the body is no review.
-pub fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
+pub(crate) fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
     let review: AdmissionReview<DynamicObject> =
         serde_json::from_slice(body).map_err(|error| format!("the body is no AdmissionReview: {error}"))?;
     if review.types.kind != META_KIND {
@@ -223,7 +224,7 @@ pub fn read(body: &[u8]) -> Result<AdmissionRequest<DynamicObject>, String> {
 }
 
 /// Denies the request of `response`.
-pub fn deny(mut response: AdmissionResponse, reason: Reason, message: String) -> AdmissionResponse {
+pub(crate) fn deny(mut response: AdmissionResponse, reason: Reason, message: String) -> AdmissionResponse {
     let (code, reason) = match reason {
         Reason::Invalid => (422, "Invalid"),
         Reason::Forbidden => (403, "Forbidden"),
@@ -241,7 +242,7 @@ pub fn deny(mut response: AdmissionResponse, reason: Reason, message: String) ->
 
 /// The review to send back. kube-rs writes the patch as a list of numbers; the API server takes that as well, but the
 /// documented form is base64, in a third of the bytes.
-pub fn to_json(mut response: AdmissionResponse) -> Value {
+pub(crate) fn to_json(mut response: AdmissionResponse) -> Value {
     let patch = response.patch.take();
     let mut review = serde_json::to_value(response.into_review()).expect("a review has text keys only");
     if let Some(patch) = patch {

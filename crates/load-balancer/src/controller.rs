@@ -232,7 +232,7 @@ impl Controller {
         })
     }
 
-    /// The addresses shown for the object that the pools record for other holders only.
+    /// The addresses shown or asked for by the object that the pools record for other holders only.
     fn lost_addresses(
         &self,
         key: &ObjectKey,
@@ -241,7 +241,8 @@ impl Controller {
     ) -> BTreeSet<IpAddr> {
         let own = key.to_string();
         let written = lb.and_then(|lb| lb.status.as_ref()?.address.parse().ok());
-        let shown = service.into_iter().flat_map(|service| reuse::shown(service));
+        let shown =
+            service.into_iter().flat_map(|service| reuse::asked_for(service).chain(reuse::shown(service)));
         let is_lost = |address: &IpAddr| {
             let holders = self.index.holders_of(*address);
             !holders.is_empty() && holders.iter().all(|(_, holder)| *holder != own)
@@ -332,11 +333,11 @@ impl Controller {
             }
             Step::WriteSlice(write) => {
                 let written = write::carry_out(&self.client, &self.caches.slices, key, write).await;
-                Ok(written_to("EndpointSlice", written.map_err(failed)?, learned))
+                Ok(written_to(key, "EndpointSlice", written.map_err(failed)?, learned))
             }
             Step::WriteService(write) => {
                 let written = write::carry_out(&self.client, &self.caches.services, key, write).await;
-                Ok(written_to("Service", written.map_err(failed)?, learned))
+                Ok(written_to(key, "Service", written.map_err(failed)?, learned))
             }
             Step::DeleteService { uid } => self.delete_service(key, uid).await.map_err(failed),
             Step::DeleteOrphan { uid } => {
@@ -480,11 +481,13 @@ impl Controller {
     }
 }
 
-fn written_to(kind: &'static str, written: Written, learned: &mut Learned) -> Acted {
+fn written_to(key: &ObjectKey, kind: &'static str, written: Written, learned: &mut Learned) -> Acted {
     match written {
         Written::Done => Acted::Done,
         Written::Stale => Acted::Changed,
         Written::Refused(why) => {
+            // one that ends has no condition that anybody reads
+            tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
             learned.refused_write = Some(RefusedWrite { kind, why });
             Acted::Changed
         }

@@ -81,7 +81,7 @@ pub(crate) fn named(service: &Service) -> impl Iterator<Item = IpAddr> {
 }
 
 /// The addresses that the Service asks for.
-fn asked_for(service: &Service) -> impl Iterator<Item = IpAddr> {
+pub(crate) fn asked_for(service: &Service) -> impl Iterator<Item = IpAddr> {
     let spec = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
     let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let texts = spec.into_iter().chain(annotation.into_iter().flat_map(|list| list.split(',')));

@@ -1,5 +1,7 @@
 //! The decision about one LoadBalancer object.
 
+mod lost;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
@@ -9,7 +11,7 @@ use std::{
 };
 
 use controller_kit::{EventType, Explanation, ObjectKey, RawObject};
-use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, finalizers};
+use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, annotations, finalizers};
 use health_check::Target;
 use ip_pools::CheckedPool;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
@@ -29,6 +31,7 @@ use crate::{
     pool::{Order, Refused, WaitingFor},
     reuse::{self, Holder},
 };
+use lost::{at_lost_address, is_of_others, leave_lost_address, withdrawal};
 
 /// Nothing tells when a name that somebody else has becomes free, or when the server changes its mind about what it
 /// refused: the object is looked at again after this time.
@@ -211,6 +214,14 @@ fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     match ours {
         Some(service) if lb.spec.workload() == WorkloadType::Vm => {
             plan.steps.extend(empty_slice(seen, &owner));
+            match show_to_kube_vip(seen, service) {
+                Ok(write) => plan.steps.extend(write),
+                Err(refused) => {
+                    plan.events.push(refused);
+                    plan.again = Some(UNWATCHED_AGAIN);
+                    return plan;
+                }
+            }
             if service.meta().deletion_timestamp.is_some() {
                 plan.again = Some(UNWATCHED_AGAIN).filter(|_| !crate::ownership::is_labelled(service.meta()));
                 return plan;
@@ -278,10 +289,11 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 VmList::Unavailable(why) => Some(why.clone()),
                 VmList::Complete | VmList::Awaited => None,
             };
-            let is_withdrawn = is_vm && address.is_none() && lost.is_some();
+            let is_withdrawn =
+                is_vm && address.is_none() && (lost.is_some() || at_lost_address(seen, lb).is_some());
             if is_withdrawn {
                 plan.probes = Some(BTreeMap::new());
-                withdraw(seen, lb, &mut plan);
+                plan.steps.extend(withdrawal(seen, lb));
             }
             let nothing = Served::default();
             let shown = Shown {
@@ -291,6 +303,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 has_backends_field: seen.has_backends_field,
             };
             plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+            if let (Some(address), true) = (&address, is_vm) {
+                plan.steps.extend(leave_lost_address(seen, lb, address));
+            }
         }
     }
     if let Some(lost) = lost
@@ -339,11 +354,19 @@ fn remove_orphan(seen: &Seen, service: &RawObject<Service>, plan: &mut Plan) {
         return;
     }
     let uid = service.uid().unwrap_or_default();
-    match (seen.may_delete_services, &seen.object) {
-        (true, None) => plan.steps.push(Step::DeleteOrphan { uid }),
-        (true, Some(_)) => plan.steps.push(Step::DeleteService { uid }),
-        (false, _) => plan.orphaned = true,
+    if !seen.may_delete_services {
+        plan.orphaned = true;
+        return;
     }
+    let Ok(shown) = show_to_kube_vip(seen, service) else {
+        plan.again = Some(UNWATCHED_AGAIN);
+        return;
+    };
+    plan.steps.extend(shown);
+    plan.steps.push(match &seen.object {
+        None => Step::DeleteOrphan { uid },
+        Some(_) => Step::DeleteService { uid },
+    });
 }
 
 /// The object's finalizer and address are stored before the network carries anything for it.
@@ -372,7 +395,9 @@ fn serve(
     if unwatched {
         plan.again = Some(UNWATCHED_AGAIN);
     }
-    let writes = [Step::WriteSlice(slice), Step::WriteService(service)];
+    let moves = leave_lost_address(seen, lb, address);
+    let writes =
+        if moves.is_empty() { vec![Step::WriteSlice(slice), Step::WriteService(service)] } else { moves };
     let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
@@ -412,22 +437,23 @@ fn serve(
     }
 }
 
-/// Whether the object lost the address: the pools give it to others. A leased address is in no pool of ours.
-fn is_of_others(seen: &Seen, lb: &LoadBalancer, shown: &str) -> bool {
-    let is_leased = lb.spec.ipam() == harvester_api::Ipam::Dhcp;
-    !is_leased && shown.parse().is_ok_and(|shown| seen.address.of_others.contains(&shown))
-}
-
-/// Another holder has the address: the Service must not ask for it any longer.
-fn withdraw(seen: &Seen, lb: &RawObject<LoadBalancer>, plan: &mut Plan) {
-    let owner = Owner::of(lb);
-    let service = seen.service.as_deref();
-    let Some(service) = service.filter(|service| owner.ownership(service.meta()).is_writable()) else {
-        return;
-    };
-    plan.steps.extend(empty_slice(seen, &owner));
-    if seen.may_delete_services && service.meta().deletion_timestamp.is_none() {
-        plan.steps.push(delete(service));
+/// The write without which kube-vip never hears of the Service's deletion, if it needs one.
+///
+/// # Errors
+/// The server refused this write: the Service must stay until somebody mends that.
+fn show_to_kube_vip(seen: &Seen, service: &RawObject<Service>) -> Result<Option<Step>, EventDraft> {
+    match (host_datapath::service::write_visible(service), &seen.refused_write) {
+        (Write::Nothing, _) => Ok(None),
+        (_, Some(RefusedWrite { kind: "Service", why })) => Err(EventDraft {
+            event_type: EventType::Warning,
+            reason: "ServiceRefused",
+            message: format!(
+                "kube-vip does not see the Service and goes on announcing its address; give it type LoadBalancer and \
+                 remove {}: {why}",
+                annotations::KUBE_VIP_IGNORE
+            ),
+        }),
+        (write, _) => Ok(Some(Step::WriteService(write))),
     }
 }
 
@@ -487,8 +513,12 @@ fn records(seen: &Seen) -> impl Iterator<Item = &(String, IpAddr)> {
     seen.address.recorded.iter().chain(&seen.address.outranked)
 }
 
+/// The slice only helps: where the server refuses the write, the end goes on without it.
 fn empty_slice(seen: &Seen, owner: &Owner) -> Option<Step> {
     let slice = seen.slice.as_deref()?;
+    if seen.refused_write.as_ref().is_some_and(|refused| refused.kind == "EndpointSlice") {
+        return None;
+    }
     let ours = owner.ownership(slice.meta()).is_writable();
     Some(Step::WriteSlice(slice::write_empty(slice))).filter(|step| ours && is_needed(step))
 }

@@ -28,11 +28,8 @@ pub(crate) fn write(
 ) -> Write {
     let change = |service: &mut Value| {
         set_owner(service, owner, &[(labels::SERVICE_LB, "true")]);
-        service["metadata"]["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = address.into();
-        let spec = &mut service["spec"];
-        spec["type"] = "LoadBalancer".into();
-        spec["loadBalancerIP"] = address.into();
-        set_ports(spec, listeners);
+        ask_for(service, address);
+        set_ports(&mut service["spec"], listeners);
     };
     match existing {
         Some(existing) => existing.edited(change).map_or(Write::Nothing, Write::Replace),
@@ -47,6 +44,31 @@ pub(crate) fn write(
             change(&mut service);
             Write::Create(service)
         }
+    }
+}
+
+/// The write that makes the Service ask for `address`, and changes nothing else of what it serves.
+pub(crate) fn write_address(existing: &RawObject<Service>, address: &str) -> Write {
+    existing.edited(|service| ask_for(service, address)).map_or(Write::Nothing, Write::Replace)
+}
+
+/// The write that makes kube-vip see the Service. Up to 1.2.3 it passes over every event of one that has `ignore` or
+/// another type, the deletion included, and goes on announcing the address.
+pub(crate) fn write_visible(existing: &RawObject<Service>) -> Write {
+    existing.edited(make_visible).map_or(Write::Nothing, Write::Replace)
+}
+
+fn ask_for(service: &mut Value, address: &str) {
+    make_visible(service);
+    service["metadata"]["annotations"][annotations::KUBE_VIP_LOADBALANCER_IPS] = address.into();
+    service["spec"]["loadBalancerIP"] = address.into();
+}
+
+fn make_visible(service: &mut Value) {
+    service["spec"]["type"] = "LoadBalancer".into();
+    let found = service.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut);
+    if let Some(found) = found {
+        found.remove(annotations::KUBE_VIP_IGNORE);
     }
 }
 

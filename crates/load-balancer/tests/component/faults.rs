@@ -11,6 +11,7 @@ use test_cluster::{TestCluster, User};
 use super::fixtures::{
     Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, work,
 };
+use super::lab::Lab;
 
 /// Ten load balancers come and five go while `rules` hold; then all is in step.
 async fn works_in_the_end(cluster: &TestCluster, rules: &str) {
@@ -142,6 +143,15 @@ test_cluster::component_tests! {
     #[simulated_only("faults are the simulated server's")]
     async fn broken_watches_are_made_up_for(cluster: TestCluster) {
         works_in_the_end(&cluster, "[{verb: watch, probability: 0.5, answer: drop}, {verb: watch, probability: 0.3, answer: 410}]").await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_load_balancer_whose_slice_cannot_be_written_still_ends(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        faults(&lab.cluster, "[{verb: update, resource: endpointslices, probability: 1, answer: 403}]").await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.until_gone().await;
+        in_step(&lab.cluster).await;
     }
 
     // docs/contract/addresses.md#2: leader A is stopped between pool PUT and LB PUT while B takes over and collects

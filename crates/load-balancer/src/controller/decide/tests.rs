@@ -414,3 +414,132 @@ fn a_service_of_somebody_else_is_in_the_way_and_left_alone() {
     assert_eq!(reason(&written(&foreign)), (false, "NameTaken".to_owned()));
     assert_eq!(decide(&foreign).again, Some(UNWATCHED_AGAIN));
 }
+
+#[test]
+fn an_address_that_an_older_pool_gives_to_somebody_else_is_not_shown() {
+    let mut outranked = serving(&json!({}));
+    outranked.address.holder = RecordedHolder::SomebodyElse;
+    outranked.address.recorded = vec![("core".to_owned(), [10, 0, 2, 8].into())];
+    outranked.address.outranked = vec![("edge".to_owned(), [10, 0, 1, 7].into())];
+    outranked.object = settled("vm", &json!({"spec": {"ipPool": "core"}, "status": {"address": "10.0.1.7"}}));
+    let status = written(&outranked);
+    assert_eq!((&status["allocatedAddress"]["ip"], status.get("address")), (&json!("10.0.2.8"), None));
+}
+
+/// `serving`, whose address the pool gives to somebody else, and 10.0.1.8 to it.
+fn with_another_address() -> Seen {
+    let mut seen = serving(&json!({}));
+    seen.address.holder = RecordedHolder::SomebodyElse;
+    seen.address.recorded = vec![("edge".to_owned(), [10, 0, 1, 8].into())];
+    seen.address.of_others = [[10, 0, 1, 7].into()].into();
+    seen
+}
+
+/// The object's status is written, and with that nothing remembers which address was lost.
+fn with_its_status_written(mut seen: Seen) -> Seen {
+    let status = written(&seen);
+    seen.object = seen.object.as_ref().map(|lb| with_status(lb, &status));
+    seen.address.holder = RecordedHolder::Us;
+    seen
+}
+
+fn service_written(seen: &Seen) -> Value {
+    let plan = decide(seen);
+    let written = plan.steps.iter().find_map(|step| match step {
+        Step::WriteService(Write::Replace(json)) => Some(json.clone()),
+        _ => None,
+    });
+    written.unwrap_or_else(|| panic!("{:?}", plan.steps))
+}
+
+#[test]
+fn a_service_leaves_a_lost_address_also_while_no_vm_can_be_listed() {
+    let mut lost = with_another_address();
+    lost.vm_list = VmList::Unavailable(Explanation::new("WaitingForMachines", "forbidden"));
+    assert_eq!(steps(&lost), ["write object", "write service"]);
+    let later = with_its_status_written(lost.clone());
+    assert_eq!(steps(&later), ["write service"], "the first PUT of it may have failed");
+    for seen in [lost, later] {
+        assert_eq!(service_written(&seen)["spec"]["loadBalancerIP"], "10.0.1.8");
+    }
+}
+
+#[rstest]
+#[case::and_the_vms_are_known(VmList::Complete)]
+#[case::and_no_vm_can_be_listed(VmList::Unavailable(Explanation::new("WaitingForMachines", "forbidden")))]
+fn a_service_that_may_not_leave_a_lost_address_is_withdrawn(#[case] vm_list: VmList) {
+    let mut lost = with_its_status_written(Seen { vm_list, ..with_another_address() });
+    lost.refused_write = Some(RefusedWrite { kind: "Service", why: "denied".to_owned() });
+    assert_eq!(steps(&lost)[..2], ["write slice", "delete service"]);
+    lost.may_delete_services = false;
+    assert_eq!(steps(&lost)[..1], ["write slice"]);
+    lost.slice = lost.slice.as_ref().map(|slice| emptied(slice));
+    assert!(steps(&lost).iter().all(|step| step == "write object"), "nothing else is left to be done");
+    lost.refused_write = None;
+    assert_eq!(steps(&lost)[0], "write service", "no backend serves the lost address in between");
+}
+
+#[test]
+fn a_strangers_slice_keeps_no_service_at_a_lost_address() {
+    let mut lost = with_its_status_written(with_another_address());
+    let mut json = lost.slice.as_ref().unwrap().json();
+    json["metadata"] = json!({"namespace": "shop", "name": "web"});
+    lost.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&lost), ["write service"]);
+    assert_eq!(service_written(&lost)["spec"]["loadBalancerIP"], "10.0.1.8");
+}
+
+fn emptied(slice: &RawObject<EndpointSlice>) -> Arc<RawObject<EndpointSlice>> {
+    Arc::new(RawObject::from_json(merged(slice.json(), &json!({"endpoints": []}))).unwrap())
+}
+
+// kube-vip up to 1.2.3 passes over every event of such a Service, the deletion included
+#[rstest]
+#[case::ignored(&json!({"metadata": {"annotations": {annotations::KUBE_VIP_IGNORE: "true"}}}))]
+#[case::of_another_type(&json!({"spec": {"type": "ClusterIP"}}))]
+fn kube_vip_sees_a_service_again_before_it_goes(#[case] change: &Value) {
+    let changed = |mut seen: Seen| {
+        let json = merged(seen.service.as_ref().unwrap().json(), change);
+        seen.service = Some(Arc::new(RawObject::from_json(json).unwrap()));
+        seen
+    };
+    let serving_on = changed(serving(&json!({})));
+    assert_eq!(steps(&serving_on), ["write service"]);
+    let ending = changed(serving(&deleting()));
+    assert_eq!(steps(&ending), ["write slice", "write service", "delete service"]);
+    let without_right = Seen { may_delete_services: false, ..ending.clone() };
+    assert_eq!(steps(&without_right), ["write slice", "write service", "write object"]);
+    let orphaned = changed(Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), ..seen() });
+    assert_eq!(steps(&orphaned), ["write service", "delete orphan"]);
+    for seen in [&serving_on, &ending, &without_right, &orphaned] {
+        let written = service_written(seen);
+        assert_eq!(written["spec"]["type"], "LoadBalancer");
+        assert_eq!(written["metadata"]["annotations"].get(annotations::KUBE_VIP_IGNORE), None);
+    }
+    let going = json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}});
+    let json = merged(ending.service.as_ref().unwrap().json(), &going);
+    let going = Seen { service: Some(Arc::new(RawObject::from_json(json).unwrap())), ..ending.clone() };
+    assert_eq!(steps(&going), ["write slice", "write service"]);
+
+    let refused_write = Some(RefusedWrite { kind: "Service", why: "denied".to_owned() });
+    for seen in [ending, without_right] {
+        let refused = Seen { refused_write: refused_write.clone(), ..seen };
+        assert_eq!(steps(&refused), ["write slice"], "kube-vip would announce the address for ever");
+        let plan = decide(&refused);
+        assert_eq!((plan.again, plan.events.len()), (Some(UNWATCHED_AGAIN), 1));
+    }
+}
+
+#[test]
+fn a_refused_write_of_the_slice_keeps_no_load_balancer_from_ending() {
+    let refused_write = Some(RefusedWrite { kind: "EndpointSlice", why: "denied".to_owned() });
+    let ending = Seen { refused_write: refused_write.clone(), ..serving(&deleting()) };
+    assert_eq!(steps(&ending), ["delete service"]);
+    assert_eq!(steps(&Seen { may_delete_services: false, ..ending.clone() }), ["write object"]);
+    assert_eq!(steps(&Seen { service: None, ..ending }), ["release 10.0.1.7 of edge"]);
+    let mut lost = Seen { refused_write, ..serving(&json!({})) };
+    lost.address.holder = RecordedHolder::SomebodyElse;
+    lost.address.recorded.clear();
+    lost.object = settled("vm", &json!({"spec": {"ipPool": ""}}));
+    assert_eq!(steps(&lost), ["delete service", "write object"]);
+}

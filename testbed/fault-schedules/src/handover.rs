@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer, annotations};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -44,6 +44,10 @@ pub enum Handover {
     MoveBetweenPools,
     /// A user deletes it with `--cascade=orphan`: its Service stays.
     Orphaned,
+    /// A user has kube-vip pass over its Service, and deletes it before the program sees that.
+    Ignored,
+    /// A user gives its Service another type, and deletes it before the program sees that.
+    OfAnotherType,
 }
 
 /// The load balancer `first` has the only address of a pool, and `second` waits for it. Then `first` loses it.
@@ -149,6 +153,15 @@ async fn take_from_first(way: Handover, cluster: &TestCluster, system: &System) 
             let api: Api<LoadBalancer> = Api::namespaced(cluster.harvester.client(User::Driver), namespace);
             let orphan = DeleteParams::orphan();
             drop(api.delete("first", &orphan).await.expect("the load balancer is there"));
+        }
+        Handover::Ignored => {
+            let ignored = json!({"metadata": {"annotations": {annotations::KUBE_VIP_IGNORE: "true"}}});
+            cluster.harvester.patch::<Service>(&first, ignored).await;
+            delete().await;
+        }
+        Handover::OfAnotherType => {
+            cluster.harvester.patch::<Service>(&first, json!({"spec": {"type": "ClusterIP"}})).await;
+            delete().await;
         }
     }
 }

@@ -246,3 +246,26 @@ fn the_address_of_an_orphaned_service_goes_to_another_only_after_kube_vip_withdr
 {
     hands_over(Handover::Orphaned, Rights::Existing);
 }
+
+#[test]
+fn the_address_of_a_service_that_kube_vip_ignores_goes_to_another_only_after_kube_vip_withdrew_it_with_our_role()
+ {
+    hands_over(Handover::Ignored, Rights::Ours);
+}
+
+#[test]
+fn the_address_of_a_service_that_kube_vip_ignores_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
+ {
+    hands_over(Handover::Ignored, Rights::Existing);
+}
+
+#[test]
+fn the_address_of_a_service_of_another_type_goes_to_another_only_after_kube_vip_withdrew_it_with_our_role() {
+    hands_over(Handover::OfAnotherType, Rights::Ours);
+}
+
+#[test]
+fn the_address_of_a_service_of_another_type_goes_to_another_only_after_kube_vip_withdrew_it_with_the_existing_role()
+ {
+    hands_over(Handover::OfAnotherType, Rights::Existing);
+}

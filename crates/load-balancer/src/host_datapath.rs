@@ -45,7 +45,8 @@ use crate::{
     caches::Caches,
     ownership::{Owner, Ownership},
 };
-use backends::Selected;
+use backends::{Selected, Selector};
+use changes::Selectors;
 use plausible::Rules;
 use vips::{Reported, Vips};
 use write::Write;
@@ -88,18 +89,19 @@ impl HostDatapath {
         Self { prober, vips, caches: caches.clone(), config }
     }
 
-    /// Puts the keys of LoadBalancer objects in `queue` whose Service, slice or VMs change.
+    /// Puts the keys of LoadBalancer objects in `queue` whose Service, slice or VMs change. To be called before `queue`
+    /// hears of the objects themselves: one that is being looked at must have its selector noted.
     pub(crate) fn subscribe(caches: &Caches, queue: &Queue<ObjectKey>) {
         let into = queue.clone();
         caches.services.on_change(move |change| into.add(change.key.clone()));
         let into = queue.clone();
         caches.slices.on_change(move |change| into.add(change.key.clone()));
-        let (into, load_balancers) = (queue.clone(), caches.load_balancers.clone());
+        let (selectors, into) = (Selectors::default(), queue.clone());
+        let noted = selectors.clone();
+        caches.load_balancers.on_change(move |change| noted.note(change));
         caches.vmis.on_change(move |change| {
             if changes::matters(change) {
-                let all = load_balancers.list();
-                let all = all.iter().map(|lb| &***lb);
-                changes::concerned(change, all).into_iter().for_each(|key| into.add(key));
+                selectors.concerned_by(change).into_iter().for_each(|key| into.add(key));
             }
         });
     }
@@ -118,13 +120,13 @@ impl HostDatapath {
         let known = slice.map(slice::verdicts).unwrap_or_default();
         let previous = known.keys().map(|id| (id.uid.clone(), id.address)).collect();
         let vmis = self.caches.vmis.list();
-        let selector = &lb.spec.backend_server_selector;
+        let selector = Selector::of(lb);
         let is_selected = |vmi: &&VirtualMachineInstance| {
-            vmi.namespace().as_deref() == Some(&*namespace) && backends::selects(selector, vmi.labels())
+            vmi.metadata.namespace.as_deref() == Some(&*namespace) && selector.selects(vmi.labels())
         };
         let behind: Vec<_> = vmis.iter().map(|vmi| &**vmi).filter(is_selected).collect();
         let reported = Reported::by(behind.iter().copied(), vips);
-        let selected = backends::select(selector, behind, &previous, &rules);
+        let selected = backends::select(behind, &previous, &rules);
         Backends { selected, verdicts: self.prober.verdicts(&key), reported }
     }
 

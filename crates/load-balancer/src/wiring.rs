@@ -137,6 +137,7 @@ impl Wiring<'_> {
         };
         self.connect_pools(&waker);
         let Self { caches, queues, config_maps, .. } = self;
+        HostDatapath::subscribe(caches, &queues.load_balancers);
         let (load_balancers, records) = (queues.load_balancers.clone(), queues.records.clone());
         let woken = waker.clone();
         caches.load_balancers.on_change(move |change| {
@@ -166,7 +167,6 @@ impl Wiring<'_> {
 
         let imports = queues.imports.clone();
         config_maps.on_change(move |change| imports.add(change.key.clone()));
-        HostDatapath::subscribe(caches, &queues.load_balancers);
         self.connect_capabilities();
     }
 

@@ -1,17 +1,34 @@
 //! The VMs behind a load balancer, each with its address.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 
-use harvester_api::VirtualMachineInstance;
 use harvester_api::kubevirt::VmInterface;
+use harvester_api::{LoadBalancer, VirtualMachineInstance};
 use ipam::Family;
 use kube::ResourceExt as _;
 
 use super::plausible::{Implausible, Nic, Rules};
 
-/// Label key to accepted values, as in `spec.backendServerSelector`.
-pub(crate) type Selector = BTreeMap<String, Vec<String>>;
+/// Label key to accepted values, as in `spec.backendServerSelector`: every key must have one of its values. Without keys
+/// it selects nothing, and so does a key without values. In sets, because a tenant may name tens of thousands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selector(BTreeMap<String, HashSet<String>>);
+
+impl Selector {
+    pub(crate) fn of(lb: &LoadBalancer) -> Self {
+        let keys = &lb.spec.backend_server_selector;
+        Self(keys.iter().map(|(key, values)| (key.clone(), values.iter().cloned().collect())).collect())
+    }
+
+    /// Whether VMs with these labels are selected.
+    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let is_accepted = |(key, values): (&String, &HashSet<String>)| {
+            labels.get(key).is_some_and(|label| values.contains(label))
+        };
+        !self.0.is_empty() && self.0.iter().all(is_accepted)
+    }
+}
 
 /// Names a backend: VMs can have one address twice, and a VM's address can change.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,26 +60,15 @@ pub(crate) struct Selected {
     pub(crate) unusable: Vec<Unusable>,
 }
 
-/// Whether VMs with these labels are selected: every key must have one of its values. A selector without keys
-/// selects nothing, and so does a key without values.
-pub(crate) fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
-    let matches =
-        |(key, values): (&String, &Vec<String>)| labels.get(key).is_some_and(|label| values.contains(label));
-    !selector.is_empty() && selector.iter().all(matches)
-}
-
-/// The backends among `vmis`, which are those of the load balancer's namespace. `previous` has the address by which
-/// each VM (by UID) served so far.
+/// The backends among `vmis`, which the load balancer selects. `previous` has the address by which each VM (by UID)
+/// served so far.
 pub(crate) fn select<'a>(
-    selector: &Selector,
     vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>,
     previous: &BTreeMap<String, IpAddr>,
     rules: &Rules<'_>,
 ) -> Selected {
-    let mut vmis: Vec<_> = vmis
-        .into_iter()
-        .filter(|vmi| vmi.metadata.deletion_timestamp.is_none() && selects(selector, vmi.labels()))
-        .collect();
+    let stays = |vmi: &&VirtualMachineInstance| vmi.metadata.deletion_timestamp.is_none();
+    let mut vmis: Vec<_> = vmis.into_iter().filter(stays).collect();
     vmis.sort_by_key(|vmi| vmi.name_any());
 
     let mut selected = Selected::default();
@@ -165,6 +171,11 @@ mod tests {
         assert_eq!(address(&vmi("web", &interfaces), parsed(previous), &rules).ok(), parsed(expected));
     }
 
+    fn selecting(selector: &Value) -> Selector {
+        let lb = json!({"metadata": {"name": "web"}, "spec": {"backendServerSelector": selector}});
+        Selector::of(&serde_json::from_value(lb).unwrap())
+    }
+
     #[rstest]
     #[case(json!({}), false)]
     #[case(json!({"tier": ["api"]}), true)]
@@ -176,27 +187,22 @@ mod tests {
     #[case(json!({"tier": []}), false)]
     #[case(json!({"not a label": ["api"]}), false)]
     fn keys_are_anded_and_values_ored(#[case] selector: Value, #[case] expected: bool) {
-        let selector: Selector = serde_json::from_value(selector).unwrap();
-        assert_eq!(selects(&selector, vmi("web", &json!([])).labels()), expected);
+        assert_eq!(selecting(&selector).selects(vmi("web", &json!([])).labels()), expected);
     }
 
     #[test]
-    fn every_selected_vm_is_either_a_backend_or_named_with_the_reason() {
+    fn every_vm_that_stays_is_either_a_backend_or_named_with_the_reason() {
         let mut leaving = vmi("leaving", &json!([{"ipAddress": "192.168.7.14"}]));
         leaving.metadata.deletion_timestamp =
             Some(serde_json::from_value(json!("2026-08-20T10:00:00Z")).unwrap());
-        let mut other = vmi("other", &json!([{"ipAddress": "192.168.7.15"}]));
-        other.metadata.labels = None;
         let vmis = [
             vmi("web-2", &json!([{"ipAddress": "192.168.7.12"}])),
             vmi("web-1", &json!([{"ipAddress": "192.168.7.11"}])),
             vmi("bold", &json!([{"ipAddress": "127.0.0.1"}])),
             vmi("silent", &json!([])),
             leaving,
-            other,
         ];
-        let selector = Selector::from([("tier".to_owned(), vec!["api".to_owned()])]);
-        let selected = select(&selector, &vmis, &BTreeMap::new(), &Rules::default());
+        let selected = select(&vmis, &BTreeMap::new(), &Rules::default());
         let named: Vec<_> =
             selected.backends.iter().map(|backend| (backend.name.as_str(), backend.id.address)).collect();
         assert_eq!(

@@ -3,35 +3,55 @@
 //! VMIs change all the time (heartbeats, the guest agent's refresh); labels, deletion and addresses count.
 //! Old and new labels are compared: a VM that leaves a selector matters as much as one that enters it.
 
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use controller_kit::{Change, ObjectKey};
+use controller_kit::{Change, ObjectKey, RawObject};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType};
 use kube::ResourceExt as _;
 
-use super::backends::{addresses, selects};
+use super::backends::{Selector, addresses};
+
+type ByName = BTreeMap<ObjectKey, Selector>;
+
+/// The selectors of all load balancers of type vm, by namespace: a change of a VMI costs one tenant's load balancers a
+/// look, and those of others nothing. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Selectors(Arc<Mutex<HashMap<String, ByName>>>);
+
+impl Selectors {
+    /// Takes over what a change says.
+    pub(crate) fn note(&self, change: &Change<RawObject<LoadBalancer>>) {
+        let of_vms = change.new.as_ref().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
+        let mut all = self.all();
+        let of_namespace = all.entry(change.key.namespace.clone()).or_default();
+        match of_vms {
+            Some(lb) => drop(of_namespace.insert(change.key.clone(), Selector::of(lb))),
+            None => drop(of_namespace.remove(&change.key)),
+        }
+        if of_namespace.is_empty() {
+            all.remove(&change.key.namespace);
+        }
+    }
+
+    /// The load balancers that such a change of a VMI concerns.
+    pub(crate) fn concerned_by(&self, change: &Change<VirtualMachineInstance>) -> Vec<ObjectKey> {
+        let labels = || change.old.iter().chain(&change.new).map(|vmi| vmi.labels());
+        let all = self.all();
+        let of_namespace = all.get(&change.key.namespace).into_iter().flatten();
+        let concerned = of_namespace.filter(|(_, selector)| labels().any(|labels| selector.selects(labels)));
+        concerned.map(|(key, _)| key.clone()).collect()
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<String, ByName>> {
+        self.0.lock().expect("no panic while the selectors are locked")
+    }
+}
 
 /// Whether a change of a VMI can make a difference to any load balancer.
 pub(crate) fn matters(change: &Change<VirtualMachineInstance>) -> bool {
     change.old.as_deref().map(essence) != change.new.as_deref().map(essence)
-}
-
-/// The load balancers among `load_balancers` that such a change concerns.
-pub(crate) fn concerned<'a>(
-    change: &Change<VirtualMachineInstance>,
-    load_balancers: impl IntoIterator<Item = &'a LoadBalancer>,
-) -> Vec<ObjectKey> {
-    let (old, new) = (change.old.as_deref(), change.new.as_deref());
-    load_balancers
-        .into_iter()
-        .filter(|lb| lb.spec.workload() == WorkloadType::Vm)
-        .filter(|lb| lb.namespace().is_some_and(|namespace| namespace == change.key.namespace))
-        .filter(|lb| {
-            let selector = &lb.spec.backend_server_selector;
-            old.into_iter().chain(new).any(|vmi| selects(selector, vmi.labels()))
-        })
-        .map(ObjectKey::of)
-        .collect()
 }
 
 /// The fields of a VMI that can make a difference to a load balancer.
@@ -64,14 +84,19 @@ mod tests {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    fn load_balancer(namespace: &str, name: &str, workload: &str, tier: Option<&str>) -> LoadBalancer {
+    fn load_balancer(
+        namespace: &str,
+        name: &str,
+        workload: &str,
+        tier: Option<&str>,
+    ) -> Change<RawObject<LoadBalancer>> {
         let selector = tier.map(|tier| json!({"tier": [tier]})).unwrap_or(json!({}));
-        serde_json::from_value(json!({
+        let object = RawObject::from_json(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"namespace": namespace, "name": name},
             "spec": {"workloadType": workload, "backendServerSelector": selector},
-        }))
-        .unwrap()
+        }));
+        Change { key: ObjectKey::new(namespace, name), old: None, new: Some(Arc::new(object.unwrap())) }
     }
 
     #[rstest]
@@ -92,6 +117,7 @@ mod tests {
         #[case] new: Option<Arc<VirtualMachineInstance>>,
         #[case] expected: &[&str],
     ) {
+        let selectors = Selectors::default();
         let load_balancers = [
             load_balancer("shop", "api", "vm", Some("api")),
             load_balancer("shop", "web", "vm", Some("web")),
@@ -99,9 +125,29 @@ mod tests {
             load_balancer("shop", "all", "vm", None),
             load_balancer("other", "api", "vm", Some("api")),
         ];
+        load_balancers.iter().for_each(|lb| selectors.note(lb));
         let change = Change { key: ObjectKey::new("shop", "web-1"), old, new };
         let expected: Vec<ObjectKey> = expected.iter().map(|name| ObjectKey::new("shop", *name)).collect();
-        let concerned = if matters(&change) { concerned(&change, &load_balancers) } else { Vec::new() };
+        let concerned = if matters(&change) { selectors.concerned_by(&change) } else { Vec::new() };
         assert_eq!(concerned, expected);
+    }
+
+    #[test]
+    fn a_load_balancer_that_is_gone_or_selects_otherwise_is_forgotten() {
+        let selectors = Selectors::default();
+        let appears = Change {
+            key: ObjectKey::new("shop", "web-1"),
+            old: None,
+            new: Some(vmi("api", "192.168.7.10", &json!({}))),
+        };
+        selectors.note(&load_balancer("shop", "web", "vm", Some("api")));
+        assert_eq!(selectors.concerned_by(&appears), [ObjectKey::new("shop", "web")]);
+        selectors.note(&load_balancer("shop", "web", "vm", Some("db")));
+        assert_eq!(selectors.concerned_by(&appears), []);
+        selectors.note(&load_balancer("shop", "web", "cluster", Some("api")));
+        assert!(selectors.all().is_empty());
+        selectors.note(&load_balancer("shop", "web", "vm", Some("api")));
+        selectors.note(&Change { new: None, ..load_balancer("shop", "web", "vm", None) });
+        assert!(selectors.all().is_empty());
     }
 }

@@ -5,8 +5,19 @@ use controller_kit::{Cache, RawObject};
 use harvester_api::{IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, labels};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, runtime::watcher};
-use program::TaskGroup;
+use program::{TaskGroup, capabilities::Right, health::Check};
 use serde_json::Map;
+use tokio::sync::watch;
+
+const HARVESTER: &str = "loadbalancer.harvesterhci.io";
+
+/// The rights to list on which every address depends, in the order of [`Caches::watch_errors`].
+const LISTS: [Right; 4] = [
+    Right::new("list", HARVESTER, "ippools"),
+    Right::new("list", HARVESTER, "loadbalancers"),
+    Right::new("list", "", "services"),
+    Right::new("list", "discovery.k8s.io", "endpointslices"),
+];
 
 /// The caches. Clones share them.
 #[derive(Clone)]
@@ -43,6 +54,38 @@ impl Caches {
     pub(crate) async fn ready(&self) {
         let Self { load_balancers, pools, services, slices, vmis: _, vms: _ } = self;
         tokio::join!(load_balancers.ready(), pools.ready(), services.ready(), slices.ready());
+    }
+
+    /// The list on which addresses depend that is not kept up to date now, and why; nothing while all are.
+    pub(crate) fn unlisted(&self) -> Option<String> {
+        let mut lists = LISTS.into_iter().zip(self.watch_errors());
+        lists.find_map(|(right, error)| Some(format!("{right}: {}", error.borrow().as_ref()?)))
+    }
+
+    /// Fails `lists` while a list is missing or not kept up to date. `at_work` says that all were complete once.
+    pub(crate) async fn report(self, lists: Check, mut at_work: watch::Receiver<bool>) {
+        let [mut pools, mut load_balancers, mut services, mut slices] = self.watch_errors();
+        loop {
+            match self.unlisted() {
+                Some(why) => lists.fail(why),
+                None if *at_work.borrow() => lists.pass(),
+                None => lists.fail("not complete yet"),
+            }
+            // the senders outlive us, but for the last one, which has said all by then
+            tokio::select! {
+                _ = pools.changed() => {}
+                _ = load_balancers.changed() => {}
+                _ = services.changed() => {}
+                _ = slices.changed() => {}
+                Ok(()) = at_work.changed() => {}
+            }
+        }
+    }
+
+    fn watch_errors(&self) -> [watch::Receiver<Option<String>>; 4] {
+        let Self { load_balancers, pools, services, slices, vmis: _, vms: _ } = self;
+        let (pools, load_balancers) = (pools.watch_errors(), load_balancers.watch_errors());
+        [pools, load_balancers, services.watch_errors(), slices.watch_errors()]
     }
 
     /// Caches of an empty cluster; for tests.

@@ -11,6 +11,8 @@
 
 pub(crate) mod address;
 mod decide;
+mod pace;
+mod refusals;
 mod status;
 
 use std::{
@@ -20,7 +22,9 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Action, EventType, ObjectKey, Queue, RawObject, Recorder, error_message, replace};
+use controller_kit::{
+    Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder, error_message, replace,
+};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource};
@@ -33,7 +37,7 @@ use crate::{
     caches::Caches,
     host_datapath::{
         HostDatapath, RefusedWrite, VmList,
-        write::{self, Deleted, Written},
+        write::{self, DatapathKind, Deleted, Write, Written},
     },
     ownership::{Owner, Ownership, is_labelled},
     pool::{Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor, orders::Outcome},
@@ -42,7 +46,8 @@ use crate::{
 };
 use address::RecordedHolder;
 use decide::{Because, EventDraft, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
-pub(crate) use status::VerdictPace;
+pub(crate) use pace::{ReadinessPace, VerdictPace};
+pub(crate) use refusals::Refusals;
 
 /// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
 const ROUNDS: usize = 8;
@@ -89,6 +94,8 @@ pub(crate) struct Controller {
     pub(crate) pools: Queue<ObjectKey>,
     pub(crate) dummy_endpoint: Ipv4Addr,
     pub(crate) verdicts: VerdictPace,
+    pub(crate) readiness: ReadinessPace,
+    pub(crate) refusals: Refusals,
 }
 
 /// A failure after which the queue tries again, with the step and the object.
@@ -222,12 +229,14 @@ impl Controller {
             slice,
             vm_list,
             backends,
+            unlisted: caches.unlisted(),
             refused_write: learned.refused_write.clone(),
             records_held: learned.records_held.clone(),
             may_delete_services,
             has_backends_field,
             dummy_endpoint: self.dummy_endpoint,
             verdicts_in: self.verdicts.wait(key),
+            readiness_in: self.readiness.waits(key),
             now: self.clock.now_text(),
         })
     }
@@ -316,9 +325,13 @@ impl Controller {
         if seen.object.is_none() {
             self.orders.forget(key);
             self.verdicts.forget(key);
+            self.readiness.forget(key);
+            self.refusals.forget(key);
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
         let again = again.or_else(|| learned.unwatched.then_some(UNWATCHED_AGAIN));
+        let refused = self.refusals.again(key).filter(|_| learned.refused_write.is_some());
+        let again = again.map(|again| refused.filter(|_| again == UNWATCHED_AGAIN).unwrap_or(again));
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
 
@@ -332,12 +345,17 @@ impl Controller {
                 self.put(key, json).await
             }
             Step::WriteSlice(write) => {
-                let written = write::carry_out(&self.client, &self.caches.slices, key, write).await;
-                Ok(written_to(key, "EndpointSlice", written.map_err(failed)?, learned))
+                let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
+                written.map_err(failed)
+            }
+            Step::WriteReadiness { write, turned } => {
+                self.readiness.wrote(key, turned);
+                let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
+                written.map_err(failed)
             }
             Step::WriteService(write) => {
-                let written = write::carry_out(&self.client, &self.caches.services, key, write).await;
-                Ok(written_to(key, "Service", written.map_err(failed)?, learned))
+                let written = self.write("Service", &self.caches.services, seen, write, learned).await;
+                written.map_err(failed)
             }
             Step::DeleteService { uid } => self.delete_service(key, uid).await.map_err(failed),
             Step::DeleteOrphan { uid } => {
@@ -354,6 +372,37 @@ impl Controller {
                 Ok(Acted::Ordered)
             }
             Step::Release(release) => self.release(key, step, release, learned).await,
+        }
+    }
+
+    /// Writes a Service or slice, unless the server refused the same a short while ago.
+    async fn write<K: DatapathKind>(
+        &self,
+        kind: &'static str,
+        cache: &Cache<RawObject<K>>,
+        seen: &Seen,
+        write: &Write,
+        learned: &mut Learned,
+    ) -> Result<Acted, write::Error> {
+        let (key, lb) = (&seen.key, seen.object.as_deref());
+        let (Write::Create(json) | Write::Replace(json)) = write else { return Ok(Acted::Done) };
+        if let Some(why) = self.refusals.standing(key, kind, json, lb) {
+            learned.refused_write = Some(RefusedWrite { kind, why });
+            return Ok(Acted::Changed);
+        }
+        match write::carry_out(&self.client, cache, key, write).await? {
+            Written::Done => {
+                self.refusals.stored(key, kind);
+                Ok(Acted::Done)
+            }
+            Written::Stale => Ok(Acted::Changed),
+            Written::Refused(why) => {
+                // one that ends has no condition that anybody reads
+                tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
+                self.refusals.note(key, kind, json, lb, &why);
+                learned.refused_write = Some(RefusedWrite { kind, why });
+                Ok(Acted::Changed)
+            }
         }
     }
 
@@ -477,19 +526,6 @@ impl Controller {
         }
         for (pool, _) in &seen.address.recorded {
             self.pools.add(ObjectKey::new("", pool));
-        }
-    }
-}
-
-fn written_to(key: &ObjectKey, kind: &'static str, written: Written, learned: &mut Learned) -> Acted {
-    match written {
-        Written::Done => Acted::Done,
-        Written::Stale => Acted::Changed,
-        Written::Refused(why) => {
-            // one that ends has no condition that anybody reads
-            tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
-            learned.refused_write = Some(RefusedWrite { kind, why });
-            Acted::Changed
         }
     }
 }

@@ -18,16 +18,16 @@ use kube::{Api, Client, client::Body, runtime::watcher};
 use program::{
     Clock, TaskGroup,
     capabilities::{Capabilities, Wanted},
-    health::Health,
+    health::{Check, Health},
     http, serving,
 };
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::{
     Config,
     caches::Caches,
-    controller::{self, Controller, VerdictPace},
+    controller::{self, Controller, ReadinessPace, Refusals, VerdictPace},
     host_datapath::{
         HostDatapath,
         host_addresses::{self, HostAddresses},
@@ -115,10 +115,8 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
         let (inner, stop) = (inner.clone(), tasks.stop.clone());
         async move {
             let client = leadership.client(client);
-            lists.fail("not complete yet");
-            let parts = Start { client, clock, dial, seed, config, capabilities, registry: &registry };
+            let parts = Start { client, clock, dial, seed, config, capabilities, lists, registry: &registry };
             if stop.run_until_cancelled(start(parts, &inner)).await.is_some() {
-                lists.pass();
                 stop.cancelled().await;
             }
             inner.end().await;
@@ -149,12 +147,17 @@ struct Start<'a> {
     seed: u64,
     config: Config,
     capabilities: Capabilities,
+    /// Fails while a list is missing or not kept up to date.
+    lists: Check,
     registry: &'a Mutex<Registry>,
 }
 
 async fn start(parts: Start<'_>, tasks: &TaskGroup) {
-    let Start { client, clock, dial, seed, config, capabilities, registry } = parts;
+    let Start { client, clock, dial, seed, config, capabilities, lists, registry } = parts;
+    lists.fail("not complete yet");
     let caches = Caches::watch(tasks, &client);
+    let at_work = watch::Sender::new(false);
+    tasks.spawn_until_stop(caches.clone().report(lists, at_work.subscribe()));
     let import_map =
         watcher::Config::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
     let config_maps: Cache<RawObject<ConfigMap>> =
@@ -213,6 +216,8 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pools: queues.pools.clone(),
         dummy_endpoint,
         verdicts: VerdictPace::default(),
+        readiness: ReadinessPace::default(),
+        refusals: Refusals::default(),
         caches: caches.clone(),
     };
     let pool_controller = PoolController {
@@ -224,6 +229,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     let record_gc = RecordGc::new(client.clone(), recorder, &caches, writers, queues.foreign.clone());
     work(tasks, workers, &queues, controller, pool_controller, record_gc, import);
     work_on_vms(tasks, &queues, &client, &caches);
+    at_work.send_replace(true);
     tracing::info!(
         load_balancers = caches.load_balancers.list().len(),
         pools = caches.pools.list().len(),

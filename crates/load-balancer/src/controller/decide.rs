@@ -1,6 +1,7 @@
 //! The decision about one LoadBalancer object.
 
 mod lost;
+mod releases;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,9 +30,10 @@ use crate::{
     },
     ownership::{Owner, Ownership},
     pool::{Order, Refused, WaitingFor},
-    reuse::{self, Holder},
+    reuse::Holder,
 };
 use lost::{at_lost_address, is_of_others, leave_lost_address, withdrawal};
+use releases::{release_all, release_others};
 
 /// Nothing tells when a name that somebody else has becomes free, or when the server changes its mind about what it
 /// refused: the object is looked at again after this time.
@@ -49,6 +51,8 @@ pub(crate) struct Seen {
     pub(crate) slice: Option<Arc<RawObject<EndpointSlice>>>,
     pub(crate) vm_list: VmList,
     pub(crate) backends: Backends,
+    /// The list of pools, objects, Services or slices that is not kept up to date now, and why.
+    pub(crate) unlisted: Option<String>,
     /// The server refused a Service or slice that was decided a moment ago.
     pub(crate) refused_write: Option<RefusedWrite>,
     /// A fresh read showed a moment ago that records must stay: something announces their addresses.
@@ -59,6 +63,8 @@ pub(crate) struct Seen {
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write may again carry nothing but verdicts; `None`: now.
     pub(crate) verdicts_in: Option<Duration>,
+    /// Backends whose readiness is not to be written alone before this time has passed.
+    pub(crate) readiness_in: BTreeMap<BackendId, Duration>,
     /// RFC 3339.
     pub(crate) now: String,
 }
@@ -85,6 +91,11 @@ pub(crate) enum Step {
     /// [`Step::WriteObject`] of which nothing but the verdicts in `status.backends` is new.
     WriteVerdicts(Value),
     WriteSlice(Write),
+    /// [`Step::WriteSlice`] that says nothing new but who is ready.
+    WriteReadiness {
+        write: Write,
+        turned: Vec<BackendId>,
+    },
     WriteService(Write),
     /// The Service with this UID.
     DeleteService {
@@ -138,6 +149,7 @@ impl fmt::Display for Step {
             Self::WriteObject(_) => f.write_str("write object"),
             Self::WriteVerdicts(_) => f.write_str("write verdicts"),
             Self::WriteSlice(_) => f.write_str("write slice"),
+            Self::WriteReadiness { .. } => f.write_str("write readiness"),
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
             Self::DeleteOrphan { .. } => f.write_str("delete orphan"),
@@ -182,7 +194,14 @@ pub(crate) fn decide(seen: &Seen) -> Plan {
     match &seen.object {
         None => gone(seen),
         Some(lb) if lb.meta().deletion_timestamp.is_some() => ending(seen, lb),
-        Some(lb) => alive(seen, lb),
+        Some(lb) => {
+            let mut plan = alive(seen, lb);
+            if seen.unlisted.is_some() {
+                // what ends a wait may not be heard of
+                plan.again.get_or_insert(UNWATCHED_AGAIN);
+            }
+            plan
+        }
     }
 }
 
@@ -285,7 +304,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     match (&address, &seen.vm_list) {
         (Some(address), VmList::Complete) if is_vm => serve(seen, lb, address, waiting, &mut plan),
         (address, vm_list) => {
-            let unlisted = match vm_list {
+            let without_vms = match vm_list {
                 VmList::Unavailable(why) => Some(why.clone()),
                 VmList::Complete | VmList::Awaited => None,
             };
@@ -298,7 +317,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             let nothing = Served::default();
             let shown = Shown {
                 address: address.as_ref(),
-                ready: ready(waiting.or(unlisted)),
+                ready: ready(seen, waiting.or(without_vms)),
                 served: is_withdrawn.then_some(&nothing),
                 has_backends_field: seen.has_backends_field,
             };
@@ -396,8 +415,12 @@ fn serve(
         plan.again = Some(UNWATCHED_AGAIN);
     }
     let moves = leave_lost_address(seen, lb, address);
-    let writes =
-        if moves.is_empty() { vec![Step::WriteSlice(slice), Step::WriteService(service)] } else { moves };
+    let (slice, held_back) = pace(seen, slice);
+    let writes = if moves.is_empty() {
+        Vec::from_iter(slice.into_iter().chain([Step::WriteService(service)]))
+    } else {
+        moves
+    };
     let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
@@ -417,6 +440,10 @@ fn serve(
     if !plan.steps.is_empty() {
         return;
     }
+    if let Some(later) = held_back {
+        plan.again = Some(later);
+        return;
+    }
     let waiting = waiting.or_else(|| served.waiting.clone());
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
@@ -425,8 +452,12 @@ fn serve(
         plan.events.push(EventDraft { event_type: EventType::Warning, reason, message });
     }
     let has_backends_field = seen.has_backends_field;
-    let shown =
-        Shown { address: Some(address), ready: ready(waiting), served: Some(&served), has_backends_field };
+    let shown = Shown {
+        address: Some(address),
+        ready: ready(seen, waiting),
+        served: Some(&served),
+        has_backends_field,
+    };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_verdicts(lb, &json) {
         plan.steps.push(Step::WriteObject(json));
@@ -435,6 +466,22 @@ fn serve(
     } else {
         plan.steps.push(Step::WriteVerdicts(json));
     }
+}
+
+/// The write of the slice, or after which time it may go out: one that only repeats what flaps waits.
+fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
+    let turned = match (&seen.slice, &write) {
+        (Some(existing), Write::Replace(json)) => slice::turned(existing, json),
+        _ => None,
+    };
+    let Some(turned) = turned else { return (Some(Step::WriteSlice(write)), None) };
+    let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
+    if waits.len() == turned.len()
+        && let Some(first) = waits.iter().min()
+    {
+        return (None, Some(**first));
+    }
+    (Some(Step::WriteReadiness { write, turned }), None)
 }
 
 /// The write without which kube-vip never hears of the Service's deletion, if it needs one.
@@ -465,52 +512,8 @@ fn show(
     waiting: Option<Explanation>,
     plan: &mut Plan,
 ) {
-    let shown = Shown { address, ready: ready(waiting), served: None, has_backends_field: false };
+    let shown = Shown { address, ready: ready(seen, waiting), served: None, has_backends_field: false };
     plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
-}
-
-/// The object has another address now: everything else that the pools record for it goes back, once kube-vip has
-/// followed, on Harvester or in the guest.
-fn release_others(seen: &Seen, lb: &RawObject<LoadBalancer>, address: &AllocatedAddress) -> Vec<Step> {
-    let uid = lb.uid().unwrap_or_default();
-    let is_other = |(pool, other): &&(String, IpAddr)| {
-        *pool != address.ip_pool || Some(*other) != address.ip.parse::<IpAddr>().ok()
-    };
-    // a fresh read decides about a stranger's, and tells
-    let owner = Owner::of(lb);
-    let service = seen.service.as_deref();
-    let service = service.filter(|service| owner.ownership(service.meta()) != Ownership::Foreign);
-    let service = service.map(|service| &**service);
-    let is_free = |(_, other): &&(String, IpAddr)| {
-        reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
-    };
-    // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
-    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
-    let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
-    let others = records(seen).filter(is_other).filter(is_free);
-    let others = others.filter(|record| !seen.records_held.contains(*record) && shown != Some(record.1));
-    others
-        .map(|(pool, other)| {
-            let order = Order::Release { holder: seen.key.to_string(), address: *other };
-            let because = Because::Moved { uid: uid.clone() };
-            Step::Release(Release { pool: pool.clone(), address: *other, because, order })
-        })
-        .collect()
-}
-
-fn release_all(seen: &Seen, because: &Because) -> Vec<Step> {
-    let release = |(pool, address): &(String, IpAddr)| {
-        let order = Order::Release { holder: seen.key.to_string(), address: *address };
-        let because = because.clone();
-        Step::Release(Release { pool: pool.clone(), address: *address, because, order })
-    };
-    let free = records(seen).filter(|record| !seen.records_held.contains(*record));
-    free.map(release).collect()
-}
-
-/// Everything that pools record for the object.
-fn records(seen: &Seen) -> impl Iterator<Item = &(String, IpAddr)> {
-    seen.address.recorded.iter().chain(&seen.address.outranked)
 }
 
 /// The slice only helps: where the server refuses the write, the end goes on without it.
@@ -546,10 +549,14 @@ fn shown_reason(lb: &LoadBalancer) -> Option<&str> {
     harvester_api::condition::ready(conditions).map(|ready| ready.reason.as_str())
 }
 
-fn ready(waiting: Option<Explanation>) -> Ready {
-    match waiting {
-        None => Ready::yes("AddressAllocated"),
-        Some(Explanation { reason, message }) => Ready::no(reason, message),
+/// What is waited for may have come, and what is missing may be there, while a list is not kept up to date.
+fn ready(seen: &Seen, waiting: Option<Explanation>) -> Ready {
+    match (waiting, &seen.unlisted) {
+        (None, _) => Ready::yes("AddressAllocated"),
+        (Some(_), Some(why)) => {
+            Ready::no("NotListed", format!("waiting until the controller can do this again: {why}"))
+        }
+        (Some(Explanation { reason, message }), None) => Ready::no(reason, message),
     }
 }
 

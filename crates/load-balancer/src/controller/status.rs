@@ -1,24 +1,14 @@
 //! The PUT of a LoadBalancer object: finalizer and our fields of its status. Everything else in the object stays as it
 //! was read.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, MutexGuard},
-    time::Duration,
-};
-
-use controller_kit::{ObjectKey, RawObject};
+use controller_kit::RawObject;
 use harvester_api::{AllocatedAddress, LoadBalancer, finalizers};
 use serde_json::{Map, Value, json};
-use tokio::time::Instant;
 
 use crate::{
     condition::{self, Ready},
     host_datapath::Served,
 };
-
-/// Between two writes that carry only verdicts. Traffic follows the slice, which waits for nothing.
-const VERDICTS_APART: Duration = Duration::from_secs(1);
 
 /// The status that the object should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,31 +53,6 @@ pub(crate) fn is_only_verdicts(lb: &RawObject<LoadBalancer>, written: &Value) ->
     }
     read["status"]["backends"] = written["status"]["backends"].clone();
     read == *written
-}
-
-/// The times of writes that carried only verdicts: a health check that flaps keeps nobody from the server.
-#[derive(Debug, Default)]
-pub(crate) struct VerdictPace(Mutex<HashMap<ObjectKey, Instant>>);
-
-impl VerdictPace {
-    /// After which time the next one may go out; `None`: now.
-    pub(crate) fn wait(&self, key: &ObjectKey) -> Option<Duration> {
-        let passed = self.writes().get(key)?.elapsed();
-        VERDICTS_APART.checked_sub(passed).filter(|left| !left.is_zero())
-    }
-
-    pub(crate) fn wrote(&self, key: &ObjectKey) {
-        self.writes().insert(key.clone(), Instant::now());
-    }
-
-    /// The object is gone.
-    pub(crate) fn forget(&self, key: &ObjectKey) {
-        self.writes().remove(key);
-    }
-
-    fn writes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Instant>> {
-        self.0.lock().expect("no panic while the times of writes are locked")
-    }
 }
 
 /// The object without our finalizer, if it has it.

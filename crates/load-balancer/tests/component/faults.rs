@@ -154,6 +154,32 @@ test_cluster::component_tests! {
         in_step(&lab.cluster).await;
     }
 
+    #[simulated_only("an hour of refused writes")]
+    async fn refused_writes_are_sent_again_later_and_later_and_at_once_when_the_object_changes(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        for n in 0..10 {
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+                   metadata: {{name: web-{n}, namespace: team-a}},
+                   spec: {{workloadType: vm, ipam: dhcp,
+                          listeners: [{{name: A_B, port: 80, protocol: TCP, backendPort: 80}}]}}}}"
+            )).await;
+        }
+        let posts = || {
+            let work = work(&cluster);
+            let is_of_datapath = |resource: &str| ["services", "endpointslices"].contains(&resource);
+            work.iter().filter(|request| request.is_write() && is_of_datapath(&request.resource())).count()
+        };
+        cluster.advance(Duration::from_secs(3600)).await;
+        assert!((20..200).contains(&posts()), "{} for 10 load balancers", posts());
+        assert_eq!(ready_of(&cluster, "web-0").await.reason, "ServiceRefused");
+        let before = posts();
+        let mark = json!({"metadata": {"annotations": {"team": "shop"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web-0", mark).await;
+        cluster.advance(Duration::from_secs(1)).await;
+        assert_eq!(posts(), before + 1);
+    }
+
     // docs/contract/addresses.md#2: leader A is stopped between pool PUT and LB PUT while B takes over and collects
     // records
     #[simulated_only("the old leader's PUT arrives a minute late")]

@@ -402,6 +402,32 @@ test_cluster::component_tests! {
         lab.until_ready_says("").await;
     }
 
+    #[simulated_only("counts writes by the clock")]
+    async fn a_backend_that_flaps_each_second_writes_the_slice_twelve_times_a_minute(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{port: 8080, successThreshold: 1, failureThreshold: 1, periodSeconds: 1, timeoutSeconds: 1}").await;
+        lab.answer("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        lab.cluster.advance(A_WHILE).await;
+        lab.writes();
+        lab.refuse("192.168.7.11");
+        lab.cluster.advance(Duration::from_millis(2500)).await;
+        assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), false), ("dummy".to_owned(), true)], "at once");
+        for _ in 0..28 {
+            lab.answer("192.168.7.11");
+            lab.cluster.advance(Duration::from_secs(1)).await;
+            lab.refuse("192.168.7.11");
+            lab.cluster.advance(Duration::from_secs(1)).await;
+        }
+        let writes = lab.writes();
+        let slices = writes.iter().filter(|write| write.contains("endpointslices")).count();
+        assert!((5..=12).contains(&slices), "{slices}");
+        lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
+    }
+
     #[simulated_only("waits for the look of a minute later")]
     async fn a_service_of_somebody_else_is_not_touched_and_named(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;

@@ -21,12 +21,14 @@ fn seen() -> Seen {
         slice: None,
         vm_list: VmList::Complete,
         backends: Backends::default(),
+        unlisted: None,
         refused_write: None,
         records_held: BTreeSet::new(),
         may_delete_services: true,
         has_backends_field: false,
         dummy_endpoint: [10, 52, 0, 255].into(),
         verdicts_in: None,
+        readiness_in: BTreeMap::new(),
         now: "now".to_owned(),
     }
 }
@@ -542,4 +544,50 @@ fn a_refused_write_of_the_slice_keeps_no_load_balancer_from_ending() {
     lost.address.recorded.clear();
     lost.object = settled("vm", &json!({"spec": {"ipPool": ""}}));
     assert_eq!(steps(&lost), ["delete service", "write object"]);
+}
+
+#[test]
+fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() {
+    let backend = |name: &str, last: u8| {
+        let id = BackendId { uid: format!("uid-{name}"), address: [192, 168, 7, last].into() };
+        backends::Backend { id, name: name.to_owned() }
+    };
+    let one = backend("api-1", 11);
+    let verdict = |ready| health_check::Verdict { ready, error: None };
+    let mut seen = serving(&json!({"spec": {"healthCheck": {"port": 80}}}));
+    seen.backends.selected.backends = vec![one.clone()];
+    seen.backends.verdicts = [(one.id.clone(), verdict(true))].into();
+    let mut json = seen.slice.as_ref().unwrap().json();
+    json["endpoints"] = json!([
+        {"addresses": ["192.168.7.11"], "conditions": {"ready": false},
+            "targetRef": {"namespace": "shop", "name": "api-1", "uid": "uid-api-1"}},
+        json["endpoints"][0]]);
+    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&seen), ["write readiness"]);
+
+    let later = Duration::from_secs(3);
+    seen.readiness_in = [(one.id.clone(), later)].into();
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(later)), "nor does the status tell");
+    let other = Seen { readiness_in: [(backend("api-2", 12).id, later)].into(), ..seen.clone() };
+    assert_eq!(steps(&other), ["write readiness"], "it is another backend that flaps");
+    let mut more = seen.clone();
+    more.backends.selected.backends.push(backend("api-2", 12));
+    assert_eq!(steps(&more), ["write slice"]);
+    let moved =
+        json!({"spec": {"listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 81}]}});
+    let moved = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &moved)), ..seen };
+    assert_eq!(steps(&moved), ["write slice", "write service"]);
+}
+
+#[rstest]
+#[case::of_vms(serving(&json!({})))]
+#[case::of_a_guest_cluster(recorded(Seen { object: object("cluster", &json!({"spec": {"ipPool": ""}})), ..seen() }, &[]))]
+fn a_condition_names_the_list_that_fails_in_place_of_what_may_not_be_true(#[case] seen: Seen) {
+    let why = "list ippools.loadbalancer.harvesterhci.io: ippools is forbidden".to_owned();
+    let seen = Seen { unlisted: Some(why.clone()), ..seen };
+    let status = written(&seen);
+    assert_eq!(reason(&status), (false, "NotListed".to_owned()));
+    let message = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(message.ends_with(&why), "{message}");
+    assert_eq!(decide(&seen).again, Some(UNWATCHED_AGAIN));
 }

@@ -1,0 +1,62 @@
+//! The records that an object gives back: all but that of its address, or all.
+
+use std::net::IpAddr;
+
+use controller_kit::RawObject;
+use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType};
+use kube::{Resource as _, ResourceExt as _};
+
+use super::{Because, Release, Seen, Step};
+use crate::{
+    ownership::{Owner, Ownership},
+    pool::Order,
+    reuse::{self, Holder},
+};
+
+/// The object has another address now: everything else that the pools record for it goes back, once kube-vip has
+/// followed, on Harvester or in the guest.
+pub(super) fn release_others(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    address: &AllocatedAddress,
+) -> Vec<Step> {
+    let uid = lb.uid().unwrap_or_default();
+    let is_other = |(pool, other): &&(String, IpAddr)| {
+        *pool != address.ip_pool || Some(*other) != address.ip.parse::<IpAddr>().ok()
+    };
+    // a fresh read decides about a stranger's, and tells
+    let owner = Owner::of(lb);
+    let service = seen.service.as_deref();
+    let service = service.filter(|service| owner.ownership(service.meta()) != Ownership::Foreign);
+    let service = service.map(|service| &**service);
+    let is_free = |(_, other): &&(String, IpAddr)| {
+        reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
+    };
+    // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
+    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+    let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
+    let others = records(seen).filter(is_other).filter(is_free);
+    let others = others.filter(|record| !seen.records_held.contains(*record) && shown != Some(record.1));
+    others
+        .map(|(pool, other)| {
+            let order = Order::Release { holder: seen.key.to_string(), address: *other };
+            let because = Because::Moved { uid: uid.clone() };
+            Step::Release(Release { pool: pool.clone(), address: *other, because, order })
+        })
+        .collect()
+}
+
+pub(super) fn release_all(seen: &Seen, because: &Because) -> Vec<Step> {
+    let release = |(pool, address): &(String, IpAddr)| {
+        let order = Order::Release { holder: seen.key.to_string(), address: *address };
+        let because = because.clone();
+        Step::Release(Release { pool: pool.clone(), address: *address, because, order })
+    };
+    let free = records(seen).filter(|record| !seen.records_held.contains(*record));
+    free.map(release).collect()
+}
+
+/// Everything that pools record for the object.
+fn records(seen: &Seen) -> impl Iterator<Item = &(String, IpAddr)> {
+    seen.address.recorded.iter().chain(&seen.address.outranked)
+}

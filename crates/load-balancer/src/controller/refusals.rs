@@ -1,0 +1,144 @@
+//! Writes of Services and slices that the server refused: the same write for the same object is sent again later and
+//! later, and another one at once.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use controller_kit::{ObjectKey, RawObject};
+use harvester_api::LoadBalancer;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::decide::UNWATCHED_AGAIN;
+
+/// The longest wait until a refused write is sent again.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
+
+#[derive(Debug)]
+struct Refusal {
+    /// The write, and the object that it was for, without what the server changes by itself.
+    asked: [Value; 2],
+    why: String,
+    wait: Duration,
+    until: Instant,
+}
+
+/// The refusals that stand, by object and kind of the refused write.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals(Mutex<HashMap<ObjectKey, HashMap<&'static str, Refusal>>>);
+
+impl Refusals {
+    /// The server's words, while it is too early to send the write again.
+    pub(crate) fn standing(
+        &self,
+        key: &ObjectKey,
+        kind: &'static str,
+        write: &Value,
+        lb: Option<&RawObject<LoadBalancer>>,
+    ) -> Option<String> {
+        let all = self.all();
+        let refusal = all.get(key)?.get(kind)?;
+        let stands = refusal.until > Instant::now() && refusal.asked == asked(write, lb);
+        stands.then(|| refusal.why.clone())
+    }
+
+    /// The server refused the write. After the same refusal the wait doubles.
+    pub(crate) fn note(
+        &self,
+        key: &ObjectKey,
+        kind: &'static str,
+        write: &Value,
+        lb: Option<&RawObject<LoadBalancer>>,
+        why: &str,
+    ) {
+        let asked = asked(write, lb);
+        let mut all = self.all();
+        let of_object = all.entry(key.clone()).or_default();
+        let before = of_object.get(kind).filter(|before| before.asked == asked);
+        let wait = before.map_or(UNWATCHED_AGAIN, |before| (before.wait * 2).min(LONGEST_WAIT));
+        of_object.insert(kind, Refusal { asked, why: why.to_owned(), wait, until: Instant::now() + wait });
+    }
+
+    /// The time until the first refused write of the object may be sent again.
+    pub(crate) fn again(&self, key: &ObjectKey) -> Option<Duration> {
+        let until = self.all().get(key)?.values().map(|refusal| refusal.until).min()?;
+        Some(until.saturating_duration_since(Instant::now()))
+    }
+
+    /// The server stored a write of this kind.
+    pub(crate) fn stored(&self, key: &ObjectKey, kind: &'static str) {
+        let mut all = self.all();
+        if let Some(of_object) = all.get_mut(key) {
+            of_object.remove(kind);
+            if of_object.is_empty() {
+                all.remove(key);
+            }
+        }
+    }
+
+    /// The object is gone.
+    pub(crate) fn forget(&self, key: &ObjectKey) {
+        self.all().remove(key);
+    }
+
+    fn all(&self) -> MutexGuard<'_, HashMap<ObjectKey, HashMap<&'static str, Refusal>>> {
+        self.0.lock().expect("no panic while the refusals are locked")
+    }
+}
+
+fn asked(write: &Value, lb: Option<&RawObject<LoadBalancer>>) -> [Value; 2] {
+    let lb = lb.map(RawObject::json).unwrap_or_default();
+    [write.clone(), lb].map(|mut json| {
+        if let Some(object) = json.as_object_mut() {
+            object.remove("status");
+        }
+        if let Some(metadata) = json.pointer_mut("/metadata").and_then(Value::as_object_mut) {
+            // our own writes of the status change both
+            metadata.remove("resourceVersion");
+            metadata.remove("generation");
+        }
+        json
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn lb(listener: &str, version: &str) -> RawObject<LoadBalancer> {
+        RawObject::from_json(json!({"metadata": {"name": "web", "resourceVersion": version},
+            "spec": {"listeners": [{"name": listener, "port": 80, "protocol": "TCP", "backendPort": 80}]},
+            "status": {"address": version}}))
+        .unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_same_write_waits_twice_as_long_after_each_refusal_and_another_one_not_at_all() {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
+        let write = json!({"metadata": {"name": "web"}, "spec": {"type": "LoadBalancer"}});
+        let mut waits = Vec::new();
+        for version in ["1", "2", "3", "4", "5", "6"] {
+            let lb = lb("A_B", version);
+            assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)), None);
+            refusals.note(&key, "Service", &write, Some(&lb), "bad name");
+            assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)).as_deref(), Some("bad name"));
+            let wait = refusals.again(&key).unwrap();
+            waits.push(wait.as_secs());
+            tokio::time::advance(wait).await;
+        }
+        assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
+
+        let old = lb("A_B", "7");
+        refusals.note(&key, "Service", &write, Some(&old), "bad name");
+        assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb("http", "8"))), None, "an event");
+        assert_eq!(refusals.standing(&key, "Service", &json!({}), Some(&old)), None, "another write");
+        assert_eq!(refusals.standing(&key, "EndpointSlice", &write, Some(&old)), None);
+        refusals.stored(&key, "Service");
+        assert!(refusals.all().is_empty());
+    }
+}

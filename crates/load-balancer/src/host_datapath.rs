@@ -23,6 +23,7 @@ pub(crate) mod host_addresses;
 mod plausible;
 mod probes;
 mod readiness;
+mod served;
 pub(crate) mod service;
 pub(crate) mod slice;
 pub(crate) mod vips;
@@ -38,7 +39,7 @@ use kube::{Resource as _, ResourceExt as _};
 use program::TaskGroup;
 
 pub(crate) use backends::BackendId;
-pub(crate) use readiness::Served;
+pub(crate) use served::Served;
 
 use crate::{
     Config,
@@ -117,8 +118,8 @@ impl HostDatapath {
             service_cidrs: &self.config.service_cidrs,
             taken: &taken,
         };
-        let known = slice.map(slice::verdicts).unwrap_or_default();
-        let previous = known.keys().map(|id| (id.uid.clone(), id.address)).collect();
+        let recorded = slice.map(slice::recorded_readiness).unwrap_or_default();
+        let previous = recorded.keys().map(|id| (id.uid.clone(), id.address)).collect();
         let vmis = self.caches.vmis.list();
         let selector = Selector::of(lb);
         let is_selected = |vmi: &&VirtualMachineInstance| {
@@ -192,20 +193,11 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             unwatched: true,
         };
     }
-    let known = slice.map(|slice| slice::verdicts(slice)).unwrap_or_default();
+    let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     let check = lb.spec.health_check.as_ref();
-    let is_probed = probes::port(check).is_some();
-    let ready: Vec<_> = selected
-        .backends
-        .iter()
-        .map(|backend| {
-            let verdict = backends.verdicts.get(&backend.id).map(|verdict| verdict.ready);
-            let verdict = verdict.or_else(|| known.get(&backend.id).copied());
-            (backend.clone(), !is_probed || verdict.unwrap_or(false))
-        })
-        .collect();
+    let ready = readiness::of(backends, &recorded, probes::port(check).is_some());
     let served = || {
-        readiness::served(&readiness::Seen {
+        served::served(&served::Seen {
             selected,
             ready: &ready,
             verdicts: &backends.verdicts,
@@ -216,7 +208,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         })
     };
     let listeners = &lb.spec.listeners;
-    let probes = probes::targets(check, &selected.backends, &known);
+    let probes = probes::targets(check, &selected.backends, &recorded);
     let refusal = refused.map(|RefusedWrite { kind, why }| {
         let message = format!("the {kind} was refused, correct what the server says of it: {why}");
         Explanation::new("ServiceRefused", message)
@@ -303,9 +295,9 @@ fn still_served(
     let service = service.filter(|service| owner.ownership(service.meta()).is_writable());
     let slice = slice.filter(|slice| owner.ownership(slice.meta()).is_writable());
     let announced = service.and_then(|service| service::announced(service)).unwrap_or_default();
-    let verdicts = slice.map(|slice| slice::verdicts(slice)).unwrap_or_default();
+    let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     Served {
-        backend_servers: verdicts.keys().map(|id| id.address.to_string()).collect(),
+        backend_servers: recorded.keys().map(|id| id.address.to_string()).collect(),
         address: announced.to_owned(),
         backends: Vec::new(),
         waiting: Some(waiting),

@@ -271,11 +271,15 @@ const VM_WORKERS: usize = 2;
 
 fn work_on_vms(tasks: &TaskGroup, queues: &Queues, client: &Client, caches: &Caches) {
     let (used, vms) = (client.clone(), caches.vms.clone());
-    queues.vms.run(tasks, VM_WORKERS, move |key| vms::reconcile_vm(used.clone(), vms.clone(), key));
-    let (used, vmis) = (client.clone(), caches.vmis.clone());
-    queues.vmis.run(tasks, VM_WORKERS, move |key| vms::reconcile_vmi(used.clone(), vmis.clone(), key));
-    let (used, load_balancers) = (client.clone(), caches.load_balancers.clone());
     queues
-        .removed_clusters
-        .run(tasks, 1, move |key| vms::reconcile_removed_cluster(used.clone(), load_balancers.clone(), key));
+        .vms
+        .run(tasks, VM_WORKERS, move |key| vms::finalizers::reconcile_vm(used.clone(), vms.clone(), key));
+    let (used, vmis) = (client.clone(), caches.vmis.clone());
+    queues
+        .vmis
+        .run(tasks, VM_WORKERS, move |key| vms::finalizers::reconcile_vmi(used.clone(), vmis.clone(), key));
+    let (used, load_balancers) = (client.clone(), caches.load_balancers.clone());
+    queues.removed_clusters.run(tasks, 1, move |key| {
+        vms::removed_clusters::reconcile_removed_cluster(used.clone(), load_balancers.clone(), key)
+    });
 }

@@ -153,14 +153,16 @@ impl Wiring<'_> {
 
         let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
         caches.vms.on_change(move |change| {
-            if change.new.as_ref().is_some_and(|vm| vms::marked_vm(vm)) {
+            if change.new.as_ref().is_some_and(|vm| vms::finalizers::marked_vm(vm)) {
                 vms.add(change.key.clone());
             }
-            vms::removed_cluster(change).into_iter().for_each(|cluster| clusters.add(cluster));
+            vms::removed_clusters::removed_cluster(change)
+                .into_iter()
+                .for_each(|cluster| clusters.add(cluster));
         });
         let vmis = queues.vmis.clone();
         caches.vmis.on_change(move |change| {
-            if change.new.as_ref().is_some_and(|vmi| vms::marked_vmi(vmi)) {
+            if change.new.as_ref().is_some_and(|vmi| vms::finalizers::marked_vmi(vmi)) {
                 vmis.add(change.key.clone());
             }
         });

@@ -16,8 +16,8 @@ use super::backends::{Backend, BackendId, FAMILY};
 use super::write::Write;
 use crate::ownership::{Owner, set_owner};
 
-/// The verdicts that a slice carries, also those of somebody else's making; the dummy is not one.
-pub(crate) fn verdicts(slice: &EndpointSlice) -> BTreeMap<BackendId, bool> {
+/// The readiness of the backends that a slice records, also in one of somebody else's making; the dummy is no backend.
+pub(crate) fn recorded_readiness(slice: &EndpointSlice) -> BTreeMap<BackendId, bool> {
     slice
         .endpoints
         .iter()
@@ -65,7 +65,7 @@ pub(crate) fn write(
 pub(crate) fn turned(existing: &EndpointSlice, written: &Value) -> Option<Vec<BackendId>> {
     let written = serde_json::from_value::<EndpointSlice>(written.clone()).ok()?;
     let but_backends = |slice: &EndpointSlice| EndpointSlice { endpoints: Vec::new(), ..slice.clone() };
-    let (before, after) = (verdicts(existing), verdicts(&written));
+    let (before, after) = (recorded_readiness(existing), recorded_readiness(&written));
     let same = before.keys().eq(after.keys()) && but_backends(existing) == but_backends(&written);
     let turned = after.into_iter().filter(|(id, ready)| before.get(id) != Some(ready)).map(|(id, _)| id);
     same.then(|| turned.collect())
@@ -153,18 +153,18 @@ fn set_list(slice: &mut Value, key: &str, wanted: Vec<Value>, fields: fn(&Value)
     let found = slice.get(key).and_then(Value::as_array).cloned().unwrap_or_default();
     let mut by_fields: Map<String, Value> =
         found.iter().map(|item| (fields(item).to_string(), item.clone())).collect();
-    let mut known = 0;
+    let mut found_again = 0;
     let kept: Vec<Value> = wanted
         .into_iter()
         .map(|item| match by_fields.remove(&fields(&item).to_string()) {
             Some(kept) => {
-                known += 1;
+                found_again += 1;
                 kept
             }
             None => item,
         })
         .collect();
-    if known != found.len() || known != kept.len() {
+    if found_again != found.len() || found_again != kept.len() {
         slice[key] = kept.into();
     }
 }

@@ -137,7 +137,7 @@ fn a_slice_of_the_go_program_is_taken_over_with_its_verdicts() {
     slice["endpoints"].as_array_mut().unwrap().push(json!({"addresses": ["192.168.7.13"], "conditions": {}}));
     let slice = stored(slice);
     assert_eq!(
-        verdicts(&slice),
+        recorded_readiness(&slice),
         BTreeMap::from([(backend("web-1", 11).id, true), (backend("web-2", 12).id, false)])
     );
     let after = replaced(&slice, &[(backend("web-1", 11), true)]).unwrap();
@@ -148,7 +148,7 @@ fn a_slice_of_the_go_program_is_taken_over_with_its_verdicts() {
 fn the_dummy_is_no_verdict_whatever_its_address() {
     let mut slice = created(&[]);
     slice["endpoints"][0]["addresses"] = json!(["192.0.2.1"]);
-    assert_eq!(verdicts(&stored(slice)), BTreeMap::new());
+    assert_eq!(recorded_readiness(&stored(slice)), BTreeMap::new());
 }
 
 #[test]
@@ -175,7 +175,7 @@ proptest! {
         let existing = stored(created(&before));
         let written = replaced(&existing, &after).map_or(existing, |slice| RawObject::from_json(slice).unwrap());
         prop_assert_eq!(replaced(&written, &after), None);
-        prop_assert_eq!(verdicts(&written), after.iter().map(|(backend, ready)| (backend.id.clone(), *ready)).collect());
+        prop_assert_eq!(recorded_readiness(&written), after.iter().map(|(backend, ready)| (backend.id.clone(), *ready)).collect());
         let ready: BTreeSet<bool> = written.endpoints.iter().filter_map(|e| e.conditions.as_ref()?.ready).collect();
         prop_assert!(ready.contains(&true), "somebody is always ready, if only the dummy");
     }

@@ -1,0 +1,228 @@
+//! The host datapath in the status of a load balancer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use controller_kit::Explanation;
+use harvester_api::{BackendStatus, names};
+use health_check::Verdict;
+
+use super::backends::{Backend, BackendId, Selected};
+
+/// The host datapath's part of the status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Served {
+    /// `status.backendServers`: addresses of all selected backends, healthy or not.
+    pub(crate) backend_servers: Vec<String>,
+    /// `status.address`: the address that kube-vip announces; empty while it announces none. Never `0.0.0.0`.
+    pub(crate) address: String,
+    /// `status.backends`; left out of the write where the CRD does not know it.
+    pub(crate) backends: Vec<BackendStatus>,
+    /// Why the load balancer is not ready, and what it waits for; `None` when it is.
+    pub(crate) waiting: Option<Explanation>,
+}
+
+/// Everything that the status follows from.
+pub(crate) struct Seen<'a> {
+    pub(crate) selected: &'a Selected,
+    /// Backends with their readiness, as in the slice.
+    pub(crate) ready: &'a [(Backend, bool)],
+    /// The prober's verdicts; none without a health check.
+    pub(crate) verdicts: &'a BTreeMap<BackendId, Verdict>,
+    /// The address that kube-vip announces.
+    pub(crate) announced: Option<&'a str>,
+    /// The address that the Service asks for; `0.0.0.0`: whatever DHCP gives.
+    pub(crate) asked: &'a str,
+    /// `status.backends` as it is, for the times in it.
+    pub(crate) before: &'a [BackendStatus],
+    /// RFC 3339.
+    pub(crate) now: &'a str,
+}
+
+/// The status. The messages are the Go program's: people and programs know them.
+pub(crate) fn served(seen: &Seen<'_>) -> Served {
+    Served {
+        backend_servers: seen.ready.iter().map(|(backend, _)| backend.id.address.to_string()).collect(),
+        address: seen.announced.unwrap_or_default().to_owned(),
+        backends: backends(seen),
+        waiting: waiting(seen),
+    }
+}
+
+fn waiting(seen: &Seen<'_>) -> Option<Explanation> {
+    let Seen { selected, ready, .. } = seen;
+    let wait = |reason, message: String| Some(Explanation::new(reason, message));
+    let asked = seen.asked;
+    match seen.announced {
+        None => return wait("WaitingForExternalIP", "service is waiting for external IP".to_owned()),
+        Some(announced) if asked != names::DHCP_ADDRESS && announced != asked => {
+            let message = format!("service is waiting for external IP {asked}, still has {announced}");
+            return wait("WaitingForExternalIP", message);
+        }
+        Some(_) => {}
+    }
+    if ready.is_empty() && selected.unusable.is_empty() {
+        return wait("NoBackends", "no running backend servers".to_owned());
+    }
+    if ready.is_empty() {
+        let message = format!("running backend servers have no IP{}", refusals(selected));
+        return wait("BackendsWithoutAddress", message);
+    }
+    if ready.iter().all(|(_, ready)| !ready) {
+        let message =
+            format!("running backend servers are not probed as healthy total:{}, healthy:0", ready.len());
+        return wait("NoHealthyBackend", message);
+    }
+    None
+}
+
+/// The refused addresses; empty when none was, so that the message is then the Go program's to the letter.
+fn refusals(selected: &Selected) -> String {
+    selected
+        .unusable
+        .iter()
+        .filter_map(|unusable| {
+            let (address, why) = unusable.refused?;
+            Some(format!("; {} of VM {} {why}", address, unusable.name))
+        })
+        .collect()
+}
+
+fn backends(seen: &Seen<'_>) -> Vec<BackendStatus> {
+    let usable = seen.ready.iter().map(|(backend, ready)| {
+        let error = seen.verdicts.get(&backend.id).and_then(|verdict| verdict.error.as_ref());
+        let last_error = error.map(ToString::to_string).unwrap_or_default();
+        (backend.name.clone(), backend.id.address.to_string(), *ready, last_error)
+    });
+    let unusable = seen.selected.unusable.iter().map(|unusable| {
+        let (address, error) = match unusable.refused {
+            Some((address, why)) => (address.to_string(), format!("not used: {address} {why}")),
+            None => (String::new(), "the VM reports no IPv4 address".to_owned()),
+        };
+        (unusable.name.clone(), address, false, error)
+    });
+    let before: HashMap<_, _> = seen
+        .before
+        .iter()
+        .map(|before| ((before.name.as_str(), before.address.as_str(), before.ready), before.since.as_str()))
+        .collect();
+    let mut backends: Vec<BackendStatus> = usable
+        .chain(unusable)
+        .map(|(name, address, ready, last_error)| {
+            let since = before.get(&(name.as_str(), address.as_str(), ready));
+            let since = (*since.unwrap_or(&seen.now)).to_owned();
+            BackendStatus { name, address, ready, last_error, since }
+        })
+        .collect();
+    backends.sort_by(|one, other| one.name.cmp(&other.name));
+    backends
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use health_check::DialError;
+    use rstest::rstest;
+
+    use super::super::backends::Unusable;
+    use super::super::plausible::Implausible;
+    use super::*;
+
+    fn backend(name: &str, last: u8) -> Backend {
+        let id = BackendId { uid: format!("uid-{name}"), address: IpAddr::from([192, 168, 7, last]) };
+        Backend { id, name: name.to_owned() }
+    }
+
+    fn seen<'a>(
+        selected: &'a Selected,
+        ready: &'a [(Backend, bool)],
+        verdicts: &'a BTreeMap<BackendId, Verdict>,
+    ) -> Seen<'a> {
+        Seen {
+            selected,
+            ready,
+            verdicts,
+            announced: Some("10.0.0.9"),
+            asked: "10.0.0.9",
+            before: &[],
+            now: "2026-08-20T10:00:00Z",
+        }
+    }
+
+    fn unusable(refused: Option<(IpAddr, Implausible)>) -> Selected {
+        Selected { backends: vec![], unusable: vec![Unusable { name: "web".to_owned(), refused }] }
+    }
+
+    #[rstest]
+    #[case::serving(Selected::default(), vec![(backend("web", 11), true), (backend("db", 12), false)], Some("10.0.0.9"), None)]
+    #[case::not_announced(Selected::default(), vec![(backend("web", 11), true)], None, Some("service is waiting for external IP"))]
+    #[case::nobody(Selected::default(), vec![], Some("10.0.0.9"), Some("no running backend servers"))]
+    #[case::no_address(unusable(None), vec![], Some("10.0.0.9"), Some("running backend servers have no IP"))]
+    #[case::refused(
+        unusable(Some((IpAddr::from([127, 0, 0, 1]), Implausible::Loopback))), vec![], Some("10.0.0.9"),
+        Some("running backend servers have no IP; 127.0.0.1 of VM web is a loopback address"))]
+    #[case::unhealthy(
+        Selected::default(), vec![(backend("web", 11), false), (backend("db", 12), false)], Some("10.0.0.9"),
+        Some("running backend servers are not probed as healthy total:2, healthy:0"))]
+    fn the_condition_says_what_is_missing_in_the_words_of_the_go_program(
+        #[case] selected: Selected,
+        #[case] ready: Vec<(Backend, bool)>,
+        #[case] announced: Option<&str>,
+        #[case] expected: Option<&str>,
+    ) {
+        let verdicts = BTreeMap::new();
+        let served = served(&Seen { announced, ..seen(&selected, &ready, &verdicts) });
+        assert_eq!(served.waiting.as_ref().map(|waiting| waiting.message.as_str()), expected);
+        assert_eq!(served.address, announced.unwrap_or_default());
+        assert_eq!(served.backend_servers.len(), ready.len(), "healthy or not");
+    }
+
+    #[rstest]
+    #[case::as_asked("10.0.0.9", None)]
+    #[case::leased("0.0.0.0", None)]
+    #[case::not_yet_moved(
+        "10.0.0.10",
+        Some("service is waiting for external IP 10.0.0.10, still has 10.0.0.9")
+    )]
+    fn an_address_that_was_not_asked_for_is_told_but_not_taken_for_the_end(
+        #[case] asked: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let (selected, ready, verdicts) =
+            (Selected::default(), [(backend("web", 11), true)], BTreeMap::new());
+        let served = served(&Seen { asked, ..seen(&selected, &ready, &verdicts) });
+        assert_eq!(served.waiting.as_ref().map(|waiting| waiting.message.as_str()), expected);
+        assert_eq!(served.address, "10.0.0.9");
+    }
+
+    #[test]
+    fn each_backend_is_named_with_its_error_and_since_when() {
+        let selected = unusable(None);
+        let (good, bad) = (backend("api", 11), backend("db", 12));
+        let verdicts = BTreeMap::from([
+            (good.id.clone(), Verdict { ready: true, error: None }),
+            (bad.id.clone(), Verdict { ready: false, error: Some(DialError::Refused) }),
+        ]);
+        let status = |name: &str, address: &str, ready, last_error: &str, since: &str| BackendStatus {
+            name: name.to_owned(),
+            address: address.to_owned(),
+            ready,
+            last_error: last_error.to_owned(),
+            since: since.to_owned(),
+        };
+        let before = [
+            status("api", "192.168.7.11", true, "", "2026-08-20T09:00:00Z"),
+            status("db", "192.168.7.12", true, "", "2026-08-20T09:00:00Z"),
+        ];
+        let ready = [(good, true), (bad, false)];
+        let served = served(&Seen { before: &before, ..seen(&selected, &ready, &verdicts) });
+        assert_eq!(
+            served.backends,
+            [
+                status("api", "192.168.7.11", true, "", "2026-08-20T09:00:00Z"),
+                status("db", "192.168.7.12", false, "connection refused", "2026-08-20T10:00:00Z"),
+                status("web", "", false, "the VM reports no IPv4 address", "2026-08-20T10:00:00Z"),
+            ]
+        );
+    }
+}

@@ -35,8 +35,8 @@ use tokio::time::Instant;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{Found, Phase, Seen, decide},
-    lookup::{Entry, Index, LiveService, computed, find, labelled_service},
-    secondaries::{Secondaries, primary_of, uses_primary},
+    lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},
+    secondaries::{Secondaries, primary_of},
 };
 use crate::{
     cluster::GuestCluster,
@@ -133,7 +133,8 @@ impl HarvesterLoadBalancers {
             })
         };
         let objects = objects.iter().map(|object| &***object);
-        let found = find(objects, &live, self.is_wanted(service), &ours, is_of_another);
+        let in_use = |object: &LoadBalancer| AddressInUse::of(object, service);
+        let found = find(objects, &live, self.is_wanted(service), &ours, is_of_another, in_use);
         self.key_of(&found.unwrap_or(name))
     }
 
@@ -183,11 +184,11 @@ impl HarvesterLoadBalancers {
         }
     }
 
-    /// The Services that use the address of this one.
+    /// The Services that use the address of this one: secondaries without an object of their own.
     fn secondaries_in_use(&self, primary: &Service) -> Vec<ObjectKey> {
         let uses = |key: &ObjectKey| {
-            let Some(service) = self.services.get(key) else { return false };
-            uses_primary(&service, self.objects.get(&self.key(&service)).is_some())
+            let service = self.services.get(key);
+            service.is_some_and(|service| self.objects.get(&self.key(&service)).is_none())
         };
         self.secondaries.of(&ObjectKey::of(primary)).into_iter().filter(uses).collect()
     }

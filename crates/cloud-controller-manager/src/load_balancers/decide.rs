@@ -107,9 +107,9 @@ fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
     let allocated = allocated(object);
     match DataPath::recorded(&object.spec) {
         _ if allocated.is_empty() => Some(Phase::Allocation),
-        DataPath::Host => announced(object).is_none().then_some(Phase::Announcement),
+        DataPath::Host => status_address(object).is_none().then_some(Phase::Announcement),
         DataPath::Guest => {
-            let is_shown = handover::announced(service, Some(object)) != Announced::Unknown;
+            let is_shown = handover::shown_in_guest(service, Some(object)) != Announced::Unknown;
             (!is_shown).then(|| Phase::Publication(allocated.join(",")))
         }
     }
@@ -137,7 +137,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let datapath = match path {
         DataPath::Guest if comes_from_host => None,
         DataPath::Guest if taken_back => Some(Datapath::Guest(Announced::Withdrawn)),
-        DataPath::Guest => Some(Datapath::Guest(handover::announced(service, object))),
+        DataPath::Guest => Some(Datapath::Guest(handover::shown_in_guest(service, object))),
         DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };
     let wanted = datapath.map(|datapath| Wanted { identity, service, config, datapath });
@@ -190,7 +190,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 (annotations::RECORDED_DATA_PATH.to_owned(), Some(word)),
             ]);
             view.removal = Removal::Foreground;
-            view.publish = match object.and_then(|object| announced(object)) {
+            view.publish = match object.and_then(|object| status_address(object)) {
                 _ if taken_back => Publish::Withdrawn,
                 Some(address) => Publish::Addresses(vec![IngressAddress::parse(address)]),
                 None => Publish::Unchanged,
@@ -356,7 +356,7 @@ fn waiting(
 fn addresses(object: &LoadBalancer, service: &Service, path: DataPath) -> Vec<IngressAddress> {
     let parse = |texts: Vec<&str>| texts.into_iter().map(IngressAddress::parse).collect();
     match path {
-        DataPath::Host => parse(announced(object).into_iter().collect()),
+        DataPath::Host => parse(status_address(object).into_iter().collect()),
         DataPath::Guest if is_leased(object) => parse(ingress(service)),
         DataPath::Guest => parse(allocated(object)),
     }
@@ -376,18 +376,18 @@ pub(super) fn allocated(object: &LoadBalancer) -> Vec<&str> {
     allocated.primary().into_iter().chain(allocated.ipv6()).map(|(_, ip)| ip).collect()
 }
 
-fn is_leased(object: &LoadBalancer) -> bool {
+pub(super) fn is_leased(object: &LoadBalancer) -> bool {
     allocated(object) == [DHCP_ADDRESS]
 }
 
 /// `status.address`, once that is a real address.
-fn announced(object: &LoadBalancer) -> Option<&str> {
+pub(super) fn status_address(object: &LoadBalancer) -> Option<&str> {
     let address = object.status.as_ref().map(|status| status.address.as_str()).unwrap_or_default();
     (!address.is_empty() && address != DHCP_ADDRESS).then_some(address)
 }
 
 /// The addresses in the Service's status; on the guest datapath kube-vip writes them.
-fn ingress(service: &Service) -> Vec<&str> {
+pub(super) fn ingress(service: &Service) -> Vec<&str> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     entries.iter().filter_map(|entry| entry.ip.as_deref()).filter(|ip| !ip.is_empty()).collect()

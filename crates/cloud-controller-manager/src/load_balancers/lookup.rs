@@ -16,7 +16,10 @@ use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::object::ClusterIdentity;
+use super::{
+    decide::{allocated, ingress, is_leased, status_address},
+    object::ClusterIdentity,
+};
 use crate::cluster::GuestCluster;
 
 /// Names of objects by the Service that they say they are for.
@@ -100,7 +103,8 @@ pub(super) struct LiveService {
     pub(super) uid: String,
 }
 
-/// The sign by which an object is the one of a Service; of several objects the first sign in this order counts.
+/// The sign by which an object is the one of a Service; of several objects the first sign in this order counts, after
+/// the Service's address ([`AddressInUse`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Evidence {
     /// Its annotations name this cluster and the Service.
@@ -118,19 +122,62 @@ enum Evidence {
     AnnotatedForAnotherCluster,
 }
 
-/// The object of the Service among `objects`: the one with the best evidence, of several the oldest.
+impl Evidence {
+    /// How far the UIDs in the annotations say so, the best first. The Go program writes none: among objects without
+    /// UIDs the Service's address says more than a name that was computed when the cluster had that name.
+    fn by_uids(self) -> u8 {
+        match self {
+            Self::Annotated => 0,
+            Self::Named | Self::NamedInNamelessCluster | Self::AnnotatedWithoutCluster | Self::Labelled => 1,
+            Self::AnnotatedForAnotherCluster => 2,
+        }
+    }
+}
+
+/// Whether an object holds the address that the Service uses: to adopt another object would move the Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum AddressInUse {
+    /// kube-vip in the guest is asked for it.
+    Asked,
+    /// The status of the Service shows it.
+    Shown,
+    Not,
+}
+
+impl AddressInUse {
+    pub(super) fn of(object: &LoadBalancer, service: &Service) -> Self {
+        let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+        let asked: Vec<_> = asked.into_iter().flat_map(|ips| ips.split(',')).map(str::trim).collect();
+        let shown = ingress(service);
+        // every lease is allocated as the same word: only the address that was announced tells them apart
+        let held =
+            if is_leased(object) { status_address(object).into_iter().collect() } else { allocated(object) };
+        if held.iter().any(|ip| asked.contains(ip)) {
+            Self::Asked
+        } else if held.iter().any(|ip| shown.contains(ip)) {
+            Self::Shown
+        } else {
+            Self::Not
+        }
+    }
+}
+
+/// The object of the Service among `objects`: the one with the best UIDs, then the Service's address, then the best
+/// evidence; of several the oldest.
 pub(super) fn find<'a>(
     objects: impl IntoIterator<Item = &'a LoadBalancer>,
     service: &LiveService,
     wanted: bool,
     ours: &ClusterIdentity,
     is_of_another: impl Fn(&LoadBalancer) -> bool,
+    address_in_use: impl Fn(&LoadBalancer) -> AddressInUse,
 ) -> Option<String> {
     let rank = |object: &'a LoadBalancer| {
         let evidence = evidence(object, service, wanted, ours, &is_of_another)?;
-        Some((evidence, object.metadata.creation_timestamp.clone(), object.name_any()))
+        let age = object.metadata.creation_timestamp.clone();
+        Some((evidence.by_uids(), address_in_use(object), evidence, age, object.name_any()))
     };
-    objects.into_iter().filter_map(rank).min().map(|(_, _, name)| name)
+    objects.into_iter().filter_map(rank).min().map(|(.., name)| name)
 }
 
 /// `wanted`: the Service wants a load balancer; one that wants none adopts none, which would be deleted with it.
@@ -279,11 +326,7 @@ mod tests {
             "annotations": notes, "labels": {labels::CLUSTER: label, labels::SERVICE_NAMESPACE: "shop",
                 labels::SERVICE_NAME: "web"}}}))
         .unwrap();
-        let ours = ClusterIdentity {
-            cluster: GuestCluster::new(cluster),
-            cluster_uid: Some("c1".to_owned()),
-            management_network: None,
-        };
+        let ours = cluster_named(cluster);
         let adopted =
             |object: &LoadBalancer| belongs(object, &service(), &ours, |it| it.name_any() == "of-another");
         assert_eq!(adopted(&object), expected);
@@ -323,27 +366,80 @@ mod tests {
         #[case] wanted: bool,
         #[case] expected: Option<&str>,
     ) {
-        let name = |name: &str| match name {
+        let ours = cluster_named("blue");
+        let objects: Vec<_> = objects.iter().map(object).collect();
+        let found = find(&objects, &service(), wanted, &ours, |_| false, |_| AddressInUse::Not);
+        assert_eq!(found, expected.map(name));
+    }
+
+    fn with_address(ipam: &str, allocated: &str, announced: &str) -> LoadBalancer {
+        serde_json::from_value(json!({"metadata": {"name": "x"}, "spec": {"ipam": ipam},
+            "status": {"allocatedAddress": {"ip": allocated}, "address": announced}}))
+        .unwrap()
+    }
+
+    #[rstest]
+    #[case::asked_for(with_address("pool", "10.0.0.8", ""), AddressInUse::Asked)]
+    #[case::shown(with_address("pool", "10.0.0.7", ""), AddressInUse::Shown)]
+    #[case::of_nobody(with_address("pool", "10.0.0.9", "10.0.0.8"), AddressInUse::Not)]
+    #[case::none(with_address("pool", "", ""), AddressInUse::Not)]
+    #[case::leased(with_address("dhcp", "0.0.0.0", "10.0.0.7"), AddressInUse::Shown)]
+    #[case::leased_for_another(with_address("dhcp", "0.0.0.0", "10.0.0.9"), AddressInUse::Not)]
+    fn an_object_holds_the_address_that_its_service_asks_for_or_shows(
+        #[case] object: LoadBalancer,
+        #[case] expected: AddressInUse,
+    ) {
+        let service = serde_json::from_value(json!({
+            "metadata": {"annotations": {annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.8,0.0.0.0"}},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.7"}]}}}))
+        .unwrap();
+        assert_eq!(AddressInUse::of(&object, &service), expected);
+    }
+
+    // the Go program made one object under each name that the cluster had, and left the former ones
+    #[rstest]
+    #[case::of_the_go_program((NAMED, None, None, 1), (NAMED_UNDER_KUBERNETES, None, None, 2), NAMED_UNDER_KUBERNETES)]
+    #[case::labelled((NAMED, None, None, 1), ("x", None, None, 2), "x")]
+    #[case::both_ours(("y", Some("c1"), Some("s1"), 1), ("x", Some("c1"), Some("s1"), 2), "x")]
+    #[case::of_another_cluster((NAMED, None, None, 1), ("x", Some("c2"), Some("s1"), 2), NAMED)]
+    #[case::beside_ours(("y", Some("c1"), Some("s1"), 2), (NAMED, None, None, 1), "y")]
+    fn the_address_in_use_wins_unless_the_uids_are_worse(
+        #[case] other: Object<'_>,
+        #[case] in_use: Object<'_>,
+        #[case] expected: &str,
+    ) {
+        let ours = cluster_named("blue");
+        let [other, in_use] = [other, in_use].map(|it| object(&it));
+        let address = |object: &LoadBalancer| {
+            if object.name_any() == in_use.name_any() { AddressInUse::Asked } else { AddressInUse::Not }
+        };
+        let found = find([&other, &in_use], &service(), true, &ours, |_| false, address);
+        assert_eq!(found, Some(name(expected)));
+    }
+
+    fn cluster_named(name: &str) -> ClusterIdentity {
+        ClusterIdentity {
+            cluster: GuestCluster::new(name),
+            cluster_uid: Some("c1".to_owned()),
+            management_network: None,
+        }
+    }
+
+    fn name(name: &str) -> String {
+        match name {
             NAMED => made_under("blue"),
             NAMED_UNDER_KUBERNETES => made_under("kubernetes"),
             name => name.to_owned(),
-        };
-        let object = |(of, cluster, service, second): &Object<'_>| -> LoadBalancer {
-            let notes = [(annotations::CLUSTER_UID, cluster), (annotations::SERVICE_UID, service)];
-            let notes: HashMap<_, _> =
-                notes.into_iter().filter_map(|(key, text)| Some((key, (*text)?))).collect();
-            serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(of), "annotations": notes,
-                "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "labels": {labels::CLUSTER: "blue",
-                    labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
-            .unwrap()
-        };
-        let ours = ClusterIdentity {
-            cluster: GuestCluster::new("blue"),
-            cluster_uid: Some("c1".to_owned()),
-            management_network: None,
-        };
-        let objects: Vec<_> = objects.iter().map(object).collect();
-        let found = find(&objects, &service(), wanted, &ours, |_| false);
-        assert_eq!(found, expected.map(name));
+        }
+    }
+
+    fn object((of, cluster, service, second): &Object<'_>) -> LoadBalancer {
+        let notes = [(annotations::CLUSTER_UID, cluster), (annotations::SERVICE_UID, service)];
+        let notes: HashMap<_, _> =
+            notes.into_iter().filter_map(|(key, text)| Some((key, (*text)?))).collect();
+        serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(of), "annotations": notes,
+            "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "labels": {labels::CLUSTER: "blue",
+                labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+        .unwrap()
     }
 }

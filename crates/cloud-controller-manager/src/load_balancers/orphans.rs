@@ -17,7 +17,7 @@ use program::TaskGroup;
 
 use super::{
     HarvesterLoadBalancers,
-    lookup::{LiveService, belongs, labelled_service},
+    lookup::{LiveService, belongs, labelled_service, was_made_for},
     object::ClusterIdentity,
 };
 
@@ -32,14 +32,14 @@ struct Purpose {
     uid: Option<String>,
 }
 
-/// The decision about an object.
+/// An object that serves no Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Report {
-    /// The object has its Service, or belongs to another cluster.
-    Nothing,
-    /// Its Service is gone, and the object says so already.
-    Known(Purpose),
-    New(Purpose),
+struct Abandoned {
+    purpose: Purpose,
+    /// The name of the object that the Service has instead; `None`: the Service is gone.
+    instead: Option<String>,
+    /// The object says so already.
+    told: bool,
 }
 
 impl HarvesterLoadBalancers {
@@ -53,23 +53,50 @@ impl HarvesterLoadBalancers {
         });
         let (woken, this) = (queue.clone(), self.clone());
         self.objects.on_change(move |change| {
-            if change.new.as_ref().is_some_and(|object| this.looks_abandoned(object)) {
+            let Some(object) = &change.new else { return };
+            if this.looks_abandoned(object) {
                 woken.add_after(change.key.clone(), ABANDONED_AFTER);
+            }
+            if let Some(service) = labelled_service(object).and_then(|key| this.services.get(&key)) {
+                this.wake_others(&service, &woken);
             }
         });
         let this = self.clone();
-        self.services.on_change(move |change| {
-            let Some(service) = change.old.as_ref().filter(|_| change.new.is_none()) else { return };
-            let key = this.key(service);
-            if this.objects.get(&key).is_some_and(|object| this.looks_abandoned(&object)) {
+        self.services.on_change(move |change| match (&change.old, &change.new) {
+            (Some(gone), None) => {
+                let key = this.key(gone);
+                if this.objects.get(&key).is_some_and(|object| this.looks_abandoned(&object)) {
+                    queue.add_after(key, ABANDONED_AFTER);
+                }
+            }
+            (_, Some(service)) => this.wake_others(service, &queue),
+            (None, None) => {}
+        });
+    }
+
+    /// Of several objects for one Service, those that the Service does not have will be looked at.
+    fn wake_others(&self, service: &Service, queue: &Queue<ObjectKey>) {
+        let names = self.index.objects_of(&LiveService::of(service));
+        if names.len() < 2 {
+            return;
+        }
+        for key in names.iter().map(|name| self.key_of(name)) {
+            if self.objects.get(&key).is_some_and(|object| self.looks_abandoned(&object)) {
                 queue.add_after(key, ABANDONED_AFTER);
             }
-        });
+        }
     }
 
     fn looks_abandoned(&self, object: &LoadBalancer) -> bool {
         let found = labelled_service(object).and_then(|key| self.services.get(&key));
-        decide(object, &self.identity(), found.as_deref()) != Report::Nothing
+        self.decide_about(object, found.as_deref()).is_some()
+    }
+
+    /// `found`: the Service that the object's labels name.
+    fn decide_about(&self, object: &LoadBalancer, found: Option<&Service>) -> Option<Abandoned> {
+        let has = found.filter(|service| self.is_wanted(service)).map(|service| self.key(service));
+        let has = has.filter(|key| self.objects.get(key).is_some());
+        decide(object, &self.identity(), found, has.as_ref().map(|key| key.name.as_str()))
     }
 
     async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Action, kube::Error> {
@@ -80,14 +107,16 @@ impl HarvesterLoadBalancers {
         // the cache may be behind
         let services = Api::<Service>::namespaced(guest, &service.namespace);
         let found = services.get_opt(&service.name).await?;
-        let report = decide(&object, &self.identity(), found.as_ref());
-        let (Report::Known(purpose) | Report::New(purpose)) = &report else { return Ok(Action::AwaitChange) };
-        let sentence = sentence(key, purpose, self.rules.cluster.name());
+        let Some(abandoned) = self.decide_about(&object, found.as_ref()) else {
+            return Ok(Action::AwaitChange);
+        };
+        let sentence = sentence(key, &abandoned, self.rules.cluster.name());
         tracing::warn!(object = %key, "{sentence}");
-        if matches!(report, Report::Known(_)) {
+        if abandoned.told {
             return Ok(Action::AwaitChange);
         }
-        recorder.publish(&about(purpose), EventType::Warning, "LoadBalancerWithoutService", &sentence);
+        let about = about(&abandoned.purpose, found.as_ref());
+        recorder.publish(&about, EventType::Warning, "LoadBalancerWithoutService", &sentence);
         let marked = object.edited(|json| {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
         });
@@ -102,41 +131,45 @@ impl HarvesterLoadBalancers {
     }
 }
 
-/// `found`: the Service that the object's labels name.
-fn decide(object: &LoadBalancer, ours: &ClusterIdentity, found: Option<&Service>) -> Report {
-    let Some(purpose) = purpose(object, ours) else { return Report::Nothing };
-    let uid = found.map(|service| service.uid().unwrap_or_default());
-    let has_its_service = match (uid, &purpose.uid) {
-        (None, _) => false,
-        (Some(uid), Some(made_for)) => uid == *made_for,
-        (Some(uid), None) => {
-            belongs(object, &LiveService { key: purpose.service.clone(), uid }, ours, |_| false)
-        }
-    };
-    if has_its_service {
-        Report::Nothing
-    } else if object.annotations().contains_key(annotations::WITHOUT_SERVICE) {
-        Report::Known(purpose)
-    } else {
-        Report::New(purpose)
-    }
+/// `found`: the Service that the object's labels name; `has`: the name of the object that this Service has.
+fn decide(
+    object: &LoadBalancer,
+    ours: &ClusterIdentity,
+    found: Option<&Service>,
+    has: Option<&str>,
+) -> Option<Abandoned> {
+    let live = found.map(LiveService::of);
+    let purpose = purpose(object, ours, live.as_ref())?;
+    let is_its_service = live.is_some_and(|live| match &purpose.uid {
+        Some(made_for) => live.uid == *made_for,
+        None => belongs(object, &live, ours, |_| false),
+    });
+    let instead = has.filter(|has| is_its_service && **has != object.name_any()).map(str::to_owned);
+    let told = object.annotations().contains_key(annotations::WITHOUT_SERVICE);
+    (!is_its_service || instead.is_some()).then_some(Abandoned { purpose, instead, told })
 }
 
-fn sentence(key: &ObjectKey, purpose: &Purpose, cluster: &str) -> String {
+fn sentence(key: &ObjectKey, abandoned: &Abandoned, cluster: &str) -> String {
+    let Abandoned { purpose, instead, .. } = abandoned;
+    let why = match instead {
+        None => "is gone".to_owned(),
+        Some(name) => format!("has LoadBalancer {name}"),
+    };
     format!(
-        "Service {} of guest cluster {cluster} is gone: delete LoadBalancer {key} in Harvester if nobody needs its address",
+        "Service {} of guest cluster {cluster} {why}: delete LoadBalancer {key} in Harvester if nobody needs its address",
         purpose.service
     )
 }
 
 /// The Service of the object, if the object is of this cluster and there to stay.
-fn purpose(object: &LoadBalancer, ours: &ClusterIdentity) -> Option<Purpose> {
+/// `live`: the Service that its labels name.
+fn purpose(object: &LoadBalancer, ours: &ClusterIdentity, live: Option<&LiveService>) -> Option<Purpose> {
     let notes = object.annotations();
     let of_this_cluster = match notes.get(annotations::CLUSTER_UID) {
         Some(uid) => ours.cluster_uid.as_ref() == Some(uid),
         None => {
             let named = object.labels().get(labels::CLUSTER) == Some(&ours.cluster.label_value());
-            named && !ours.cluster.is_anonymous()
+            named && !ours.cluster.is_anonymous() || live.is_some_and(|live| was_made_for(object, live))
         }
     };
     if !of_this_cluster || object.metadata.deletion_timestamp.is_some() {
@@ -146,15 +179,15 @@ fn purpose(object: &LoadBalancer, ours: &ClusterIdentity) -> Option<Purpose> {
     Some(Purpose { service, uid: notes.get(annotations::SERVICE_UID).cloned() })
 }
 
-/// The Service as it was: an Event may be about an object that is gone.
-fn about(purpose: &Purpose) -> ObjectReference {
+/// The Service, or as it was: an Event may be about an object that is gone.
+fn about(purpose: &Purpose, found: Option<&Service>) -> ObjectReference {
     let ObjectKey { namespace, name } = purpose.service.clone();
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Service".to_owned()),
         namespace: Some(namespace),
         name: Some(name),
-        uid: purpose.uid.clone(),
+        uid: purpose.uid.clone().or_else(|| found?.uid()),
         ..ObjectReference::default()
     }
 }
@@ -165,7 +198,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::GuestCluster;
+    use crate::{cluster::GuestCluster, load_balancers::lookup::computed};
 
     #[rstest]
     #[case::ours(json!({"cluster-uid": "c1", "service-uid": "s1"}), "blue", Some(Some("s1")))]
@@ -193,15 +226,16 @@ mod tests {
         };
         let service = ObjectKey::new("shop", "web");
         let expected = uid.map(|uid| Purpose { service, uid: uid.map(str::to_owned) });
-        assert_eq!(purpose(&object, &ours), expected);
+        assert_eq!(purpose(&object, &ours, None), expected);
         let nameless = ClusterIdentity { cluster: GuestCluster::new("kubernetes"), ..ours.clone() };
         object.labels_mut().insert(labels::CLUSTER.into(), "kubernetes".into());
         let by_uid = expected.filter(|purpose| purpose.uid.is_some());
-        assert_eq!(purpose(&object, &nameless), by_uid, "a name that everybody has tells nothing");
+        assert_eq!(purpose(&object, &nameless, None), by_uid, "a name that everybody has tells nothing");
 
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(purpose(&object, &ours), None, "it goes already");
+        assert_eq!(purpose(&object, &ours, None), None, "it goes already");
     }
+
     #[rstest]
     #[case::served(Some("s1"), false, false)]
     #[case::gone(None, false, true)]
@@ -226,8 +260,33 @@ mod tests {
         };
         let found: Option<Service> = service
             .map(|uid| serde_json::from_value(json!({"metadata": {"name": "web", "uid": uid}})).unwrap());
-        let report = decide(&object, &ours, found.as_ref());
-        assert_eq!(report != Report::Nothing, abandoned);
-        assert_eq!(matches!(report, Report::Known(_)), told);
+        let report = decide(&object, &ours, found.as_ref(), None);
+        assert_eq!(report.map(|report| report.told), abandoned.then_some(told));
+    }
+
+    // the Go program made one object under each name that the cluster had, and left the former ones
+    #[rstest]
+    #[case::the_one_in_use("prod", "prod", None)]
+    #[case::under_a_former_name("kubernetes", "prod", Some("prod"))]
+    #[case::under_the_name_of_now("prod", "kubernetes", Some("kubernetes"))]
+    fn of_two_objects_for_a_service_the_one_that_it_does_not_have_is_reported(
+        #[case] object: &str,
+        #[case] has: &str,
+        #[case] instead: Option<&str>,
+    ) {
+        let service: Service =
+            serde_json::from_value(json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s1"}}))
+                .unwrap();
+        let name = |cluster: &str| computed(&GuestCluster::new(cluster), &LiveService::of(&service));
+        let of_go: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(object),
+            "labels": {labels::CLUSTER: object, labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+        .unwrap();
+        let ours = ClusterIdentity {
+            cluster: GuestCluster::new("prod"),
+            cluster_uid: Some("c1".to_owned()),
+            management_network: None,
+        };
+        let report = decide(&of_go, &ours, Some(&service), Some(&name(has)));
+        assert_eq!(report.map(|report| report.instead), instead.map(|cluster| Some(name(cluster))));
     }
 }

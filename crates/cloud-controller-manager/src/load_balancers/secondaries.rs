@@ -9,8 +9,11 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey};
+use harvester_api::annotations;
 use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
 
+use super::decide::ingress;
 use crate::service_config::labelled_primary;
 
 /// Secondaries by their primary.
@@ -52,16 +55,14 @@ impl Secondaries {
 }
 
 /// The Service whose address `service` was given. The annotation is only the user's request, which anybody may make of
-/// any Service; the label is the Go program's answer to it. A Service of another type has no address to share.
+/// any Service; the label is the Go program's answer to it, and it stays when the Service gets another type. Such a
+/// Service uses the address while kube-vip in the guest may announce it: kube-vip passes over the change of the type. A
+/// Service that is being deleted is announced until it is gone.
 pub(super) fn primary_of(service: &Service) -> Option<ObjectKey> {
-    let spec = service.spec.as_ref()?;
-    (spec.type_.as_deref() == Some("LoadBalancer")).then(|| labelled_primary(service))?
-}
-
-/// Whether a secondary uses its primary's address. The Go program leaves the label on a Service that is none any more;
-/// such a one uses the address until it has an object of its own.
-pub(super) fn uses_primary(service: &Service, has_own_object: bool) -> bool {
-    !has_own_object && service.metadata.deletion_timestamp.is_none()
+    let is_load_balancer = service.spec.as_ref()?.type_.as_deref() == Some("LoadBalancer");
+    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    let may_be_announced = announcer.is_some_and(|node| !node.is_empty()) || !ingress(service).is_empty();
+    (is_load_balancer || may_be_announced).then(|| labelled_primary(service))?
 }
 
 #[cfg(test)]
@@ -85,18 +86,28 @@ mod tests {
         service
     }
 
+    fn announced(mut service: Service) -> Service {
+        service.annotations_mut().insert(annotations::KUBE_VIP_VIP_HOST.into(), "worker-1".into());
+        service
+    }
+
     #[rstest]
     #[case::by_annotation(service("LoadBalancer", Some("shop/web"), None), false)]
     #[case::by_label(service("LoadBalancer", None, Some("shop.web")), true)]
     #[case::by_both(service("LoadBalancer", Some("shop/web"), Some("shop.web")), true)]
-    #[case::being_deleted(leaving(service("LoadBalancer", None, Some("shop.web"))), false)]
+    // its kube-vip announces the address until it is gone
+    #[case::being_deleted(leaving(service("LoadBalancer", None, Some("shop.web"))), true)]
     // docs/contract/cloud-controller-manager.md#L15: in Go the label stays, and the primary can never be deleted
     #[case::of_another_type(service("ClusterIP", Some("shop/web"), Some("shop.web")), false)]
+    #[case::of_another_type_and_announced(announced(service("ClusterIP", None, Some("shop.web"))), true)]
+    #[case::announced_without_label(announced(service("ClusterIP", Some("shop/web"), None)), false)]
     #[case::primary_again(service("LoadBalancer", None, Some("")), false)]
     #[case::by_nothing(service("LoadBalancer", None, None), false)]
-    fn a_secondary_uses_its_primary_until_it_has_an_object(#[case] service: Service, #[case] before: bool) {
-        let uses = |own| primary_of(&service).is_some() && uses_primary(&service, own);
-        assert_eq!((uses(false), uses(true)), (before, false));
+    fn a_service_is_a_secondary_while_kube_vip_may_announce_its_address(
+        #[case] service: Service,
+        #[case] expected: bool,
+    ) {
+        assert_eq!(primary_of(&service).is_some(), expected);
     }
 
     #[test]

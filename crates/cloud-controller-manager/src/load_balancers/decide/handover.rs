@@ -54,7 +54,8 @@ pub(super) fn shows_address_of_host_datapath(service: &Service) -> bool {
 pub(super) fn given(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Option<String> {
     let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
     let asked = text(annotations::KUBE_VIP_LOADBALANCER_IPS);
-    let by_go = || asked.filter(|asked| object.and_then(|object| super::announced(object)) == Some(asked));
+    let by_go =
+        || asked.filter(|asked| object.and_then(|object| super::status_address(object)) == Some(asked));
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
@@ -91,7 +92,7 @@ fn came_of(lost: &str, service: &Service) -> bool {
 
 /// The Service's address, if it is one that Harvester gave. With a lease that is any; Harvester knows nothing of
 /// another, and its webhook would put the old one back.
-pub(super) fn announced(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Announced {
+pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Announced {
     let Some(object) = object else { return Announced::Unknown };
     let given = allocated(object);
     let address = ingress(service).into_iter().find(|ip| is_leased(object) || given.contains(ip));

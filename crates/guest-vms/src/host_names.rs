@@ -20,7 +20,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
 use program::{
     TaskGroup,
-    capabilities::{Capabilities, Right},
+    capabilities::{Capabilities, REFUSED_PERIOD, Right},
 };
 use serde::Deserialize;
 
@@ -141,14 +141,24 @@ impl HostNames {
             useful: self.is_useful(&key.name),
         };
         if !decide(seen) {
-            return Ok(Action::AwaitChange);
+            // where the server answers no questions about rights, nobody says when the next try is due
+            let waits_for_the_right = decide(Seen { allowed: true, ..seen });
+            return Ok(if waits_for_the_right {
+                Action::RequeueAfter(REFUSED_PERIOD)
+            } else {
+                Action::AwaitChange
+            });
         }
         let path = format!(
             "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{}/guestosinfo",
             key.namespace, key.name
         );
         let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        match self.client.request::<GuestOsInfo>(request).await {
+        let answer = self.client.request::<GuestOsInfo>(request).await;
+        if answer.is_ok() {
+            self.capabilities.worked(&self.right);
+        }
+        match answer {
             Ok(info) if info.hostname.is_empty() => {
                 tracing::debug!(vm = %key, "the guest agent does not report the host name yet");
                 Ok(Action::RequeueAfter(ASK_AGAIN))
@@ -164,8 +174,8 @@ impl HostNames {
             }
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
                 self.capabilities.refused(&self.right);
-                tracing::warn!("host names of VMs may not be read: nodes must have the names of their VMs");
-                Ok(Action::AwaitChange)
+                tracing::debug!("host names of VMs may not be read: nodes must have the names of their VMs");
+                Ok(Action::RequeueAfter(REFUSED_PERIOD))
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Action::AwaitChange),
             Err(error) => Err(error),

@@ -460,7 +460,7 @@ impl Controller {
 
     async fn delete_service(&self, key: &ObjectKey, uid: &str) -> Result<Acted, write::Error> {
         match write::delete(&self.client, &self.caches.services, key, uid).await? {
-            Deleted::Gone | Deleted::Going => {}
+            Deleted::Gone | Deleted::Going => self.capabilities.worked(&DELETE_SERVICES),
             Deleted::Forbidden => self.capabilities.refused(&DELETE_SERVICES),
         }
         Ok(Acted::Changed)

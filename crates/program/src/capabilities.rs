@@ -6,8 +6,8 @@
 //! watch of the named CRDs ─────────────────────────────────────────────────────►   ▲
 //! a caller that got 403 ───────────────────────────────────────────────────────────┘
 //! ```
-//! A right that nobody could answer for counts as granted until a request is refused. Rights have no watch, so a grant
-//! is noticed within 30 seconds ([`REFUSED_PERIOD`]).
+//! A right that nobody could answer for counts as granted until a request is refused, and then a request is tried every
+//! 30 seconds. Rights have no watch, so a grant is noticed within 30 seconds ([`REFUSED_PERIOD`]).
 //!
 //! A request that got 401 is not reported here: the renewal of the Lease gets one within seconds, and the process ends
 //! with that reason.
@@ -199,18 +199,32 @@ impl Capabilities {
         self.state().rights.get(right).is_none_or(|tracked| !tracked.refused)
     }
 
-    /// A request that needs this right got 403: the right counts as refused, and is asked about again in 30 seconds.
+    /// A request that needs this right got 403: the right counts as refused, and is asked about again in 30 seconds. A
+    /// server that answers no such questions is asked by the next request instead; callers look again by themselves.
     pub fn refused(&self, right: &Right) {
         self.update(|state| {
             let now = Instant::now();
             let tracked = state.rights.entry(right.clone()).or_insert_with(|| Tracked::new(now));
-            let lost = !tracked.refused;
+            let is_news = !tracked.is_told();
             tracked.saw_refusal(now);
-            if lost {
+            if is_news {
                 tracing::warn!(%right, "the API server refuses this request; it is tried again when the right is granted");
             }
         });
         self.0.sooner.notify_one();
+    }
+
+    /// A request that needs this right succeeded. It matters only where the server answers no questions about rights.
+    pub fn worked(&self, right: &Right) {
+        if !self.state().rights.get(right).is_some_and(|tracked| tracked.lost) {
+            return;
+        }
+        self.update(|state| {
+            let Some(tracked) = state.rights.get_mut(right) else { return };
+            if tracked.saw_success(Instant::now()) {
+                tracing::info!(%right, "the API server grants this request again");
+            }
+        });
     }
 
     /// Whether the CRD has the field in this version. A field that was not [`Wanted`] is not there.
@@ -282,7 +296,7 @@ impl State {
 
     /// Everything that callers can see.
     fn answers(&self) -> (Vec<Right>, Vec<Field>, Vec<String>) {
-        let refused = self.rights.iter().filter(|(_, tracked)| tracked.refused);
+        let refused = self.rights.iter().filter(|(_, tracked)| tracked.is_told());
         let mut there: Vec<_> =
             self.fields.iter().filter_map(|(field, there)| there.then_some(*field)).collect();
         there.sort();
@@ -318,9 +332,9 @@ impl State {
         }
         for (right, answer) in answers {
             let Some(tracked) = self.rights.get_mut(&right) else { continue };
-            let (refused, was_granted) = (tracked.refused, tracked.asked && !tracked.refused);
+            let (told, was_granted) = (tracked.is_told(), tracked.asked && !tracked.is_told());
             tracked.answered(&answer, now);
-            match (refused, tracked.refused) {
+            match (told, tracked.is_told()) {
                 (false, true) if was_granted => tracing::warn!(%right, "this right was taken away"),
                 (false, true) => tracing::info!(%right, "this right is not granted"),
                 (true, false) => tracing::info!(%right, "this right is granted now"),

@@ -24,10 +24,11 @@ pub(super) enum Answer {
 /// A right, as the answers so far show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Tracked {
+    /// No request is worth a try now.
     pub(super) refused: bool,
     /// Asked at least once, with any answer.
     pub(super) asked: bool,
-    /// Granted once and refused now.
+    /// Granted once, and refused since. Where the server answers no questions, it stays so while a request is tried.
     pub(super) lost: bool,
     /// When to ask next.
     pub(super) due: Instant,
@@ -39,7 +40,7 @@ impl Tracked {
     }
 
     pub(super) fn answered(&mut self, answer: &Answer, now: Instant) {
-        let was_granted = self.asked && !self.refused;
+        let was_granted = self.asked && !self.is_told();
         self.asked = true;
         match answer {
             Answer::Granted => {
@@ -50,12 +51,32 @@ impl Tracked {
                 (self.refused, self.lost) = (true, self.lost || was_granted);
                 self.due = now + REFUSED_PERIOD;
             }
-            // no answer takes back what was learned: to and fro, it would be told each time
-            Answer::Unanswerable if !self.refused => self.due = now + GRANTED_PERIOD,
+            Answer::Unanswerable if !self.is_told() => self.due = now + GRANTED_PERIOD,
+            // only a request can tell: the next one is a try
+            Answer::Unanswerable if self.lost => {
+                self.refused = false;
+                self.due = now + REFUSED_PERIOD;
+            }
             Answer::Unanswerable | Answer::Unauthorized(_) | Answer::Failed => {
                 self.due = now + REFUSED_PERIOD;
             }
         }
+    }
+
+    /// Callers know that the right is refused. A try takes that back only when it succeeds: to and fro, they would hear
+    /// of it each time.
+    pub(super) fn is_told(&self) -> bool {
+        self.refused || self.lost
+    }
+
+    /// A request that needs the right succeeded. Returns whether that is news.
+    pub(super) fn saw_success(&mut self, now: Instant) -> bool {
+        let is_news = self.lost && !self.refused;
+        if is_news {
+            self.lost = false;
+            self.due = now + GRANTED_PERIOD;
+        }
+        is_news
     }
 
     /// A request that needs the right got 403.
@@ -137,17 +158,24 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_answers_a_refused_request_stays_refused_until_somebody_does() {
+    fn where_nobody_answers_a_refusal_ends_for_a_try_and_is_told_until_one_succeeds() {
         let now = Instant::now();
         let mut tracked = Tracked::new(now);
         tracked.saw_refusal(now);
         assert!(tracked.refused && tracked.lost);
-        assert_eq!(tracked.due, now + REFUSED_PERIOD);
-        tracked.answered(&Answer::Unanswerable, now + REFUSED_PERIOD);
-        assert!(tracked.refused && tracked.lost);
-        assert_eq!(tracked.due, now + 2 * REFUSED_PERIOD);
-        tracked.answered(&Answer::Granted, now + 2 * REFUSED_PERIOD);
-        assert!(!tracked.refused && !tracked.lost);
+        assert!(!tracked.saw_success(now), "a request that was on its way when another was refused");
+        for round in 1..3 {
+            let now = now + round * REFUSED_PERIOD;
+            assert_eq!(tracked.due, now);
+            tracked.answered(&Answer::Unanswerable, now);
+            assert!(!tracked.refused && tracked.lost);
+            tracked.saw_refusal(now);
+            assert!(tracked.refused && tracked.lost);
+        }
+        let now = now + 3 * REFUSED_PERIOD;
+        tracked.answered(&Answer::Unanswerable, now);
+        assert!(tracked.saw_success(now) && !tracked.is_told());
+        assert_eq!(tracked.due, now + GRANTED_PERIOD);
     }
 
     #[test]

@@ -208,6 +208,40 @@ async fn where_nobody_answers_for_a_right_its_callers_hear_of_a_refusal_once() {
     assert!(capabilities.allows(&EVENTS), "the server answers now");
 }
 
+// row 9 of docs/contract/data-paths.md: the refusal stayed for ever
+#[tokio::test(start_paused = true)]
+async fn where_nobody_answers_for_a_right_a_request_is_tried_within_sixty_seconds_of_its_grant() {
+    let fixture = Fixture::new();
+    let unanswerable =
+        Rule { resource: Some("selfsubjectaccessreviews".into()), ..Rule::new(Answer::Code(403)) };
+    fixture.server.faults().add(unanswerable);
+    let capabilities = fixture.start(Fixture::rights(&[EVENTS]));
+    capabilities.known().await;
+    let changes = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&changes);
+    capabilities.on_change(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    let (mut tries, mut works_at) = (0, None);
+    for second in 0..180 {
+        if capabilities.allows(&EVENTS) {
+            tries += 1;
+            // somebody grants the right after two minutes
+            if second < 120 {
+                capabilities.refused(&EVENTS);
+            } else {
+                capabilities.worked(&EVENTS);
+                works_at = works_at.or(Some(second));
+            }
+        }
+        let told = capabilities.state().lost().len();
+        assert_eq!(told, usize::from(works_at.is_none()), "told until a request succeeds");
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(tries > 0 && works_at.is_some_and(|second| second < 180), "{works_at:?}");
+    assert_eq!(changes.load(Ordering::Relaxed), 2, "listeners hear of the refusal and of the grant");
+}
+
 #[tokio::test(start_paused = true)]
 async fn refused_credentials_are_told_until_they_are_taken_again() {
     let fixture = Fixture::new();

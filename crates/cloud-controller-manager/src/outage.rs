@@ -6,11 +6,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use program::{TaskGroup, health::Health};
+use program::{
+    TaskGroup,
+    health::{Check, Health},
+};
 use tokio::{sync::watch, time::timeout};
 
 /// A watch breaks now and then, and works again at the next try. An error that stays longer is an outage.
@@ -110,26 +116,9 @@ impl Outage {
             });
         });
         let this = self.clone();
-        tasks.spawn_until_stop(async move { this.follow_errors(kind, errors).await });
-    }
-
-    async fn follow_errors(&self, kind: &'static str, mut errors: watch::Receiver<Option<String>>) {
-        while errors.wait_for(Option::is_some).await.is_ok() {
-            if timeout(OUTAGE_AFTER, errors.wait_for(Option::is_none)).await.is_ok() {
-                continue;
-            }
-            loop {
-                let error = errors.borrow_and_update().clone();
-                let over = error.is_none();
-                self.change(|state| state.set_error(kind, error));
-                if over {
-                    break;
-                }
-                if errors.changed().await.is_err() {
-                    return;
-                }
-            }
-        }
+        tasks.spawn_until_stop(lasting(errors, move |error| {
+            this.change(|state| state.set_error(kind, error));
+        }));
     }
 
     /// Calls `listener` when an answer changes.
@@ -189,6 +178,53 @@ impl Outage {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().expect("no panic while outages are locked")
     }
+}
+
+/// Tells why a list fails once it has failed for a while, each change of the reason, and the end (`None`).
+async fn lasting(mut errors: watch::Receiver<Option<String>>, tell: impl Fn(Option<String>)) {
+    while errors.wait_for(Option::is_some).await.is_ok() {
+        if timeout(OUTAGE_AFTER, errors.wait_for(Option::is_none)).await.is_ok() {
+            continue;
+        }
+        loop {
+            let error = errors.borrow_and_update().clone();
+            let over = error.is_none();
+            tell(error);
+            if over {
+                break;
+            }
+            if errors.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps the readiness check of a list of the guest cluster true: it fails until the list is complete, and while the
+/// list cannot be read, because the controllers decide from what was true once.
+pub(crate) fn follow_guest(
+    tasks: &TaskGroup,
+    check: Check,
+    kind: &'static str,
+    listed: impl Future<Output = ()> + Send + 'static,
+    errors: watch::Receiver<Option<String>>,
+) {
+    let not_listed = format!("{kind} are not listed yet");
+    check.fail(not_listed.clone());
+    tasks.spawn_until_stop(async move {
+        let is_listed = AtomicBool::new(false);
+        let complete = async {
+            listed.await;
+            is_listed.store(true, Ordering::Release);
+            check.pass();
+        };
+        let errors = lasting(errors, |error| match error {
+            Some(why) => check.fail(format!("the rights list and watch on {kind} do not work: {why}")),
+            None if is_listed.load(Ordering::Acquire) => check.pass(),
+            None => check.fail(not_listed.clone()),
+        });
+        tokio::join!(complete, errors);
+    });
 }
 
 /// Every kind that cannot be listed, and the next step.

@@ -28,7 +28,7 @@ use tokio::time::sleep;
 use crate::{
     instances::VmInstances,
     load_balancers::{HarvesterLoadBalancers, Rules},
-    outage::{Checks, LOAD_BALANCERS, Outage},
+    outage::{self, Checks, LOAD_BALANCERS, Outage},
 };
 
 /// The Lease that the Go program holds too, so that the two never act together.
@@ -211,10 +211,18 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let (into, read) = (outage.clone(), vms.clone());
     vms.on_change(Arc::new(move || into.set_read_by_name(read.are_read_by_name())));
 
-    health.readiness("guest").fail("Services and Nodes are not listed yet");
+    let (listed, check) = (services.clone(), health.readiness("guest services"));
+    outage::follow_guest(
+        tasks,
+        check,
+        "services",
+        async move { listed.ready().await },
+        services.watch_errors(),
+    );
+    let (listed, check) = (nodes.clone(), health.readiness("guest nodes"));
+    outage::follow_guest(tasks, check, "nodes", async move { listed.ready().await }, nodes.watch_errors());
     services.ready().await;
     nodes.ready().await;
-    health.readiness("guest").pass();
 
     let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock);
     let register = |queue: QueueMetrics, name: &str| {

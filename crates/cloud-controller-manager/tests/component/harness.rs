@@ -43,6 +43,16 @@ impl Ccm {
         change: impl FnOnce(&mut Settings),
     ) -> Self {
         let guest = cluster.guest.client(User::CloudControllerManager);
+        Self::start_between(cluster, guest, harvester, change).await
+    }
+
+    /// With other clients for both clusters.
+    pub(crate) async fn start_between(
+        cluster: &TestCluster,
+        guest: Client,
+        harvester: Client,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         let mut settings = Settings {
             rules: Rules {
@@ -210,8 +220,15 @@ pub(crate) fn limited(
     cluster: &TestCluster,
     refused: impl Fn(&Method, &str) -> bool + Clone + Send + Sync + 'static,
 ) -> Client {
-    let ours = cluster.harvester.client(User::CloudControllerManager);
-    let nobody = cluster.harvester.client(User::Nobody);
+    limited_to(&cluster.harvester, refused)
+}
+
+/// The program's client for one side, but `refused` requests go there without any right.
+pub(crate) fn limited_to(
+    cluster: &test_cluster::Cluster,
+    refused: impl Fn(&Method, &str) -> bool + Clone + Send + Sync + 'static,
+) -> Client {
+    let (ours, nobody) = (cluster.client(User::CloudControllerManager), cluster.client(User::Nobody));
     let namespace = ours.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
         let is_refused = refused(request.method(), request.uri().path());

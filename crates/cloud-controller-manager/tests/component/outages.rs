@@ -17,7 +17,7 @@ use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
 use super::harness::{
-    Ccm, create_service, events, finalizers, join, limited, load_balancer, service, told, until,
+    Ccm, create_service, events, finalizers, join, limited, limited_to, load_balancer, service, told, until,
 };
 
 const HOST: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
@@ -212,5 +212,29 @@ test_cluster::component_tests! {
             until(&cluster, "it goes", async || load_balancer(&cluster).await.is_none()).await;
         }
         ccm.stop().await;
+    }
+
+    /// docs/contract/data-paths.md#row-9: a cache that nothing renews would decide from what was true once.
+    #[simulated_only("a watch lasts minutes")]
+    async fn a_right_to_list_in_the_guest_that_is_lost_is_named_by_readiness(cluster: TestCluster) {
+        for kind in ["services", "nodes"] {
+            let granted = Arc::new(AtomicBool::new(true));
+            let (may_list, list) = (granted.clone(), format!("/api/v1/{kind}"));
+            let guest = limited_to(&cluster.guest, move |method, path| {
+                method == Method::GET && path == list && !may_list.load(Ordering::SeqCst)
+            });
+            let harvester = cluster.harvester.client(User::CloudControllerManager);
+            let ccm = Ccm::start_between(&cluster, guest, harvester, |_| ()).await;
+            assert_eq!(ccm.health.readiness_report(), "");
+            granted.store(false, Ordering::SeqCst);
+            cluster.advance(Duration::from_secs(400)).await;
+            let report = ccm.health.readiness_report();
+            let right = format!("guest {kind}: the rights list and watch on {kind} do not work: ");
+            assert!(report.starts_with(&right), "{report}");
+            granted.store(true, Ordering::SeqCst);
+            cluster.advance(Duration::from_secs(60)).await;
+            assert_eq!(ccm.health.readiness_report(), "");
+            ccm.stop().await;
+        }
     }
 }

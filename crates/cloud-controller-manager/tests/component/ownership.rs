@@ -52,9 +52,7 @@ spec: {{workloadType: cluster, ipam: pool}}
 
     /// The Go program made an object under each name that the cluster had, and left the former one.
     #[simulated_only("waits half a minute")]
-    async fn of_two_objects_of_the_go_program_the_one_with_the_address_of_the_service_is_taken_over(
-        cluster: TestCluster,
-    ) {
+    async fn of_two_objects_of_the_go_program_the_one_with_the_address_of_the_service_is_taken_over(cluster: TestCluster) {
         create_service(&cluster, "{kube-vip.io/loadbalancerIPs: 127.9.0.8}", "").await;
         let uid = service(&cluster).await.unwrap().uid().unwrap();
         let blue = cluster.guest_cluster().name.clone();

@@ -3,8 +3,7 @@
 //! It is chosen once, before the LoadBalancer object exists. From then on the object's workload type is the record, and
 //! a later request for the other datapath changes nothing.
 
-use cloud_provider::PendingEvent;
-use controller_kit::Explanation;
+use controller_kit::{Explanation, PendingEvent};
 use harvester_api::{LoadBalancerSpec, WorkloadType, annotations, names};
 
 use crate::service_config::ServiceConfig;

@@ -8,7 +8,7 @@ use std::{
 
 use cloud_provider::{Duties, NodeController, ServiceController};
 use controller_kit::{
-    Cache, QueueMetrics, RawObject, Recorder,
+    CREATE_EVENTS, Cache, PATCH_EVENTS, QueueMetrics, RawObject, Recorder,
     election::{self, Election, Identity, Leadership},
     error_message,
 };
@@ -224,7 +224,9 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     services.ready().await;
     nodes.ready().await;
 
-    let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock);
+    let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
+    let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
+    let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock, &capabilities);
     let register = |queue: QueueMetrics, name: &str| {
         queue.register(&mut metrics.lock().expect("no panic while registering"), name);
     };

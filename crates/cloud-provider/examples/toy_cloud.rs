@@ -3,6 +3,8 @@
 //!     cargo run -p cloud-provider --example toy_cloud     runs it against an API server in this process
 //!     cargo test -p cloud-provider --example toy_cloud    the same as tests, on a paused clock
 
+#![expect(clippy::print_stdout, reason = "an example prints")]
+
 use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
@@ -11,13 +13,16 @@ use std::{
 
 use cloud_provider::{
     Decision, Duties, Failure, IngressAddress, Instance, InstanceMetadata, Instances, LoadBalancerState,
-    LoadBalancers, NodeController, PendingEvent, Publish, Requeue, RequeueFn, ServiceController, View,
+    LoadBalancers, NodeController, Publish, Requeue, RequeueFn, ServiceController, View,
     asks_for_load_balancer,
 };
-use controller_kit::{Cache, ObjectKey, Recorder};
+use controller_kit::{Cache, ObjectKey, PendingEvent, Recorder};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Api, Client, ResourceExt, runtime::watcher};
-use program::{Clock, TaskGroup};
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Wanted},
+};
 
 /// The cloud. Its "API" is this map, by the UID of the Service.
 #[derive(Default)]
@@ -113,7 +118,8 @@ async fn run(client: Client, cloud: &Arc<ToyCloud>, tasks: &TaskGroup) {
     let nodes: Cache<Node> = Cache::start(tasks, Api::all(client.clone()), watcher::Config::default());
     services.ready().await;
     nodes.ready().await;
-    let recorder = |name| Recorder::start(tasks, client.clone(), name, Clock::system());
+    let capabilities = Capabilities::start(tasks, client.clone(), Wanted::default());
+    let recorder = |name| Recorder::start(tasks, client.clone(), name, Clock::system(), &capabilities);
     let duties = Duties { initialise: true, follow_topology: true };
     NodeController::start(tasks, client.clone(), cloud, &nodes, recorder("cloud-node-controller"), 1, duties);
     ServiceController::start(
@@ -143,7 +149,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let done = kube::runtime::wait::await_condition(api, "web", published).await?;
     let status = done.and_then(|service| service.status).and_then(|status| status.load_balancer);
-    tracing::info!(?status, "the Service has its address");
+    println!("the Service has its address: {status:?}");
     tasks.end().await;
     Ok(())
 }

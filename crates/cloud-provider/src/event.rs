@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{EventType, Recorder};
+use controller_kit::{PendingEvent, Recorder};
 use k8s_openapi::api::core::v1::ObjectReference;
 use tokio::time::Instant;
 
@@ -15,29 +15,7 @@ const RECORD_AGAIN: Duration = Duration::from_secs(30 * 60);
 
 /// The Event for the start of an operation is recorded when the operation has not ended after this time. Most end
 /// earlier, and the Event for the end says all: one for each start would be a fifth of all writes in a burst.
-const AT_ONCE: Duration = Duration::from_secs(1);
-
-/// An Event that a controller will record.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct PendingEvent {
-    pub event_type: EventType,
-    /// A CamelCase word for programs.
-    pub reason: &'static str,
-    /// A sentence for people: what is so, about which object, and what to do next.
-    pub message: String,
-}
-
-impl PendingEvent {
-    /// Something that went as the user asked.
-    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { event_type: EventType::Normal, reason, message: message.into() }
-    }
-
-    /// Something that somebody should change.
-    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
-        Self { event_type: EventType::Warning, reason, message: message.into() }
-    }
-}
+const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// Records the Events of objects, each once in a while, however often a controller decides it. Cheap to clone.
 #[derive(Clone)]
@@ -49,7 +27,7 @@ pub(crate) struct EventDeduplicator {
 /// Everything by the UID of the object.
 #[derive(Default)]
 struct Memory {
-    recorded: HashMap<String, HashMap<PendingEvent, Instant>>,
+    published: HashMap<String, HashMap<PendingEvent, Instant>>,
     /// The last outcome that was recorded.
     outcomes: HashMap<String, PendingEvent>,
     started: HashMap<String, (PendingEvent, Instant)>,
@@ -62,7 +40,7 @@ impl EventDeduplicator {
 
     /// Records `event` unless it was recorded for the same object within the last half hour.
     pub(crate) fn record(&self, about: &ObjectReference, event: &PendingEvent) {
-        if is_due(self.memory().recorded.entry(uid(about)).or_default(), event, Instant::now()) {
+        if is_due(self.memory().published.entry(uid(about)).or_default(), event, Instant::now()) {
             self.publish(about, event);
         }
     }
@@ -96,7 +74,7 @@ impl EventDeduplicator {
     /// The object is gone, or its life with us starts afresh.
     pub(crate) fn forget(&self, uid: &str) {
         let mut memory = self.memory();
-        memory.recorded.remove(uid);
+        memory.published.remove(uid);
         memory.outcomes.remove(uid);
         memory.started.remove(uid);
     }
@@ -105,7 +83,7 @@ impl EventDeduplicator {
         let (name, reason) = (about.name.as_deref().unwrap_or_default(), event.reason);
         let namespace = about.namespace.as_deref().unwrap_or_default();
         tracing::info!(namespace, name, reason, "{}", event.message);
-        self.recorder.publish(about, event.event_type, reason, &event.message);
+        self.recorder.publish(about, event);
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
@@ -131,20 +109,20 @@ impl Memory {
     /// The start of an operation that takes long and was not recorded; otherwise how long it may still take.
     fn late(&mut self, uid: &str, now: Instant) -> (Option<PendingEvent>, Option<Duration>) {
         let Some((_, since)) = self.started.get(uid) else { return (None, None) };
-        match AT_ONCE.checked_sub(now - *since).filter(|left| !left.is_zero()) {
+        match SLOW_AFTER.checked_sub(now - *since).filter(|left| !left.is_zero()) {
             None => (self.started.remove(uid).map(|(event, _)| event), None),
             left => (None, left),
         }
     }
 }
 
-fn is_due(recorded: &mut HashMap<PendingEvent, Instant>, event: &PendingEvent, now: Instant) -> bool {
-    match recorded.get(event) {
+fn is_due(published: &mut HashMap<PendingEvent, Instant>, event: &PendingEvent, now: Instant) -> bool {
+    match published.get(event) {
         Some(at) if now < *at + RECORD_AGAIN => false,
         _ => {
             // messages with changing parts must not pile up
-            recorded.retain(|_, at| now < *at + RECORD_AGAIN);
-            recorded.insert(event.clone(), now);
+            published.retain(|_, at| now < *at + RECORD_AGAIN);
+            published.insert(event.clone(), now);
             true
         }
     }
@@ -159,22 +137,22 @@ mod tests {
         let (mut memory, begin) = (Memory::default(), Instant::now());
         let event = || PendingEvent::normal("EnsuringLoadBalancer", "Ensuring load balancer");
         memory.start("a".into(), event(), begin);
-        assert_eq!(memory.late("a", begin), (None, Some(AT_ONCE)));
-        memory.start("a".into(), event(), begin + AT_ONCE / 2);
-        assert_eq!(memory.late("a", begin + AT_ONCE), (Some(event()), None));
-        assert_eq!(memory.late("a", begin + AT_ONCE), (None, None));
+        assert_eq!(memory.late("a", begin), (None, Some(SLOW_AFTER)));
+        memory.start("a".into(), event(), begin + SLOW_AFTER / 2);
+        assert_eq!(memory.late("a", begin + SLOW_AFTER), (Some(event()), None));
+        assert_eq!(memory.late("a", begin + SLOW_AFTER), (None, None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_event_that_still_holds_is_recorded_once_in_half_an_hour() {
-        let (mut recorded, start) = (HashMap::new(), Instant::now());
+        let (mut published, start) = (HashMap::new(), Instant::now());
         let event = PendingEvent::warning("Refused", "port 53 has no node port");
-        assert!(is_due(&mut recorded, &event, start));
-        assert!(!is_due(&mut recorded, &event, start + Duration::from_secs(60)));
+        assert!(is_due(&mut published, &event, start));
+        assert!(!is_due(&mut published, &event, start + Duration::from_secs(60)));
         let other = PendingEvent::warning("Refused", "another");
-        assert!(is_due(&mut recorded, &other, start + Duration::from_secs(60)));
-        assert!(is_due(&mut recorded, &event, start + RECORD_AGAIN));
-        assert_eq!(recorded.len(), 2);
+        assert!(is_due(&mut published, &other, start + Duration::from_secs(60)));
+        assert!(is_due(&mut published, &event, start + RECORD_AGAIN));
+        assert_eq!(published.len(), 2);
     }
 
     #[test]

@@ -8,7 +8,6 @@ mod load_balancers;
 mod node;
 mod service;
 
-pub use event::PendingEvent;
 pub use failure::Failure;
 pub use instances::{Instance, InstanceMetadata, Instances};
 pub use load_balancers::{

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
-use controller_kit::ObjectKey;
+use controller_kit::{ObjectKey, PendingEvent};
 use k8s_openapi::api::core::v1::{Node, Service};
 
-use crate::{Failure, PendingEvent};
+use crate::Failure;
 
 /// A cloud's load balancers. One may serve one Service or several: the controller only speaks of Services, and a cloud
 /// that shares load balancers names the Services that depend on each other ([`LoadBalancers::dependents`]).

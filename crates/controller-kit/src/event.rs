@@ -1,5 +1,5 @@
 //! Events, as core/v1 objects: the existing roles grant those and no others. A bounded queue of their own joins Events
-//! that repeat themselves, and no reconcile waits for it. Where the role grants no Events, one is tried every 30 s.
+//! that repeat themselves, and no reconcile waits for it. Where the role grants no Events, none is sent until it does.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -16,21 +16,34 @@ use kube::{
 use serde_json::json;
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
-    time::Instant,
+    time::{Instant, sleep},
 };
 
-use program::{Clock, TaskGroup, capabilities::REFUSED_PERIOD};
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Right},
+};
+
+use crate::retry_after;
 
 /// Events that wait to be sent, at most; the recorder drops further ones and counts them in the log.
 const QUEUE: usize = 1_000;
 /// An Event that says the same within this time is counted up instead of written anew.
-const JOIN: Duration = Duration::from_secs(600);
+const JOIN_WITHIN: Duration = Duration::from_secs(600);
 /// Of one object, so many Events at once …
 const BURST: u32 = 25;
 /// … and one more in each such period.
 const REFILL: Duration = Duration::from_secs(300);
+/// Tries to write one Event; a server that fails for longer costs it.
+const TRIES: u32 = 4;
+/// Before the second try; each further wait is twice as long.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The server refuses longer messages.
 const MESSAGE_MAX: usize = 1_024;
+
+/// The rights that a recorder needs.
+pub const CREATE_EVENTS: Right = Right::new("create", "", "events");
+pub const PATCH_EVENTS: Right = Right::new("patch", "", "events");
 
 /// `type` of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,30 +52,61 @@ pub enum EventType {
     Warning,
 }
 
+/// An Event that a controller will record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct EventDraft {
+pub struct PendingEvent {
+    pub event_type: EventType,
+    /// A CamelCase word for programs.
+    pub reason: &'static str,
+    /// A sentence for people: what is so, about which object, and what to do next.
+    pub message: String,
+}
+
+impl PendingEvent {
+    /// Something that went as the user asked.
+    pub fn normal(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { event_type: EventType::Normal, reason, message: message.into() }
+    }
+
+    /// Something that somebody should change.
+    pub fn warning(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { event_type: EventType::Warning, reason, message: message.into() }
+    }
+}
+
+/// Kind, name and UID.
+type ObjectId = (String, String, String);
+
+/// Events that are one object and count up.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Series {
     namespace: String,
-    object: (String, String, String),
-    event_type: EventType,
-    reason: String,
-    message: String,
+    object: ObjectId,
+    event: PendingEvent,
 }
 
 #[derive(Debug)]
-struct PendingEvent {
-    draft: EventDraft,
+struct QueuedEvent {
+    series: Series,
     about: ObjectReference,
 }
 
 /// Sends Events in the background. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Recorder {
-    queue: mpsc::Sender<PendingEvent>,
+    queue: mpsc::Sender<QueuedEvent>,
 }
 
 impl Recorder {
-    /// `component` is what people see as the source, for example `service-controller`.
-    pub fn start(tasks: &TaskGroup, client: Client, component: &str, clock: Clock) -> Self {
+    /// `component` is what people see as the source, for example `service-controller`. `capabilities` are those of the
+    /// cluster that gets the Events.
+    pub fn start(
+        tasks: &TaskGroup,
+        client: Client,
+        component: &str,
+        clock: Clock,
+        capabilities: &Capabilities,
+    ) -> Self {
         let (queue, pending) = mpsc::channel(QUEUE);
         let worker = EventWorker {
             client,
@@ -70,27 +114,23 @@ impl Recorder {
             clock,
             written: HashMap::new(),
             budget: HashMap::new(),
-            refused_until: None,
+            capabilities: capabilities.clone(),
         };
         tasks.spawn_until_stop(worker.run(pending));
         Self { queue }
     }
 
     /// Records an Event about an object. Never waits: when too many Events wait already, the recorder drops this one.
-    pub fn publish(&self, about: &ObjectReference, event_type: EventType, reason: &str, message: &str) {
+    pub fn publish(&self, about: &ObjectReference, event: &PendingEvent) {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let draft = EventDraft {
-            namespace: about
-                .namespace
-                .clone()
-                .filter(|ns| !ns.is_empty())
-                .unwrap_or_else(|| "default".into()),
+        let namespace = about.namespace.clone().filter(|ns| !ns.is_empty());
+        let series = Series {
+            namespace: namespace.unwrap_or_else(|| "default".into()),
             object: (text(&about.kind), text(&about.name), text(&about.uid)),
-            event_type,
-            reason: reason.into(),
-            message: shortened(message),
+            event: PendingEvent { message: shortened(&event.message), ..event.clone() },
         };
-        match self.queue.try_send(PendingEvent { draft, about: about.clone() }) {
+        let PendingEvent { reason, message, .. } = event;
+        match self.queue.try_send(QueuedEvent { series, about: about.clone() }) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => {
                 tracing::warn!(reason, message, "too many Events wait; this one is not sent");
@@ -110,54 +150,46 @@ struct EventWorker {
     client: Client,
     component: Arc<str>,
     clock: Clock,
-    written: HashMap<EventDraft, WrittenEvent>,
-    budget: HashMap<(String, String, String), (u32, Instant)>,
-    /// Our role grants no Events: until then none is tried.
-    refused_until: Option<Instant>,
+    written: HashMap<Series, WrittenEvent>,
+    budget: HashMap<ObjectId, (u32, Instant)>,
+    capabilities: Capabilities,
 }
 
 impl EventWorker {
-    async fn run(mut self, mut pending: mpsc::Receiver<PendingEvent>) {
+    async fn run(mut self, mut pending: mpsc::Receiver<QueuedEvent>) {
+        self.capabilities.known().await;
         while let Some(event) = pending.recv().await {
             let now = Instant::now();
             self.forget(now);
-            if self.refused_until.is_some_and(|until| now < until) {
-                let EventDraft { reason, message, .. } = &event.draft;
+            let PendingEvent { reason, message, .. } = &event.series.event;
+            if [CREATE_EVENTS, PATCH_EVENTS].iter().any(|right| !self.capabilities.allows(right)) {
                 tracing::debug!(reason, message, "an Event that is not sent");
                 continue;
             }
-            if !self.affordable(&event.draft, now) {
+            if !self.affordable(&event.series, now) {
                 continue;
             }
-            match self.send(event, now).await {
-                Err(kube::Error::Api(status)) if is_missing_right(&status) => {
-                    if self.refused_until.replace(now + REFUSED_PERIOD).is_none() {
-                        let why = status.message;
-                        tracing::warn!(why, "Events may not be written here: one is tried every 30 s");
-                    }
+            if let Err(error) = self.send(event, now).await {
+                if let kube::Error::Api(status) = &error
+                    && let Some(right) = missing_right(status)
+                {
+                    self.capabilities.refused(&right);
                 }
-                Err(error) => {
-                    tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written");
-                }
-                Ok(()) => {
-                    if self.refused_until.take().is_some() {
-                        tracing::info!("Events may be written now");
-                    }
-                }
+                tracing::debug!(error = &error as &dyn std::error::Error, "an Event was not written");
             }
         }
     }
 
     fn forget(&mut self, now: Instant) {
         if self.written.len() > QUEUE || self.budget.len() > QUEUE {
-            self.written.retain(|_, sent| now < sent.at + JOIN);
+            self.written.retain(|_, sent| now < sent.at + JOIN_WITHIN);
             self.budget.retain(|_, (_, since)| now < *since + REFILL * BURST);
         }
     }
 
     /// One talkative object may not drown the others.
-    fn affordable(&mut self, draft: &EventDraft, now: Instant) -> bool {
-        let (left, since) = self.budget.entry(draft.object.clone()).or_insert((BURST, now));
+    fn affordable(&mut self, series: &Series, now: Instant) -> bool {
+        let (left, since) = self.budget.entry(series.object.clone()).or_insert((BURST, now));
         let refill = u32::try_from(now.duration_since(*since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
         if refill > 0 {
             *left = left.saturating_add(refill).min(BURST);
@@ -168,14 +200,16 @@ impl EventWorker {
         affordable
     }
 
-    async fn send(&mut self, event: PendingEvent, now: Instant) -> kube::Result<()> {
-        let api = Api::<Event>::namespaced(self.client.clone(), &event.draft.namespace);
+    async fn send(&mut self, event: QueuedEvent, now: Instant) -> kube::Result<()> {
+        let api = Api::<Event>::namespaced(self.client.clone(), &event.series.namespace);
         let time = self.clock.now();
-        if let Some(sent) = self.written.get_mut(&event.draft).filter(|sent| now < sent.at + JOIN) {
-            let patch = json!({"count": sent.count + 1, "lastTimestamp": Time(time)});
-            match api.patch(&sent.name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        if let Some(sent) = self.written.get_mut(&event.series).filter(|sent| now < sent.at + JOIN_WITHIN) {
+            let patch = Patch::Merge(json!({"count": sent.count + 1, "lastTimestamp": Time(time)}));
+            let how = PatchParams::default();
+            match with_retries(|| api.patch(&sent.name, &how, &patch)).await {
                 Ok(_) => {
                     (sent.count, sent.at) = (sent.count + 1, now);
+                    self.capabilities.worked(&PATCH_EVENTS);
                     return Ok(());
                 }
                 // Events expire: say it anew
@@ -185,25 +219,32 @@ impl EventWorker {
         }
         let object = self.object(&event, time);
         let name = object.metadata.name.clone().unwrap_or_default();
-        api.create(&PostParams::default(), &object).await?;
-        self.written.insert(event.draft, WrittenEvent { name, count: 1, at: now });
+        let how = PostParams::default();
+        match with_retries(|| api.create(&how, &object)).await {
+            Ok(_) => {}
+            // the answer to an earlier try was lost
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => return Err(error),
+        }
+        self.capabilities.worked(&CREATE_EVENTS);
+        self.written.insert(event.series, WrittenEvent { name, count: 1, at: now });
         Ok(())
     }
 
-    fn object(&self, event: &PendingEvent, time: Timestamp) -> Event {
-        let draft = &event.draft;
+    fn object(&self, queued: &QueuedEvent, time: Timestamp) -> Event {
+        let Series { namespace, object, event } = &queued.series;
         let stamp = time.as_nanosecond().unsigned_abs() ^ u128::from(fastrand::u32(..));
-        let stem: String = draft.object.1.chars().take(200).collect();
+        let stem: String = object.1.chars().take(200).collect();
         Event {
             metadata: ObjectMeta {
                 name: Some(format!("{stem}.{stamp:x}")),
-                namespace: Some(draft.namespace.clone()),
+                namespace: Some(namespace.clone()),
                 ..ObjectMeta::default()
             },
-            involved_object: event.about.clone(),
-            type_: Some(if draft.event_type == EventType::Normal { "Normal" } else { "Warning" }.into()),
-            reason: Some(draft.reason.clone()),
-            message: Some(draft.message.clone()),
+            involved_object: queued.about.clone(),
+            type_: Some(if event.event_type == EventType::Normal { "Normal" } else { "Warning" }.into()),
+            reason: Some(event.reason.to_owned()),
+            message: Some(event.message.clone()),
             count: Some(1),
             first_timestamp: Some(Time(time)),
             last_timestamp: Some(Time(time)),
@@ -214,11 +255,38 @@ impl EventWorker {
     }
 }
 
-/// Whether our role grants no Events. A namespace that is being deleted, and a quota, answer 403 as well: they are
-/// about one Event, and the next one may be welcome.
-fn is_missing_right(status: &Status) -> bool {
-    let refused = |verb: &str| status.message.contains(&format!("cannot {verb} resource \"events\""));
-    status.is_forbidden() && (refused("create") || refused("patch"))
+/// Writes an Event, and tries it again a few times when the server fails for a moment. Every try has the same name and
+/// the same count, so one that was carried out without an answer does no harm.
+async fn with_retries<T, F>(write: impl Fn() -> F) -> kube::Result<T>
+where
+    F: Future<Output = kube::Result<T>>,
+{
+    let mut wait = FIRST_RETRY;
+    for _ in 1..TRIES {
+        match write().await {
+            Err(error) if is_momentary(&error) => {
+                sleep(wait.max(retry_after(&error).unwrap_or_default())).await;
+            }
+            answer => return answer,
+        }
+        wait *= 2;
+    }
+    write().await
+}
+
+fn is_momentary(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        _ => true,
+    }
+}
+
+/// The right on Events that our role does not grant. A namespace that is being deleted, and a quota, answer 403 as
+/// well: they are about one Event, and the next one may be welcome.
+fn missing_right(status: &Status) -> Option<Right> {
+    let is_refused =
+        |right: &Right| status.message.contains(&format!("cannot {} resource \"events\"", right.verb));
+    [CREATE_EVENTS, PATCH_EVENTS].into_iter().find(|right| status.is_forbidden() && is_refused(right))
 }
 
 fn shortened(message: &str) -> String {
@@ -236,8 +304,12 @@ fn shortened(message: &str) -> String {
 mod tests {
     use k8s_openapi::api::{core::v1::Namespace, rbac::v1::ClusterRoleBinding};
     use kube::api::ListParams;
+    use program::capabilities::Wanted;
     use rstest::rstest;
-    use sim_apiserver::{ApiServer, User};
+    use sim_apiserver::{
+        ApiServer, User,
+        faults::{Answer, Rule, When},
+    };
 
     use super::*;
 
@@ -249,6 +321,11 @@ mod tests {
             uid: Some(format!("uid-of-{name}")),
             ..ObjectReference::default()
         }
+    }
+
+    fn start(tasks: &TaskGroup, client: &Client) -> Recorder {
+        let capabilities = Capabilities::start(tasks, client.clone(), Wanted::default());
+        Recorder::start(tasks, client.clone(), "service-controller", Clock::system(), &capabilities)
     }
 
     async fn said(server: &ApiServer) -> Vec<(String, i32)> {
@@ -271,11 +348,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_repeats_itself_is_one_event_that_counts() {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
-        let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
+        let recorder = start(&tasks, &server.client("admin"));
         for _ in 0..3 {
-            recorder.publish(&about("web"), EventType::Warning, "NoPool", "no pool matches");
+            recorder.publish(&about("web"), &PendingEvent::warning("NoPool", "no pool matches"));
         }
-        recorder.publish(&about("web"), EventType::Normal, "Ensured", "has an address");
+        recorder.publish(&about("web"), &PendingEvent::normal("Ensured", "has an address"));
         assert_eq!(
             said(&server).await,
             [("has an address".to_owned(), 1), ("no pool matches".to_owned(), 3)]
@@ -285,11 +362,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_talkative_object_is_silenced_and_its_neighbour_is_heard() {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
-        let recorder = Recorder::start(&tasks, server.client("admin"), "service-controller", Clock::system());
+        let recorder = start(&tasks, &server.client("admin"));
         for number in 0..100 {
-            recorder.publish(&about("web"), EventType::Normal, "Changed", &format!("{number:03}"));
+            recorder.publish(&about("web"), &PendingEvent::normal("Changed", format!("{number:03}")));
         }
-        recorder.publish(&about("shop"), EventType::Normal, "Ensured", "has an address");
+        recorder.publish(&about("shop"), &PendingEvent::normal("Ensured", "has an address"));
         let said = said(&server).await;
         assert_eq!(said.len(), 1 + BURST as usize);
         assert!(said.contains(&("has an address".to_owned(), 1)));
@@ -299,12 +376,71 @@ mod tests {
     async fn where_events_are_not_granted_one_is_tried_and_no_more() {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let client = server.client(User::service_account("kube-system", "nobody"));
-        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system());
+        let recorder = start(&tasks, &client);
         for number in 0..5 {
-            recorder.publish(&about("web"), EventType::Normal, "Changed", &number.to_string());
+            recorder.publish(&about("web"), &PendingEvent::normal("Changed", number.to_string()));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert_eq!(server.audit().records().iter().filter(|record| record.code == 403).count(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_event_is_tried_while_the_server_says_that_it_is_refused() {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let client = server.client(User::service_account("kube-system", "nobody"));
+        let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
+        let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
+        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system(), &capabilities);
+        recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let records = server.audit().records();
+        assert_eq!(records.iter().filter(|record| record.uri.contains("/events")).count(), 0);
+    }
+
+    #[rstest]
+    #[case::failing("create", Answer::Code(500), When::Before)]
+    #[case::busy("create", Answer::Code(429), When::Before)]
+    #[case::connection_lost("create", Answer::Drop, When::Before)]
+    #[case::answer_lost("create", Answer::Drop, When::After)]
+    #[case::count_lost("patch", Answer::Drop, When::After)]
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_fails_for_a_moment_is_written_once(
+        #[case] verb: &str,
+        #[case] answer: Answer,
+        #[case] when: When,
+    ) {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let recorder = start(&tasks, &server.client("admin"));
+        for nth in [1, 2] {
+            server.faults().add(Rule {
+                user: Some("admin".into()),
+                verb: Some(verb.into()),
+                resource: Some("events".into()),
+                nth: Some(nth),
+                when,
+                ..Rule::new(answer.clone())
+            });
+        }
+        for _ in 0..2 {
+            recorder.publish(&about("web"), &PendingEvent::warning("NoPool", "no pool matches"));
+        }
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(said(&server).await, [("no pool matches".to_owned(), 2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_event_that_fails_for_long_is_given_up_for_the_next_one() {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let recorder = start(&tasks, &server.client("admin"));
+        let failing =
+            Rule { user: Some("admin".into()), verb: Some("create".into()), ..Rule::new(Answer::Code(500)) };
+        server.faults().add(failing);
+        recorder.publish(&about("web"), &PendingEvent::warning("NoPool", "no pool matches"));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(server.faults().hits(), u64::from(TRIES));
+        server.faults().clear();
+        recorder.publish(&about("web"), &PendingEvent::normal("Ensured", "has an address"));
+        assert_eq!(said(&server).await, [("has an address".to_owned(), 1)]);
     }
 
     // fault 9: the first refusal ended all Events for the life of the process
@@ -312,8 +448,8 @@ mod tests {
     async fn events_are_back_within_sixty_seconds_of_the_grant() {
         let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
         let client = server.client(User::service_account("kube-system", "part"));
-        let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system());
-        recorder.publish(&about("web"), EventType::Normal, "Changed", "refused");
+        let recorder = start(&tasks, &client);
+        recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
         tokio::time::sleep(Duration::from_secs(1)).await;
         let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
             "metadata": {"name": "part"},
@@ -322,7 +458,7 @@ mod tests {
         let bindings = Api::<ClusterRoleBinding>::all(server.client("admin"));
         bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
         tokio::time::sleep(Duration::from_secs(60)).await;
-        recorder.publish(&about("web"), EventType::Normal, "Changed", "welcome");
+        recorder.publish(&about("web"), &PendingEvent::normal("Changed", "welcome"));
         assert_eq!(said(&server).await, [("welcome".to_owned(), 1)]);
     }
 
@@ -347,7 +483,7 @@ mod tests {
     ) {
         let status =
             Status { code, message: message.to_owned(), reason: reason_of(code), ..Status::default() };
-        assert_eq!(is_missing_right(&status), expected);
+        assert_eq!(missing_right(&status).is_some(), expected);
     }
 
     fn reason_of(code: u16) -> String {
@@ -367,10 +503,10 @@ mod tests {
         let namespaces = Api::<Namespace>::all(admin.clone());
         namespaces.create(&PostParams::default(), &namespace(json!(["test/stay"]))).await.unwrap();
         namespaces.delete("shop", &kube::api::DeleteParams::default()).await.unwrap();
-        let recorder = Recorder::start(&tasks, admin, "service-controller", Clock::system());
+        let recorder = start(&tasks, &admin);
         let gone = ObjectReference { namespace: Some("shop".into()), ..about("web") };
-        recorder.publish(&gone, EventType::Normal, "DeletedLoadBalancer", "Deleted load balancer");
-        recorder.publish(&about("api"), EventType::Normal, "Ensured", "has an address");
+        recorder.publish(&gone, &PendingEvent::normal("DeletedLoadBalancer", "Deleted load balancer"));
+        recorder.publish(&about("api"), &PendingEvent::normal("Ensured", "has an address"));
         assert_eq!(said(&server).await, [("has an address".to_owned(), 1)]);
         assert!(server.audit().records().iter().any(|record| record.code == 403));
     }

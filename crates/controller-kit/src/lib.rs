@@ -13,7 +13,7 @@ mod retry_after;
 
 pub use cache::{Cache, Change, Watched};
 pub use error_message::error_message;
-pub use event::{EventType, Recorder};
+pub use event::{CREATE_EVENTS, EventType, PATCH_EVENTS, PendingEvent, Recorder};
 pub use explanation::Explanation;
 pub use object_key::ObjectKey;
 pub use queue::{Action, Queue, QueueMetrics, backoff, pending_within};

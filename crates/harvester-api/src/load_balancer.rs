@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Condition;
 
+/// A load balancer with more listeners is refused: every port of a Service is rules on every node of Harvester, and the
+/// Services of earlier versions take a node port for each, of which there are 2,768.
+pub const MAX_LISTENERS: usize = 100;
+
 /// What is asked for.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[kube(

@@ -28,12 +28,11 @@ struct Limit {
     advice: &'static str,
 }
 
-/// All ports of a load balancer become node ports of Harvester, of which there are 2,768.
 const LISTENERS: Limit = Limit {
     field: "spec.listeners",
     counted: "entries",
     count: |size| size.listeners,
-    most: 100,
+    most: harvester_api::load_balancer::MAX_LISTENERS,
     advice: "spread them over several load balancers",
 };
 /// A LoadBalancer object has about ten for each listener and five for each backend.

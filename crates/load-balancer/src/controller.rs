@@ -23,7 +23,7 @@ use std::{
 };
 
 use controller_kit::{
-    Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder, error_message, replace,
+    Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder, error_message, replace,
 };
 use harvester_api::{IPPool, LoadBalancer, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
@@ -45,7 +45,7 @@ use crate::{
     vms::VmWatch,
 };
 use address::RecordedHolder;
-use decide::{Because, EventDraft, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
+use decide::{Because, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
 pub(crate) use pace::{ReadinessPace, VerdictPace};
 pub(crate) use refusals::Refusals;
 
@@ -293,9 +293,10 @@ impl Controller {
         let Plan { steps, events, probes, waits_for, orphaned, again } = plan;
         let key = &seen.key;
         if let (Some(lb), false) = (&seen.object, events.is_empty()) {
-            for EventDraft { event_type, reason, message } in events {
+            for event in &events {
+                let PendingEvent { reason, message, .. } = event;
                 tracing::warn!(load_balancer = %key, reason, message);
-                self.recorder.publish(&lb.object_ref(&()), event_type, reason, &message);
+                self.recorder.publish(&lb.object_ref(&()), event);
             }
         }
         if let Some(probes) = probes {
@@ -511,7 +512,7 @@ impl Controller {
     }
 
     fn warn_reverted(&self, lb: &RawObject<LoadBalancer>, message: &str) {
-        self.recorder.publish(&lb.object_ref(&()), EventType::Warning, status_reverted::REASON, message);
+        self.recorder.publish(&lb.object_ref(&()), &PendingEvent::warning(status_reverted::REASON, message));
     }
 
     /// The pools that record the Service's addresses name it in their condition.

@@ -32,7 +32,7 @@ pub(crate) mod write;
 use std::collections::BTreeMap;
 
 use controller_kit::{Explanation, ObjectKey, Queue, RawObject};
-use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType};
+use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType, load_balancer::MAX_LISTENERS};
 use health_check::{DIALS_AT_ONCE, Dial, Prober, Target, Verdict};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
@@ -51,10 +51,6 @@ use changes::Selectors;
 use plausible::Rules;
 use vips::{Reported, Vips};
 use write::Write;
-
-/// A load balancer with more is refused: every port of a Service is rules on every node of Harvester, and the Services of
-/// earlier versions take a node port for each.
-pub(crate) const MOST_LISTENERS: usize = 100;
 
 /// The reads of all host datapaths: VMs, verdicts, and the addresses that no backend may have.
 pub(crate) struct HostDatapath {
@@ -234,7 +230,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     }
 }
 
-/// The reason of the condition and of the Event for [`MOST_LISTENERS`].
+/// The reason of the condition and of the Event for [`MAX_LISTENERS`].
 pub(crate) const TOO_MANY_LISTENERS: &str = "TooManyListeners";
 
 /// The ports of the Service that stands.
@@ -244,9 +240,9 @@ fn ports(service: Option<&RawObject<Service>>) -> usize {
 }
 
 fn too_many(listeners: usize) -> Option<Explanation> {
-    (listeners > MOST_LISTENERS).then(|| {
+    (listeners > MAX_LISTENERS).then(|| {
         let message = format!(
-            "{listeners} listeners: a load balancer has at most {MOST_LISTENERS}; spread them over several load balancers"
+            "{listeners} listeners: a load balancer has at most {MAX_LISTENERS}; spread them over several load balancers"
         );
         Explanation::new(TOO_MANY_LISTENERS, message)
     })

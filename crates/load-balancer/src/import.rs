@@ -9,7 +9,7 @@ mod plan;
 
 use std::net::IpAddr;
 
-use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder, replace};
+use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder, replace};
 use harvester_api::{IPPool, annotations, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
@@ -90,7 +90,7 @@ impl Import {
         if !faults.is_empty() {
             let message = format!("not imported: {}", faults.join("; "));
             let about = source.object_ref(&());
-            self.recorder.publish(&about, EventType::Warning, "ImportIncomplete", &message);
+            self.recorder.publish(&about, &PendingEvent::warning("ImportIncomplete", message));
         }
         if let Some(json) = source.edited(|json| plan::mark(json, &faults)) {
             let written = replace::<ConfigMap>(&self.client, &json).await;

@@ -17,7 +17,7 @@ use std::{
     sync::{Mutex, MutexGuard, atomic::AtomicI64},
 };
 
-use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder};
+use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer};
 use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
@@ -183,7 +183,7 @@ impl RecordGc {
                 tracing::warn!(pool = name, %address, holder, retry_in = ?ABANDONED_AFTER, "abandoned, and not released: {failure}");
                 let message = format!("abandoned address {address} of {holder} is not released: {failure}");
                 let about = pool.object_ref(&());
-                self.recorder.publish(&about, EventType::Warning, status_reverted::REASON, &message);
+                self.recorder.publish(&about, &PendingEvent::warning(status_reverted::REASON, message));
                 Ok(false)
             }
             Err(source) => Err(Error::Release { pool: name, address, source }),

@@ -173,7 +173,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     let writers = Writers::new(client.clone(), clock, tasks.clone(), &caches, index.clone(), orphans.clone());
     let orders = Orders::new(writers.clone(), queues.load_balancers.clone());
     let waiters = PoolWaiters::default();
-    let recorder = Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock);
+    let recorder = Recorder::start(tasks, client.clone(), names::LOAD_BALANCER_LEASE, clock, &capabilities);
     let import = Arc::new(Import {
         client: client.clone(),
         recorder: recorder.clone(),

@@ -7,9 +7,9 @@ mod host_datapath;
 use std::{sync::Arc, time::Duration};
 
 use cloud_provider::{
-    Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, PendingEvent, Publish, Removal, View,
+    Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, Publish, Removal, View,
 };
-use controller_kit::{Explanation, ObjectKey, RawObject};
+use controller_kit::{EventType, Explanation, ObjectKey, PendingEvent, RawObject};
 use guest_vms::Backends;
 use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
@@ -145,7 +145,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
-        events.retain(|event| event.event_type == controller_kit::EventType::Warning);
+        events.retain(|event| event.event_type == EventType::Warning);
     } else {
         let not_supported = |sentence: &String| PendingEvent::warning("NotSupported", sentence.clone());
         events.extend(later.as_ref().map(not_supported));

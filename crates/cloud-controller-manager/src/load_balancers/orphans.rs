@@ -9,7 +9,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controller_kit::{Action, EventType, ObjectKey, Queue, Recorder, replace};
+use controller_kit::{Action, ObjectKey, PendingEvent, Queue, Recorder, replace};
 use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use kube::{Api, Client, ResourceExt};
@@ -116,7 +116,7 @@ impl HarvesterLoadBalancers {
             return Ok(Action::AwaitChange);
         }
         let about = about(&abandoned.purpose, found.as_ref());
-        recorder.publish(&about, EventType::Warning, "LoadBalancerWithoutService", &sentence);
+        recorder.publish(&about, &PendingEvent::warning("LoadBalancerWithoutService", sentence.as_str()));
         let marked = object.edited(|json| {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();
         });

@@ -2,11 +2,12 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
+use controller_kit::PendingEvent;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
 use kube::ResourceExt;
 
 use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS, waits_for_cloud};
-use crate::{Instance, InstanceMetadata, PendingEvent, node::Duties};
+use crate::{Instance, InstanceMetadata, node::Duties};
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder, error_message};
+use controller_kit::{
+    Action, Cache, Change, ObjectKey, PendingEvent, Queue, QueueMetrics, Recorder, error_message,
+};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{Client, Resource, ResourceExt};
 use program::TaskGroup;
@@ -17,9 +19,7 @@ use super::{
     is_finalized, published,
     writer::ServiceWriter,
 };
-use crate::{
-    Decision, Failure, LoadBalancerState, LoadBalancers, PendingEvent, Requeue, event::EventDeduplicator,
-};
+use crate::{Decision, Failure, LoadBalancerState, LoadBalancers, Requeue, event::EventDeduplicator};
 
 /// Changes of Nodes and instances within this time are joined.
 const JOIN: Duration = Duration::from_secs(1);

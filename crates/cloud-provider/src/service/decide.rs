@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::{Annotations, IngressAddress, LoadBalancerState, PendingEvent, Publish, Removal, View};
+use controller_kit::PendingEvent;
+
+use crate::{Annotations, IngressAddress, LoadBalancerState, Publish, Removal, View};
 
 /// A backstop for a lost watch. The watch on what the Service waits for requeues it earlier.
 const BACKSTOP: Duration = Duration::from_secs(300);

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{EventType, Explanation, ObjectKey, RawObject};
+use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, annotations, finalizers};
 use health_check::Target;
 use ip_pools::CheckedPool;
@@ -159,19 +159,11 @@ impl fmt::Display for Step {
     }
 }
 
-/// An Event about the object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EventDraft {
-    pub(crate) event_type: EventType,
-    pub(crate) reason: &'static str,
-    pub(crate) message: String,
-}
-
 /// The steps to take now, in order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     pub(crate) steps: Vec<Step>,
-    pub(crate) events: Vec<EventDraft>,
+    pub(crate) events: Vec<PendingEvent>,
     /// The targets to probe; `None` leaves them as they are.
     pub(crate) probes: Option<BTreeMap<BackendId, Target>>,
     /// The news of pools that may end the object's wait.
@@ -330,13 +322,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if let Some(lost) = lost
         && plan.steps.iter().any(|step| matches!(step, Step::WriteObject(_)))
     {
-        plan.events.push(EventDraft {
-            event_type: EventType::Warning,
-            reason: "AddressLost",
-            message: format!(
-                "address {lost} belongs to somebody else according to the pools; a new one is claimed"
-            ),
-        });
+        let message =
+            format!("address {lost} belongs to somebody else according to the pools; a new one is claimed");
+        plan.events.push(PendingEvent::warning("AddressLost", message));
     }
     if let (true, Some(address)) = (plan.steps.is_empty(), &address) {
         plan.steps = release_others(seen, lb, address);
@@ -448,8 +436,7 @@ fn serve(
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
     {
-        let (reason, message) = (refusal.reason, refusal.message.clone());
-        plan.events.push(EventDraft { event_type: EventType::Warning, reason, message });
+        plan.events.push(PendingEvent::warning(refusal.reason, refusal.message.clone()));
     }
     let has_backends_field = seen.has_backends_field;
     let shown = Shown {
@@ -488,18 +475,17 @@ fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
 ///
 /// # Errors
 /// The server refused this write: the Service must stay until somebody mends that.
-fn show_to_kube_vip(seen: &Seen, service: &RawObject<Service>) -> Result<Option<Step>, EventDraft> {
+fn show_to_kube_vip(seen: &Seen, service: &RawObject<Service>) -> Result<Option<Step>, PendingEvent> {
     match (host_datapath::service::write_visible(service), &seen.refused_write) {
         (Write::Nothing, _) => Ok(None),
-        (_, Some(RefusedWrite { kind: "Service", why })) => Err(EventDraft {
-            event_type: EventType::Warning,
-            reason: "ServiceRefused",
-            message: format!(
+        (_, Some(RefusedWrite { kind: "Service", why })) => Err(PendingEvent::warning(
+            "ServiceRefused",
+            format!(
                 "kube-vip does not see the Service and goes on announcing its address; give it type LoadBalancer and \
                  remove {}: {why}",
                 annotations::KUBE_VIP_IGNORE
             ),
-        }),
+        )),
         (write, _) => Ok(Some(Step::WriteService(write))),
     }
 }

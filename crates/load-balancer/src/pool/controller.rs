@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use controller_kit::{Action, Cache, EventType, ObjectKey, RawObject, Recorder};
+use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::{Api, Client, Resource, ResourceExt};
 
@@ -93,8 +93,8 @@ impl PoolController {
         Ok(Seen::Request { annotation, address, holder, holder_exists: found.is_some(), reuse })
     }
 
-    fn warn(&self, pool: &IPPool, reason: &str, message: &str) {
-        self.recorder.publish(&pool.object_ref(&()), EventType::Warning, reason, message);
+    fn warn(&self, pool: &IPPool, reason: &'static str, message: &str) {
+        self.recorder.publish(&pool.object_ref(&()), &PendingEvent::warning(reason, message));
     }
 }
 

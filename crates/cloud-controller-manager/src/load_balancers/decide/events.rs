@@ -1,7 +1,6 @@
 //! Events for the owner of a Service about matters that refuse nothing.
 
-use cloud_provider::PendingEvent;
-use controller_kit::{ObjectKey, RawObject};
+use controller_kit::{ObjectKey, PendingEvent, RawObject};
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;

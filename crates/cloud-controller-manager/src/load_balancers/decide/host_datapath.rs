@@ -1,9 +1,8 @@
 //! The host datapath: the conditions that a Service and the cluster must meet, and the fields of the object that carry
 //! the traffic.
 
-use cloud_provider::PendingEvent;
-use controller_kit::Explanation;
-use harvester_api::annotations;
+use controller_kit::{Explanation, PendingEvent};
+use harvester_api::{annotations, load_balancer::MAX_LISTENERS};
 use kube::ResourceExt;
 
 use super::{NO_NODES, Seen};
@@ -14,9 +13,6 @@ use crate::{
     },
     service_config::{SOURCE_RANGES, health_check, ports},
 };
-
-/// A Service with more ports would take too many of Harvester's node ports, and one object would cost everybody time.
-const LISTENERS_MAX: usize = 100;
 
 /// The fields of the object, unless a fault forbids it or the VMs are not known. Adds faults and Events.
 pub(super) fn datapath(
@@ -34,9 +30,9 @@ pub(super) fn datapath(
         faults.push(Explanation::new("NotSupported", sentence));
     }
     let own = faults.len();
-    if ports(service).len() > LISTENERS_MAX {
+    if ports(service).len() > MAX_LISTENERS {
         let sentence = format!(
-            "{} ports are more than the {LISTENERS_MAX} that the data path host carries: use several Services, or data-path: guest",
+            "{} ports are more than the {MAX_LISTENERS} that the data path host carries: use several Services, or data-path: guest",
             ports(service).len()
         );
         faults.push(Explanation::new("TooManyPorts", sentence));

@@ -35,7 +35,7 @@ fn is_of_type_load_balancer(service: &Service) -> bool {
     service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("LoadBalancer")
 }
 
-fn is_finalized(service: &Service) -> bool {
+fn has_finalizer(service: &Service) -> bool {
     service.finalizers().iter().any(|name| name == FINALIZER)
 }
 

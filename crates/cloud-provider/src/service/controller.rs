@@ -16,7 +16,7 @@ use program::TaskGroup;
 use super::{
     EligibleNodes, asks_for_another_class, asks_for_load_balancer,
     decide::{Seen, Step, decide, failed},
-    is_finalized, published,
+    has_finalizer, published,
     writer::ServiceWriter,
 };
 use crate::{Decision, Failure, LoadBalancerState, LoadBalancers, Requeue, event::EventDeduplicator};
@@ -175,7 +175,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             wanted,
             foreign: asks_for_another_class(service, self.cloud.class()),
             deleting,
-            finalized: is_finalized(service),
+            has_finalizer: has_finalizer(service),
             annotations: service.annotations().clone(),
             published: published(service),
             deleted: remembered.contains(&uid),
@@ -195,8 +195,8 @@ impl<C: LoadBalancers> ServiceController<C> {
         let about = service.object_ref(&());
         let absent = seen.view.load_balancer == LoadBalancerState::Absent;
         match step {
-            Step::Prepare { finalize, annotations } => {
-                self.wrote(service, self.writer.prepare(service, *finalize, annotations).await)
+            Step::Prepare { add_finalizer, annotations } => {
+                self.wrote(service, self.writer.prepare(service, *add_finalizer, annotations).await)
             }
             Step::Apply => {
                 if absent {
@@ -253,7 +253,7 @@ impl<C: LoadBalancers> ServiceController<C> {
 
 /// Whether the controller has anything to do with the Service.
 fn concerns(service: &Service, class: Option<&str>) -> bool {
-    is_finalized(service) || asks_for_load_balancer(service, class)
+    has_finalizer(service) || asks_for_load_balancer(service, class)
 }
 
 /// Whether two versions differ in a field that a decision reads.

@@ -17,7 +17,7 @@ pub(super) struct Seen {
     /// Its class asks for one of another controller.
     pub(super) foreign: bool,
     pub(super) deleting: bool,
-    pub(super) finalized: bool,
+    pub(super) has_finalizer: bool,
     pub(super) annotations: BTreeMap<String, String>,
     /// Entries of `status.loadBalancer.ingress`.
     pub(super) published: Vec<IngressAddress>,
@@ -33,9 +33,9 @@ pub(super) struct Seen {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Write the finalizer (if `finalize`) and annotations, in one PATCH.
+    /// Write the finalizer (if `add_finalizer`) and annotations, in one PATCH.
     Prepare {
-        finalize: bool,
+        add_finalizer: bool,
         annotations: Annotations,
     },
     /// Apply the cloud's plan.
@@ -71,7 +71,7 @@ fn provide(seen: &Seen) -> Plan {
     let annotations = differing(&view.annotations, &seen.annotations);
     let annotated = annotations.is_empty();
     let prepare =
-        (!seen.finalized || !annotated).then_some(Step::Prepare { finalize: !seen.finalized, annotations });
+        (!seen.has_finalizer || !annotated).then_some(Step::Prepare { add_finalizer: !seen.has_finalizer, annotations });
 
     let addresses = match &view.load_balancer {
         LoadBalancerState::Unknown(why) => {
@@ -133,16 +133,16 @@ fn withdrawal(seen: &Seen) -> Option<Step> {
 fn clean_up(seen: &Seen) -> Plan {
     let view = &seen.view;
     let mut plan = Plan::default();
-    if seen.finalized {
+    if seen.has_finalizer {
         plan.events.clone_from(&seen.events);
     }
     if let LoadBalancerState::Unknown(why) = &view.load_balancer {
-        let why = why.as_ref().filter(|_| seen.finalized && !seen.foreign);
+        let why = why.as_ref().filter(|_| seen.has_finalizer && !seen.foreign);
         plan.events.extend(why.map(|why| failed_sync(DELETE, why)));
         return plan;
     }
     let present = matches!(view.load_balancer, LoadBalancerState::Present { .. });
-    if !present && (!seen.finalized || seen.foreign && !seen.deleting) {
+    if !present && (!seen.has_finalizer || seen.foreign && !seen.deleting) {
         return Plan::default();
     }
     if let (Removal::Blocked(why), false) = (&view.removal, seen.deleted) {

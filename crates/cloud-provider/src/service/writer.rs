@@ -30,11 +30,11 @@ impl ServiceWriter {
     pub(super) async fn prepare(
         &self,
         service: &Service,
-        finalize: bool,
+        add_finalizer: bool,
         annotations: &Annotations,
     ) -> kube::Result<Service> {
         let mut metadata = json!({});
-        if finalize {
+        if add_finalizer {
             metadata["finalizers"] = json!([FINALIZER]);
         }
         if !annotations.is_empty() {

@@ -41,7 +41,7 @@ fn wanted((load_balancer, planned): State) -> Seen {
 
 /// A Service that was served and is being deleted.
 fn leaving(state: State) -> Seen {
-    Seen { deleting: true, finalized: true, planned: false, ..wanted(state) }
+    Seen { deleting: true, has_finalizer: true, planned: false, ..wanted(state) }
 }
 
 fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
@@ -50,16 +50,16 @@ fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
     seen
 }
 
-fn prepare(finalize: bool, pairs: &[(&str, &str)]) -> Step {
-    Step::Prepare { finalize, annotations: set(pairs) }
+fn prepare(add_finalizer: bool, pairs: &[(&str, &str)]) -> Step {
+    Step::Prepare { add_finalizer, annotations: set(pairs) }
 }
 
 fn release(keys: &[&str]) -> Step {
     Step::Release { annotations: unset(keys) }
 }
 
-fn finalized(seen: &mut Seen) {
-    seen.finalized = true;
+fn has_finalizer(seen: &mut Seen) {
+    seen.has_finalizer = true;
 }
 
 /// The controller publishes the address itself, and an annotation must precede that.
@@ -73,37 +73,37 @@ fn publishing(seen: &mut Seen) {
 #[case::new(wanted(ABSENT), vec![prepare(true, &[]), Step::Apply])]
 #[case::finalizer_and_annotation_in_one_patch(
     with(wanted(ABSENT), publishing), vec![prepare(true, &[IGNORE]), Step::Apply])]
-#[case::vanished_in_the_cloud(with(wanted(ABSENT), finalized), vec![Step::Apply])]
-#[case::waiting(with(wanted(present(true, None)), finalized), vec![])]
-#[case::drifted(with(wanted(present(false, None)), finalized), vec![Step::Apply])]
+#[case::vanished_in_the_cloud(with(wanted(ABSENT), has_finalizer), vec![Step::Apply])]
+#[case::waiting(with(wanted(present(true, None)), has_finalizer), vec![])]
+#[case::drifted(with(wanted(present(false, None)), has_finalizer), vec![Step::Apply])]
 #[case::taken_over(wanted(present(true, None)), vec![prepare(true, &[])])]
 #[case::address_by_annotation(
     with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.annotations = set(&[("vip", "10.0.0.9")]);
     }),
     vec![prepare(false, &[("vip", "10.0.0.9")])])]
 #[case::settled(
     with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.annotations = set(&[("vip", "10.0.0.9")]);
         seen.annotations = annotations(&[("vip", "10.0.0.9"), ("foreign", "stays")]);
         seen.published = ip("10.0.0.7");
     }),
     vec![])]
 #[case::no_status_before_the_annotation_is_seen(
-    with(wanted(present(true, Some("10.0.0.9"))), |seen| { finalized(seen); publishing(seen); }),
+    with(wanted(present(true, Some("10.0.0.9"))), |seen| { has_finalizer(seen); publishing(seen); }),
     vec![prepare(false, &[IGNORE])])]
 #[case::published_by_us(
     with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         publishing(seen);
         seen.annotations = annotations(&[IGNORE]);
     }),
     vec![Step::Publish(ip("10.0.0.9"))])]
 #[case::follows_the_address(
     with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         publishing(seen);
         seen.annotations = annotations(&[IGNORE]);
         seen.published = ip("10.0.0.7");
@@ -111,31 +111,31 @@ fn publishing(seen: &mut Seen) {
     vec![Step::Publish(ip("10.0.0.9"))])]
 #[case::both_families(
     with(wanted(present(true, Some("10.0.0.9"))), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.publish = Publish::Addresses([ip("10.0.0.9"), ip("fd00::9")].concat());
         seen.published = ip("10.0.0.9");
     }),
     vec![Step::Publish([ip("10.0.0.9"), ip("fd00::9")].concat())])]
 #[case::taken_back(
     with(wanted(present(false, None)), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.annotations = unset(&["vip"]);
         seen.view.publish = Publish::Withdrawn;
         seen.annotations = annotations(&[("vip", "10.0.0.9")]);
         seen.published = ip("10.0.0.9");
     }),
-    vec![Step::Prepare { finalize: false, annotations: unset(&["vip"]) }, Step::Unpublish, Step::Apply])]
+    vec![Step::Prepare { add_finalizer: false, annotations: unset(&["vip"]) }, Step::Unpublish, Step::Apply])]
 #[case::taken_back_before_one_is_made(
     with(wanted((LoadBalancerState::Absent, false)), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.publish = Publish::Withdrawn;
         seen.published = ip("10.0.0.9");
     }),
     vec![Step::Unpublish])]
-#[case::not_made_anew_while_the_old_one_leaves(with(wanted(DELETING), finalized), vec![])]
+#[case::not_made_anew_while_the_old_one_leaves(with(wanted(DELETING), has_finalizer), vec![])]
 #[case::refused_nothing_is_created(with(wanted(ABSENT), |seen| seen.planned = false), vec![])]
 #[case::refused_what_exists_stays_as_it_is(
-    with(wanted(present(false, Some("10.0.0.9"))), |seen| { finalized(seen); seen.planned = false; }),
+    with(wanted(present(false, Some("10.0.0.9"))), |seen| { has_finalizer(seen); seen.planned = false; }),
     vec![])]
 #[case::nothing_is_made_while_the_cloud_has_not_read_its_lists(wanted(unknown(None)), vec![])]
 // docs/contract/cloud-controller-manager.md#L1: the object that never got an address is deleted too
@@ -166,7 +166,7 @@ fn publishing(seen: &mut Seen) {
 // docs/contract/cloud-controller-manager.md#L15: nothing of ours stays on a Service that became a ClusterIP
 #[case::type_changed(
     with(wanted(ABSENT), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.wanted = false;
         seen.deleted = true;
         seen.published = ip("10.0.0.9");
@@ -178,14 +178,14 @@ fn publishing(seen: &mut Seen) {
 // owner's
 #[case::of_another_class(
     with(wanted(ABSENT), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         (seen.wanted, seen.foreign) = (false, true);
         seen.published = ip("10.0.0.9");
     }),
     vec![])]
 #[case::of_another_class_and_was_ours(
     with(wanted(present(true, None)), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         (seen.wanted, seen.foreign) = (false, true);
     }),
     vec![Step::Delete])]
@@ -201,7 +201,7 @@ fn plans(#[case] seen: Seen, #[case] steps: Vec<Step>) {
 #[test]
 fn a_load_balancer_without_address_is_a_failed_sync_with_its_reason() {
     let seen = with(wanted(present(true, None)), |seen| {
-        finalized(seen);
+        has_finalizer(seen);
         seen.view.waiting = Some("no pool matches".into());
     });
     let plan = decide(&seen);
@@ -213,7 +213,7 @@ fn a_load_balancer_without_address_is_a_failed_sync_with_its_reason() {
 #[rstest]
 #[case::new(wanted(unknown(Some("down"))), Some(ENSURE))]
 #[case::not_late_yet(wanted(unknown(None)), None)]
-#[case::served(with(wanted(unknown(Some("down"))), |seen| { finalized(seen); seen.published = ip("10.0.0.9"); }), None)]
+#[case::served(with(wanted(unknown(Some("down"))), |seen| { has_finalizer(seen); seen.published = ip("10.0.0.9"); }), None)]
 // docs/contract/cloud-controller-manager.md#13
 #[case::going(with(leaving(unknown(Some("down"))), |seen| seen.published = ip("10.0.0.9")), Some(DELETE))]
 #[case::of_another_type(with(leaving(unknown(Some("down"))), |seen| (seen.wanted, seen.deleting) = (false, false)),
@@ -221,7 +221,7 @@ fn a_load_balancer_without_address_is_a_failed_sync_with_its_reason() {
 #[case::of_another_class(
     with(leaving(unknown(Some("down"))), |seen| (seen.wanted, seen.deleting, seen.foreign) = (false, false, true)), None)]
 #[case::never_ours(with(wanted(unknown(Some("down"))), |seen| seen.wanted = false), None)]
-#[case::going_and_never_served(with(leaving(unknown(Some("down"))), |seen| seen.finalized = false), None)]
+#[case::going_and_never_served(with(leaving(unknown(Some("down"))), |seen| seen.has_finalizer = false), None)]
 fn a_service_that_waits_for_a_cloud_out_of_reach_gets_a_failed_sync(
     #[case] seen: Seen,
     #[case] failure: Option<&str>,
@@ -247,7 +247,7 @@ fn an_address_is_announced_when_it_is_there_and_not_before() {
     let outcome = |state| decide(&with(wanted(state), publishing)).outcome.map(|event| event.reason);
     assert_eq!(outcome(present(true, None)), None);
     assert_eq!(outcome(present(true, Some("10.0.0.9"))), Some("EnsuredLoadBalancer"));
-    let settled = decide(&with(wanted(present(true, Some("10.0.0.9"))), finalized));
+    let settled = decide(&with(wanted(present(true, Some("10.0.0.9"))), has_finalizer));
     assert_eq!(settled, Plan::default());
 }
 
@@ -270,7 +270,7 @@ proptest::proptest! {
             _ => Removal::Blocked("used".into()),
         };
         let view = View { load_balancer: load_balancer.clone(), removal: removal.clone(), ..View::default() };
-        let seen = Seen { wanted, deleting, deleted, foreign, finalized: true, view, ..Seen::default() };
+        let seen = Seen { wanted, deleting, deleted, foreign, has_finalizer: true, view, ..Seen::default() };
         let steps = decide(&seen).steps;
         if let Some(at) = steps.iter().position(|step| matches!(step, Step::Release { .. })) {
             proptest::prop_assert_eq!(at, steps.len() - 1);

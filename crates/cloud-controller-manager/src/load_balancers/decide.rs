@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::object::{Announced, ClusterIdentity, Datapath, Wanted};
+use super::object::{StatusAddress, ClusterIdentity, Datapath, Wanted};
 use crate::{
     data_path::{Allowed, DataPath, Policy, choose},
     service_config::ServiceConfig,
@@ -109,7 +109,7 @@ fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
         _ if allocated.is_empty() => Some(Phase::Allocation),
         DataPath::Host => status_address(object).is_none().then_some(Phase::Announcement),
         DataPath::Guest => {
-            let is_shown = handover::shown_in_guest(service, Some(object)) != Announced::Unknown;
+            let is_shown = handover::shown_in_guest(service, Some(object)) != StatusAddress::Keep;
             (!is_shown).then(|| Phase::Publication(allocated.join(",")))
         }
     }
@@ -136,7 +136,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
         DataPath::Guest if comes_from_host => None,
-        DataPath::Guest if taken_back => Some(Datapath::Guest(Announced::Withdrawn)),
+        DataPath::Guest if taken_back => Some(Datapath::Guest(StatusAddress::Clear)),
         DataPath::Guest => Some(Datapath::Guest(handover::shown_in_guest(service, object))),
         DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };

@@ -35,18 +35,18 @@ pub(super) struct Wanted<'a> {
 /// The part of an object that the datapath decides.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Datapath {
-    Guest(Announced),
+    Guest(StatusAddress),
     Host { listeners: Vec<Listener>, selector: Selector, health_check: Option<HealthCheck> },
 }
 
 /// The value for the object's `status.address`: the address that kube-vip wrote into the Service.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Announced {
-    /// Not known: the value stays.
-    Unknown,
-    Address(String),
+pub(super) enum StatusAddress {
+    /// kube-vip has not written one.
+    Keep,
+    Set(String),
     /// Harvester took the address back: the field goes.
-    Withdrawn,
+    Clear,
 }
 
 impl Wanted<'_> {
@@ -108,11 +108,11 @@ impl Wanted<'_> {
             json["spec"]["ipam"] = json!(Ipam::Pool);
         }
         match datapath {
-            Datapath::Guest(Announced::Unknown) => {}
-            Datapath::Guest(Announced::Withdrawn) => {
+            Datapath::Guest(StatusAddress::Keep) => {}
+            Datapath::Guest(StatusAddress::Clear) => {
                 object(json, "status").remove("address");
             }
-            Datapath::Guest(Announced::Address(address)) => {
+            Datapath::Guest(StatusAddress::Set(address)) => {
                 object(json, "status").insert("address".into(), json!(address));
             }
             Datapath::Host { listeners, selector, health_check } => {
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_guest_object_has_the_fields_of_the_go_program_and_who_it_is_for() {
-        check(Datapath::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
             let expected = json!({
                 "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
                 "kind": "LoadBalancer",
@@ -284,7 +284,7 @@ mod tests {
     // filled in
     #[test]
     fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
-        for datapath in [Datapath::Guest(Announced::Unknown), host()] {
+        for datapath in [Datapath::Guest(StatusAddress::Keep), host()] {
             check(datapath, |wanted| {
                 let before = stored(wanted);
                 let mut after = before.clone();
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_announced_address_is_the_only_change() {
-        check(Datapath::Guest(Announced::Address("10.0.0.9".into())), |wanted| {
+        check(Datapath::Guest(StatusAddress::Set("10.0.0.9".into())), |wanted| {
             let mut json = stored(wanted);
             json["status"].as_object_mut().unwrap().remove("address");
             let mut expected = json.clone();
@@ -309,7 +309,7 @@ mod tests {
     // docs/contract/cloud-controller-manager.md#L26
     #[test]
     fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
-        check(Datapath::Guest(Announced::Withdrawn), |wanted| {
+        check(Datapath::Guest(StatusAddress::Clear), |wanted| {
             let mut json = stored(wanted);
             json["status"]["address"] = "10.0.0.9".into();
             wanted.apply(&mut json);
@@ -320,7 +320,7 @@ mod tests {
     // docs/contract/cloud-controller-manager.md#L6 and #L34
     #[test]
     fn an_object_of_the_go_program_is_taken_over() {
-        check(Datapath::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
             let mut json = stored(wanted);
             let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
             for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_was_decided_at_creation_stays() {
-        check(Datapath::Guest(Announced::Unknown), |wanted| {
+        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
             let mut json = stored(wanted);
             json["spec"]["ipam"] = "dhcp".into();
             json["metadata"]["annotations"][annotations::LB_NETWORK_REQUEST] = "a/b".into();

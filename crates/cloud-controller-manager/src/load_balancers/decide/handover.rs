@@ -13,7 +13,7 @@ use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{super::object::Announced, allocated, ingress, is_leased};
+use super::{super::object::StatusAddress, allocated, ingress, is_leased};
 use crate::data_path::DataPath;
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
@@ -92,9 +92,9 @@ fn came_of(lost: &str, service: &Service) -> bool {
 
 /// The Service's address, if it is one that Harvester gave. With a lease that is any; Harvester knows nothing of
 /// another, and its webhook would put the old one back.
-pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Announced {
-    let Some(object) = object else { return Announced::Unknown };
+pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> StatusAddress {
+    let Some(object) = object else { return StatusAddress::Keep };
     let given = allocated(object);
     let address = ingress(service).into_iter().find(|ip| is_leased(object) || given.contains(ip));
-    address.map_or(Announced::Unknown, |ip| Announced::Address(ip.to_owned()))
+    address.map_or(StatusAddress::Keep, |ip| StatusAddress::Set(ip.to_owned()))
 }

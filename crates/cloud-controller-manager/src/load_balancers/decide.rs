@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::object::{StatusAddress, ClusterIdentity, Datapath, Wanted};
+use super::object::{StatusAddress, ClusterIdentity, DatapathFields, Wanted};
 use crate::{
     data_path::{Allowed, DataPath, Policy, choose},
     service_config::ServiceConfig,
@@ -136,8 +136,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
         DataPath::Guest if comes_from_host => None,
-        DataPath::Guest if taken_back => Some(Datapath::Guest(StatusAddress::Clear)),
-        DataPath::Guest => Some(Datapath::Guest(handover::shown_in_guest(service, object))),
+        DataPath::Guest if taken_back => Some(DatapathFields::Guest(StatusAddress::Clear)),
+        DataPath::Guest => Some(DatapathFields::Guest(handover::shown_in_guest(service, object))),
         DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };
     let wanted = datapath.map(|datapath| Wanted { identity, service, config, datapath });

@@ -29,12 +29,12 @@ pub(super) struct Wanted<'a> {
     pub(super) identity: &'a ClusterIdentity,
     pub(super) service: &'a Service,
     pub(super) config: &'a ServiceConfig,
-    pub(super) datapath: Datapath,
+    pub(super) datapath: DatapathFields,
 }
 
 /// The part of an object that the datapath decides.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Datapath {
+pub(super) enum DatapathFields {
     Guest(StatusAddress),
     Host { listeners: Vec<Listener>, selector: Selector, health_check: Option<HealthCheck> },
 }
@@ -58,7 +58,7 @@ impl Wanted<'_> {
             "metadata": {"namespace": namespace, "name": name},
             "spec": {},
         });
-        let guest = matches!(self.datapath, Datapath::Guest(_));
+        let guest = matches!(self.datapath, DatapathFields::Guest(_));
         json["spec"]["workloadType"] = json!(if guest { "cluster" } else { "vm" });
         json["spec"]["ipam"] = json!(self.config.ipam.unwrap_or(Ipam::Pool));
         if guest {
@@ -84,7 +84,7 @@ impl Wanted<'_> {
         if let Some(uid) = &identity.cluster_uid {
             notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }
-        if matches!(datapath, Datapath::Guest(_)) {
+        if matches!(datapath, DatapathFields::Guest(_)) {
             // missing on objects from before v0.2.7: taken over, not compared as empty
             // (docs/contract/cloud-controller-manager.md#L6)
             notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
@@ -108,14 +108,14 @@ impl Wanted<'_> {
             json["spec"]["ipam"] = json!(Ipam::Pool);
         }
         match datapath {
-            Datapath::Guest(StatusAddress::Keep) => {}
-            Datapath::Guest(StatusAddress::Clear) => {
+            DatapathFields::Guest(StatusAddress::Keep) => {}
+            DatapathFields::Guest(StatusAddress::Clear) => {
                 object(json, "status").remove("address");
             }
-            Datapath::Guest(StatusAddress::Set(address)) => {
+            DatapathFields::Guest(StatusAddress::Set(address)) => {
                 object(json, "status").insert("address".into(), json!(address));
             }
-            Datapath::Host { listeners, selector, health_check } => {
+            DatapathFields::Host { listeners, selector, health_check } => {
                 let spec = object(json, "spec");
                 set(spec, "description", (!config.description.is_empty()).then(|| json!(config.description)));
                 set(spec, "listeners", Some(json!(listeners)));
@@ -202,14 +202,14 @@ mod tests {
         .unwrap()
     }
 
-    fn check(datapath: Datapath, act: impl FnOnce(&Wanted<'_>)) {
+    fn check(datapath: DatapathFields, act: impl FnOnce(&Wanted<'_>)) {
         let (identity, service) = (identity(), service());
         let config = ServiceConfig::of(&service);
         act(&Wanted { identity: &identity, service: &service, config: &config, datapath });
     }
 
-    fn host() -> Datapath {
-        Datapath::Host {
+    fn host() -> DatapathFields {
+        DatapathFields::Host {
             listeners: listeners(&service()).unwrap(),
             selector: BTreeMap::from([("harvesterhci.io/vmName".to_owned(), vec!["a".to_owned()])]),
             health_check: None,
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_guest_object_has_the_fields_of_the_go_program_and_who_it_is_for() {
-        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
+        check(DatapathFields::Guest(StatusAddress::Keep), |wanted| {
             let expected = json!({
                 "apiVersion": "loadbalancer.harvesterhci.io/v1beta1",
                 "kind": "LoadBalancer",
@@ -284,7 +284,7 @@ mod tests {
     // filled in
     #[test]
     fn an_object_in_step_is_not_changed_and_foreign_fields_survive() {
-        for datapath in [Datapath::Guest(StatusAddress::Keep), host()] {
+        for datapath in [DatapathFields::Guest(StatusAddress::Keep), host()] {
             check(datapath, |wanted| {
                 let before = stored(wanted);
                 let mut after = before.clone();
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_announced_address_is_the_only_change() {
-        check(Datapath::Guest(StatusAddress::Set("10.0.0.9".into())), |wanted| {
+        check(DatapathFields::Guest(StatusAddress::Set("10.0.0.9".into())), |wanted| {
             let mut json = stored(wanted);
             json["status"].as_object_mut().unwrap().remove("address");
             let mut expected = json.clone();
@@ -309,7 +309,7 @@ mod tests {
     // docs/contract/cloud-controller-manager.md#L26
     #[test]
     fn an_address_that_was_taken_back_does_not_stay_in_the_object() {
-        check(Datapath::Guest(StatusAddress::Clear), |wanted| {
+        check(DatapathFields::Guest(StatusAddress::Clear), |wanted| {
             let mut json = stored(wanted);
             json["status"]["address"] = "10.0.0.9".into();
             wanted.apply(&mut json);
@@ -320,7 +320,7 @@ mod tests {
     // docs/contract/cloud-controller-manager.md#L6 and #L34
     #[test]
     fn an_object_of_the_go_program_is_taken_over() {
-        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
+        check(DatapathFields::Guest(StatusAddress::Keep), |wanted| {
             let mut json = stored(wanted);
             let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
             for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
@@ -333,7 +333,7 @@ mod tests {
 
     #[test]
     fn what_was_decided_at_creation_stays() {
-        check(Datapath::Guest(StatusAddress::Keep), |wanted| {
+        check(DatapathFields::Guest(StatusAddress::Keep), |wanted| {
             let mut json = stored(wanted);
             json["spec"]["ipam"] = "dhcp".into();
             json["metadata"]["annotations"][annotations::LB_NETWORK_REQUEST] = "a/b".into();

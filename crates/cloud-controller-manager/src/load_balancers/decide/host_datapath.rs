@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{NO_NODES, Seen};
 use crate::{
     load_balancers::{
-        object::{Datapath, listeners},
+        object::{DatapathFields, listeners},
         selector::select,
     },
     service_config::{SOURCE_RANGES, health_check, ports},
@@ -20,7 +20,7 @@ pub(super) fn datapath(
     exists: bool,
     faults: &mut Vec<Explanation>,
     events: &mut Vec<PendingEvent>,
-) -> Option<Datapath> {
+) -> Option<DatapathFields> {
     let Seen { identity, service, config, backends, .. } = seen;
     let spec = service.spec.as_ref();
     if config.source_ranges {
@@ -97,7 +97,7 @@ pub(super) fn datapath(
         );
         faults.push(Explanation::new("NodesNotSelectable", sentence));
     });
-    let datapath = Datapath::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
+    let datapath = DatapathFields::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
     // an object that exists follows every change that is no fault; a new one is made only without fault
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
 }

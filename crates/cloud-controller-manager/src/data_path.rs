@@ -10,14 +10,14 @@ use crate::service_config::ServiceConfig;
 
 /// A way for the traffic of a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataPath {
+pub enum Datapath {
     /// Announced by kube-vip in the guest, forwarded to pods by the guest's kube-proxy.
     Guest,
     /// Announced by Harvester, forwarded to node ports of the VMs, with health checks.
     Host,
 }
 
-impl DataPath {
+impl Datapath {
     /// The Service annotation; empty means no preference.
     ///
     /// # Errors
@@ -73,10 +73,10 @@ impl Default for Allowed {
 
 impl Allowed {
     /// Whether the flag allows this datapath.
-    pub fn admits(self, path: DataPath) -> bool {
+    pub fn admits(self, path: Datapath) -> bool {
         match path {
-            DataPath::Guest => self.guest,
-            DataPath::Host => self.host,
+            Datapath::Guest => self.guest,
+            Datapath::Host => self.host,
         }
     }
 }
@@ -84,7 +84,7 @@ impl Allowed {
 /// The datapath of one Service, and the Events that explain it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    pub path: DataPath,
+    pub path: Datapath,
     pub refusal: Option<Explanation>,
     pub events: Vec<PendingEvent>,
 }
@@ -94,7 +94,7 @@ pub fn choose(
     policy: Policy,
     allowed: Allowed,
     config: &ServiceConfig,
-    recorded: Option<DataPath>,
+    recorded: Option<Datapath>,
 ) -> Choice {
     let mut events = Vec::new();
     let mut refusal = None;
@@ -102,7 +102,7 @@ pub fn choose(
     let by_health = policy == Policy::Annotation && config.health_port && allowed.host;
     let asked = match config.data_path {
         Some(path) if excluded.is_none() => Some(path),
-        _ => by_health.then_some(DataPath::Host),
+        _ => by_health.then_some(Datapath::Host),
     };
     let mut fixed = false;
     let path = if let Some(recorded) = recorded {
@@ -124,9 +124,9 @@ pub fn choose(
             );
             refusal = Some(Explanation::new("ClassNeedsHostPath", sentence));
         }
-        DataPath::Host
+        Datapath::Host
     } else {
-        asked.unwrap_or(if policy == Policy::Host { DataPath::Host } else { DataPath::Guest })
+        asked.unwrap_or(if policy == Policy::Host { Datapath::Host } else { Datapath::Guest })
     };
     if let Some(excluded) = excluded {
         let sentence = format!(
@@ -137,7 +137,7 @@ pub fn choose(
         );
         events.push(PendingEvent::warning("DataPathNotAllowed", sentence));
     }
-    if config.class && path == DataPath::Host && asked == Some(DataPath::Guest) {
+    if config.class && path == Datapath::Host && asked == Some(Datapath::Guest) {
         let sentence = format!(
             "annotation {} is guest, and class {} is for the data path host only: the Service takes the path host; \
              create it anew without the class for the path guest",
@@ -147,10 +147,10 @@ pub fn choose(
         events.push(PendingEvent::warning("ClassNeedsHostPath", sentence));
     }
     // the Event about a fixed path says it already
-    if path == DataPath::Guest && config.health_port && !fixed {
+    if path == Datapath::Guest && config.health_port && !fixed {
         let way_out = if !allowed.host {
             "--allowed-data-paths of the cloud controller manager excludes that path".to_owned()
-        } else if config.data_path == Some(DataPath::Guest) {
+        } else if config.data_path == Some(Datapath::Guest) {
             format!("annotation {} says so: take it away on a new Service", annotations::DATA_PATH)
         } else {
             format!(
@@ -178,11 +178,11 @@ mod tests {
     const GUEST_ONLY: Allowed = Allowed { guest: true, host: false };
     const BOTH: Allowed = Allowed { guest: true, host: true };
 
-    fn config(data_path: Option<DataPath>, health_port: bool) -> ServiceConfig {
+    fn config(data_path: Option<Datapath>, health_port: bool) -> ServiceConfig {
         ServiceConfig { data_path, health_port, ..ServiceConfig::of(&Service::default()) }
     }
 
-    use DataPath::{Guest, Host};
+    use Datapath::{Guest, Host};
 
     #[rstest]
     #[case::default(Policy::Guest, BOTH, config(None, false), None, Guest, &[])]
@@ -213,8 +213,8 @@ mod tests {
         #[case] policy: Policy,
         #[case] allowed: Allowed,
         #[case] config: ServiceConfig,
-        #[case] recorded: Option<DataPath>,
-        #[case] path: DataPath,
+        #[case] recorded: Option<Datapath>,
+        #[case] path: Datapath,
         #[case] reasons: &[&str],
     ) {
         let choice = choose(policy, allowed, &config, recorded);

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::object::{StatusAddress, ClusterIdentity, DatapathFields, Wanted};
 use crate::{
-    data_path::{Allowed, DataPath, Policy, choose},
+    data_path::{Allowed, Datapath, Policy, choose},
     service_config::ServiceConfig,
 };
 
@@ -105,10 +105,10 @@ pub(super) enum Phase {
 /// The phase of an object whose Service waits for its address.
 fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
     let allocated = allocated(object);
-    match DataPath::recorded(&object.spec) {
+    match Datapath::recorded(&object.spec) {
         _ if allocated.is_empty() => Some(Phase::Allocation),
-        DataPath::Host => status_address(object).is_none().then_some(Phase::Announcement),
-        DataPath::Guest => {
+        Datapath::Host => status_address(object).is_none().then_some(Phase::Announcement),
+        Datapath::Guest => {
             let is_shown = handover::shown_in_guest(service, Some(object)) != StatusAddress::Keep;
             (!is_shown).then(|| Phase::Publication(allocated.join(",")))
         }
@@ -135,10 +135,10 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let taken_back = is_taken_back(object);
     let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
     let datapath = match path {
-        DataPath::Guest if comes_from_host => None,
-        DataPath::Guest if taken_back => Some(DatapathFields::Guest(StatusAddress::Clear)),
-        DataPath::Guest => Some(DatapathFields::Guest(handover::shown_in_guest(service, object))),
-        DataPath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
+        Datapath::Guest if comes_from_host => None,
+        Datapath::Guest if taken_back => Some(DatapathFields::Guest(StatusAddress::Clear)),
+        Datapath::Guest => Some(DatapathFields::Guest(handover::shown_in_guest(service, object))),
+        Datapath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };
     let wanted = datapath.map(|datapath| Wanted { identity, service, config, datapath });
     let later = events::later(config, path, object.is_some());
@@ -169,22 +169,22 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     match object {
         Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
         // it is not made before the VMs are known, and then the sentence says what hinders
-        None if path == DataPath::Host && wanted.is_none() && faults.is_empty() => {
+        None if path == Datapath::Host && wanted.is_none() && faults.is_empty() => {
             view.waiting.clone_from(&seen.vms_out_of_reach);
         }
         None => {}
     }
     match path {
-        DataPath::Guest if comes_from_host => {
+        Datapath::Guest if comes_from_host => {
             view.publish = Publish::Withdrawn;
         }
-        DataPath::Guest => {
+        Datapath::Guest => {
             let lost = handover::given(service, object).filter(|_| taken_back);
             events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, object, lost);
         }
-        DataPath::Host => {
-            let word = DataPath::Host.word().to_owned();
+        Datapath::Host => {
+            let word = Datapath::Host.word().to_owned();
             view.annotations = Annotations::from([
                 (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),
                 (annotations::RECORDED_DATA_PATH.to_owned(), Some(word)),
@@ -205,13 +205,13 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
 /// For a Service that gives its load balancer up.
 fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     let (service, object) = (seen.service, seen.load_balancer.object());
-    let path = recorded(seen).unwrap_or(DataPath::Guest);
+    let path = recorded(seen).unwrap_or(Datapath::Guest);
     let mut ours = vec![annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
     let mut events = Vec::new();
     match path {
-        DataPath::Guest => events.extend(events::still_announced(service, object)),
-        DataPath::Host => {
+        Datapath::Guest => events.extend(events::still_announced(service, object)),
+        Datapath::Host => {
             ours.extend([annotations::KUBE_VIP_IGNORE, annotations::RECORDED_DATA_PATH]);
             view.removal = Removal::Foreground;
             view.publish = if is_taken_back(object) { Publish::Withdrawn } else { Publish::Unchanged };
@@ -225,7 +225,7 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     Decision { view, plan: None, events }
 }
 
-fn state(seen: &Seen<'_>, path: DataPath) -> LoadBalancerState {
+fn state(seen: &Seen<'_>, path: Datapath) -> LoadBalancerState {
     match &seen.load_balancer {
         Found::Unlisted => LoadBalancerState::Unknown(seen.load_balancers_out_of_reach.clone()),
         Found::Absent => LoadBalancerState::Absent,
@@ -244,9 +244,9 @@ fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
 /// The datapath that is settled: by the object; without one, by the annotations that we leave on a Service that has our
 /// finalizer: the clean-up needs them, and so does an object that somebody deleted in Harvester and that comes back.
 /// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
-fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
+fn recorded(seen: &Seen<'_>) -> Option<Datapath> {
     if let Some(object) = seen.load_balancer.object() {
-        return Some(DataPath::recorded(&object.spec));
+        return Some(Datapath::recorded(&object.spec));
     }
     let is_set = |key: &str, value: Option<&str>| {
         let text = seen.service.annotations().get(key).map(String::as_str).unwrap_or_default();
@@ -254,13 +254,13 @@ fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
     };
     let annotated = if !seen.service.finalizers().iter().any(|name| name == FINALIZER) {
         None
-    } else if is_set(annotations::RECORDED_DATA_PATH, Some(DataPath::Host.word())) {
-        Some(DataPath::Host)
+    } else if is_set(annotations::RECORDED_DATA_PATH, Some(Datapath::Host.word())) {
+        Some(Datapath::Host)
     } else if is_set(annotations::KUBE_VIP_LOADBALANCER_IPS, None)
         // the Go program leaves only the first of the two
         || is_set(annotations::ALLOCATED_ADDRESS, None)
     {
-        Some(DataPath::Guest)
+        Some(Datapath::Guest)
     } else {
         None
     };
@@ -268,11 +268,11 @@ fn recorded(seen: &Seen<'_>) -> Option<DataPath> {
 }
 
 /// Events about the cluster around a Service that asks for a load balancer.
-fn around(seen: &Seen<'_>, path: DataPath) -> Vec<PendingEvent> {
+fn around(seen: &Seen<'_>, path: Datapath) -> Vec<PendingEvent> {
     let mut events = Vec::new();
     let nobody = |backends: &Backends| backends.eligible.is_empty() && backends.nodes_without_vm.is_empty();
     // on the host datapath it is a fault
-    if path == DataPath::Guest && seen.backends.as_ref().is_some_and(nobody) {
+    if path == Datapath::Guest && seen.backends.as_ref().is_some_and(nobody) {
         events.push(PendingEvent::warning("UnAvailableLoadBalancer", NO_NODES));
     }
     // once for each Service, and not again after every restart (docs/contract/user-docs.md#17e)
@@ -322,7 +322,7 @@ fn refusal(
 fn waiting(
     seen: &Seen<'_>,
     object: &RawObject<LoadBalancer>,
-    path: DataPath,
+    path: Datapath,
 ) -> (Option<String>, Option<Duration>) {
     let Some(phase) = seen.phase() else { return (None, None) };
     let limit = if phase == Phase::Allocation { ANSWER } else { ANNOUNCEMENT };
@@ -334,10 +334,10 @@ fn waiting(
         (Phase::Allocation, None) => {}
     }
     let hint = match path {
-        DataPath::Host => {
+        Datapath::Host => {
             " (annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service may have another pool)"
         }
-        DataPath::Guest => "",
+        Datapath::Guest => "",
     };
     match not_ready(object).map(|ready| ready.message.as_str()).filter(|message| !message.is_empty()) {
         Some(message) => (Some(format!("{message}{hint}")), None),
@@ -353,12 +353,12 @@ fn waiting(
 }
 
 /// The addresses by which the Service can be reached, as far as we know.
-fn addresses(object: &LoadBalancer, service: &Service, path: DataPath) -> Vec<IngressAddress> {
+fn addresses(object: &LoadBalancer, service: &Service, path: Datapath) -> Vec<IngressAddress> {
     let parse = |texts: Vec<&str>| texts.into_iter().map(IngressAddress::parse).collect();
     match path {
-        DataPath::Host => parse(status_address(object).into_iter().collect()),
-        DataPath::Guest if is_leased(object) => parse(ingress(service)),
-        DataPath::Guest => parse(allocated(object)),
+        Datapath::Host => parse(status_address(object).into_iter().collect()),
+        Datapath::Guest if is_leased(object) => parse(ingress(service)),
+        Datapath::Guest => parse(allocated(object)),
     }
 }
 

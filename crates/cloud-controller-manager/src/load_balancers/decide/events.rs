@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{handover::given, ingress};
 use crate::{
-    data_path::DataPath,
+    data_path::Datapath,
     service_config::{IP_FAMILIES, REFUSED, ServiceConfig},
 };
 
@@ -16,7 +16,7 @@ const NAMED: usize = 20;
 
 /// One sentence about the keys of later versions that refuse nothing. `exists`: there is an object, so the address in
 /// kube-vip's annotation is ours, also when somebody took our finalizer off.
-pub(super) fn later(config: &ServiceConfig, path: DataPath, exists: bool) -> Option<String> {
+pub(super) fn later(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
     let told_elsewhere = |key: &&str| {
         let by_the_host_datapath = match *key {
             annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,
@@ -24,7 +24,7 @@ pub(super) fn later(config: &ServiceConfig, path: DataPath, exists: bool) -> Opt
             _ => false,
         };
         REFUSED.contains(key)
-            || (path == DataPath::Host && by_the_host_datapath)
+            || (path == Datapath::Host && by_the_host_datapath)
             || (exists && *key == annotations::KUBE_VIP_LOADBALANCER_IPS)
     };
     let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
@@ -139,7 +139,7 @@ pub(super) fn keys(config: &ServiceConfig) -> Vec<PendingEvent> {
 }
 
 /// Settings that were decided when the object was made, and have changed since.
-pub(super) fn fixed(object: &LoadBalancer, config: &ServiceConfig, path: DataPath) -> Vec<PendingEvent> {
+pub(super) fn fixed(object: &LoadBalancer, config: &ServiceConfig, path: Datapath) -> Vec<PendingEvent> {
     let mut events = Vec::new();
     if config.ipam.is_some_and(|ipam| ipam != object.spec.ipam()) {
         let sentence = format!(
@@ -149,7 +149,7 @@ pub(super) fn fixed(object: &LoadBalancer, config: &ServiceConfig, path: DataPat
         events.push(PendingEvent::warning("IPAMFixed", sentence));
     }
     let request = object.annotations().get(annotations::LB_NETWORK_REQUEST);
-    if path == DataPath::Guest && request.is_some_and(|request| *request != config.network) {
+    if path == Datapath::Guest && request.is_some_and(|request| *request != config.network) {
         let sentence = format!(
             "annotation {} cannot be changed, the Service stays on network {:?}: create it anew",
             annotations::SERVICE_NETWORK,

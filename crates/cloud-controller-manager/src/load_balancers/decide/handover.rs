@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{super::object::StatusAddress, allocated, ingress, is_leased};
-use crate::data_path::DataPath;
+use crate::data_path::Datapath;
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
 pub(super) fn decide(
@@ -26,7 +26,7 @@ pub(super) fn decide(
     if let Some(recorded) = service.annotations().get(annotations::RECORDED_DATA_PATH) {
         annotations.insert(annotations::RECORDED_DATA_PATH.to_owned(), None);
         // the two come in one PATCH; by itself `ignore` is the user's
-        if recorded == DataPath::Host.word() {
+        if recorded == Datapath::Host.word() {
             annotations.insert(annotations::KUBE_VIP_IGNORE.to_owned(), None);
         }
     }
@@ -47,7 +47,7 @@ pub(super) fn decide(
 /// another's, so it goes before `ignore` does (docs/contract/data-paths.md#row-2).
 pub(super) fn shows_address_of_host_datapath(service: &Service) -> bool {
     let recorded = service.annotations().get(annotations::RECORDED_DATA_PATH);
-    recorded.is_some_and(|recorded| recorded == DataPath::Host.word()) && !ingress(service).is_empty()
+    recorded.is_some_and(|recorded| recorded == Datapath::Host.word()) && !ingress(service).is_empty()
 }
 
 /// The address that we handed over, or the Go program, whose objects have it in `status.address`.

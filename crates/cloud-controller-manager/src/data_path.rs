@@ -32,7 +32,7 @@ impl Datapath {
     }
 
     /// The datapath that an existing object records. An object of the Go program's first versions has no workload type.
-    pub fn recorded(spec: &LoadBalancerSpec) -> Self {
+    pub fn of_object(spec: &LoadBalancerSpec) -> Self {
         match spec.workload() {
             WorkloadType::Vm => Self::Host,
             WorkloadType::Cluster => Self::Guest,

@@ -105,7 +105,7 @@ pub(super) enum Phase {
 /// The phase of an object whose Service waits for its address.
 fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
     let allocated = allocated(object);
-    match Datapath::recorded(&object.spec) {
+    match Datapath::of_object(&object.spec) {
         _ if allocated.is_empty() => Some(Phase::Allocation),
         Datapath::Host => status_address(object).is_none().then_some(Phase::Announcement),
         Datapath::Guest => {
@@ -127,7 +127,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Decision<Write> {
 fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let Seen { identity, service, config, key, .. } = seen;
     let object = seen.load_balancer.object();
-    let choice = choose(seen.policy, seen.allowed, config, recorded(seen));
+    let choice = choose(seen.policy, seen.allowed, config, settled_datapath(seen));
     let (path, mut events) = (choice.path, choice.events);
     let mut faults = config.faults.clone();
     faults.extend(choice.refusal);
@@ -205,7 +205,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
 /// For a Service that gives its load balancer up.
 fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     let (service, object) = (seen.service, seen.load_balancer.object());
-    let path = recorded(seen).unwrap_or(Datapath::Guest);
+    let path = settled_datapath(seen).unwrap_or(Datapath::Guest);
     let mut ours = vec![annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
     let mut events = Vec::new();
@@ -244,9 +244,9 @@ fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
 /// The datapath that is settled: by the object; without one, by the annotations that we leave on a Service that has our
 /// finalizer: the clean-up needs them, and so does an object that somebody deleted in Harvester and that comes back.
 /// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
-fn recorded(seen: &Seen<'_>) -> Option<Datapath> {
+fn settled_datapath(seen: &Seen<'_>) -> Option<Datapath> {
     if let Some(object) = seen.load_balancer.object() {
-        return Some(Datapath::recorded(&object.spec));
+        return Some(Datapath::of_object(&object.spec));
     }
     let is_set = |key: &str, value: Option<&str>| {
         let text = seen.service.annotations().get(key).map(String::as_str).unwrap_or_default();

@@ -10,9 +10,9 @@
 mod decide;
 mod lookup;
 mod object;
-mod orphans;
 mod secondaries;
 pub mod selector;
+mod without_service;
 
 use std::{
     collections::HashMap,

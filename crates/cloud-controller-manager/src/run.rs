@@ -239,7 +239,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     if settings.services {
         let recorder = recorder("service-controller");
         let cloud = HarvesterLoadBalancers::new(rules, harvester, objects, services.clone(), vms, outage);
-        cloud.report_orphans(tasks, guest.clone(), recorder.clone());
+        cloud.report_objects_without_service(tasks, guest.clone(), recorder.clone());
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
         let queue =
             ServiceController::start(tasks, guest.clone(), &cloud, &services, &nodes, recorder, workers);

@@ -63,10 +63,10 @@ impl Wanted<'_> {
         json["spec"]["ipam"] = json!(self.config.ipam.unwrap_or(Ipam::Pool));
         if guest {
             // Harvester's webhook has the last word on these; never given for vm objects, where it has not
-            let notes = object(&mut json["metadata"], "annotations");
-            notes.insert(annotations::LB_NETWORK.into(), json!(self.config.network));
-            notes.insert(annotations::LB_PROJECT.into(), json!(self.config.project));
-            notes.insert(annotations::LB_NAMESPACE.into(), json!(self.config.namespace));
+            let object_annotations = object(&mut json["metadata"], "annotations");
+            object_annotations.insert(annotations::LB_NETWORK.into(), json!(self.config.network));
+            object_annotations.insert(annotations::LB_PROJECT.into(), json!(self.config.project));
+            object_annotations.insert(annotations::LB_NAMESPACE.into(), json!(self.config.namespace));
         }
         self.apply(&mut json);
         json
@@ -76,31 +76,31 @@ impl Wanted<'_> {
     /// when the object was made.
     pub(super) fn apply(&self, json: &mut Value) {
         let Self { identity, service, config, datapath } = self;
-        let notes = object(&mut json["metadata"], "annotations");
-        notes.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
-        notes.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
+        let object_annotations = object(&mut json["metadata"], "annotations");
+        object_annotations.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
+        object_annotations.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
         // a Service that came back with its UID, from a backup
-        notes.remove(annotations::WITHOUT_SERVICE);
+        object_annotations.remove(annotations::WITHOUT_SERVICE);
         if let Some(uid) = &identity.cluster_uid {
-            notes.insert(annotations::CLUSTER_UID.into(), json!(uid));
+            object_annotations.insert(annotations::CLUSTER_UID.into(), json!(uid));
         }
         if matches!(datapath, DatapathFields::Guest(_)) {
             // missing on objects from before v0.2.7: taken over, not compared as empty
             // (docs/contract/cloud-controller-manager.md#L6)
-            notes.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
+            object_annotations.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
             match &identity.management_network {
                 Some(network) => {
-                    notes.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));
+                    object_annotations.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));
                 }
                 None => {
-                    notes.remove(annotations::MANAGEMENT_NETWORK);
+                    object_annotations.remove(annotations::MANAGEMENT_NETWORK);
                 }
             }
         }
-        let marks = object(&mut json["metadata"], "labels");
-        marks.insert(labels::CLUSTER.into(), json!(identity.cluster.label_value()));
-        marks.insert(labels::SERVICE_NAMESPACE.into(), json!(service.namespace()));
-        marks.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
+        let object_labels = object(&mut json["metadata"], "labels");
+        object_labels.insert(labels::CLUSTER.into(), json!(identity.cluster.label_value()));
+        object_labels.insert(labels::SERVICE_NAMESPACE.into(), json!(service.namespace()));
+        object_labels.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
 
         if json["spec"]["ipam"].as_str().is_none_or(str::is_empty) {
             // Harvester takes an absent value for pool when it allocates and not when it releases

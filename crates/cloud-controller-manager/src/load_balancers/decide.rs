@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::object::{StatusAddress, ClusterIdentity, DatapathFields, Wanted};
+use super::object::{ClusterIdentity, DatapathFields, StatusAddress, Wanted};
 use crate::{
     data_path::{Allowed, Datapath, Policy, choose},
     service_config::ServiceConfig,

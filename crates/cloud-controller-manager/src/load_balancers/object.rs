@@ -87,7 +87,9 @@ impl Wanted<'_> {
         if matches!(datapath, DatapathFields::Guest(_)) {
             // missing on objects from before v0.2.7: taken over, not compared as empty
             // (docs/contract/cloud-controller-manager.md#L6)
-            object_annotations.entry(annotations::LB_NETWORK_REQUEST).or_insert_with(|| json!(config.network));
+            object_annotations
+                .entry(annotations::LB_NETWORK_REQUEST)
+                .or_insert_with(|| json!(config.network));
             match &identity.management_network {
                 Some(network) => {
                     object_annotations.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));

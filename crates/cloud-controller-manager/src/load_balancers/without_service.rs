@@ -44,7 +44,12 @@ struct Abandoned {
 
 impl HarvesterLoadBalancers {
     /// Reports objects without Service from now on. `guest` reads Services afresh, `recorder` is for its Events.
-    pub fn report_objects_without_service(self: &Arc<Self>, tasks: &TaskGroup, guest: Client, recorder: Recorder) {
+    pub fn report_objects_without_service(
+        self: &Arc<Self>,
+        tasks: &TaskGroup,
+        guest: Client,
+        recorder: Recorder,
+    ) {
         let queue: Queue<ObjectKey> = Queue::new();
         let worker = self.clone();
         queue.run(tasks, 1, move |key| {

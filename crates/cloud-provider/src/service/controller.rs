@@ -124,7 +124,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
             let Decision { view, plan: mut cloud_plan, events } =
                 self.cloud.decide(&service, &self.nodes.get());
-            let seen = self.see(&service, Decision { view, plan: cloud_plan.as_ref().map(|_| ()), events });
+            let seen = Seen { planned: cloud_plan.is_some(), view, events, ..self.see(&service) };
             let plan = decide(&seen);
             let about = service.object_ref(&());
             if let LoadBalancerState::Present { addresses } = &seen.view.load_balancer
@@ -163,7 +163,8 @@ impl<C: LoadBalancers> ServiceController<C> {
         Ok(Action::RequeueAfter(AFTER_CONFLICT))
     }
 
-    fn see(&self, service: &Service, decision: Decision<()>) -> Seen {
+    /// The Service, without the decision of the cloud.
+    fn see(&self, service: &Service) -> Seen {
         let uid = service.uid().unwrap_or_default();
         let wanted = asks_for_load_balancer(service, self.cloud.class());
         let deleting = service.metadata.deletion_timestamp.is_some();
@@ -179,9 +180,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             annotations: service.annotations().clone(),
             published: published(service),
             deleted: remembered.contains(&uid),
-            view: decision.view,
-            planned: decision.plan.is_some(),
-            events: decision.events,
+            ..Seen::default()
         }
     }
 

@@ -70,8 +70,8 @@ fn provide(seen: &Seen) -> Plan {
     let mut plan = Plan { events: seen.events.clone(), again: view.again, ..Plan::default() };
     let annotations = differing(&view.annotations, &seen.annotations);
     let annotated = annotations.is_empty();
-    let prepare =
-        (!seen.has_finalizer || !annotated).then_some(Step::Prepare { add_finalizer: !seen.has_finalizer, annotations });
+    let prepare = (!seen.has_finalizer || !annotated)
+        .then_some(Step::Prepare { add_finalizer: !seen.has_finalizer, annotations });
 
     let addresses = match &view.load_balancer {
         LoadBalancerState::Unknown(why) => {

@@ -97,7 +97,8 @@ pub(super) fn datapath(
         );
         faults.push(Explanation::new("NodesNotSelectable", sentence));
     });
-    let datapath = DatapathFields::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
+    let datapath =
+        DatapathFields::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
     // an object that exists follows every change that is no fault; a new one is made only without fault
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
 }

@@ -162,7 +162,7 @@ impl EventWorker {
             let now = Instant::now();
             self.forget(now);
             let PendingEvent { reason, message, .. } = &event.series.event;
-            if [CREATE_EVENTS, PATCH_EVENTS].iter().any(|right| !self.capabilities.allows(right)) {
+            if !self.capabilities.allows(&CREATE_EVENTS) {
                 tracing::debug!(reason, message, "an Event that is not sent");
                 continue;
             }
@@ -204,6 +204,10 @@ impl EventWorker {
         let api = Api::<Event>::namespaced(self.client.clone(), &event.series.namespace);
         let time = self.clock.now();
         if let Some(sent) = self.written.get_mut(&event.series).filter(|sent| now < sent.at + JOIN_WITHIN) {
+            if !self.capabilities.allows(&PATCH_EVENTS) {
+                // it stays uncounted: written anew each time, it would hide the others
+                return Ok(());
+            }
             let patch = Patch::Merge(json!({"count": sent.count + 1, "lastTimestamp": Time(time)}));
             let how = PatchParams::default();
             match with_retries(|| api.patch(&sent.name, &how, &patch)).await {
@@ -302,7 +306,10 @@ fn shortened(message: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::{core::v1::Namespace, rbac::v1::ClusterRoleBinding};
+    use k8s_openapi::api::{
+        core::v1::Namespace,
+        rbac::v1::{ClusterRole, ClusterRoleBinding},
+    };
     use kube::api::ListParams;
     use program::capabilities::Wanted;
     use rstest::rstest;
@@ -443,6 +450,32 @@ mod tests {
         assert_eq!(said(&server).await, [("has an address".to_owned(), 1)]);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_role_that_grants_no_patch_still_writes_each_event_once() {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let client = server.client(User::service_account("kube-system", "part"));
+        grant(&server, &json!([{"apiGroups": [""], "resources": ["events"], "verbs": ["create"]}])).await;
+        let recorder = start(&tasks, &client);
+        for message in ["one", "one", "one", "two"] {
+            recorder.publish(&about("web"), &PendingEvent::normal("Changed", message));
+        }
+        assert_eq!(said(&server).await, [("one".to_owned(), 1), ("two".to_owned(), 1)]);
+    }
+
+    async fn grant(server: &ApiServer, rules: &serde_json::Value) {
+        let admin = server.client("admin");
+        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": "part"}, "rules": rules});
+        let roles = Api::<ClusterRole>::all(admin.clone());
+        roles.create(&PostParams::default(), &serde_json::from_value(role).unwrap()).await.unwrap();
+        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+            "metadata": {"name": "part"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "part"},
+            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "part"}]});
+        let bindings = Api::<ClusterRoleBinding>::all(admin);
+        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+    }
+
     // fault 9: the first refusal ended all Events for the life of the process
     #[tokio::test(start_paused = true)]
     async fn events_are_back_within_sixty_seconds_of_the_grant() {
@@ -451,12 +484,8 @@ mod tests {
         let recorder = start(&tasks, &client);
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": "part"},
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-            "subjects": [{"kind": "ServiceAccount", "namespace": "kube-system", "name": "part"}]});
-        let bindings = Api::<ClusterRoleBinding>::all(server.client("admin"));
-        bindings.create(&PostParams::default(), &serde_json::from_value(binding).unwrap()).await.unwrap();
+        grant(&server, &json!([{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]))
+            .await;
         tokio::time::sleep(Duration::from_secs(60)).await;
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "welcome"));
         assert_eq!(said(&server).await, [("welcome".to_owned(), 1)]);

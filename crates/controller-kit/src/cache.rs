@@ -19,7 +19,7 @@ use kube::{Api, Resource, core::ApiResource, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use program::TaskGroup;
@@ -94,7 +94,8 @@ impl<K: Watched> Cache<K> {
         let cache = Self::keeping(Box::new(trim));
         let into = cache.clone();
         let on_result = move |heard| match heard {
-            Ok(event) => into.on_event(event),
+            Ok(Some(event)) => into.on_event(event),
+            Ok(None) => into.set_watch_error(None),
             Err(why) => into.set_watch_error(Some(why)),
         };
         tasks.spawn_until_stop(follow(undecoded(api), config, Box::new(on_result)));
@@ -248,20 +249,35 @@ fn asked_wait(error: &watcher::Error) -> Option<Duration> {
     }
 }
 
-/// Something from the watch, or why nothing comes from it.
-type WatchResult = Result<watcher::Event<Undecoded>, String>;
+/// Something from the watch, nothing where it works again and nothing changes, or why nothing comes from it.
+type WatchResult = Result<Option<watcher::Event<Undecoded>>, String>;
+
+/// A watch that broke works again when no error came for so long: longer than a connection takes to fail.
+const WORKS_AFTER: Duration = Duration::from_secs(45);
 
 async fn follow(api: Api<Undecoded>, config: watcher::Config, on_result: Box<dyn Fn(WatchResult) + Send>) {
     let kind = api.resource_url().to_owned();
     // not the watcher's own back-off: that one begins anew with every list that it tries
     let (mut events, mut backoff) = (watcher(api, config).boxed(), WatchBackoff::default());
+    let mut is_broken = false;
     loop {
-        match events.try_next().await {
+        let next = if is_broken {
+            let Ok(next) = timeout(WORKS_AFTER, events.try_next()).await else {
+                is_broken = false;
+                on_result(Ok(None));
+                continue;
+            };
+            next
+        } else {
+            events.try_next().await
+        };
+        is_broken = next.is_err();
+        match next {
             Ok(Some(event)) => {
                 if matches!(event, watcher::Event::Apply(_) | watcher::Event::Delete(_)) {
                     backoff.works();
                 }
-                on_result(Ok(event));
+                on_result(Ok(Some(event)));
             }
             Ok(None) => return,
             Err(error) => {

@@ -336,7 +336,7 @@ mod tests {
     }
 
     async fn said(server: &ApiServer) -> Vec<(String, i32)> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         let events = Api::<Event>::namespaced(server.client("admin"), "default");
         let events = events.list(&ListParams::default()).await.unwrap();
         let mut said: Vec<_> =
@@ -387,7 +387,7 @@ mod tests {
         for number in 0..5 {
             recorder.publish(&about("web"), &PendingEvent::normal("Changed", number.to_string()));
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         assert_eq!(server.audit().records().iter().filter(|record| record.code == 403).count(), 1);
     }
 
@@ -399,7 +399,7 @@ mod tests {
         let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
         let recorder = Recorder::start(&tasks, client, "service-controller", Clock::system(), &capabilities);
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(60)).await;
         let records = server.audit().records();
         assert_eq!(records.iter().filter(|record| record.uri.contains("/events")).count(), 0);
     }
@@ -431,7 +431,7 @@ mod tests {
         for _ in 0..2 {
             recorder.publish(&about("web"), &PendingEvent::warning("NoPool", "no pool matches"));
         }
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(60)).await;
         assert_eq!(said(&server).await, [("no pool matches".to_owned(), 2)]);
     }
 
@@ -443,7 +443,7 @@ mod tests {
             Rule { user: Some("admin".into()), verb: Some("create".into()), ..Rule::new(Answer::Code(500)) };
         server.faults().add(failing);
         recorder.publish(&about("web"), &PendingEvent::warning("NoPool", "no pool matches"));
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(60)).await;
         assert_eq!(server.faults().hits(), u64::from(TRIES));
         server.faults().clear();
         recorder.publish(&about("web"), &PendingEvent::normal("Ensured", "has an address"));
@@ -483,10 +483,10 @@ mod tests {
         let client = server.client(User::service_account("kube-system", "part"));
         let recorder = start(&tasks, &client);
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "refused"));
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        sleep(Duration::from_secs(1)).await;
         grant(&server, &json!([{"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]}]))
             .await;
-        tokio::time::sleep(Duration::from_secs(60)).await;
+        sleep(Duration::from_secs(60)).await;
         recorder.publish(&about("web"), &PendingEvent::normal("Changed", "welcome"));
         assert_eq!(said(&server).await, [("welcome".to_owned(), 1)]);
     }

@@ -18,7 +18,10 @@ use serde_json::json;
 
 use controller_kit::{Cache, ObjectKey, Recorder};
 use harvester_api::{VirtualMachine, labels::SLICE_SERVICE_NAME};
-use program::{Clock, TaskGroup};
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Wanted},
+};
 
 use crate::{
     catalogue,
@@ -105,7 +108,9 @@ impl SimHarvester {
             seed,
         } = options;
         let (lower, upper) = halves(network);
-        let events = Recorder::start(tasks, harvester.clone(), "sim-harvester", clock);
+        // it asks for no right: the simulation may do everything
+        let capabilities = Capabilities::start(tasks, harvester.clone(), Wanted::default());
+        let events = Recorder::start(tasks, harvester.clone(), "sim-harvester", clock, &capabilities);
         let hosts: Cache<Node> = Cache::start(tasks, Api::all(harvester.clone()), Default::default());
         let vm_controller = VmController::start(tasks, &harvester, &hosts, lower, clock, &events);
         storage::controller::start(tasks, &harvester, &vm_controller, &events);

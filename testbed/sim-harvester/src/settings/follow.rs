@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use controller_kit::{EventType, Recorder};
+use controller_kit::{PendingEvent, Recorder};
 use futures::StreamExt;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -121,7 +121,7 @@ pub(crate) fn start(
             for complaint in complaints.iter().filter(|complaint| !complained.contains(*complaint)) {
                 if let Some(setting) = settings.get(&complaint.setting) {
                     let about = setting.object_ref(&resource);
-                    events.publish(&about, EventType::Warning, complaint.reason, &complaint.text);
+                    events.publish(&about, &PendingEvent::warning(complaint.reason, &complaint.text));
                 }
             }
             complained = complaints;

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::json;
 
-use controller_kit::{Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder};
+use controller_kit::{Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder};
 use harvester_api::VirtualMachine;
 use program::TaskGroup;
 
@@ -158,12 +158,8 @@ impl Storage {
                 unless_gone(answer).map_err(error("delete a volume of VM"))?;
             }
             Step::Warn(message) => {
-                self.events.publish(
-                    &vm.object_ref(&()),
-                    EventType::Warning,
-                    "InvalidVolumeClaimTemplates",
-                    &message,
-                );
+                let event = PendingEvent::warning("InvalidVolumeClaimTemplates", message);
+                self.events.publish(&vm.object_ref(&()), &event);
             }
         }
         Ok(())
@@ -179,7 +175,7 @@ impl Storage {
         let params = PatchParams::default();
         let answer = match step {
             ClaimStep::Warn(reason, message) => {
-                self.events.publish(&claim.object_ref(&()), EventType::Warning, reason, &message);
+                self.events.publish(&claim.object_ref(&()), &PendingEvent::warning(reason, message));
                 return Ok(());
             }
             ClaimStep::Bind { spec, status } => {

@@ -14,7 +14,7 @@ use kube::{
     api::{DeleteParams, Patch, PatchParams, PostParams},
 };
 
-use controller_kit::{Action, Cache, EventType, ObjectKey, Queue, RawObject, Recorder};
+use controller_kit::{Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::{Clock, TaskGroup};
 
@@ -301,7 +301,7 @@ impl VmController {
         for unknown in unknown.iter().filter(|unknown| before.iter().all(|before| !before.contains(unknown)))
         {
             let about = vm.object_ref(&());
-            self.events.publish(&about, EventType::Warning, unknown.reason(), &unknown.to_string());
+            self.events.publish(&about, &PendingEvent::warning(unknown.reason(), unknown.to_string()));
         }
     }
 
@@ -337,7 +337,7 @@ impl VmController {
             }
             Step::Warn { reason, message } => {
                 if let Some(instance) = self.instances.get(key) {
-                    self.events.publish(&instance.object_ref(&()), EventType::Warning, reason, &message);
+                    self.events.publish(&instance.object_ref(&()), &PendingEvent::warning(reason, message));
                 }
             }
             Step::DeleteInstance { uid } => {

@@ -1,4 +1,4 @@
-//! What is true of the workspace as a whole: its layers, its dependencies, its names and connections, and what its
+//! What is true of the workspace as a whole: its layers, its dependencies, its names, connections and periods, and what its
 //! comments and documents cite.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -8,6 +8,7 @@ mod connections;
 mod dependencies;
 mod layers;
 mod names;
+mod periods;
 mod product;
 
 use std::fs;

@@ -1,12 +1,4 @@
-//! Where the programs of others are that the tests and `sandbox --server real` run: a real API server and its
-//! company, kubectl, cargo-deny.
-//!
-//! ```text
-//! KUBEBUILDER_ASSETS  ──►  the cache  ──►  PATH (kubectl, cargo-deny)  ──►  none: `cargo xtask tools` builds it
-//! ```
-//! The cache lies outside `target/`, so that `cargo clean` and a second clone keep it. Its folders carry a digest of
-//! the `go.mod` that they were built from: whoever changes a version gets a fresh folder, and only for that module.
-//! This crate finds; only `xtask` builds.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 pub mod go;

@@ -31,7 +31,7 @@ const INPUTS: &str = "1000000";
 /// The program whose sandbox is toured: as the tests were built, with all checks of a debug build.
 const PROGRAM: &str = "harvester-cloud-provider";
 /// The test program that runs fault schedules.
-const SEEDS: &str = "fault_schedules";
+const SEEDS: &str = "fault-schedules fault_schedules";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -146,7 +146,8 @@ impl Run<'_> {
             Part::Package => package_driver::command(),
             Part::Seeds => {
                 let tests = &self.built.tests;
-                let Some(program) = tests.iter().find(|program| program.name.ends_with(SEEDS)) else {
+                let Some(program) = tests.iter().find(|program| program.name == SEEDS) else {
+                    println!("FAILED {}: no test program {SEEDS} was built", part.says());
                     return Ok(Some(counts::of("", false)));
                 };
                 let mut command = jobs::command(program);

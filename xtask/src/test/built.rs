@@ -44,6 +44,8 @@ struct Line {
 struct Target {
     #[serde(default)]
     name: String,
+    #[serde(default)]
+    kind: Vec<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -63,7 +65,9 @@ pub(super) fn of(output: &str) -> Built {
         if profile.test {
             let folder = manifest_path.parent().unwrap_or(Path::new("/")).to_owned();
             let of = folder.file_name().unwrap_or_default().display().to_string();
-            let name = if of == target.name || of.replace('-', "_") == target.name {
+            // a file of tests may have the name of its crate
+            let is_file_of_tests = target.kind.iter().any(|kind| kind == "test");
+            let name = if of.replace('-', "_") == target.name.replace('-', "_") && !is_file_of_tests {
                 of
             } else {
                 format!("{of} {}", target.name)
@@ -88,6 +92,8 @@ mod tests {
     const OUTPUT: &str = r#"   Compiling ipam v0.1.0
 {"reason":"compiler-artifact","manifest_path":"/w/crates/ipam/Cargo.toml","target":{"name":"ipam"},"profile":{"test":true},"executable":"/t/ipam-1"}
 {"reason":"compiler-artifact","manifest_path":"/w/crates/load-balancer/Cargo.toml","target":{"name":"component"},"profile":{"test":true},"executable":"/t/component-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/testbed/fault-schedules/Cargo.toml","target":{"name":"fault_schedules","kind":["lib"]},"profile":{"test":true},"executable":"/t/fault-1"}
+{"reason":"compiler-artifact","manifest_path":"/w/testbed/fault-schedules/Cargo.toml","target":{"name":"fault_schedules","kind":["test"]},"profile":{"test":true},"executable":"/t/fault-2"}
 {"reason":"compiler-artifact","manifest_path":"/w/Cargo.toml","target":{"name":"harvester-cloud-provider"},"profile":{"test":false},"executable":"/t/h"}
 {"reason":"compiler-artifact","manifest_path":"/r/serde/Cargo.toml","target":{"name":"serde"},"profile":{"test":false},"executable":null}
 {"reason":"build-finished","success":true}
@@ -104,6 +110,8 @@ mod tests {
             tests: vec![
                 test("ipam", "/t/ipam-1", "/w/crates/ipam"),
                 test("load-balancer component", "/t/component-1", "/w/crates/load-balancer"),
+                test("fault-schedules", "/t/fault-1", "/w/testbed/fault-schedules"),
+                test("fault-schedules fault_schedules", "/t/fault-2", "/w/testbed/fault-schedules"),
             ],
             programs: vec![("harvester-cloud-provider".to_owned(), "/t/h".into())],
         };

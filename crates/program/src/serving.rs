@@ -1,18 +1,19 @@
 //! A router on a socket, with TLS or without, until the process ends. Requests under way may finish.
 //!
-//! Strangers can connect too. So a connection without request is closed within a minute, and at the most 1,024 are open,
-//! of which one machine has a quarter.
+//! Strangers can connect too. So a connection without request is closed within a minute, and at the most 1,024 are open:
+//! beyond that, a new connection takes the place of one without request, of the machine that has the most.
 //!
 //! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to
 //! this machine, and to everybody where a flag says so.
 
 use std::{
-    collections::HashMap,
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
     io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     path::PathBuf,
     pin::pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
@@ -35,7 +36,7 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -43,10 +44,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::TaskGroup;
 
-/// Connections that are open at once; those beyond wait to be accepted.
+/// Connections that are open at once.
 const CONNECTIONS: usize = 1_024;
-/// Connections of one address: those beyond are closed, so that one stranger cannot keep everybody out.
-const CONNECTIONS_OF_PEER: usize = CONNECTIONS / 4;
 /// How long a connection may have no request under way; with [`GRACE`] within a minute.
 const IDLE: Duration = Duration::from_secs(50);
 /// How long to wait where a connection cannot be accepted, for want of file descriptors for instance.
@@ -58,8 +57,8 @@ const GRACE: Duration = Duration::from_secs(5);
 const HEADERS_WITHIN: Duration = Duration::from_secs(32);
 /// Bytes of a request that a connection reads before the router asks for them.
 const READ_AHEAD: u32 = 64 << 10;
-/// Requests that one connection of HTTP/2 may have under way.
-const STREAMS: u32 = 64;
+/// Requests that one connection of HTTP/2 may have under way. API servers and kubelets send one at a time.
+const STREAMS: u32 = 8;
 
 /// The source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,11 +129,11 @@ where
     A::Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     A::Future: Send,
 {
-    let (room, peers) = (Arc::new(Semaphore::new(CONNECTIONS)), Peers::default());
+    let open = Connections::default();
     let mut connections = JoinSet::new();
-    while let Some(accepted) = stop.run_until_cancelled(accept(&listener, &room)).await {
+    while let Some(accepted) = stop.run_until_cancelled(accept(&listener)).await {
         while connections.try_join_next().is_some() {}
-        let (stream, peer, turn) = match accepted {
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!("cannot accept a connection: {error}");
@@ -142,14 +141,18 @@ where
                 continue;
             }
         };
-        let Some(place) = peers.place(peer.ip(), CONNECTIONS_OF_PEER) else { continue };
-        let (stop, acceptor, router) = (stop.clone(), acceptor.clone(), router.clone());
+        // without a place the connection is closed: all others have requests under way
+        let Some(place) = open.place(peer.ip(), CONNECTIONS) else { continue };
+        let (stop, router, handshake) = (stop.clone(), router.clone(), acceptor.accept(stream, ()));
         connections.spawn(async move {
-            let _held = (turn, place);
-            // a client that speaks no TLS is no news
-            if let Ok((stream, ())) = acceptor.accept(stream, ()).await {
-                connection(stream, peer, router, stop).await;
-            }
+            let evicted = place.evicted.clone();
+            let served = async {
+                // a client that speaks no TLS is no news
+                if let Ok((stream, ())) = handshake.await {
+                    connection(stream, peer, router, &place.requests, stop).await;
+                }
+            };
+            evicted.run_until_cancelled(served).await;
         });
     }
     drop(listener);
@@ -157,14 +160,10 @@ where
     drop(timeout(GRACE, async { while connections.join_next().await.is_some() {} }).await);
 }
 
-async fn accept(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> io::Result<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
-    let turn = room.clone().acquire_owned().await.expect("nothing closes this semaphore");
+async fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     let (stream, peer) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, peer, turn))
+    Ok((stream, peer))
 }
 
 /// Serves one connection until its client closes it, or it is idle, or `stop`.
@@ -172,9 +171,10 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     router: Router,
+    requests: &watch::Sender<usize>,
     stop: CancellationToken,
 ) {
-    let (requests, under_way) = watch::channel(0);
+    let (requests, under_way) = (requests.clone(), requests.subscribe());
     let router = router.layer(Extension(ConnectInfo(peer))).layer(middleware::from_fn(
         move |request: Request, next: Next| {
             let under_way = UnderWay::begin(requests.clone());
@@ -221,37 +221,70 @@ impl Drop for UnderWay {
     }
 }
 
-/// How many connections each address has.
+/// The open connections, by the order in which they were accepted.
 #[derive(Clone, Default)]
-struct Peers(Arc<Mutex<HashMap<IpAddr, usize>>>);
+struct Connections(Arc<Mutex<BTreeMap<u64, Open>>>);
 
-/// One connection of an address.
-struct Place {
-    peers: Peers,
-    peer: IpAddr,
+struct Open {
+    machine: IpAddr,
+    /// The number of requests under way.
+    requests: watch::Receiver<usize>,
+    evicted: CancellationToken,
 }
 
-impl Peers {
-    /// A place for one more connection, if the address has fewer than `most`.
+/// The place of one connection among the open ones, until it is dropped.
+struct Place {
+    connections: Connections,
+    number: u64,
+    requests: watch::Sender<usize>,
+    /// Another connection has taken the place.
+    evicted: CancellationToken,
+}
+
+impl Connections {
+    /// A place for one more connection. Where `most` are open, it is that of the oldest one without request, of the
+    /// machine that has the most such connections; `None` where all have requests under way.
     fn place(&self, peer: IpAddr, most: usize) -> Option<Place> {
-        let mut counts = self.0.lock().expect("no panic while connections are counted");
-        let count = counts.entry(peer).or_default();
-        (*count < most).then(|| {
-            *count += 1;
-            Place { peers: self.clone(), peer }
-        })
+        let mut open = self.open();
+        if open.len() >= most {
+            let is_idle = |connection: &Open| *connection.requests.borrow() == 0;
+            let mut idle: HashMap<IpAddr, (usize, u64)> = HashMap::new();
+            // the last one that is counted is the oldest
+            for (number, connection) in open.iter().rev().filter(|(_, connection)| is_idle(connection)) {
+                let (count, oldest) = idle.entry(connection.machine).or_default();
+                (*count, *oldest) = (*count + 1, *number);
+            }
+            let number = idle.into_values().max_by_key(|(count, oldest)| (*count, Reverse(*oldest)))?.1;
+            if let Some(connection) = open.remove(&number) {
+                connection.evicted.cancel();
+            }
+        }
+        let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
+        let (requests, evicted) = (watch::Sender::new(0), CancellationToken::new());
+        let connection =
+            Open { machine: machine(peer), requests: requests.subscribe(), evicted: evicted.clone() };
+        open.insert(number, connection);
+        Some(Place { connections: self.clone(), number, requests, evicted })
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
+        self.0.lock().expect("no panic while connections are counted")
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.peers.0.lock().expect("no panic while connections are counted");
-        if let Some(count) = counts.get_mut(&self.peer) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.peer);
-            }
+        if !self.evicted.is_cancelled() {
+            self.connections.open().remove(&self.number);
         }
+    }
+}
+
+/// The part of an address that tells machines apart: one machine may have all addresses of a /64.
+fn machine(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
     }
 }
 
@@ -420,16 +453,36 @@ mod tests {
     }
 
     #[test]
-    fn one_address_has_a_quarter_of_the_connections_at_most() {
-        let (peers, one, other) =
-            (Peers::default(), IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        let mut places: Vec<_> = (0..3).filter_map(|_| peers.place(one, 2)).collect();
-        assert_eq!(places.len(), 2);
-        assert!(peers.place(other, 2).is_some(), "another address is not held up");
-        places.pop();
-        assert!(peers.place(one, 2).is_some());
-        places.clear();
-        assert!(peers.0.lock().unwrap().is_empty(), "nothing is kept of an address without connection");
+    fn a_new_connection_takes_the_place_of_one_without_request_of_the_machine_that_has_the_most() {
+        let connections = Connections::default();
+        let place = |last| connections.place(IpAddr::from([192, 0, 2, last]), 4);
+        let (busy, first, second) = (place(1).unwrap(), place(1).unwrap(), place(1).unwrap());
+        busy.requests.send_replace(1);
+        let of_another = place(2).unwrap();
+        assert_eq!(connections.open().len(), 4);
+
+        let newest = place(3).unwrap();
+        let evicted =
+            [&busy, &first, &second, &of_another, &newest].map(|place| place.evicted.is_cancelled());
+        assert_eq!(evicted, [false, true, false, false, false]);
+        drop(first);
+        assert_eq!(connections.open().len(), 4);
+
+        for place in [&second, &of_another, &newest] {
+            place.requests.send_replace(1);
+        }
+        assert!(place(3).is_none(), "all have requests under way");
+        drop((busy, second, of_another, newest));
+        assert!(connections.open().is_empty(), "nothing is kept of a connection that is closed");
+    }
+
+    #[rstest]
+    #[case::v4("192.0.2.1", "192.0.2.2", false)]
+    #[case::mapped("192.0.2.1", "::ffff:192.0.2.1", true)]
+    #[case::of_one_64("2001:db8::1", "2001:db8::ffff:0:1", true)]
+    #[case::of_two_64("2001:db8::1", "2001:db8:0:1::1", false)]
+    fn a_machine_may_have_many_addresses(#[case] one: &str, #[case] other: &str, #[case] same: bool) {
+        assert_eq!(machine(one.parse().unwrap()) == machine(other.parse().unwrap()), same);
     }
 
     #[tokio::test]

@@ -15,7 +15,8 @@ pub mod selector;
 mod without_service;
 
 use std::{
-    collections::HashMap,
+    cell::OnceCell,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -125,12 +126,18 @@ impl HarvesterLoadBalancers {
         names.extend([name.clone(), computed(&GuestCluster::default_name(), &live)]);
         let objects = names.iter().filter_map(|name| self.objects.get(&self.key_of(name)));
         let objects: Vec<_> = objects.collect();
+        // a neighbour in the namespace may label any number of objects: the Services are gone through once
+        let others = OnceCell::new();
         let is_of_another = |object: &LoadBalancer| {
+            let (uids, names) = others.get_or_init(|| {
+                let all = self.services.list().into_iter().map(|other| LiveService::of(&other));
+                let others = all.filter(|other| other.key != live.key);
+                others
+                    .map(|other| (other.uid.clone(), computed(&ours.cluster, &other)))
+                    .unzip::<_, _, HashSet<_>, HashSet<_>>()
+            });
             let made_for = object.annotations().get(annotations::SERVICE_UID);
-            let others = self.services.list().into_iter().map(|other| LiveService::of(&other));
-            others.into_iter().filter(|other| other.key != live.key).any(|other| {
-                Some(&other.uid) == made_for || computed(&ours.cluster, &other) == object.name_any()
-            })
+            made_for.is_some_and(|uid| uids.contains(uid)) || names.contains(&object.name_any())
         };
         let objects = objects.iter().map(|object| &***object);
         let in_use = |object: &LoadBalancer| AddressInUse::of(object, service);

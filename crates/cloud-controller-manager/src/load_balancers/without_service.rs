@@ -7,7 +7,7 @@
 //!
 //! Nothing runs while no object looks abandoned.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use controller_kit::{Action, ObjectKey, PendingEvent, Queue, Recorder, replace};
 use harvester_api::{LoadBalancer, annotations, labels};
@@ -85,8 +85,16 @@ impl HarvesterLoadBalancers {
         if names.len() < 2 {
             return;
         }
+        let ours = self.identity();
+        // a neighbour in the namespace may label any number of objects: each Service is looked up once
+        let mut objects_had: HashMap<ObjectKey, Option<ObjectKey>> = HashMap::new();
         for key in names.iter().map(|name| self.key_of(name)) {
-            if self.objects.get(&key).is_some_and(|object| self.looks_abandoned(&object)) {
+            let Some(object) = self.objects.get(&key) else { continue };
+            let found = labelled_service(&object).and_then(|key| self.services.get(&key));
+            let has = found.as_deref().and_then(|found| {
+                objects_had.entry(ObjectKey::of(found)).or_insert_with(|| self.object_of(found)).as_ref()
+            });
+            if decide(&object, &ours, found.as_deref(), has.map(|key| key.name.as_str())).is_some() {
                 queue.add_after(key, ABANDONED_AFTER);
             }
         }
@@ -99,9 +107,14 @@ impl HarvesterLoadBalancers {
 
     /// `found`: the Service that the object's labels name.
     fn decide_about(&self, object: &LoadBalancer, found: Option<&Service>) -> Option<Abandoned> {
-        let has = found.filter(|service| self.is_wanted(service)).map(|service| self.key(service));
-        let has = has.filter(|key| self.objects.get(key).is_some());
+        let has = found.and_then(|service| self.object_of(service));
         decide(object, &self.identity(), found, has.as_ref().map(|key| key.name.as_str()))
+    }
+
+    /// The object that the Service has, if it wants one and one is there.
+    fn object_of(&self, service: &Service) -> Option<ObjectKey> {
+        let key = self.is_wanted(service).then(|| self.key(service))?;
+        self.objects.get(&key).is_some().then_some(key)
     }
 
     async fn look(&self, key: &ObjectKey, guest: Client, recorder: &Recorder) -> Result<Action, kube::Error> {

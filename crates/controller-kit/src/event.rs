@@ -38,6 +38,8 @@ const REFILL: Duration = Duration::from_secs(300);
 const TRIES: u32 = 4;
 /// Before the second try; each further wait is twice as long.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// An Event is not worth a longer wait of all others.
+const LONGEST_RETRY: Duration = Duration::from_secs(10);
 /// The server refuses longer messages.
 const MESSAGE_MAX: usize = 1_024;
 
@@ -278,9 +280,14 @@ where
     write().await
 }
 
+/// While one Event waits, all others do. A server that limits Events (429) names no time after which to come again.
 fn is_momentary(error: &kube::Error) -> bool {
+    let asked = retry_after(error);
+    if asked.is_some_and(|wait| wait > LONGEST_RETRY) {
+        return false;
+    }
     match error {
-        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::Api(status) => status.code >= 500 || status.code == 429 && asked.is_some(),
         _ => true,
     }
 }

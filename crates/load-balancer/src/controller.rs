@@ -36,7 +36,7 @@ use program::{
 use crate::{
     caches::Caches,
     host_datapath::{
-        HostDatapath, RefusedWrite, VmList,
+        HostDatapath, RefusedWrite, Reported, VmList,
         write::{self, DatapathKind, Deleted, Write, Written},
     },
     ownership::{Owner, Ownership, is_labelled},
@@ -92,6 +92,8 @@ pub(crate) struct Controller {
     pub(crate) vm_watch: VmWatch,
     /// The queue of pools: their conditions name orphans.
     pub(crate) pools: Queue<ObjectKey>,
+    /// The queue of the record garbage collector, of pools.
+    pub(crate) records: Queue<ObjectKey>,
     pub(crate) dummy_endpoint: Ipv4Addr,
     pub(crate) verdicts: VerdictPace,
     pub(crate) readiness: ReadinessPace,
@@ -304,6 +306,8 @@ impl Controller {
         }
         if seen.object.is_some() {
             self.datapath.report(key, seen.backends.reported.clone());
+        } else {
+            self.datapath.report(key, Reported::default());
         }
         if orphaned {
             self.note_orphan(seen, true);
@@ -331,7 +335,8 @@ impl Controller {
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
         let again = again.or_else(|| learned.unwatched.then_some(UNWATCHED_AGAIN));
-        let refused = self.refusals.again(key).filter(|_| learned.refused_write.is_some());
+        let refused = learned.refused_write.as_ref();
+        let refused = refused.and_then(|write| self.refusals.again(key, write.kind));
         let again = again.map(|again| refused.filter(|_| again == UNWATCHED_AGAIN).unwrap_or(again));
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
@@ -342,17 +347,24 @@ impl Controller {
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
             Step::WriteVerdicts(json) => {
-                self.verdicts.wrote(key);
-                self.put(key, json).await
+                let written = self.put(key, json).await?;
+                if matches!(written, Acted::Done) {
+                    self.verdicts.wrote(key);
+                }
+                Ok(written)
             }
             Step::WriteSlice(write) => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 written.map_err(failed)
             }
             Step::WriteReadiness { write, turned } => {
-                self.readiness.wrote(key, turned);
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
-                written.map_err(failed)
+                let written = written.map_err(failed)?;
+                // one that failed is sent again at once: traffic must not go on to a backend that died
+                if matches!(written, Acted::Done) {
+                    self.readiness.wrote(key, turned);
+                }
+                Ok(written)
             }
             Step::WriteService(write) => {
                 let written = self.write("Service", &self.caches.services, seen, write, learned).await;
@@ -397,10 +409,10 @@ impl Controller {
                 Ok(Acted::Done)
             }
             Written::Stale => Ok(Acted::Changed),
-            Written::Refused(why) => {
+            Written::Refused { why, for_good } => {
                 // one that ends has no condition that anybody reads
                 tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
-                self.refusals.note(key, kind, json, lb, &why);
+                self.refusals.note(key, kind, json, lb, &why, for_good);
                 learned.refused_write = Some(RefusedWrite { kind, why });
                 Ok(Acted::Changed)
             }
@@ -438,6 +450,10 @@ impl Controller {
             learned.held_by_stranger |=
                 service.is_some_and(|service| owner.ownership(service.meta()) == Ownership::Foreign);
             learned.unwatched |= !is_gone && service.is_none_or(|service| !is_labelled(service.meta()));
+            if is_gone {
+                // no watch may tell of this Service: the record garbage collector looks after the record from now on
+                self.records.add(ObjectKey::new("", pool));
+            }
             return Ok(Acted::Changed);
         }
         // an object that ends takes all its records along, also one that an administrator wrote back with kubectl
@@ -452,6 +468,9 @@ impl Controller {
             if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
                 learned.records_held.insert((pool.clone(), *address));
                 learned.unwatched |= !is_gone;
+                if is_gone {
+                    self.records.add(ObjectKey::new("", pool));
+                }
                 return Ok(Acted::Changed);
             }
         }

@@ -49,7 +49,8 @@ use crate::{
 use backends::{Selected, Selector};
 use changes::Selectors;
 use plausible::Rules;
-use vips::{Reported, Vips};
+pub(crate) use vips::Reported;
+use vips::Vips;
 use write::Write;
 
 /// The reads of all host datapaths: VMs, verdicts, and the addresses that no backend may have.
@@ -94,8 +95,10 @@ impl HostDatapath {
         let into = queue.clone();
         caches.slices.on_change(move |change| into.add(change.key.clone()));
         let (selectors, into) = (Selectors::default(), queue.clone());
-        let noted = selectors.clone();
-        caches.load_balancers.on_change(move |change| noted.note(change));
+        let (noted, load_balancers) = (selectors.clone(), caches.load_balancers.clone());
+        caches
+            .load_balancers
+            .on_change(move |change| noted.note(&change.key, || load_balancers.get(&change.key)));
         caches.vmis.on_change(move |change| {
             if changes::matters(change) {
                 selectors.concerned_by(change).into_iter().for_each(|key| into.add(key));

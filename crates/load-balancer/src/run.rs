@@ -214,6 +214,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         orphans,
         datapath,
         pools: queues.pools.clone(),
+        records: queues.records.clone(),
         dummy_endpoint,
         verdicts: VerdictPace::default(),
         readiness: ReadinessPace::default(),

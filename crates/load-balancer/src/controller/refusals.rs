@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -19,8 +20,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 #[derive(Debug)]
 struct Refusal {
-    /// The write, and the object that it was for, without what the server changes by itself.
-    asked: [Value; 2],
+    /// A digest of the write and of the object that it was for, without what the server changes by itself.
+    asked: u64,
     why: String,
     wait: Duration,
     until: Instant,
@@ -45,7 +46,7 @@ impl Refusals {
         stands.then(|| refusal.why.clone())
     }
 
-    /// The server refused the write. After the same refusal the wait doubles.
+    /// The server refused the write. After the same refusal the wait doubles, if it is `for_good`.
     pub(crate) fn note(
         &self,
         key: &ObjectKey,
@@ -53,18 +54,19 @@ impl Refusals {
         write: &Value,
         lb: Option<&RawObject<LoadBalancer>>,
         why: &str,
+        for_good: bool,
     ) {
         let asked = asked(write, lb);
         let mut all = self.all();
         let of_object = all.entry(key.clone()).or_default();
-        let before = of_object.get(kind).filter(|before| before.asked == asked);
+        let before = of_object.get(kind).filter(|before| for_good && before.asked == asked);
         let wait = before.map_or(UNWATCHED_AGAIN, |before| (before.wait * 2).min(LONGEST_WAIT));
         of_object.insert(kind, Refusal { asked, why: why.to_owned(), wait, until: Instant::now() + wait });
     }
 
-    /// The time until the first refused write of the object may be sent again.
-    pub(crate) fn again(&self, key: &ObjectKey) -> Option<Duration> {
-        let until = self.all().get(key)?.values().map(|refusal| refusal.until).min()?;
+    /// The time until the refused write of this kind may be sent again.
+    pub(crate) fn again(&self, key: &ObjectKey, kind: &'static str) -> Option<Duration> {
+        let until = self.all().get(key)?.get(kind)?.until;
         Some(until.saturating_duration_since(Instant::now()))
     }
 
@@ -89,9 +91,10 @@ impl Refusals {
     }
 }
 
-fn asked(write: &Value, lb: Option<&RawObject<LoadBalancer>>) -> [Value; 2] {
+fn asked(write: &Value, lb: Option<&RawObject<LoadBalancer>>) -> u64 {
     let lb = lb.map(RawObject::json).unwrap_or_default();
-    [write.clone(), lb].map(|mut json| {
+    let mut digest = DefaultHasher::new();
+    for mut json in [write.clone(), lb] {
         if let Some(object) = json.as_object_mut() {
             object.remove("status");
         }
@@ -100,8 +103,9 @@ fn asked(write: &Value, lb: Option<&RawObject<LoadBalancer>>) -> [Value; 2] {
             metadata.remove("resourceVersion");
             metadata.remove("generation");
         }
-        json
-    })
+        json.to_string().hash(&mut digest);
+    }
+    digest.finish()
 }
 
 #[cfg(test)]
@@ -125,20 +129,36 @@ mod tests {
         for version in ["1", "2", "3", "4", "5", "6"] {
             let lb = lb("A_B", version);
             assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)), None);
-            refusals.note(&key, "Service", &write, Some(&lb), "bad name");
+            refusals.note(&key, "Service", &write, Some(&lb), "bad name", true);
             assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb)).as_deref(), Some("bad name"));
-            let wait = refusals.again(&key).unwrap();
+            let wait = refusals.again(&key, "Service").unwrap();
             waits.push(wait.as_secs());
             tokio::time::advance(wait).await;
         }
         assert_eq!(waits, [60, 120, 240, 480, 600, 600]);
 
         let old = lb("A_B", "7");
-        refusals.note(&key, "Service", &write, Some(&old), "bad name");
+        refusals.note(&key, "Service", &write, Some(&old), "bad name", true);
         assert_eq!(refusals.standing(&key, "Service", &write, Some(&lb("http", "8"))), None, "an event");
         assert_eq!(refusals.standing(&key, "Service", &json!({}), Some(&old)), None, "another write");
         assert_eq!(refusals.standing(&key, "EndpointSlice", &write, Some(&old)), None);
         refusals.stored(&key, "Service");
         assert!(refusals.all().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_right_or_a_quota_is_tried_again_every_minute_whatever_else_was_refused() {
+        let (refusals, key) = (Refusals::default(), ObjectKey::new("shop", "web"));
+        let (service, slice) = (json!({"kind": "Service"}), json!({"kind": "EndpointSlice"}));
+        refusals.note(&key, "EndpointSlice", &slice, None, "bad port", true);
+        for _ in 0..5 {
+            refusals.note(&key, "Service", &service, None, "exceeded quota", false);
+            assert_eq!(refusals.again(&key, "Service"), Some(UNWATCHED_AGAIN));
+            tokio::time::sleep(UNWATCHED_AGAIN).await;
+        }
+        // a refusal that is over and that nobody has repeated makes nobody look at once, again and again
+        refusals.note(&key, "Service", &service, None, "exceeded quota", false);
+        assert_eq!(refusals.again(&key, "EndpointSlice"), Some(Duration::ZERO));
+        assert_eq!(refusals.again(&key, "Service"), Some(UNWATCHED_AGAIN));
     }
 }

@@ -21,17 +21,17 @@ type ByName = BTreeMap<ObjectKey, Selector>;
 pub(crate) struct Selectors(Arc<Mutex<HashMap<String, ByName>>>);
 
 impl Selectors {
-    /// Takes over what a change says.
-    pub(crate) fn note(&self, change: &Change<RawObject<LoadBalancer>>) {
-        let of_vms = change.new.as_ref().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
+    /// Takes over the selector that the load balancer has now. Two changes may be told in the wrong order.
+    pub(crate) fn note(&self, key: &ObjectKey, now: impl FnOnce() -> Option<Arc<RawObject<LoadBalancer>>>) {
         let mut all = self.all();
-        let of_namespace = all.entry(change.key.namespace.clone()).or_default();
+        let of_vms = now().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
+        let of_namespace = all.entry(key.namespace.clone()).or_default();
         match of_vms {
-            Some(lb) => drop(of_namespace.insert(change.key.clone(), Selector::of(lb))),
-            None => drop(of_namespace.remove(&change.key)),
+            Some(lb) => drop(of_namespace.insert(key.clone(), Selector::of(&lb))),
+            None => drop(of_namespace.remove(key)),
         }
         if of_namespace.is_empty() {
-            all.remove(&change.key.namespace);
+            all.remove(&key.namespace);
         }
     }
 
@@ -89,14 +89,14 @@ mod tests {
         name: &str,
         workload: &str,
         tier: Option<&str>,
-    ) -> Change<RawObject<LoadBalancer>> {
+    ) -> (ObjectKey, Option<Arc<RawObject<LoadBalancer>>>) {
         let selector = tier.map(|tier| json!({"tier": [tier]})).unwrap_or(json!({}));
         let object = RawObject::from_json(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"namespace": namespace, "name": name},
             "spec": {"workloadType": workload, "backendServerSelector": selector},
         }));
-        Change { key: ObjectKey::new(namespace, name), old: None, new: Some(Arc::new(object.unwrap())) }
+        (ObjectKey::new(namespace, name), Some(Arc::new(object.unwrap())))
     }
 
     #[rstest]
@@ -125,7 +125,7 @@ mod tests {
             load_balancer("shop", "all", "vm", None),
             load_balancer("other", "api", "vm", Some("api")),
         ];
-        load_balancers.iter().for_each(|lb| selectors.note(lb));
+        load_balancers.into_iter().for_each(|(key, lb)| selectors.note(&key, || lb));
         let change = Change { key: ObjectKey::new("shop", "web-1"), old, new };
         let expected: Vec<ObjectKey> = expected.iter().map(|name| ObjectKey::new("shop", *name)).collect();
         let concerned = if matters(&change) { selectors.concerned_by(&change) } else { Vec::new() };
@@ -135,19 +135,20 @@ mod tests {
     #[test]
     fn a_load_balancer_that_is_gone_or_selects_otherwise_is_forgotten() {
         let selectors = Selectors::default();
+        let note = |(key, lb): (ObjectKey, Option<_>)| selectors.note(&key, || lb);
         let appears = Change {
             key: ObjectKey::new("shop", "web-1"),
             old: None,
             new: Some(vmi("api", "192.168.7.10", &json!({}))),
         };
-        selectors.note(&load_balancer("shop", "web", "vm", Some("api")));
+        note(load_balancer("shop", "web", "vm", Some("api")));
         assert_eq!(selectors.concerned_by(&appears), [ObjectKey::new("shop", "web")]);
-        selectors.note(&load_balancer("shop", "web", "vm", Some("db")));
+        note(load_balancer("shop", "web", "vm", Some("db")));
         assert_eq!(selectors.concerned_by(&appears), []);
-        selectors.note(&load_balancer("shop", "web", "cluster", Some("api")));
+        note(load_balancer("shop", "web", "cluster", Some("api")));
         assert!(selectors.all().is_empty());
-        selectors.note(&load_balancer("shop", "web", "vm", Some("api")));
-        selectors.note(&Change { new: None, ..load_balancer("shop", "web", "vm", None) });
+        note(load_balancer("shop", "web", "vm", Some("api")));
+        note((ObjectKey::new("shop", "web"), None));
         assert!(selectors.all().is_empty());
     }
 }

@@ -29,7 +29,12 @@ pub(crate) enum Written {
     /// The object had changed; the cache now has the newer version. Decide again.
     Stale,
     /// The server will not store it, for this reason.
-    Refused(String),
+    Refused {
+        /// In the server's words.
+        why: String,
+        /// Nothing but another write, or another rule, ends it. A right may be granted and a quota freed at any time.
+        for_good: bool,
+    },
 }
 
 /// How a DELETE ended.
@@ -102,7 +107,8 @@ pub(crate) async fn carry_out<K: DatapathKind>(
         }
         // a webhook that denies without a code is answered with 400
         Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) || is_denial(&status) => {
-            Ok(Written::Refused(status.message.clone()))
+            let for_good = status.code != 403 || is_denial(&status);
+            Ok(Written::Refused { why: status.message.clone(), for_good })
         }
         // a 404 for a POST is not about the object: its namespace is not there
         Err(kube::Error::Api(status)) if status.code == 409 || (status.code == 404 && doing == "update") => {

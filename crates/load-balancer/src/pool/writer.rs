@@ -33,6 +33,9 @@ const CONFLICTS: usize = 20;
 /// A PUT that got no answer may be stored as late as that: an API server gives a request one minute.
 const LOST_PUT: Duration = Duration::from_secs(120);
 
+/// The longest wait that a server can ask of all orders of a pool: readiness of backends waits for orders too.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// Why an order was not carried out.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -227,10 +230,12 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
     }
 }
 
-/// The wait that the server asked for.
+/// The wait that the server asked for, as long as everybody who needs the pool can wait.
 pub(super) fn asked_to_wait(failure: &Failure) -> Option<Duration> {
     match failure {
-        Failure::Write { source, .. } => controller_kit::retry_after(&**source),
+        Failure::Write { source, .. } => {
+            controller_kit::retry_after(&**source).map(|wait| wait.min(LONGEST_PAUSE))
+        }
         _ => None,
     }
 }

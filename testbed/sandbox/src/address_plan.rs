@@ -1,22 +1,15 @@
-//! The loopback addresses of one sandbox: a /24 for VIPs and a /24 for VMs. Each sandbox holds a UDP socket on its range
+//! The loopback addresses of one sandbox: a /24 for VIPs and a /24 for VMs. Each sandbox holds its stretch of addresses
 //! while it lives, so two can run at once.
 
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
 use ipnet::Ipv4Net;
-
-/// A sandbox holds its range by a socket on this port of the last address of its VMs' /24.
-const HOLD: u16 = 39_172;
-/// The number of ranges to try.
-const RANGES: u8 = 200;
+use sim_harvester::Stretch;
 
 /// Addresses of one sandbox.
 #[derive(Debug)]
-pub(crate) struct AddressPlan {
-    number: u8,
-    _held: UdpSocket,
-}
+pub(crate) struct AddressPlan(Stretch);
 
 impl AddressPlan {
     /// Takes the first range that no sandbox holds.
@@ -24,14 +17,7 @@ impl AddressPlan {
     /// # Errors
     /// When all are taken, or this system does not let 127.0.0.0/8 be used (another system than Linux).
     pub(crate) fn take() -> Result<Self> {
-        let mut last = None;
-        for number in 1..=RANGES {
-            match UdpSocket::bind((Ipv4Addr::new(127, 18, number, 254), HOLD)) {
-                Ok(held) => return Ok(Self { number, _held: held }),
-                Err(error) => last = Some(error),
-            }
-        }
-        Err(last.expect("at least one was tried")).context(
+        Stretch::take().map(Self).context(
             "no free stretch of 127.18.0.0/16 for the VMs: end another sandbox; systems other than Linux need \
              `ip addr`-like aliases of the loopback interface first",
         )
@@ -39,22 +25,22 @@ impl AddressPlan {
 
     /// The addresses of VIPs.
     pub(crate) fn vips(&self) -> Ipv4Net {
-        net(Ipv4Addr::new(127, 19, self.number, 0))
+        net(Ipv4Addr::new(127, 19, self.0.number(), 0))
     }
 
     /// The addresses of VIPs from the legacy pool ConfigMap.
     pub(crate) fn legacy_vips(&self) -> Ipv4Net {
-        net(Ipv4Addr::new(127, 20, self.number, 0))
+        net(Ipv4Addr::new(127, 20, self.0.number(), 0))
     }
 
     /// The addresses of the simulated DHCP server.
     pub(crate) fn leases(&self) -> Ipv4Net {
-        net(Ipv4Addr::new(127, 21, self.number, 0))
+        net(Ipv4Addr::new(127, 21, self.0.number(), 0))
     }
 
     /// Addresses of VMs and pods in objects; on the wire 127.18.x.y stands for 198.18.x.y.
     pub(crate) fn vms(&self) -> Ipv4Net {
-        net(Ipv4Addr::new(198, 18, self.number, 0))
+        self.0.vms()
     }
 }
 

@@ -5,7 +5,8 @@
 //! nowhere) in every object, and every dialler and listener maps them to 127.18.0.0/16. Other addresses, VIPs among
 //! them, are themselves.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 
 use ipnet::Ipv4Net;
 
@@ -29,6 +30,47 @@ pub enum LowPorts {
     Shifted,
 }
 
+/// A stretch is held by a socket on this port of its last address.
+const HOLD: u16 = 39_172;
+/// The number of stretches to try.
+const STRETCHES: u8 = 200;
+
+/// A /24 of 198.18.0.0/16 for VMs and pods that no other simulation on this machine has, until it is dropped.
+#[derive(Debug)]
+pub struct Stretch {
+    number: u8,
+    _held: UdpSocket,
+}
+
+impl Stretch {
+    /// Takes the first one that nobody holds.
+    ///
+    /// # Errors
+    /// When all are taken, or this system does not let 127.0.0.0/8 be used (another system than Linux).
+    pub fn take() -> io::Result<Self> {
+        let mut last = None;
+        for number in 1..=STRETCHES {
+            match UdpSocket::bind((Ipv4Addr::new(127, 18, number, 254), HOLD)) {
+                Ok(held) => return Ok(Self { number, _held: held }),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.expect("at least one was tried"))
+    }
+
+    /// Its third byte, for other networks that go with it.
+    #[must_use]
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// The addresses of VMs and pods, as objects have them.
+    #[must_use]
+    pub fn vms(&self) -> Ipv4Net {
+        Ipv4Net::new(Ipv4Addr::new(198, 18, self.number, 0), 24).expect("24 is a prefix length")
+    }
+}
+
 impl WireMap {
     /// 198.18.0.0/16 is found at 127.18.0.0/16.
     pub fn loopback(low_ports: LowPorts) -> Self {
@@ -40,7 +82,7 @@ impl WireMap {
     pub fn for_this_process() -> Self {
         // port 1 (tcpmux) on an address of our own: nobody else listens there
         let low_ports = match TcpListener::bind((Ipv4Addr::new(127, 18, 255, 254), 1)) {
-            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => LowPorts::Shifted,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => LowPorts::Shifted,
             _ => LowPorts::InPlace,
         };
         Self::loopback(low_ports)

@@ -21,32 +21,33 @@ use tokio::{
 use crate::fixtures::{Clusters, create};
 use controller_kit::ObjectKey;
 use program::TaskGroup;
-use sim_harvester::{Backend, Lan, LowPorts, Protocol, Release, SimHarvester, WireMap, simulation::Carrier};
+use sim_harvester::{
+    Backend, Lan, LowPorts, Protocol, Release, SimHarvester, Stretch, WireMap, simulation::Carrier,
+};
 
 /// Longer than anything on loopback takes, short enough to wait for when nothing should come.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Third byte of the networks of one test. Tests of this and other processes run beside it.
-#[derive(Clone, Copy)]
-struct Nets(u8);
+/// The networks of one test. Tests of this and other processes, and sandboxes, run beside it.
+struct Nets(Stretch);
 
 impl Nets {
-    fn of_test(number: u8) -> Self {
-        Self(u8::try_from(std::process::id() % 30).unwrap() * 8 + number)
+    fn take() -> Self {
+        Self(Stretch::take().unwrap())
     }
 
-    fn vip(self, last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(127, 80, self.0, last)
+    fn vip(&self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(127, 80, self.0.number(), last)
     }
 
-    fn vm(self, last: u8) -> Ipv4Addr {
-        Ipv4Addr::new(198, 18, self.0, last)
+    fn vm(&self, last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, self.0.number(), last)
     }
 }
 
-async fn start(clusters: &Clusters, nets: Nets, wire: WireMap, tasks: &TaskGroup) -> SimHarvester {
+async fn start(clusters: &Clusters, nets: &Nets, wire: WireMap, tasks: &TaskGroup) -> SimHarvester {
     let mut options = clusters.options(Release::From12, Carrier::Sockets(wire));
-    options.network = ipnet::Ipv4Net::new(nets.vm(0), 24).unwrap();
+    options.network = nets.0.vms();
     let server = SocketAddr::new(nets.vip(254).into(), 0);
     options.lan = Lan::udp(server).await.unwrap();
     options.dhcp.pool = (nets.vip(100), nets.vip(120));
@@ -95,8 +96,8 @@ async fn ready_pods(sim: &SimHarvester, vip: IpAddr, wanted: &[&str]) {
 
 #[tokio::test]
 async fn a_guest_vip_answers_from_every_vm_until_one_stops_and_goes_with_its_service() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(0));
-    let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": nets.vip(1).to_string()})).await;
     let at = carried(&sim, nets.vip(1).into()).await;
     ready_pods(&sim, nets.vip(1).into(), &["guest-1", "guest-2", "guest-3"]).await;
@@ -113,8 +114,8 @@ async fn a_guest_vip_answers_from_every_vm_until_one_stops_and_goes_with_its_ser
 
 #[tokio::test]
 async fn a_host_vip_goes_through_node_ports_and_a_stopped_vm_leaves_its_connections_unanswered() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(1));
-    let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
     let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
     let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
@@ -150,8 +151,8 @@ async fn a_host_vip_goes_through_node_ports_and_a_stopped_vm_leaves_its_connecti
 
 #[tokio::test]
 async fn who_connects_before_a_backend_is_there_gets_through_when_one_comes() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(4));
-    let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
     let guest = clusters.guest_service("web", json!({"kube-vip.io/ignore": "true"})).await;
     let node_port = guest.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
     let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "lb", "namespace": "shop"},
@@ -177,8 +178,8 @@ async fn who_connects_before_a_backend_is_there_gets_through_when_one_comes() {
 
 #[tokio::test]
 async fn datagrams_stay_with_a_backend_until_it_goes_and_sctp_says_that_it_is_not_carried() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(5));
-    let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
     let service = json!({"apiVersion": "v1", "kind": "Service",
         "metadata": {"name": "dns", "namespace": "default",
             "annotations": {"kube-vip.io/loadbalancerIPs": nets.vip(4).to_string()}},
@@ -229,8 +230,8 @@ async fn ask(socket: &UdpSocket) -> Option<String> {
 
 #[tokio::test]
 async fn an_address_that_this_vm_does_not_have_is_reported_and_the_service_still_gets_it() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(2));
-    let sim = start(&clusters, nets, WireMap::for_this_process(), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "203.0.113.7"})).await;
     sim.until(|sim| !sim.cannot_carry().is_empty()).await;
     let report = sim.cannot_carry()[0].to_string();
@@ -240,8 +241,8 @@ async fn an_address_that_this_vm_does_not_have_is_reported_and_the_service_still
 
 #[tokio::test]
 async fn dhcp_over_udp_leases_an_address_that_then_carries_traffic() {
-    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::of_test(3));
-    let sim = start(&clusters, nets, WireMap::loopback(LowPorts::Shifted), &tasks).await;
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::loopback(LowPorts::Shifted), &tasks).await;
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": "0.0.0.0"})).await;
     let at = carried(&sim, nets.vip(100).into()).await;
     assert_eq!(at.port(), 8080, "port 80 is served elsewhere when an ordinary user may not bind it");

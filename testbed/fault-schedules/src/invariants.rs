@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
 use test_cluster::{Side, TestCluster};
 
-use crate::cluster_setup::{POOLS, is_leased};
+use crate::cluster_setup::{EDGE_NETWORK, POOLS, is_leased};
 use crate::process::LateCreations;
 use crate::user_actions::{AddressSource, ServiceOptions};
 
@@ -158,16 +158,19 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
 }
 
 /// The choices by which a Service is served. A stopped program may have made its object late, for what it asked before; an
-/// object keeps its datapath and its ipam.
+/// object keeps its datapath, its ipam and the network that chose its pool.
 fn options(service: &Service, balancer: &LoadBalancer, late: &BTreeSet<ObjectKey>) -> ServiceOptions {
     let asked = ServiceOptions::asked_by(service);
     if !late.contains(&ObjectKey::of(balancer)) {
         return asked;
     }
-    let source = match (balancer.spec.ipam() == Ipam::Dhcp, asked.source) {
-        (true, _) => AddressSource::Dhcp,
-        (false, AddressSource::Dhcp) => AddressSource::Lab,
-        (false, pool) => pool,
+    let network = balancer.annotations().get(annotations::LB_NETWORK);
+    let source = if balancer.spec.ipam() == Ipam::Dhcp {
+        AddressSource::Dhcp
+    } else if network.is_some_and(|network| network == EDGE_NETWORK) {
+        AddressSource::Edge
+    } else {
+        AddressSource::Lab
     };
     let on_host = balancer.spec.workload() == WorkloadType::Vm;
     ServiceOptions { on_host, source, ..asked }

@@ -16,7 +16,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::object::{ClusterIdentity, DatapathFields, StatusAddress, Wanted};
+use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
     data_path::{Allowed, Datapath, Policy, choose},
     service_config::ServiceConfig,
@@ -140,7 +140,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         Datapath::Guest => Some(DatapathFields::Guest(handover::shown_in_guest(service, object))),
         Datapath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };
-    let wanted = datapath.map(|datapath| Wanted { identity, service, config, datapath });
+    let made_for = ForService { identity, service };
+    let wanted = datapath.map(|datapath| Wanted { made_for, config, datapath });
     let later = events::later(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
@@ -160,8 +161,13 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         (Found::Absent, Some(wanted)) if !forbidden => {
             Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
         }
-        (Found::Present(object), Some(wanted)) if object.metadata.deletion_timestamp.is_none() => {
-            object.edited(|json| wanted.apply(json)).map(Write::Update)
+        (Found::Present(object), wanted) if object.metadata.deletion_timestamp.is_none() => {
+            // the report of objects without Service goes by the UID: it is written even while a fault keeps other fields
+            let edited = object.edited(|json| match wanted {
+                Some(wanted) => wanted.apply(json),
+                None => made_for.mark(json),
+            });
+            edited.map(Write::Update)
         }
         _ => None,
     };

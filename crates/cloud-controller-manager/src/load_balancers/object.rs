@@ -23,11 +23,17 @@ pub struct ClusterIdentity {
     pub management_network: Option<String>,
 }
 
+/// The Service that an object is made for, and its cluster.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct ForService<'a> {
+    pub(super) identity: &'a ClusterIdentity,
+    pub(super) service: &'a Service,
+}
+
 /// An object as it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Wanted<'a> {
-    pub(super) identity: &'a ClusterIdentity,
-    pub(super) service: &'a Service,
+    pub(super) made_for: ForService<'a>,
     pub(super) config: &'a ServiceConfig,
     pub(super) datapath: DatapathFields,
 }
@@ -47,6 +53,25 @@ pub(super) enum StatusAddress {
     Set(String),
     /// Harvester took the address back: the field goes.
     Clear,
+}
+
+impl ForService<'_> {
+    /// Writes the labels and annotations that name the Service and its cluster.
+    pub(super) fn mark(&self, json: &mut Value) {
+        let Self { identity, service } = self;
+        let object_annotations = object(&mut json["metadata"], "annotations");
+        object_annotations.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
+        object_annotations.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
+        // a Service that came back with its UID, from a backup
+        object_annotations.remove(annotations::WITHOUT_SERVICE);
+        if let Some(uid) = &identity.cluster_uid {
+            object_annotations.insert(annotations::CLUSTER_UID.into(), json!(uid));
+        }
+        let object_labels = object(&mut json["metadata"], "labels");
+        object_labels.insert(labels::CLUSTER.into(), json!(identity.cluster.label_value()));
+        object_labels.insert(labels::SERVICE_NAMESPACE.into(), json!(service.namespace()));
+        object_labels.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
+    }
 }
 
 impl Wanted<'_> {
@@ -75,22 +100,16 @@ impl Wanted<'_> {
     /// Changes an object that was read into the wanted one. Workload type, IPAM and network stay: they were decided
     /// when the object was made.
     pub(super) fn apply(&self, json: &mut Value) {
-        let Self { identity, service, config, datapath } = self;
-        let object_annotations = object(&mut json["metadata"], "annotations");
-        object_annotations.insert(annotations::LB_CLUSTER.into(), json!(identity.cluster.name()));
-        object_annotations.insert(annotations::SERVICE_UID.into(), json!(service.uid()));
-        // a Service that came back with its UID, from a backup
-        object_annotations.remove(annotations::WITHOUT_SERVICE);
-        if let Some(uid) = &identity.cluster_uid {
-            object_annotations.insert(annotations::CLUSTER_UID.into(), json!(uid));
-        }
+        let Self { made_for, config, datapath } = self;
+        made_for.mark(json);
         if matches!(datapath, DatapathFields::Guest(_)) {
+            let object_annotations = object(&mut json["metadata"], "annotations");
             // missing on objects from before v0.2.7: taken over, not compared as empty
             // (docs/contract/cloud-controller-manager.md#L6)
             object_annotations
                 .entry(annotations::LB_NETWORK_REQUEST)
                 .or_insert_with(|| json!(config.network));
-            match &identity.management_network {
+            match &made_for.identity.management_network {
                 Some(network) => {
                     object_annotations.insert(annotations::MANAGEMENT_NETWORK.into(), json!(network));
                 }
@@ -99,11 +118,6 @@ impl Wanted<'_> {
                 }
             }
         }
-        let object_labels = object(&mut json["metadata"], "labels");
-        object_labels.insert(labels::CLUSTER.into(), json!(identity.cluster.label_value()));
-        object_labels.insert(labels::SERVICE_NAMESPACE.into(), json!(service.namespace()));
-        object_labels.insert(labels::SERVICE_NAME.into(), json!(service.name_any()));
-
         if json["spec"]["ipam"].as_str().is_none_or(str::is_empty) {
             // Harvester takes an absent value for pool when it allocates and not when it releases
             // (docs/contract/cloud-controller-manager.md#9.1)
@@ -207,7 +221,8 @@ mod tests {
     fn check(datapath: DatapathFields, act: impl FnOnce(&Wanted<'_>)) {
         let (identity, service) = (identity(), service());
         let config = ServiceConfig::of(&service);
-        act(&Wanted { identity: &identity, service: &service, config: &config, datapath });
+        let made_for = ForService { identity: &identity, service: &service };
+        act(&Wanted { made_for, config: &config, datapath });
     }
 
     fn host() -> DatapathFields {

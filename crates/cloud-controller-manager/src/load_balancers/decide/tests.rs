@@ -181,9 +181,28 @@ fn the_host_datapath_waits_for_the_list_of_vms_in_silence_until_it_is_out_of_rea
     assert_eq!((&empty.plan, reasons(&empty)), (&None, vec!["UnAvailableLoadBalancer"]));
 }
 
+// otherwise it is reported as one whose Service is gone while the Service uses its address
+#[rstest]
+#[case::a_fault(|seen: &mut Seen<'_>| seen.config.network = "a/b".into())]
+#[case::vms_not_known(|seen: &mut Seen<'_>| seen.backends = None)]
+fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
+    #[case] change: fn(&mut Seen<'_>),
+) {
+    let former = object("vm", &json!({}));
+    let service = service(&json!({HOST: "host"}), &json!({}));
+    let Some(Write::Update(json)) = decided(&service, Some(&former), change).plan else {
+        panic!("not taken over")
+    };
+    assert_eq!(json["metadata"]["annotations"][annotations::SERVICE_UID], "1");
+    assert_eq!(json["spec"], former.json()["spec"]);
+}
+
 #[test]
 fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
-    let object = object("vm", &json!({"address": "10.0.0.9"}));
+    let right = service(&json!({CHECK: "80"}), &json!({}));
+    let bare = object("vm", &json!({"address": "10.0.0.9"}));
+    let Some(Write::Update(json)) = decided(&right, Some(&bare), |_| ()).plan else { panic!("not filled") };
+    let object = RawObject::from_json(json).unwrap();
     let decision = decided(&service(&json!({CHECK: "81"}), &json!({})), Some(&object), |_| ());
     assert_eq!((reasons(&decision), decision.plan), (vec!["InvalidHealthCheck"], None));
     let addresses = ip("10.0.0.9");

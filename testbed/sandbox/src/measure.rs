@@ -103,7 +103,7 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
     say("restart-1000-services-writes", restart.total().writes as f64);
     service_batch.delete_all().await.context("after the restart")?;
 
-    let mut direct = Direct::prepare(environment.harvester.clone()).await?;
+    let mut direct = Direct::prepare(environment.harvester.clone(), "bench-direct").await?;
     say("direct-4000-total-s", direct.create("direct", DIRECT).await?.as_secs_f64());
     direct.remove().await.context("after the LoadBalancers that were posted directly")?;
     let folder = environment.folder().to_owned();

@@ -1,6 +1,10 @@
 //! LoadBalancer objects that are posted to Harvester's API server directly, as fast as it takes them.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use controller_kit::Cache;
@@ -23,13 +27,15 @@ use crate::manifests::plain;
 const CONNECTIONS: usize = 16;
 /// Whatever takes longer does not happen.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Namespace and pool of the objects.
-const NAME: &str = "bench-direct";
-
 /// A namespace with a pool of its own, and what a watch tells of its objects.
 pub(super) struct Direct {
     harvester: Client,
+    /// Of the namespace and of the pool.
+    name: &'static str,
     objects: Cache<LoadBalancer>,
+    /// Names of the objects that have an address. Counted while they come: to look at all of them after each change would
+    /// use more of the machine than the programs that are measured.
+    addressed: Arc<Mutex<HashSet<String>>>,
     moved: watch::Receiver<()>,
     tasks: TaskGroup,
 }
@@ -41,28 +47,42 @@ impl Drop for Direct {
 }
 
 impl Direct {
-    pub(super) async fn prepare(harvester: Client) -> Result<Self> {
-        create::<Namespace>(&Api::all(harvester.clone()), json!({"metadata": {"name": NAME}})).await?;
-        let pool = json!({"metadata": {"name": NAME}, "spec": {"ranges": [{"subnet": "10.200.0.0/16"}],
-            "selector": {"scope": [{"namespace": NAME, "project": "*", "guestCluster": "*"}]}}});
+    /// `name`: another one each time, because a namespace takes a while to go.
+    pub(super) async fn prepare(harvester: Client, name: &'static str) -> Result<Self> {
+        create::<Namespace>(&Api::all(harvester.clone()), json!({"metadata": {"name": name}})).await?;
+        let pool = json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": "10.200.0.0/16"}],
+            "selector": {"scope": [{"namespace": name, "project": "*", "guestCluster": "*"}]}}});
         create::<IPPool>(&Api::all(harvester.clone()), pool).await?;
         let tasks = TaskGroup::new();
-        let objects =
-            Cache::start(&tasks, Api::namespaced(harvester.clone(), NAME), watcher::Config::default());
+        let objects: Cache<LoadBalancer> =
+            Cache::start(&tasks, Api::namespaced(harvester.clone(), name), watcher::Config::default());
         let (tell, moved) = watch::channel(());
-        objects.on_change(move |_| tell.send_replace(()));
+        let addressed = Arc::new(Mutex::new(HashSet::new()));
+        let into = addressed.clone();
+        objects.on_change(move |change| {
+            let has_address = change.new.as_ref().is_some_and(|object| {
+                let status = object.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+                status.is_some_and(|address| !address.ip.is_empty())
+            });
+            let mut addressed = into.lock().expect("no panic while noting");
+            if has_address {
+                addressed.insert(change.key.name.clone());
+            } else {
+                addressed.remove(&change.key.name);
+            }
+            tell.send_replace(());
+        });
         objects.ready().await;
-        Ok(Self { harvester, objects, moved, tasks })
+        Ok(Self { harvester, name, objects, addressed, moved, tasks })
     }
 
     /// Posts `count` objects, and answers how long it took from the first post until all have an address.
     pub(super) async fn create(&mut self, stem: &str, count: usize) -> Result<Duration> {
-        let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), NAME);
-        let names: BTreeSet<String> = (0..count).map(|index| format!("{stem}-{index}")).collect();
+        let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), self.name);
         let begun = Instant::now();
-        stream::iter(names.iter().cloned())
-            .map(|name| {
-                let api = api.clone();
+        stream::iter(0..count)
+            .map(|index| {
+                let (api, name) = (api.clone(), format!("{stem}-{index}"));
                 let object =
                     json!({"metadata": {"name": name}, "spec": {"workloadType": "cluster", "ipam": "pool"}});
                 async move { create(&api, object).await }
@@ -70,35 +90,34 @@ impl Direct {
             .buffer_unordered(CONNECTIONS)
             .try_collect::<()>()
             .await?;
-        let addressed = |object: &Arc<LoadBalancer>| {
-            let status = object.status.as_ref().and_then(|status| status.allocated_address.as_ref());
-            let named = object.metadata.name.as_ref().is_some_and(|name| names.contains(name));
-            named && status.is_some_and(|address| !address.ip.is_empty())
-        };
-        self.until(|all| all.iter().filter(|one| addressed(one)).count() == count, "have an address").await?;
+        self.until(|this| this.addressed() == count, "have an address").await?;
         Ok(begun.elapsed())
     }
 
     /// Takes everything away again.
     pub(super) async fn remove(mut self) -> Result<()> {
-        let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), NAME);
+        let api = Api::<LoadBalancer>::namespaced(self.harvester.clone(), self.name);
         for object in self.objects.list() {
             let name = object.metadata.name.clone().context("a listed object has a name")?;
             api.delete(&name, &DeleteParams::default()).await.map_err(plain)?;
         }
-        self.until(<[_]>::is_empty, "are gone").await?;
+        self.until(|this| this.addressed() == 0 && this.objects.list().is_empty(), "are gone").await?;
         let pools = Api::<IPPool>::all(self.harvester.clone());
-        pools.delete(NAME, &DeleteParams::default()).await.map_err(plain)?;
+        pools.delete(self.name, &DeleteParams::default()).await.map_err(plain)?;
         let namespaces = Api::<Namespace>::all(self.harvester.clone());
-        namespaces.delete(NAME, &DeleteParams::default()).await.map_err(plain)?;
+        namespaces.delete(self.name, &DeleteParams::default()).await.map_err(plain)?;
         Ok(())
     }
 
-    async fn until(&mut self, enough: impl Fn(&[Arc<LoadBalancer>]) -> bool, what: &str) -> Result<()> {
+    fn addressed(&self) -> usize {
+        self.addressed.lock().expect("no panic while noting").len()
+    }
+
+    async fn until(&mut self, enough: impl Fn(&Self) -> bool, what: &str) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
         loop {
             self.moved.borrow_and_update();
-            if enough(&self.objects.list()) {
+            if enough(self) {
                 return Ok(());
             }
             let changed = tokio::time::timeout_at(give_up, self.moved.changed()).await;

@@ -17,7 +17,7 @@ pub(super) async fn restart(environment: &mut Environment, folder: &Path) -> Res
     fs::write(&token, token_of_a_pod()).with_context(|| format!("write {}", token.display()))?;
     let usual =
         environment.change_recipe(commands::LOAD_BALANCER, |command| in_a_pod(command, &token)).await?;
-    let mut direct = Direct::prepare(environment.harvester.clone()).await?;
+    let mut direct = Direct::prepare(environment.harvester.clone(), "bench-restart").await?;
     direct.create("before", 1).await?;
     let mut times = Vec::new();
     for number in 0..TIMES {

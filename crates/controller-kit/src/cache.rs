@@ -189,6 +189,8 @@ impl<K: Watched> Cache<K> {
                 None
             }
             watcher::Event::InitApply(object) => self.known().relisted(read(object)),
+            // most events echo a version that the answer to our own write brought already
+            watcher::Event::Apply(object) if self.known().skip_if_known(&object.key(), object.meta()) => None,
             watcher::Event::Apply(object) => self.known().applied(read(object)),
             watcher::Event::Delete(object) => self.known().deleted(read(object)),
             watcher::Event::InitDone => {

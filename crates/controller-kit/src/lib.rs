@@ -6,6 +6,7 @@ pub mod election;
 mod error_message;
 mod event;
 mod explanation;
+mod json_text;
 mod object_key;
 mod queue;
 mod raw_object;

@@ -10,6 +10,8 @@ use kube::{Client, Resource};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 
+use crate::json_text::without_managed_fields;
+
 /// `K` as read, and the text that it was read from (without `managedFields`, which nobody writes back).
 #[derive(Clone, Debug)]
 pub struct RawObject<K> {
@@ -20,12 +22,8 @@ pub struct RawObject<K> {
 impl<K: DeserializeOwned> RawObject<K> {
     /// # Errors
     /// When `json` is not a `K`.
-    pub fn from_json(mut json: Value) -> serde_json::Result<Self> {
-        if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
-        let text = json.to_string().into_boxed_str();
-        Ok(Self { object: serde_json::from_value(json)?, json: text })
+    pub fn from_json(json: Value) -> serde_json::Result<Self> {
+        serde_json::from_value(json)
     }
 }
 
@@ -59,7 +57,8 @@ impl<K> Deref for RawObject<K> {
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for RawObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::from_json(Value::deserialize(deserializer)?).map_err(D::Error::custom)
+        let json = without_managed_fields(deserializer)?.into_boxed_str();
+        Ok(Self { object: serde_json::from_str(&json).map_err(D::Error::custom)?, json })
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::{Change, Watched, undecoded::DecodeError};
@@ -69,6 +70,17 @@ impl<K: Watched> Store<K> {
         self.malformed.retain(|key, _| named.contains(key));
         let gone: Vec<_> = self.objects.keys().filter(|key| !named.contains(*key)).cloned().collect();
         gone.into_iter().filter_map(|key| self.remove(&key)).collect()
+    }
+
+    /// Passes the version of an object if it, or a newer one, is known already.
+    pub(super) fn skip_if_known(&mut self, key: &ObjectKey, metadata: &ObjectMeta) -> bool {
+        let version = version_in(metadata);
+        let is_known = !self.malformed.contains_key(key)
+            && self.objects.get(key).is_some_and(|known| version_of(&**known) >= version);
+        if is_known {
+            self.watched = self.watched.max(version);
+        }
+        is_known
     }
 
     pub(super) fn applied(&mut self, read: Read<K>) -> Option<Change<K>> {
@@ -148,7 +160,11 @@ fn key_of<K: Watched>(read: &Read<K>) -> ObjectKey {
 }
 
 fn version_of<K: Watched>(object: &K) -> u64 {
-    object.meta().resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
+    version_in(object.meta())
+}
+
+fn version_in(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// Whether a write's answer was the object's last: the write that takes the last finalizer of an object that is being

@@ -14,13 +14,20 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::Watched;
-use crate::ObjectKey;
+use crate::{ObjectKey, json_text::without_managed_fields};
 
 /// The JSON of an object without its `managedFields`, and of its metadata what a watch goes by.
 #[derive(Clone, Debug)]
 pub(super) struct Undecoded {
     metadata: ObjectMeta,
-    json: Value,
+    json: String,
+}
+
+/// The part of an object that tells which one it is.
+#[derive(Default, Deserialize)]
+struct Head {
+    #[serde(default)]
+    metadata: Value,
 }
 
 /// An object that is there but is not what its kind should be.
@@ -31,22 +38,23 @@ pub(super) struct DecodeError {
 }
 
 impl Undecoded {
+    pub(super) fn key(&self) -> ObjectKey {
+        let ObjectMeta { namespace, name, .. } = &self.metadata;
+        ObjectKey::new(namespace.as_deref().unwrap_or_default(), name.as_deref().unwrap_or_default())
+    }
+
     pub(super) fn read<K: Watched>(self) -> Result<K, DecodeError> {
-        let Self { metadata, json } = self;
-        serde_json::from_value(json).map_err(|error| DecodeError {
-            key: ObjectKey::new(metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default()),
-            error: error.to_string(),
-        })
+        serde_json::from_str(&self.json)
+            .map_err(|error| DecodeError { key: self.key(), error: error.to_string() })
     }
 }
 
 impl<'de> Deserialize<'de> for Undecoded {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut json = Value::deserialize(deserializer)?;
-        if let Some(metadata) = json.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("managedFields");
-        }
-        let text = |field: &str| Some(json.get("metadata")?.get(field)?.as_str()?.to_owned());
+        let json = without_managed_fields(deserializer)?;
+        // metadata of a wrong type counts as empty: decoding this object reports it, and the others go on
+        let Head { metadata } = serde_json::from_str(&json).unwrap_or_default();
+        let text = |field: &str| Some(metadata.get(field)?.as_str()?.to_owned());
         let metadata = ObjectMeta {
             name: text("name"),
             namespace: text("namespace"),

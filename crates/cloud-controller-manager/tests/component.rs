@@ -11,9 +11,15 @@ mod harness;
 mod host_datapath;
 #[path = "component/nodes.rs"]
 mod nodes;
+#[path = "component/object_writes.rs"]
+mod object_writes;
 #[path = "component/outages.rs"]
 mod outages;
 #[path = "component/ownership.rs"]
 mod ownership;
 #[path = "component/requests.rs"]
 mod requests;
+#[path = "component/service_events.rs"]
+mod service_events;
+#[path = "component/take_over.rs"]
+mod take_over;

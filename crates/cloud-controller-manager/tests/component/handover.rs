@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use cloud_controller_manager::data_path::Allowed;
 use harvester_api::LoadBalancer;
-use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::{
     harness::{
-        Ccm, allocate, annotation, announce, create_service, events, harvester_says, ingress, load_balancer,
-        service, told,
+        Ccm, allocate, annotation, announced_service, create_service, events, harvester_says, ingress,
+        load_balancer, service, set_type, told,
     },
     host_datapath::{CHECKED, IGNORE, spec, start_with_two_nodes},
 };
@@ -46,16 +45,10 @@ test_cluster::component_tests! {
     #[simulated_only("waits a minute")]
     async fn an_address_that_kube_vip_does_not_write_a_second_time_is_told_once(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
-        let of_type = async |spec_type: &str| {
-            cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": spec_type}})).await;
-            cluster.settle().await;
-        };
-        create_service(&cluster, "{}", "").await;
-        allocate(&cluster, "127.9.0.1").await;
-        announce(&cluster, "127.9.0.1").await;
-        of_type("ClusterIP").await;
+        announced_service(&cluster, "{}").await;
+        set_type(&cluster, "ClusterIP").await;
         assert_eq!(ingress(&service(&cluster).await.unwrap()), [""; 0]);
-        of_type("LoadBalancer").await;
+        set_type(&cluster, "LoadBalancer").await;
         allocate(&cluster, "127.9.0.1").await;
         cluster.advance(Duration::from_secs(50)).await;
         assert_eq!(told(&cluster, "AddressNotPublished").await, 0);

@@ -17,6 +17,12 @@ use serde_json::{Value, json};
 use test_cluster::{TestCluster, User};
 use tokio::task::JoinHandle;
 
+/// What kube-vip in the guest is asked for.
+pub(crate) const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+/// The address that Harvester gave last.
+pub(crate) const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/allocated-address";
+pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
+
 /// A running cloud controller manager.
 pub(crate) struct Ccm {
     /// Its liveness and readiness.
@@ -166,6 +172,19 @@ pub(crate) async fn announce(cluster: &TestCluster, ip: &str) {
         .guest
         .patch_status::<Service>("shop/web", json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}}))
         .await;
+    cluster.settle().await;
+}
+
+/// [`create_service`], with address 127.9.0.1 from a pool, which kube-vip in the guest announces.
+pub(crate) async fn announced_service(cluster: &TestCluster, annotations: &str) {
+    create_service(cluster, annotations, "").await;
+    allocate(cluster, "127.9.0.1").await;
+    announce(cluster, "127.9.0.1").await;
+}
+
+/// Makes the Service one of this type.
+pub(crate) async fn set_type(cluster: &TestCluster, spec_type: &str) {
+    cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": spec_type}})).await;
     cluster.settle().await;
 }
 

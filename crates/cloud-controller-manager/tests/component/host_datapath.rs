@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::harness::{
-    Ccm, allocate, annotation, asked, create_service, events, finalizers, harvester_says, ingress, join,
-    load_balancer, service, told, until,
+    Ccm, LOADBALANCER_IPS, allocate, annotation, asked, create_service, events, finalizers, harvester_says,
+    ingress, join, load_balancer, service, set_type, told, until,
 };
 
 pub(crate) const CHECKED: &str = "{cloudprovider.harvesterhci.io/healthcheck-port: '80'}";
@@ -48,7 +48,7 @@ test_cluster::component_tests! {
         harvester_says(&cluster, json!({"status": {"address": "127.9.0.1"}})).await;
         let published = service(&cluster).await.unwrap();
         assert_eq!(ingress(&published), ["127.9.0.1"]);
-        assert_eq!(annotation(&published, "kube-vip.io/loadbalancerIPs"), None);
+        assert_eq!(annotation(&published, LOADBALANCER_IPS), None);
         harvester_says(&cluster, json!({"status": {"address": "127.9.0.2"}})).await;
         assert_eq!(ingress(&service(&cluster).await.unwrap()), ["127.9.0.2"]);
 
@@ -76,8 +76,7 @@ test_cluster::component_tests! {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;
         harvester_says(&cluster, json!({"status": {"address": "127.9.0.1"}})).await;
-        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"type": "ClusterIP"}})).await;
-        cluster.settle().await;
+        set_type(&cluster, "ClusterIP").await;
         let service = service(&cluster).await.unwrap();
         assert_eq!((load_balancer(&cluster).await, finalizers(&service), ingress(&service)), (None, &[][..], vec![]));
         assert_eq!(annotation(&service, IGNORE), None);

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::harness::{Ccm, annotation, asked, create_service, service, told};
+use super::harness::{Ccm, LOADBALANCER_IPS, annotation, asked, create_service, service, told};
 
 const FORGED: &str = "team-a/a-forged";
 
@@ -41,7 +41,7 @@ spec: {{workloadType: cluster, ipam: pool}}
         cluster.harvester.patch::<LoadBalancer>(&ours, patch).await;
         cluster.settle().await;
         let served = service(&cluster).await.unwrap();
-        assert_eq!(annotation(&served, "kube-vip.io/loadbalancerIPs"), Some("127.9.0.1"));
+        assert_eq!(annotation(&served, LOADBALANCER_IPS), Some("127.9.0.1"));
         cluster.guest.delete::<Service>("shop/web").await;
         cluster.settle().await;
         let left: Vec<_> = cluster.harvester.list::<LoadBalancer>().await.iter().map(ResourceExt::name_any).collect();
@@ -80,7 +80,7 @@ spec: {{workloadType: cluster, ipam: pool}}
         let ccm = Ccm::start(&cluster).await;
         cluster.advance(Duration::from_secs(60)).await;
         let served = service(&cluster).await.unwrap();
-        assert_eq!(annotation(&served, "kube-vip.io/loadbalancerIPs"), Some("127.9.0.8"));
+        assert_eq!(annotation(&served, LOADBALANCER_IPS), Some("127.9.0.8"));
         assert_eq!(told(&cluster, "LoadBalancerWithoutService").await, 1);
         let reported = async |(_, name, _): &(&str, String, &str)| {
             let object = cluster.harvester.get::<LoadBalancer>(&format!("team-a/{name}")).await.unwrap();

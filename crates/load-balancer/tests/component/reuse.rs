@@ -51,6 +51,16 @@ async fn gone_before_its_service(cluster: TestCluster) -> Lab {
     lab
 }
 
+/// `web` has 192.0.2.30 of pool `b-second`; pool `a-first` has one address of its own.
+async fn served_by_the_second_of_two_pools(cluster: &TestCluster) -> super::fixtures::Controller {
+    let running = controller(cluster).await;
+    pool(cluster, "a-first", 10, 10).await;
+    pool(cluster, "b-second", 30, 30).await;
+    load_balancer(cluster, "web", ", ipPool: b-second").await;
+    cluster.settle().await;
+    running
+}
+
 test_cluster::component_tests! {
     #[each_role]
     async fn a_service_keeps_its_type_until_it_is_gone_and_then_its_address_goes_back(cluster: TestCluster) {
@@ -345,11 +355,7 @@ test_cluster::component_tests! {
     }
 
     async fn of_pools_that_overlap_after_an_edit_none_gives_what_the_other_records(cluster: TestCluster) {
-        let _running = controller(&cluster).await;
-        pool(&cluster, "a-first", 10, 10).await;
-        pool(&cluster, "b-second", 30, 30).await;
-        load_balancer(&cluster, "web", ", ipPool: b-second").await;
-        cluster.settle().await;
+        let _running = served_by_the_second_of_two_pools(&cluster).await;
         pool(&cluster, "a-first", 30, 31).await;
         load_balancer(&cluster, "api", ", ipPool: a-first").await;
         load_balancer(&cluster, "db", ", ipPool: a-first").await;
@@ -360,11 +366,7 @@ test_cluster::component_tests! {
     }
 
     async fn an_address_that_one_pool_frees_goes_to_one_who_waits_for_another_pool_that_has_it(cluster: TestCluster) {
-        let _running = controller(&cluster).await;
-        pool(&cluster, "a-first", 10, 10).await;
-        pool(&cluster, "b-second", 30, 30).await;
-        load_balancer(&cluster, "web", ", ipPool: b-second").await;
-        cluster.settle().await;
+        let _running = served_by_the_second_of_two_pools(&cluster).await;
         pool(&cluster, "a-first", 30, 30).await;
         load_balancer(&cluster, "api", ", ipPool: a-first").await;
         cluster.settle().await;

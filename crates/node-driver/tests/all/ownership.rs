@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use node_driver::driver::Error;
 use rstest::rstest;
 use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
+use tokio::task::JoinHandle;
 
 use crate::support::{
     Harvester, MACHINE, NAMESPACE, SERVER, TestDriver, USER, claim_path, claims, is_going, long_user_data,
@@ -70,13 +72,33 @@ async fn a_vm_of_upstreams_driver_is_removed(#[case] labels: Value, #[case] stor
     assert!(harvester.vm().await.is_null() && harvester.secret().await.is_null());
 }
 
-/// The VM as it was, without what the server had written; another UID comes by itself.
+/// Somebody deletes the VM and makes it as it was, without what the server had written; another UID comes by itself.
 async fn made_anew(harvester: &Harvester, vm: &Value) {
+    harvester.delete(&vm_path()).await;
     let metadata = json!({"name": MACHINE, "namespace": NAMESPACE, "labels": vm["metadata"]["labels"],
         "annotations": vm["metadata"]["annotations"]});
     let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": metadata,
         "spec": vm["spec"]});
     harvester.put(vm).await;
+}
+
+/// Begins to remove the machine. The server keeps the driver's `verb` on the VM waiting, and meanwhile the VM is made
+/// anew.
+async fn removing_while_made_anew(
+    harvester: &Harvester,
+    driver: &TestDriver,
+    vm: &Value,
+    verb: &str,
+) -> JoinHandle<Result<(), Error>> {
+    let mut slow = Rule::new(Answer::Delay(Duration::from_secs(20)));
+    (slow.verb, slow.resource) = (Some(verb.into()), Some("virtualmachines".into()));
+    slow.user = Some(USER.into());
+    harvester.server.faults().add(slow);
+    let driver = driver.driver.clone();
+    let removing = tokio::spawn(async move { driver.remove().await });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    made_anew(harvester, vm).await;
+    removing
 }
 
 #[tokio::test(start_paused = true)]
@@ -85,7 +107,6 @@ async fn a_vm_that_a_later_create_made_is_not_removed() {
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.up_without_kubevirt(store.path()).await;
     let vm = harvester.vm().await;
-    harvester.delete(&vm_path()).await;
     made_anew(&harvester, &vm).await;
     let text = refusal(&driver).await;
     assert!(text.contains("is another one than this machine's"), "{text}");
@@ -99,15 +120,7 @@ async fn a_vm_that_takes_the_name_during_the_removal_is_not_touched() {
     let store = tempfile::tempdir().unwrap();
     let driver = harvester.up_without_kubevirt(store.path()).await;
     let vm = harvester.vm().await;
-    let mut slow = Rule::new(Answer::Delay(Duration::from_secs(20)));
-    (slow.verb, slow.resource) = (Some("delete".into()), Some("virtualmachines".into()));
-    slow.user = Some(USER.into());
-    harvester.server.faults().add(slow);
-    let removing = driver.driver.clone();
-    let removing = tokio::spawn(async move { removing.remove().await });
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    harvester.delete(&vm_path()).await;
-    made_anew(&harvester, &vm).await;
+    let removing = removing_while_made_anew(&harvester, &driver, &vm, "delete").await;
     let later = harvester.vm().await;
     let owner = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "name": MACHINE,
         "uid": later["metadata"]["uid"]});
@@ -136,15 +149,7 @@ async fn the_volumes_of_a_vm_that_takes_the_name_during_the_removal_are_not_touc
     let driver = harvester.up_without_kubevirt(store.path()).await;
     let (vm, claim) = (harvester.vm().await, own_claim(&harvester).await);
     put_claim(&harvester, &claim, json!({})).await;
-    let mut slow = Rule::new(Answer::Delay(Duration::from_secs(20)));
-    (slow.verb, slow.resource) = (Some("patch".into()), Some("virtualmachines".into()));
-    slow.user = Some(USER.into());
-    harvester.server.faults().add(slow);
-    let removing = driver.driver.clone();
-    let removing = tokio::spawn(async move { removing.remove().await });
-    tokio::time::sleep(Duration::from_secs(10)).await;
-    harvester.delete(&vm_path()).await;
-    made_anew(&harvester, &vm).await;
+    let removing = removing_while_made_anew(&harvester, &driver, &vm, "patch").await;
     removing.await.unwrap().unwrap();
     assert!(harvester.vm().await["metadata"]["deletionTimestamp"].is_null());
     assert!(!is_going(&harvester, &claim).await, "it is the later VM's");

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! * [`service_config`]: annotations become checked types once, here; one Event names every fault of a Service.
-//! * [`data_path`]: the datapath of a Service, chosen before the object exists and never changed after.
+//! * [`datapath`]: the datapath of a Service, chosen before the object exists and never changed after.
 //! * [`load_balancers`]: the LoadBalancer object of a Service. No GET, no polling: over a Service's life on the guest
 //!   datapath one POST, at most one PUT, one DELETE.
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
@@ -22,7 +22,7 @@
 
 pub mod cli;
 pub mod cluster;
-pub mod data_path;
+pub mod datapath;
 mod instances;
 pub mod load_balancers;
 mod outage;

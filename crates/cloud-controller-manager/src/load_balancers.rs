@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     cluster::GuestCluster,
-    data_path::{Allowed, Policy},
+    datapath::{Allowed, Policy},
     outage::Outage,
     service_config::ServiceConfig,
 };

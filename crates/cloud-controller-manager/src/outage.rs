@@ -163,7 +163,7 @@ impl Outage {
         let (services, vms) = self.state().decide(namespace);
         let duties = [
             ("harvester", checks.services, services),
-            ("services on the host datapath", checks.services, vms.clone()),
+            ("services on the data path host", checks.services, vms.clone()),
             ("nodes", checks.nodes, vms),
         ];
         for (name, _, why) in duties.into_iter().filter(|(_, wanted, _)| *wanted) {

@@ -13,14 +13,14 @@ use harvester_api::{
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
 
-use crate::data_path::Datapath;
+use crate::datapath::Datapath;
 
 /// The settings of a Service for its load balancer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceConfig {
     /// `None` where the value is a fault.
     pub ipam: Option<Ipam>,
-    pub data_path: Option<Datapath>,
+    pub datapath: Option<Datapath>,
     /// `harvesterhci.io/load-balancer`.
     pub class: bool,
     /// The annotation `healthcheck-port` is there and not empty: in mode `annotation` it asks for the host datapath.
@@ -93,7 +93,7 @@ impl ServiceConfig {
             let sentence = format!("annotation {} is {value:?}: use pool or dhcp", annotations::IPAM);
             faults.push(Explanation::new("InvalidIPAM", sentence));
         });
-        let data_path = Datapath::parse(&text(annotations::DATA_PATH)).unwrap_or_else(|value| {
+        let datapath = Datapath::parse(&text(annotations::DATA_PATH)).unwrap_or_else(|value| {
             let sentence = format!("annotation {} is {value:?}: use guest or host", annotations::DATA_PATH);
             faults.push(Explanation::new("InvalidDataPath", sentence));
             None
@@ -125,7 +125,7 @@ impl ServiceConfig {
         let given = |key: &&str| !health_port && !text(key).is_empty();
         Self {
             ipam: ipam.ok(),
-            data_path,
+            datapath,
             class: spec.is_some_and(|spec| spec.load_balancer_class.is_some()),
             health_port,
             network: text(annotations::SERVICE_NETWORK),

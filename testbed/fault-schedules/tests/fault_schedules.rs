@@ -142,7 +142,7 @@ fn a_leader_that_was_stopped_between_two_writes_of_a_claim_does_no_harm_when_it_
     for rights in [Rights::Ours, Rights::Existing] {
         for on_host in [false, true] {
             for meanwhile in [Meanwhile::Stays, Meanwhile::Goes, Meanwhile::GoesBeforeOthers] {
-                println!("{rights:?}, on the host datapath: {on_host}, the owner: {meanwhile:?}");
+                println!("{rights:?}, on the data path host: {on_host}, the owner: {meanwhile:?}");
                 on_simulated(rights, async |cluster| {
                     Box::pin(stopped_leader(on_host, meanwhile, cluster)).await;
                 });

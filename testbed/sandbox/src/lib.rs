@@ -2,7 +2,7 @@
 //! its webhook and the cloud controller manager as child processes between them.
 //!
 //! ```text
-//! options ──► address plan ──► clusters (API servers) ──► environment (VMs, data path, parts) ──► tour
+//! options ──► address plan ──► clusters (API servers) ──► environment (VMs, datapath, parts) ──► tour
 //! ```
 //! Everything that is seen here goes over real sockets on loopback. The parts do not know where they are.
 

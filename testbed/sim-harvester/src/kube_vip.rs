@@ -20,7 +20,7 @@ use kube::ResourceExt;
 
 use harvester_api::annotations::{KUBE_VIP_IGNORE, KUBE_VIP_LOADBALANCER_IPS};
 
-use crate::data_path::endpoints_of;
+use crate::datapath::endpoints_of;
 
 pub use release::Release;
 

@@ -8,7 +8,7 @@
 //!   Service of type LoadBalancer ──► kube-vip (kube_vip)   ◄── Service of type LoadBalancer
 //!                                        │   ▲
 //!                                        ▼   └── DHCP
-//!              VIP ──► kube-proxy ──► VM ──► pod (data_path)
+//!              VIP ──► kube-proxy ──► VM ──► pod (datapath)
 //! ```
 //! Everything works on plain clients, so it stands beside the simulated API server in one process on a paused clock, and
 //! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
@@ -16,7 +16,7 @@
 
 mod catalogue;
 pub mod crds;
-pub mod data_path;
+pub mod datapath;
 pub mod dhcp;
 mod endpoint_slices;
 pub mod guest;
@@ -33,7 +33,7 @@ mod taints;
 pub mod vm;
 pub mod wire;
 
-pub use data_path::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused, Vip};
+pub use datapath::{BackendName, CannotCarry, Carried, Cluster, Destination, Protocol, Refused, Vip};
 pub use dhcp::Lan;
 pub use guest::Workload;
 pub use kube_vip::Release;

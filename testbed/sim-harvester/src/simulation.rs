@@ -25,7 +25,7 @@ use program::{
 
 use crate::{
     catalogue,
-    data_path::{
+    datapath::{
         BackendName, Balanced, CannotCarry, Carried, Cluster, Destination, Hop, PodAt, Protocol, Refused,
         Side, Vip, World, WorldCache, listeners::Listeners,
     },

@@ -11,7 +11,7 @@ use program::{flags::Reader, serving::Certificate};
 use super::PROGRAM;
 use crate::{
     cluster::GuestCluster,
-    data_path::{Allowed, Policy},
+    datapath::{Allowed, Policy},
     run::ElectionSettings,
 };
 

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
-    data_path::{Allowed, Datapath, Policy, choose},
+    datapath::{Allowed, Datapath, Policy, choose},
     service_config::ServiceConfig,
 };
 

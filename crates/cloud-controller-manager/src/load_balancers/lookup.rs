@@ -188,9 +188,9 @@ fn evidence(
     ours: &ClusterIdentity,
     is_of_another: impl Fn(&LoadBalancer) -> bool,
 ) -> Option<Evidence> {
-    let (notes, name) = (object.annotations(), object.name_any());
-    let annotated = notes.get(annotations::SERVICE_UID) == Some(&service.uid);
-    let cluster = notes.get(annotations::CLUSTER_UID);
+    let (annotations, name) = (object.annotations(), object.name_any());
+    let annotated = annotations.get(annotations::SERVICE_UID) == Some(&service.uid);
+    let cluster = annotations.get(annotations::CLUSTER_UID);
     let labelled = || labelled_service(object).as_ref() == Some(&service.key);
     if annotated && cluster.is_some() && cluster == ours.cluster_uid.as_ref() {
         Some(Evidence::Annotated)
@@ -223,7 +223,7 @@ pub(super) fn belongs(
     ours: &ClusterIdentity,
     is_of_another: impl Fn(&LoadBalancer) -> bool,
 ) -> bool {
-    let notes = object.annotations();
+    let annotations = object.annotations();
     if was_made_for(object, service) {
         return true;
     }
@@ -231,7 +231,7 @@ pub(super) fn belongs(
     if object.metadata.deletion_timestamp.is_some() {
         return false;
     }
-    match notes.get(annotations::CLUSTER_UID) {
+    match annotations.get(annotations::CLUSTER_UID) {
         Some(uid) => ours.cluster_uid.as_ref() == Some(uid) && !is_of_another(object),
         None => {
             let cluster = object.labels().get(labels::CLUSTER);
@@ -313,17 +313,17 @@ mod tests {
     #[case::of_another_cluster_by_uid("x".into(), json!({"cluster-uid": "c2", "service-uid": "s9"}), "blue", "blue", false)]
     fn an_object_without_our_annotation_belongs_to_a_service_by_name_or_labels(
         #[case] name: String,
-        #[case] notes: Value,
+        #[case] annotations: Value,
         #[case] label: &str,
         #[case] cluster: &str,
         #[case] expected: bool,
     ) {
-        let notes = notes.as_object().unwrap().iter();
-        let notes: serde_json::Map<_, _> = notes
+        let annotations = annotations.as_object().unwrap().iter();
+        let annotations: serde_json::Map<_, _> = annotations
             .map(|(key, value)| (format!("cloudprovider.harvesterhci.io/{key}"), value.clone()))
             .collect();
         let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": name,
-            "annotations": notes, "labels": {labels::CLUSTER: label, labels::SERVICE_NAMESPACE: "shop",
+            "annotations": annotations, "labels": {labels::CLUSTER: label, labels::SERVICE_NAMESPACE: "shop",
                 labels::SERVICE_NAME: "web"}}}))
         .unwrap();
         let ours = cluster_named(cluster);
@@ -434,10 +434,10 @@ mod tests {
     }
 
     fn object((of, cluster, service, second): &Object<'_>) -> LoadBalancer {
-        let notes = [(annotations::CLUSTER_UID, cluster), (annotations::SERVICE_UID, service)];
-        let notes: HashMap<_, _> =
-            notes.into_iter().filter_map(|(key, text)| Some((key, (*text)?))).collect();
-        serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(of), "annotations": notes,
+        let annotations = [(annotations::CLUSTER_UID, cluster), (annotations::SERVICE_UID, service)];
+        let annotations: HashMap<_, _> =
+            annotations.into_iter().filter_map(|(key, text)| Some((key, (*text)?))).collect();
+        serde_json::from_value(json!({"spec": {}, "metadata": {"name": name(of), "annotations": annotations,
             "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"), "labels": {labels::CLUSTER: "blue",
                 labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
         .unwrap()

@@ -273,9 +273,9 @@ mod tests {
                 "backendServerSelector": {"harvesterhci.io/vmName": ["a"]},
             });
             assert_eq!(json["spec"], expected);
-            let notes: Vec<_> = json["metadata"]["annotations"].as_object().unwrap().keys().collect();
+            let annotations: Vec<_> = json["metadata"]["annotations"].as_object().unwrap().keys().collect();
             assert_eq!(
-                notes,
+                annotations,
                 [
                     "cloudprovider.harvesterhci.io/cluster-uid",
                     "cloudprovider.harvesterhci.io/service-uid",
@@ -339,9 +339,9 @@ mod tests {
     fn an_object_of_the_go_program_is_taken_over() {
         check(DatapathFields::Guest(StatusAddress::Keep), |wanted| {
             let mut json = stored(wanted);
-            let notes = json["metadata"]["annotations"].as_object_mut().unwrap();
+            let annotations = json["metadata"]["annotations"].as_object_mut().unwrap();
             for key in [annotations::CLUSTER_UID, annotations::SERVICE_UID, annotations::LB_NETWORK_REQUEST] {
-                notes.remove(key);
+                annotations.remove(key);
             }
             wanted.apply(&mut json);
             assert_eq!(json, stored(wanted));

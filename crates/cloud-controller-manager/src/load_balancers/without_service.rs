@@ -182,8 +182,8 @@ fn sentence(key: &ObjectKey, abandoned: &Abandoned, cluster: &str) -> String {
 /// The Service of the object, if the object is of this cluster and there to stay.
 /// `live`: the Service that its labels name.
 fn purpose(object: &LoadBalancer, ours: &ClusterIdentity, live: Option<&LiveService>) -> Option<Purpose> {
-    let notes = object.annotations();
-    let of_this_cluster = match notes.get(annotations::CLUSTER_UID) {
+    let annotations = object.annotations();
+    let of_this_cluster = match annotations.get(annotations::CLUSTER_UID) {
         Some(uid) => ours.cluster_uid.as_ref() == Some(uid),
         None => {
             let named = object.labels().get(labels::CLUSTER) == Some(&ours.cluster.label_value());
@@ -194,7 +194,7 @@ fn purpose(object: &LoadBalancer, ours: &ClusterIdentity, live: Option<&LiveServ
         return None;
     }
     let service = labelled_service(object)?;
-    Some(Purpose { service, uid: notes.get(annotations::SERVICE_UID).cloned() })
+    Some(Purpose { service, uid: annotations.get(annotations::SERVICE_UID).cloned() })
 }
 
 /// The Service, or as it was: an Event may be about an object that is gone.
@@ -225,16 +225,16 @@ mod tests {
     #[case::of_the_go_program(json!({}), "blue", Some(None))]
     #[case::of_the_go_program_elsewhere(json!({}), "green", None)]
     fn an_object_is_for_a_service_of_this_cluster(
-        #[case] notes: Value,
+        #[case] annotations: Value,
         #[case] label: &str,
         #[case] uid: Option<Option<&str>>,
     ) {
-        let notes = notes.as_object().unwrap().iter();
-        let notes: serde_json::Map<_, _> = notes
+        let annotations = annotations.as_object().unwrap().iter();
+        let annotations: serde_json::Map<_, _> = annotations
             .map(|(key, value)| (format!("cloudprovider.harvesterhci.io/{key}"), value.clone()))
             .collect();
         let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {},
-            "metadata": {"name": "blue-shop-web-1", "annotations": notes, "labels": {labels::CLUSTER: label,
+            "metadata": {"name": "blue-shop-web-1", "annotations": annotations, "labels": {labels::CLUSTER: label,
                 labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
         .unwrap();
         let ours = ClusterIdentity {
@@ -264,12 +264,12 @@ mod tests {
         #[case] told: bool,
         #[case] abandoned: bool,
     ) {
-        let mut notes = json!({annotations::CLUSTER_UID: "c1", annotations::SERVICE_UID: "s1"});
+        let mut annotations = json!({annotations::CLUSTER_UID: "c1", annotations::SERVICE_UID: "s1"});
         if told {
-            notes[annotations::WITHOUT_SERVICE] = json!("gone");
+            annotations[annotations::WITHOUT_SERVICE] = json!("gone");
         }
         let object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "blue-shop-web-1",
-            "annotations": notes, "labels": {labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
+            "annotations": annotations, "labels": {labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"}}}))
         .unwrap();
         let ours = ClusterIdentity {
             cluster: GuestCluster::new("blue"),

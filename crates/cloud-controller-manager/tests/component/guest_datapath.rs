@@ -1,6 +1,6 @@
 //! Services on the guest datapath.
 
-use cloud_controller_manager::data_path::Allowed;
+use cloud_controller_manager::datapath::Allowed;
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
@@ -153,7 +153,7 @@ test_cluster::component_tests! {
 
     /// The annotation is the users' own (docs/contract/cloud-controller-manager.md#16); only with our record beside it
     /// does it tell the datapath.
-    async fn a_service_that_kube_vip_should_ignore_keeps_the_data_path_of_the_flags(cluster: TestCluster) {
+    async fn a_service_that_kube_vip_should_ignore_keeps_the_datapath_of_the_flags(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{kube-vip.io/ignore: 'true'}", "").await;
         let path = |of: LoadBalancer| serde_json::to_value(&of.spec).expect("a spec is JSON")["workloadType"].clone();

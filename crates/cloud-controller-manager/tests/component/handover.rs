@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloud_controller_manager::data_path::Allowed;
+use cloud_controller_manager::datapath::Allowed;
 use harvester_api::LoadBalancer;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
@@ -16,8 +16,8 @@ use super::{
 };
 
 test_cluster::component_tests! {
-    /// docs/contract/data-paths.md#row-2: while the mark stays nobody announces, and without it kube-vip takes an address
-    /// from the status, which may be another's by then.
+    /// docs/contract/data-paths.md#row-2: while the annotation stays nobody announces, and without it kube-vip takes an
+    /// address from the status, which may be another's by then.
     async fn a_service_whose_host_datapath_is_excluded_goes_to_kube_vip_with_its_object(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "").await;

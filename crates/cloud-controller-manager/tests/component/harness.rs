@@ -3,7 +3,7 @@
 use cloud_controller_manager::{
     AddressRules, ElectionSettings, Parts, Settings,
     cluster::GuestCluster,
-    data_path::{Allowed, Policy},
+    datapath::{Allowed, Policy},
     load_balancers::Rules,
     run,
 };
@@ -166,8 +166,8 @@ pub(crate) async fn allocate(cluster: &TestCluster, ip: &str) {
 
 /// kube-vip in the guest announces an address: first its annotation, then the status.
 pub(crate) async fn announce(cluster: &TestCluster, ip: &str) {
-    let mark = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
-    cluster.guest.patch::<Service>("shop/web", mark).await;
+    let host = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
+    cluster.guest.patch::<Service>("shop/web", host).await;
     cluster
         .guest
         .patch_status::<Service>("shop/web", json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}}))

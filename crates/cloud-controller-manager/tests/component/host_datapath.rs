@@ -64,7 +64,7 @@ test_cluster::component_tests! {
     }
 
     /// docs/contract/data-paths.md#row-2: kube-vip would announce the address a second time.
-    async fn the_finalizer_and_the_mark_for_kube_vip_come_in_one_write_before_the_object(cluster: TestCluster) {
+    async fn the_finalizer_and_the_annotation_for_kube_vip_come_in_one_write_before_the_object(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         cluster.guest.forget_requests();
         create_service(&cluster, CHECKED, "").await;
@@ -157,7 +157,7 @@ test_cluster::component_tests! {
     }
 
     /// docs/contract/data-paths.md#choice: a later request changes nothing.
-    async fn the_data_path_is_fixed_when_the_object_is_made(cluster: TestCluster) {
+    async fn the_datapath_is_fixed_when_the_object_is_made(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, "{}", "").await;
         cluster.harvester.forget_requests();

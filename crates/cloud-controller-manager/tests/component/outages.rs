@@ -116,7 +116,7 @@ test_cluster::component_tests! {
         }).await;
         assert_eq!(load_balancer(&cluster).await, None);
         let report = ccm.health.readiness_report();
-        for hindered in ["nodes: ", "services on the host datapath: "] {
+        for hindered in ["nodes: ", "services on the data path host: "] {
             assert!(report.contains(&format!("{hindered}{why}")), "{report}");
         }
 

@@ -1,6 +1,6 @@
 //! What a Service on the guest datapath hears about itself.
 
-use cloud_controller_manager::data_path::Policy;
+use cloud_controller_manager::datapath::Policy;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
 use test_cluster::TestCluster;

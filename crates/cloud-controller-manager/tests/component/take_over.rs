@@ -24,13 +24,13 @@ test_cluster::component_tests! {
         cluster.guest.delete::<Service>("shop/web").await;
         let ccm = Ccm::start(&cluster).await;
         cluster.advance(Duration::from_secs(25)).await;
-        let mark = async || {
-            let notes = load_balancer(&cluster).await.expect("nobody deletes it").metadata.annotations.unwrap();
-            notes.get("cloudprovider.harvesterhci.io/without-service").cloned()
+        let reported = async || {
+            let annotations = load_balancer(&cluster).await.expect("nobody deletes it").metadata.annotations.unwrap();
+            annotations.get("cloudprovider.harvesterhci.io/without-service").cloned()
         };
-        assert_eq!(mark().await, None);
+        assert_eq!(reported().await, None);
         cluster.advance(Duration::from_secs(10)).await;
-        let sentence = mark().await.unwrap();
+        let sentence = reported().await.unwrap();
         assert!(sentence.starts_with("Service shop/web of guest cluster blue is gone: delete LoadBalancer"), "{sentence}");
         assert_eq!(told(&cluster, "LoadBalancerWithoutService").await, 1);
 
@@ -65,9 +65,9 @@ status: {{allocatedAddress: {{ipPool: lab, ip: 127.9.0.3}}}}
         cluster.harvester.apply(&yaml).await;
         let ccm = Ccm::start(&cluster).await;
         let taken = load_balancer(&cluster).await.unwrap();
-        let notes = taken.metadata.annotations.unwrap();
-        assert_eq!(notes["cloudprovider.harvesterhci.io/service-uid"], uid);
-        assert_eq!(notes["loadbalancer.harvesterhci.io/network"], "default/mgmt");
+        let annotations = taken.metadata.annotations.unwrap();
+        assert_eq!(annotations["cloudprovider.harvesterhci.io/service-uid"], uid);
+        assert_eq!(annotations["loadbalancer.harvesterhci.io/network"], "default/mgmt");
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.3"));
         ccm.stop().await;
     }

@@ -141,7 +141,7 @@ async fn a_vm_that_takes_the_name_during_the_removal_is_not_touched() {
     );
 }
 
-/// Between the look at the VM and the note of its volumes, somebody makes it anew on the same volumes.
+/// Between the look at the VM and the annotation that names its volumes, somebody makes it anew on the same volumes.
 #[tokio::test(start_paused = true)]
 async fn the_volumes_of_a_vm_that_takes_the_name_during_the_removal_are_not_touched() {
     let harvester = Harvester::start().await;

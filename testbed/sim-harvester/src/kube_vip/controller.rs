@@ -29,7 +29,7 @@ use super::{
     publish::{annotations, has_ingress, ingress},
 };
 use crate::{
-    data_path::{Vip, WorldCache},
+    datapath::{Vip, WorldCache},
     dhcp::{self, Lan, Leasing},
     host::is_ready,
     merge_patch,

@@ -1,4 +1,4 @@
-//! The data path on real sockets: bytes from a VIP to a backend and back.
+//! The datapath on real sockets: bytes from a VIP to a backend and back.
 
 use std::{
     collections::BTreeSet,

@@ -7,7 +7,7 @@ use kube::ResourceExt;
 
 use super::{handover::given, ingress};
 use crate::{
-    data_path::Datapath,
+    datapath::Datapath,
     service_config::{IP_FAMILIES, REFUSED, ServiceConfig},
 };
 

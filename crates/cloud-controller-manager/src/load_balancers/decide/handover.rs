@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{super::object::StatusAddress, allocated, ingress, is_leased};
-use crate::data_path::Datapath;
+use crate::datapath::Datapath;
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
 pub(super) fn decide(

@@ -264,13 +264,13 @@ fn what_is_waited_for_is_told(
 #[case::nothing_was_given("", json!({}), "", 60, None)]
 fn an_address_that_kube_vip_in_the_guest_does_not_show_is_told(
     #[case] given: &str,
-    #[case] marks: Value,
+    #[case] annotations: Value,
     #[case] shown: &str,
     #[case] waited: u64,
     #[case] part: Option<&str>,
 ) {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": given}}));
-    let mut service = service(&marks, &json!({}));
+    let mut service = service(&annotations, &json!({}));
     service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": shown}]}})).unwrap();
     let after = |service: &Service, seconds| {
         decided(service, Some(&object), |seen| seen.waited = Duration::from_secs(seconds))
@@ -302,9 +302,9 @@ fn a_service_that_waits_for_an_answer_out_of_reach_is_told_why_and_a_served_one_
 // docs/contract/data-paths.md#row-2, last sentence: an object of v0.1.x, whose Service kube-vip announced
 #[test]
 fn an_address_announced_twice_is_told() {
-    let marks = json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"});
+    let annotations = json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"});
     let object = object("vm", &json!({"address": "10.0.0.9"}));
-    let decision = decided(&service(&marks, &json!({})), Some(&object), |_| ());
+    let decision = decided(&service(&annotations, &json!({})), Some(&object), |_| ());
     assert_eq!(told(&decision, Some(&object)), ["VipAnnouncedTwice"]);
     assert_eq!(decision.view.annotations[annotations::KUBE_VIP_IGNORE].as_deref(), Some("true"));
 }
@@ -330,8 +330,8 @@ fn is_host(decision: &Decision<Write>) -> bool {
 #[case::guest(annotations::KUBE_VIP_LOADBALANCER_IPS, "10.0.0.9", false)]
 #[case::guest_without_address(annotations::ALLOCATED_ADDRESS, "10.0.0.9", false)]
 #[case::host(annotations::RECORDED_DATA_PATH, "host", true)]
-fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str, #[case] host: bool) {
-    let mut service = service(&json!({mark: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
+fn a_lost_object_comes_back_on_its_path(#[case] key: &str, #[case] value: &str, #[case] host: bool) {
+    let mut service = service(&json!({key: value, HOST: if host { "guest" } else { "host" }}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |_| ());
     assert_eq!((is_host(&decision), told(&decision, None)), (host, vec!["DataPathFixed"]));
@@ -341,18 +341,18 @@ fn a_lost_object_comes_back_on_its_path(#[case] mark: &str, #[case] value: &str,
 #[case::host(annotations::RECORDED_DATA_PATH, "host", Allowed { guest: true, host: false }, Policy::Guest)]
 #[case::guest(annotations::ALLOCATED_ADDRESS, "10.0.0.9", Allowed { guest: false, host: true }, Policy::Host)]
 fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
-    #[case] mark: &str,
+    #[case] key: &str,
     #[case] value: &str,
     #[case] allowed: Allowed,
     #[case] policy: Policy,
 ) {
-    let mut service = service(&json!({mark: value}), &json!({}));
+    let mut service = service(&json!({key: value}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |seen| (seen.allowed, seen.policy) = (allowed, policy));
     let Some(Write::Create(json)) = &decision.plan else { panic!("{decision:?}") };
     assert_eq!(json["spec"]["workloadType"], if allowed.host { "vm" } else { "cluster" });
     if !allowed.host {
-        assert_eq!(decision.view.annotations.get(mark), Some(&None), "the mark goes");
+        assert_eq!(decision.view.annotations.get(key), Some(&None), "the annotation goes");
     }
     // where the object stands, the record holds
     let object = object(if allowed.host { "cluster" } else { "vm" }, &json!({}));
@@ -372,13 +372,14 @@ fn a_service_whose_host_datapath_is_excluded_is_handed_to_kube_vip_without_its_f
     // kube-vip takes an address from the status too, and this one may be another's by now
     let shown = decided(&service, None, allowed);
     assert_eq!((shown.plan, shown.view.publish), (None, Publish::Withdrawn));
-    assert_eq!(shown.view.annotations, marks(&[]));
+    assert_eq!(shown.view.annotations, annotation_changes(&[]));
 
     service.status = None;
     let hidden = decided(&service, None, allowed);
     let Some(Write::Create(json)) = &hidden.plan else { panic!("{hidden:?}") };
     assert_eq!(json["spec"]["workloadType"], "cluster");
-    let taken_away = marks(&[(annotations::RECORDED_DATA_PATH, None), (annotations::KUBE_VIP_IGNORE, None)]);
+    let taken_away =
+        annotation_changes(&[(annotations::RECORDED_DATA_PATH, None), (annotations::KUBE_VIP_IGNORE, None)]);
     assert_eq!((hidden.view.annotations, hidden.view.publish), (taken_away, Publish::NotOurs));
 }
 
@@ -404,11 +405,11 @@ fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {
 #[case::ignored(json!({"kube-vip.io/vipHost": "worker-1", "kube-vip.io/ignore": "true"}), json!({"gone": true}), true)]
 #[case::deleted(json!({"kube-vip.io/vipHost": "worker-1"}), json!({"gone": true}), false)]
 fn an_address_that_kube_vip_does_not_let_go_is_told(
-    #[case] marks: Value,
+    #[case] annotations: Value,
     #[case] spec: Value,
     #[case] still_announced: bool,
 ) {
-    let mut service = service(&marks, &spec);
+    let mut service = service(&annotations, &spec);
     service.annotations_mut().insert(annotations::ALLOCATED_ADDRESS.into(), "10.0.0.9".into());
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     service.status =
@@ -444,7 +445,7 @@ fn an_allocation_in_both_families_is_handed_over_as_one() {
 const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
 const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
 
-fn marks(pairs: &[(&str, Option<&str>)]) -> Annotations {
+fn annotation_changes(pairs: &[(&str, Option<&str>)]) -> Annotations {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect()
 }
 
@@ -458,7 +459,10 @@ fn what_is_handed_over_is_recorded(#[case] there: &[(&str, &str)], #[case] after
     let waits = service(&json!(annotations), &json!({}));
     let given = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.7"}}));
     let decision = decided(&waits, Some(&given), |_| {});
-    assert_eq!((decision.view.annotations, decision.view.publish), (marks(after), Publish::NotOurs));
+    assert_eq!(
+        (decision.view.annotations, decision.view.publish),
+        (annotation_changes(after), Publish::NotOurs)
+    );
 }
 
 #[rstest]
@@ -483,7 +487,7 @@ fn an_address_that_was_taken_back_is_taken_from_the_service_too(
     let decision = decided(&had, Some(&object("cluster", &no)), |_| {});
     let asked = annotations.contains_key(ASKED).then_some((ASKED, None));
     let after: Vec<_> = asked.into_iter().chain([(GIVEN, Some(lost))]).collect();
-    assert_eq!((&decision.view.annotations, &decision.view.publish), (&marks(&after), &publish));
+    assert_eq!((&decision.view.annotations, &decision.view.publish), (&annotation_changes(&after), &publish));
     assert!(reasons(&decision).contains(&"AddressTakenBack"));
 }
 
@@ -506,7 +510,7 @@ fn what_harvester_never_gave_is_not_ours_to_take(#[case] there: &[(&str, &str)])
 }
 
 #[test]
-fn the_users_own_annotation_for_kube_vip_chooses_no_data_path() {
+fn the_users_own_annotation_for_kube_vip_chooses_no_datapath() {
     let mut service = service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |_| ());

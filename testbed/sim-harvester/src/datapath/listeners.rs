@@ -1,4 +1,4 @@
-//! The sockets of the data path. What should listen where is compared with what does, and every connection asks the
+//! The sockets of the datapath. What should listen where is compared with what does, and every connection asks the
 //! newest [`World`] where to go.
 
 use std::{
@@ -115,7 +115,7 @@ struct State {
     answered: BTreeMap<BackendName, u64>,
 }
 
-/// The data path on real sockets. Cheap to clone.
+/// The datapath on real sockets. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Listeners {
     wire: WireMap,

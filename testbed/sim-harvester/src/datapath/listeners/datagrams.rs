@@ -1,4 +1,4 @@
-//! UDP through the data path. Every client of an address is a flow of its own that stays with its backend, as the
+//! UDP through the datapath. Every client of an address is a flow of its own that stays with its backend, as the
 //! kernel's connection tracking keeps it for kube-proxy. Pods and VMs answer each datagram with one of their own.
 
 use std::{
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Listeners, WHILE_OCCUPIED};
 use crate::{
-    data_path::{BackendName, Destination, Hop},
+    datapath::{BackendName, Destination, Hop},
     settings::Backend,
 };
 

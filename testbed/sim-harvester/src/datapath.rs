@@ -61,7 +61,7 @@ impl fmt::Display for BackendName {
     }
 }
 
-/// Something that the data path goes by has changed.
+/// Something that the datapath goes by has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Changed;
 
@@ -97,7 +97,7 @@ pub(crate) struct PodAt {
     pub(crate) ports: BTreeSet<(Protocol, u16)>,
 }
 
-/// One cluster's share of the data path.
+/// One cluster's share of the datapath.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Side {
     pub(crate) services: BTreeMap<ObjectKey, Balanced>,
@@ -131,7 +131,7 @@ impl Side {
     }
 }
 
-/// Both clusters as the data path sees them, with what is looked up for every connection.
+/// Both clusters as the datapath sees them, with what is looked up for every connection.
 #[derive(Debug, Default)]
 pub(crate) struct World {
     vms: HashMap<IpAddr, VmState>,

@@ -98,9 +98,9 @@ pub fn choose(
 ) -> Choice {
     let mut events = Vec::new();
     let mut refusal = None;
-    let excluded = config.data_path.filter(|path| !allowed.admits(*path));
+    let excluded = config.datapath.filter(|path| !allowed.admits(*path));
     let by_health = policy == Policy::Annotation && config.health_port && allowed.host;
-    let asked = match config.data_path {
+    let asked = match config.datapath {
         Some(path) if excluded.is_none() => Some(path),
         _ => by_health.then_some(Datapath::Host),
     };
@@ -150,7 +150,7 @@ pub fn choose(
     if path == Datapath::Guest && config.health_port && !fixed {
         let way_out = if !allowed.host {
             "--allowed-data-paths of the cloud controller manager excludes that path".to_owned()
-        } else if config.data_path == Some(Datapath::Guest) {
+        } else if config.datapath == Some(Datapath::Guest) {
             format!("annotation {} says so: take it away on a new Service", annotations::DATA_PATH)
         } else {
             format!(
@@ -178,8 +178,8 @@ mod tests {
     const GUEST_ONLY: Allowed = Allowed { guest: true, host: false };
     const BOTH: Allowed = Allowed { guest: true, host: true };
 
-    fn config(data_path: Option<Datapath>, health_port: bool) -> ServiceConfig {
-        ServiceConfig { data_path, health_port, ..ServiceConfig::of(&Service::default()) }
+    fn config(datapath: Option<Datapath>, health_port: bool) -> ServiceConfig {
+        ServiceConfig { datapath, health_port, ..ServiceConfig::of(&Service::default()) }
     }
 
     use Datapath::{Guest, Host};

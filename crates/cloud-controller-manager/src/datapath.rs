@@ -60,18 +60,18 @@ pub enum Policy {
 
 /// `--allowed-data-paths`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowed {
+pub struct AllowedDatapaths {
     pub guest: bool,
     pub host: bool,
 }
 
-impl Default for Allowed {
+impl Default for AllowedDatapaths {
     fn default() -> Self {
         Self { guest: true, host: true }
     }
 }
 
-impl Allowed {
+impl AllowedDatapaths {
     /// Whether the flag allows this datapath.
     pub fn admits(self, path: Datapath) -> bool {
         match path {
@@ -92,7 +92,7 @@ pub struct Choice {
 /// Chooses a datapath, or keeps the `recorded` one.
 pub fn choose(
     policy: Policy,
-    allowed: Allowed,
+    allowed: AllowedDatapaths,
     config: &ServiceConfig,
     recorded: Option<Datapath>,
 ) -> Choice {
@@ -174,9 +174,9 @@ mod tests {
 
     use super::*;
 
-    const HOST_ONLY: Allowed = Allowed { guest: false, host: true };
-    const GUEST_ONLY: Allowed = Allowed { guest: true, host: false };
-    const BOTH: Allowed = Allowed { guest: true, host: true };
+    const HOST_ONLY: AllowedDatapaths = AllowedDatapaths { guest: false, host: true };
+    const GUEST_ONLY: AllowedDatapaths = AllowedDatapaths { guest: true, host: false };
+    const BOTH: AllowedDatapaths = AllowedDatapaths { guest: true, host: true };
 
     fn config(datapath: Option<Datapath>, health_port: bool) -> ServiceConfig {
         ServiceConfig { datapath, health_port, ..ServiceConfig::of(&Service::default()) }
@@ -211,7 +211,7 @@ mod tests {
         Some(Host), Host, &["ClassNeedsHostPath"])]
     fn paths(
         #[case] policy: Policy,
-        #[case] allowed: Allowed,
+        #[case] allowed: AllowedDatapaths,
         #[case] config: ServiceConfig,
         #[case] recorded: Option<Datapath>,
         #[case] path: Datapath,
@@ -228,7 +228,7 @@ mod tests {
     #[case::by_exclusion(Policy::Annotation, GUEST_ONLY, config(None, true), "--allowed-data-paths")]
     fn a_health_check_that_is_not_done_says_what_stands_in_its_way(
         #[case] policy: Policy,
-        #[case] allowed: Allowed,
+        #[case] allowed: AllowedDatapaths,
         #[case] config: ServiceConfig,
         #[case] part: &str,
     ) {

@@ -41,7 +41,7 @@ use self::{
 };
 use crate::{
     cluster::GuestCluster,
-    datapath::{Allowed, Policy},
+    datapath::{AllowedDatapaths, Policy},
     outage::Outage,
     service_config::ServiceConfig,
 };
@@ -55,7 +55,7 @@ pub struct Rules {
     /// `--management-network`, with namespace.
     pub management_network: Option<String>,
     pub policy: Policy,
-    pub allowed: Allowed,
+    pub allowed: AllowedDatapaths,
 }
 
 /// Harvester's load balancers.

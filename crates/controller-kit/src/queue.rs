@@ -54,14 +54,14 @@ impl QueueMetrics {
 
 /// The items that wait: first in, first out within one group, and the groups take turns.
 #[derive(Debug)]
-struct Ring<T> {
+struct FairQueue<T> {
     group_of: fn(&T) -> &str,
     lines: HashMap<String, VecDeque<T>>,
     /// The groups with an item that waits, the next one first.
     turns: VecDeque<String>,
 }
 
-impl<T> Ring<T> {
+impl<T> FairQueue<T> {
     fn push(&mut self, item: T) {
         let group = (self.group_of)(&item);
         if let Some(line) = self.lines.get_mut(group) {
@@ -91,7 +91,7 @@ impl<T> Ring<T> {
 
 #[derive(Debug)]
 struct State<T> {
-    ready: Ring<T>,
+    ready: FairQueue<T>,
     /// Everything in `ready`.
     waiting: HashSet<T>,
     running: HashSet<T>,
@@ -130,7 +130,7 @@ impl<T> Queue<T> {
     fn grouped(group_of: fn(&T) -> &str) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::new(State {
-                ready: Ring { group_of, lines: HashMap::new(), turns: VecDeque::new() },
+                ready: FairQueue { group_of, lines: HashMap::new(), turns: VecDeque::new() },
                 waiting: HashSet::new(),
                 running: HashSet::new(),
                 again: HashSet::new(),

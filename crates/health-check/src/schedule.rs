@@ -1,4 +1,4 @@
-//! The schedule: which target is probed when. Pure: events and the time go in, commands come out.
+//! The schedule: which target is probed when. Pure: inputs and the time go in, commands come out.
 //!
 //! The life of a target:
 //!
@@ -58,18 +58,18 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ProbeId(u64);
 
-/// An input of the schedule.
+/// One thing that the schedule hears of: from the caller, from a dial, or from the clock.
 #[derive(Clone, Debug)]
 pub(crate) enum Input<K, B> {
     /// These are from now on the backends of this object; an empty map ends its probes.
     Targets { object: K, targets: BTreeMap<B, Target> },
     /// A dial that the schedule commanded came to its end.
     Answered { probe: ProbeId, answer: Result<(), DialError> },
-    /// Time went by.
+    /// Nothing but time went by; targets may be due.
     Tick,
 }
 
-/// An output of the schedule.
+/// One thing that the schedule wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command<K> {
     /// Dial for at most `timeout`, and report the end: exactly one [`Input::Answered`] for each.
@@ -142,10 +142,10 @@ impl<K: Key, B: Key> Schedule<K, B> {
         self.due.first().map(|(due, ..)| *due).into_iter().chain(self.slots.wakes_at()).min()
     }
 
-    /// Takes one event; afterwards every dial that is due and has a slot is under way.
-    pub(crate) fn on(&mut self, event: Input<K, B>, now: Instant) -> Vec<Command<K>> {
+    /// Takes one input; afterwards every dial that is due and has a slot is under way.
+    pub(crate) fn on(&mut self, input: Input<K, B>, now: Instant) -> Vec<Command<K>> {
         let mut commands = Vec::new();
-        match event {
+        match input {
             Input::Targets { object, targets } => self.set_targets(&object, targets, now),
             Input::Answered { probe, answer } => commands.extend(self.answered(probe, answer, now)),
             Input::Tick => {}

@@ -14,7 +14,7 @@ use crate::rights::CLUSTER_ROLES;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Chore, Key, Stored};
 use crate::user::User;
-use crate::write::delete::{FOREGROUND, ORPHAN, Options, Outcome, delete};
+use crate::write::delete::{Deletion, FOREGROUND, ORPHAN, Options, delete};
 use crate::write::is_held;
 
 /// Does what the last writes have left to do.
@@ -190,7 +190,7 @@ async fn remove(server: &ApiServer, table: &Arc<str>, key: &Key) {
     let user = User::service_account("kube-system", "generic-garbage-collector").with_group(rbac::MASTERS);
     let ask = Ask::internal(user, Verb::Delete, target, kind, version);
     match delete(server, &ask, key, &Options::default()).await {
-        Ok(Outcome::Removed(_) | Outcome::Deleting(_)) => {}
+        Ok(Deletion::Removed(_) | Deletion::Waiting(_)) => {}
         // gone already, or refused by a webhook, which the next change asks again
         Err(failure) => tracing::debug!(%failure, ?key, "not collected"),
     }

@@ -11,7 +11,7 @@ use program::{flags::Reader, serving::Certificate};
 use super::PROGRAM;
 use crate::{
     cluster::GuestCluster,
-    datapath::{Allowed, Policy},
+    datapath::{AllowedDatapaths, Policy},
     run::ElectionSettings,
 };
 
@@ -32,7 +32,7 @@ pub(super) struct Options {
     /// `--node-exclude-ip-ranges` was given, which is about addresses of a sort that nodes do not get.
     excludes_addresses: bool,
     pub(super) policy: Policy,
-    pub(super) allowed: Allowed,
+    pub(super) allowed: AllowedDatapaths,
     pub(super) management_network: Option<String>,
     pub(super) node_prefixes: Vec<IpNet>,
     pub(super) pod_token_file: Option<PathBuf>,
@@ -75,7 +75,7 @@ impl Options {
             "host" => Ok(Policy::Host),
             _ => Err(format!("{text:?}: use guest, annotation or host")),
         });
-        let allowed = reader.read("allowed-data-paths", Allowed::default(), paths);
+        let allowed = reader.read("allowed-data-paths", AllowedDatapaths::default(), paths);
         if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
             reader.fault("--allowed-data-paths excludes the path that --data-path chooses");
         }
@@ -250,8 +250,8 @@ fn network(text: &str) -> Result<Option<String>, String> {
     }
 }
 
-fn paths(text: &str) -> Result<Allowed, String> {
-    let mut allowed = Allowed { guest: false, host: false };
+fn paths(text: &str) -> Result<AllowedDatapaths, String> {
+    let mut allowed = AllowedDatapaths { guest: false, host: false };
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         match word {
             "guest" => allowed.guest = true,
@@ -307,7 +307,7 @@ mod tests {
     fn without_flags_the_defaults_of_the_go_program_hold() {
         let options = options(&[]).unwrap();
         assert_eq!(options.cluster.name(), "kubernetes");
-        assert_eq!((options.policy, options.allowed), (Policy::Guest, Allowed::default()));
+        assert_eq!((options.policy, options.allowed), (Policy::Guest, AllowedDatapaths::default()));
         assert_eq!(options.election, Some(ElectionSettings::usual("")));
         assert_eq!((options.serving.port, options.services), (10258, true));
         assert_eq!(options.nodes, Duties { initialise: true, follow_topology: true });

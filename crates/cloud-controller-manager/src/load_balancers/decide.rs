@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
-    datapath::{Allowed, Datapath, Policy, choose},
+    datapath::{AllowedDatapaths, Datapath, Policy, choose},
     service_config::ServiceConfig,
 };
 
@@ -36,7 +36,7 @@ const NO_NODES: &str = "There are no available nodes for the load balancer";
 pub(super) struct Seen<'a> {
     pub(super) identity: ClusterIdentity,
     pub(super) policy: Policy,
-    pub(super) allowed: Allowed,
+    pub(super) allowed: AllowedDatapaths,
     /// The object, or the one that will be made.
     pub(super) key: ObjectKey,
     pub(super) service: &'a Service,

@@ -1,6 +1,6 @@
 //! Services on the guest datapath.
 
-use cloud_controller_manager::datapath::Allowed;
+use cloud_controller_manager::datapath::AllowedDatapaths;
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
 use serde_json::json;
@@ -180,7 +180,7 @@ test_cluster::component_tests! {
     }
 
     async fn a_new_service_cannot_bring_a_datapath_that_the_flags_exclude(cluster: TestCluster) {
-        let guest_only = Allowed { guest: true, host: false };
+        let guest_only = AllowedDatapaths { guest: true, host: false };
         create_service(&cluster, "{cloudprovider.harvesterhci.io/recorded-data-path: host}", "").await;
         cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": [FINALIZER]}})).await;
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.allowed = guest_only).await;

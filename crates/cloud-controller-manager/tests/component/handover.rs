@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloud_controller_manager::datapath::Allowed;
+use cloud_controller_manager::datapath::AllowedDatapaths;
 use harvester_api::LoadBalancer;
 use serde_json::json;
 use test_cluster::{TestCluster, User};
@@ -24,7 +24,7 @@ test_cluster::component_tests! {
         harvester_says(&cluster, json!({"status": {"address": "127.9.0.1"}})).await;
         assert_eq!(ingress(&service(&cluster).await.unwrap()), ["127.9.0.1"]);
         ccm.stop().await;
-        let guest_only = Allowed { guest: true, host: false };
+        let guest_only = AllowedDatapaths { guest: true, host: false };
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.allowed = guest_only).await;
         assert_eq!(annotation(&service(&cluster).await.unwrap(), IGNORE), Some("true"), "the object stands");
         let key = format!("team-a/{}", load_balancer(&cluster).await.unwrap().metadata.name.unwrap());

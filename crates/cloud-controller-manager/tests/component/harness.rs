@@ -3,7 +3,7 @@
 use cloud_controller_manager::{
     AddressRules, ElectionSettings, Parts, Settings,
     cluster::GuestCluster,
-    datapath::{Allowed, Policy},
+    datapath::{AllowedDatapaths, Policy},
     load_balancers::Rules,
     run,
 };
@@ -66,7 +66,7 @@ impl Ccm {
                 namespace: cluster.guest_cluster().vm_namespace.clone(),
                 management_network: None,
                 policy: Policy::Annotation,
-                allowed: Allowed::default(),
+                allowed: AllowedDatapaths::default(),
             },
             addresses: AddressRules::default(),
             election: Some(ElectionSettings::usual("first")),

@@ -62,8 +62,8 @@ impl World {
         }
     }
 
-    fn on(&mut self, event: Input<&'static str, u16>) {
-        for command in self.schedule.on(event, self.now) {
+    fn on(&mut self, input: Input<&'static str, u16>) {
+        for command in self.schedule.on(input, self.now) {
             match command {
                 Command::Changed { object } => self.changes.push((self.now - self.start, object)),
                 Command::Dial { probe, address, timeout } => {

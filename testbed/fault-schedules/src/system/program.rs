@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::program::{Clock, TaskGroup, health::Health};
 use cloud_controller_manager::AddressRules;
 use cloud_controller_manager::cluster::GuestCluster;
-use cloud_controller_manager::datapath::{Allowed, Policy};
+use cloud_controller_manager::datapath::{AllowedDatapaths, Policy};
 use cloud_controller_manager::load_balancers::Rules;
 use cloud_controller_manager::{ElectionSettings, Settings};
 use cloud_provider::Duties;
@@ -148,7 +148,7 @@ async fn cloud_controller_manager(
             namespace: environment.vm_namespace,
             management_network: None,
             policy: Policy::Annotation,
-            allowed: Allowed::default(),
+            allowed: AllowedDatapaths::default(),
         },
         addresses: AddressRules::default(),
         election: Some(ElectionSettings::usual(identity)),

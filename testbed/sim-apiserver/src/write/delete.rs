@@ -43,12 +43,12 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// The outcome of a delete for the object.
-pub(crate) enum Outcome {
+/// What a delete did to the object.
+pub(crate) enum Deletion {
     /// It is gone.
     Removed(Arc<Stored>),
     /// It waits for its finalizers.
-    Deleting(Arc<Stored>),
+    Waiting(Arc<Stored>),
 }
 
 fn options(ask: &Ask) -> Result<Options, Failure> {
@@ -98,11 +98,11 @@ pub(super) async fn one(server: &ApiServer, ask: &Ask) -> Result<Response<Body>,
     let options = options(ask)?;
     let key = Key::new(ask.namespace(), ask.name());
     match delete(server, ask, &key, &options).await? {
-        Outcome::Removed(stored) if ANSWERED_WHOLE.contains(&ask.kind.plural.as_str()) => {
+        Deletion::Removed(stored) if ANSWERED_WHOLE.contains(&ask.kind.plural.as_str()) => {
             Ok(present(server, ask, StatusCode::OK, &stored))
         }
-        Outcome::Removed(stored) => Ok(removed(ask, &stored)),
-        Outcome::Deleting(stored) => Ok(present(server, ask, StatusCode::OK, &stored)),
+        Deletion::Removed(stored) => Ok(removed(ask, &stored)),
+        Deletion::Waiting(stored) => Ok(present(server, ask, StatusCode::OK, &stored)),
     }
 }
 
@@ -114,7 +114,7 @@ pub(super) async fn many(server: &ApiServer, ask: &Ask) -> Result<Response<Body>
     let mut items = vec![];
     for stored in objects.iter().filter(|stored| selection.matches(&stored.value)) {
         match delete(server, ask, &Key::of(&stored.value), &options).await {
-            Ok(Outcome::Removed(stored) | Outcome::Deleting(stored)) => {
+            Ok(Deletion::Removed(stored) | Deletion::Waiting(stored)) => {
                 items.push(crate::form::in_version(&ask.kind, ask.version, &stored.value));
             }
             Err(failure) if failure.code == 404 => {}
@@ -134,7 +134,7 @@ pub(crate) async fn delete(
     ask: &Ask,
     key: &Key,
     options: &Options,
-) -> Result<Outcome, Failure> {
+) -> Result<Deletion, Failure> {
     let kind = &ask.kind;
     let not_found = || Failure::not_found(ask.api(), &key.name);
     let current = server.0.store.get(&kind.table, key).ok_or_else(not_found)?;
@@ -158,7 +158,7 @@ pub(crate) async fn delete(
         if !is_held(kind, &object) {
             let gone =
                 if dry_run { current } else { inner.remove(&kind.table, key).ok_or_else(not_found)? };
-            return Ok(Outcome::Removed(gone));
+            return Ok(Deletion::Removed(gone));
         }
         if !current.is_deleting() {
             let metadata = &mut object["metadata"];
@@ -174,13 +174,13 @@ pub(crate) async fn delete(
             }
         }
         if object == current.value || dry_run {
-            return Ok(Outcome::Deleting(current));
+            return Ok(Deletion::Waiting(current));
         }
-        Ok(Outcome::Deleting(inner.put(&kind.table, object)))
+        Ok(Deletion::Waiting(inner.put(&kind.table, object)))
     })?;
     if kind.behaviour == Behaviour::Definition
         && !dry_run
-        && let Outcome::Removed(definition) = &outcome
+        && let Deletion::Removed(definition) = &outcome
     {
         crate::collect::forget_kind(server, &definition.value);
     }

@@ -54,7 +54,7 @@ fn decided_in(
     let mut seen = Seen {
         identity,
         policy: Policy::Annotation,
-        allowed: Allowed::default(),
+        allowed: AllowedDatapaths::default(),
         key: ObjectKey::new("team-a", "blue-shop-web-1"),
         service,
         config: ServiceConfig::of(service),
@@ -314,7 +314,7 @@ fn a_host_service_is_cleaned_up_as_one_also_when_its_object_is_gone() {
     let mut service =
         service(&json!({annotations::RECORDED_DATA_PATH: "host"}), &json!({"type": "ClusterIP"}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-    for allowed in [Allowed::default(), Allowed { guest: true, host: false }] {
+    for allowed in [AllowedDatapaths::default(), AllowedDatapaths { guest: true, host: false }] {
         let view = decided(&service, None, |seen| seen.allowed = allowed).view;
         assert_eq!((view.removal, view.publish), (Removal::Foreground, Publish::Unchanged));
         assert_eq!(view.annotations.get(annotations::KUBE_VIP_IGNORE), Some(&None));
@@ -338,12 +338,12 @@ fn a_lost_object_comes_back_on_its_path(#[case] key: &str, #[case] value: &str, 
 }
 
 #[rstest]
-#[case::host(annotations::RECORDED_DATA_PATH, "host", Allowed { guest: true, host: false }, Policy::Guest)]
-#[case::guest(annotations::ALLOCATED_ADDRESS, "10.0.0.9", Allowed { guest: false, host: true }, Policy::Host)]
+#[case::host(annotations::RECORDED_DATA_PATH, "host", AllowedDatapaths { guest: true, host: false }, Policy::Guest)]
+#[case::guest(annotations::ALLOCATED_ADDRESS, "10.0.0.9", AllowedDatapaths { guest: false, host: true }, Policy::Host)]
 fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
     #[case] key: &str,
     #[case] value: &str,
-    #[case] allowed: Allowed,
+    #[case] allowed: AllowedDatapaths,
     #[case] policy: Policy,
 ) {
     let mut service = service(&json!({key: value}), &json!({}));
@@ -363,7 +363,7 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
 // docs/contract/data-paths.md#row-2: the operator excluded the host datapath, and somebody deleted the object in Harvester
 #[test]
 fn a_service_whose_host_datapath_is_excluded_is_handed_to_kube_vip_without_its_former_address() {
-    let allowed = |seen: &mut Seen<'_>| seen.allowed = Allowed { guest: true, host: false };
+    let allowed = |seen: &mut Seen<'_>| seen.allowed = AllowedDatapaths { guest: true, host: false };
     let ours = json!({annotations::RECORDED_DATA_PATH: "host", annotations::KUBE_VIP_IGNORE: "true"});
     let mut service = service(&ours, &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use cloud_provider::{Instance, InstanceMetadata, Instances};
+use controller_kit::Explanation;
 use guest_vms::{GuestVms, Lookup};
 use harvester_api::names::PROVIDER_ID_PREFIX;
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 
 use crate::outage::Outage;
 
@@ -29,9 +31,13 @@ impl Instances for VmInstances {
                 zone: vm.zone,
                 region: vm.region,
                 internal_ips: vm.internal_ips,
+                address_hint: Some("start the guest agent in the VM"),
             }),
-            Lookup::Missing(why) => Instance::Missing(why),
-            Lookup::Unknown => Instance::Unknown(self.outage.of_vms()),
+            Lookup::Missing(why) => Instance::Missing(Explanation::new("MachineNotFound", why)),
+            Lookup::Unknown => Instance::Unknown(self.outage.of_vms().map(|why| {
+                let sentence = format!("node {} waits for its VM: {why}", node.name_any());
+                Explanation::new("MachinesNotListed", sentence)
+            })),
         }
     }
 

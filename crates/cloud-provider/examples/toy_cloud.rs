@@ -105,6 +105,7 @@ impl Instances for ToyCloud {
             zone: Some("playroom".to_owned()),
             region: None,
             internal_ips: vec![IpAddr::from([192, 0, 2, 1])],
+            address_hint: None,
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
+use controller_kit::Explanation;
 use k8s_openapi::api::core::v1::Node;
 
 /// A cloud's instances, as far as Nodes are concerned.
@@ -17,11 +18,12 @@ pub trait Instances: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Instance {
     Found(InstanceMetadata),
-    /// The cloud has no such instance; the sentence says how the cloud looked for it.
-    Missing(String),
-    /// The cloud cannot tell, because it has not read its own lists. The sentence, where there is one, says why it
+    /// The cloud has no such instance; the explanation says how the cloud looked for it. A Node that waits for the cloud
+    /// gets it as an Event.
+    Missing(Explanation),
+    /// The cloud cannot tell, because it has not read its own lists. The explanation, where there is one, says why it
     /// cannot read them; a Node that waits for the cloud gets it as an Event.
-    Unknown(Option<String>),
+    Unknown(Option<Explanation>),
 }
 
 /// The facts about an instance that go into its Node.
@@ -35,4 +37,6 @@ pub struct InstanceMetadata {
     pub region: Option<String>,
     /// Addresses for a Node that has no InternalIP of its own; the first of each family counts.
     pub internal_ips: Vec<IpAddr>,
+    /// What a person can do where `internal_ips` is empty, for an Event: "start the agent of the instance".
+    pub address_hint: Option<&'static str>,
 }

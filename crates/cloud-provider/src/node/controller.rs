@@ -128,7 +128,7 @@ impl<C: Instances> NodeController<C> {
 }
 
 /// The merge patch of a step. It holds for the version that was seen: the lists in it are written as a whole, and a
-/// Node that was made again under the name may be another VM.
+/// Node that was made again under the name may have another instance.
 fn patch(node: &Node, step: &Step) -> Value {
     let mut patch = match step {
         Step::Addresses(addresses) => json!({"status": {"addresses": addresses}}),

@@ -32,22 +32,15 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         return plan;
     }
     let waits = waits_for_cloud(node) && duties.initialise;
-    let name = node.name_any();
     let metadata = match instance {
         Instance::Found(metadata) => metadata,
-        Instance::Missing(why) => {
+        Instance::Missing(why) | Instance::Unknown(Some(why)) => {
             if waits {
-                plan.events.push(PendingEvent::warning("MachineNotFound", why.clone()));
+                plan.events.push(PendingEvent::warning(why.reason, why.message.as_str()));
             }
             return plan;
         }
-        Instance::Unknown(why) => {
-            if let (true, Some(why)) = (waits, why) {
-                let message = format!("node {name} waits for its VM: {why}");
-                plan.events.push(PendingEvent::warning("MachinesNotListed", message));
-            }
-            return plan;
-        }
+        Instance::Unknown(None) => return plan,
     };
     let labels = labels(node, metadata);
     if duties.initialise
@@ -57,9 +50,11 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         plan.steps.push(Step::Addresses(addresses));
     } else if waits && internal_ips(node).next().is_none() {
         let message = format!(
-            "node {name} has no InternalIP and its instance {} reports no address for it, so it stays tainted: start the \
-             guest agent in the VM, or give the kubelet --node-ip",
-            metadata.provider_id
+            "node {} has no InternalIP and its instance {} reports no address for it, so it stays tainted: {}, or give \
+             the kubelet --node-ip",
+            node.name_any(),
+            metadata.provider_id,
+            metadata.address_hint.unwrap_or("see that the instance reports one")
         );
         plan.events.push(PendingEvent::warning("NodeWithoutAddress", message));
     } else if waits {
@@ -115,6 +110,7 @@ fn addresses(node: &Node, reported: &[IpAddr]) -> Option<Vec<NodeAddress>> {
 
 #[cfg(test)]
 mod tests {
+    use controller_kit::Explanation;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -139,6 +135,7 @@ mod tests {
             zone: Some("zone-a".into()),
             region: Some("region-1".into()),
             internal_ips: ["198.18.0.5", "198.18.0.6", "fd00::5"].map(|ip| ip.parse().unwrap()).into(),
+            address_hint: None,
         }
     }
 
@@ -179,32 +176,33 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_node_without_instance_stays_tainted_and_says_why() {
-        let plan = decide(&node(&fresh()), &Instance::Missing("no VM worker-1".into()), ALL);
-        assert_eq!((plan.steps.len(), plan.events[0].message.as_str()), (0, "no VM worker-1"));
+    fn why() -> Explanation {
+        Explanation::new("OutOfReach", "the cloud does not answer")
+    }
+
+    #[rstest]
+    #[case::missing(Instance::Missing(why()), Some(why()))]
+    #[case::out_of_reach(Instance::Unknown(Some(why())), Some(why()))]
+    #[case::not_listed_yet(Instance::Unknown(None), None)]
+    fn a_node_without_instance_stays_tainted_and_gets_the_explanation_of_its_cloud(
+        #[case] instance: Instance,
+        #[case] told: Option<Explanation>,
+    ) {
+        let told: Vec<_> =
+            told.map(|why| PendingEvent::warning(why.reason, why.message)).into_iter().collect();
+        let plan = decide(&node(&fresh()), &instance, ALL);
+        assert_eq!((plan.steps, plan.events), (vec![], told));
+        assert_eq!(decide(&node(&settled("a", "b")), &instance, ALL), Plan::default());
     }
 
     #[test]
-    fn a_node_that_waits_for_instances_out_of_reach_says_why() {
-        let reasons = |why: Option<&str>| {
-            let plan = decide(&node(&fresh()), &Instance::Unknown(why.map(str::to_owned)), ALL);
-            assert_eq!(plan.steps, []);
-            plan.events.into_iter().map(|event| (event.reason, event.message)).collect::<Vec<_>>()
-        };
-        assert_eq!(reasons(None), []);
-        let message = "node worker-1 waits for its VM: no rights".to_owned();
-        assert_eq!(reasons(Some("no rights")), [("MachinesNotListed", message)]);
-        let plan = decide(&node(&settled("a", "b")), &Instance::Unknown(Some("no rights".into())), ALL);
-        assert_eq!(plan, Plan::default());
-    }
-
-    #[test]
-    fn a_node_without_any_address_stays_tainted_and_an_event_says_so() {
-        let silent = InstanceMetadata { internal_ips: vec![], ..metadata() };
+    fn a_node_without_any_address_stays_tainted_and_an_event_says_what_to_do() {
+        let address_hint = Some("start its agent");
+        let silent = InstanceMetadata { internal_ips: vec![], address_hint, ..metadata() };
         let plan = decide(&node(&fresh()), &Instance::Found(silent.clone()), ALL);
         let reasons: Vec<_> = plan.events.iter().map(|event| event.reason).collect();
         assert_eq!((plan.steps, reasons), (vec![], vec!["NodeWithoutAddress"]));
+        assert!(plan.events[0].message.ends_with(": start its agent, or give the kubelet --node-ip"));
         // a kubelet with --node-ip has brought one along
         let mut json = fresh();
         json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
@@ -239,7 +237,7 @@ mod tests {
         assert_eq!(written, keys);
     }
 
-    // docs/contract/cloud-controller-manager.md#N3: a silent guest agent takes no address away
+    // docs/contract/cloud-controller-manager.md#N3: a silent instance takes no address away
     #[test]
     fn addresses_that_a_node_has_stay_whatever_the_instance_reports() {
         for ips in [vec![], metadata().internal_ips] {

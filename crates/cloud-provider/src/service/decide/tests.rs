@@ -2,7 +2,7 @@ use rstest::rstest;
 
 use super::*;
 
-const IGNORE: (&str, &str) = ("kube-vip.io/ignore", "true");
+const IGNORE: (&str, &str) = ("cloud.example/ignore", "true");
 
 fn set(pairs: &[(&str, &str)]) -> Annotations {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect()

@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, asks_for_load_balancer};
+use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
 use guest_vms::GuestVms;
 use harvester_api::{LoadBalancer, annotations, names};
@@ -150,7 +150,7 @@ impl HarvesterLoadBalancers {
     }
 
     fn is_wanted(&self, service: &Service) -> bool {
-        asks_for_load_balancer(service, self.class()) && service.metadata.deletion_timestamp.is_none()
+        wants_load_balancer(service, self.class())
     }
 
     /// Reads the caches.

@@ -13,8 +13,7 @@ use std::{
 
 use cloud_provider::{
     Decision, Duties, Failure, IngressAddress, Instance, InstanceMetadata, Instances, LoadBalancerState,
-    LoadBalancers, NodeController, Publish, Requeue, RequeueFn, ServiceController, View,
-    asks_for_load_balancer,
+    LoadBalancers, NodeController, Publish, Requeue, RequeueFn, ServiceController, View, wants_load_balancer,
 };
 use controller_kit::{Cache, ObjectKey, PendingEvent, Recorder};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -57,8 +56,8 @@ impl LoadBalancers for ToyCloud {
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Create> {
         let uid = service.uid().unwrap_or_default();
         let addresses = self.load_balancers().get(&uid).map(|ip| vec![IngressAddress::Ip(*ip)]);
-        let wanted = asks_for_load_balancer(service, None) && service.metadata.deletion_timestamp.is_none();
-        let plan = (wanted && addresses.is_none()).then(|| Create { uid, service: ObjectKey::of(service) });
+        let is_missing = wants_load_balancer(service, None) && addresses.is_none();
+        let plan = is_missing.then(|| Create { uid, service: ObjectKey::of(service) });
         let mut events = Vec::new();
         if nodes.is_empty() {
             events.push(PendingEvent::warning("UnAvailableLoadBalancer", "There are no available nodes"));

@@ -15,6 +15,4 @@ pub use load_balancers::{
     RequeueFn, View,
 };
 pub use node::{Duties, NodeController, waits_for_cloud};
-pub use service::{
-    EligibleNodes, FINALIZER, ServiceController, asks_for_another_class, asks_for_load_balancer,
-};
+pub use service::{FINALIZER, ServiceController, wants_load_balancer};

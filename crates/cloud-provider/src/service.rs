@@ -13,21 +13,26 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 pub use controller::ServiceController;
-pub use eligible::EligibleNodes;
+use eligible::EligibleNodes;
 
 use crate::IngressAddress;
 
 /// Keeps a Service until its load balancer was cleaned up. Kubernetes' own name: a roll-back finds it.
 pub const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// Whether the Service asks for a load balancer of `class`, or of no class.
-pub fn asks_for_load_balancer(service: &Service, class: Option<&str>) -> bool {
-    let wanted = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
-    is_of_type_load_balancer(service) && wanted.is_none_or(|wanted| Some(wanted) == class)
+/// Whether the Service wants a load balancer of `class`: it asks for one of this class or of no class, and nobody has
+/// deleted it.
+pub fn wants_load_balancer(service: &Service, class: Option<&str>) -> bool {
+    asks_for_load_balancer(service, class) && service.metadata.deletion_timestamp.is_none()
+}
+
+fn asks_for_load_balancer(service: &Service, class: Option<&str>) -> bool {
+    let asked = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
+    is_of_type_load_balancer(service) && asked.is_none_or(|asked| Some(asked) == class)
 }
 
 /// Whether the Service asks for a load balancer of another class. Its controller may use the same finalizer.
-pub fn asks_for_another_class(service: &Service, class: Option<&str>) -> bool {
+fn asks_for_another_class(service: &Service, class: Option<&str>) -> bool {
     is_of_type_load_balancer(service) && !asks_for_load_balancer(service, class)
 }
 

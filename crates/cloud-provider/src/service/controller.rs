@@ -16,7 +16,7 @@ use program::TaskGroup;
 use super::{
     EligibleNodes, asks_for_another_class, asks_for_load_balancer,
     decide::{Seen, Step, decide, failed},
-    has_finalizer, published,
+    has_finalizer, published, wants_load_balancer,
     writer::ServiceWriter,
 };
 use crate::{Decision, Failure, LoadBalancerState, LoadBalancers, Requeue, event::EventDeduplicator};
@@ -166,16 +166,15 @@ impl<C: LoadBalancers> ServiceController<C> {
     /// The Service, without the decision of the cloud.
     fn see(&self, service: &Service) -> Seen {
         let uid = service.uid().unwrap_or_default();
-        let wanted = asks_for_load_balancer(service, self.cloud.class());
-        let deleting = service.metadata.deletion_timestamp.is_some();
+        let wanted = wants_load_balancer(service, self.cloud.class());
         let mut remembered = self.deleted.lock().expect("no panic while remembering");
-        if wanted && !deleting {
+        if wanted {
             remembered.remove(&uid);
         }
         Seen {
             wanted,
             foreign: asks_for_another_class(service, self.cloud.class()),
-            deleting,
+            deleting: service.metadata.deletion_timestamp.is_some(),
             has_finalizer: has_finalizer(service),
             annotations: service.annotations().clone(),
             published: published(service),

@@ -12,7 +12,7 @@ const BACKSTOP: Duration = Duration::from_secs(300);
 /// One Service and its load balancer, as the caches show them. `decide` knows nothing else.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// The Service's type and class ask for a load balancer of ours.
+    /// The Service asks for a load balancer of ours, and is not being deleted.
     pub(super) wanted: bool,
     /// Its class asks for one of another controller.
     pub(super) foreign: bool,
@@ -62,7 +62,7 @@ pub(super) struct Plan {
 }
 
 pub(super) fn decide(seen: &Seen) -> Plan {
-    if seen.wanted && !seen.deleting { provide(seen) } else { clean_up(seen) }
+    if seen.wanted { provide(seen) } else { clean_up(seen) }
 }
 
 fn provide(seen: &Seen) -> Plan {
@@ -196,10 +196,10 @@ pub(super) fn failed(step: &Step, why: &str) -> PendingEvent {
     failed_sync(what, why)
 }
 
-/// The part of `wanted` that differs from the annotations of the Service.
-fn differing(wanted: &Annotations, present: &BTreeMap<String, String>) -> Annotations {
+/// The part of `asked` that differs from the annotations of the Service.
+fn differing(asked: &Annotations, present: &BTreeMap<String, String>) -> Annotations {
     let differs = |(key, value): &(&String, &Option<String>)| present.get(*key) != value.as_ref();
-    wanted.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
+    asked.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 #[cfg(test)]

@@ -14,11 +14,11 @@ const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 /// A Node counts unless it is being deleted, is excluded by label, or the autoscaler is about to delete it.
 /// Readiness does not matter: it comes and goes, and health checks see it sooner.
 #[derive(Clone, Default)]
-pub struct EligibleNodes(Arc<Mutex<Arc<[Arc<Node>]>>>);
+pub(super) struct EligibleNodes(Arc<Mutex<Arc<[Arc<Node>]>>>);
 
 impl EligibleNodes {
     /// Follows `nodes`, and calls `changed` after a change that load balancers depend on.
-    pub fn follow(nodes: &Cache<Node>, changed: impl Fn() + Send + Sync + 'static) -> Self {
+    pub(super) fn follow(nodes: &Cache<Node>, changed: impl Fn() + Send + Sync + 'static) -> Self {
         let eligible = Self::default();
         let (source, into) = (nodes.clone(), eligible.clone());
         nodes.on_change(move |change| {
@@ -31,7 +31,7 @@ impl EligibleNodes {
     }
 
     /// The Nodes of this moment.
-    pub fn get(&self) -> Arc<[Arc<Node>]> {
+    pub(super) fn get(&self) -> Arc<[Arc<Node>]> {
         self.0.lock().expect("no panic while swapping").clone()
     }
 

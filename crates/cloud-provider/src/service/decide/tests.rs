@@ -41,7 +41,7 @@ fn wanted((load_balancer, planned): State) -> Seen {
 
 /// A Service that was served and is being deleted.
 fn leaving(state: State) -> Seen {
-    Seen { deleting: true, has_finalizer: true, planned: false, ..wanted(state) }
+    Seen { wanted: false, deleting: true, has_finalizer: true, planned: false, ..wanted(state) }
 }
 
 fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
@@ -190,7 +190,7 @@ fn publishing(seen: &mut Seen) {
     }),
     vec![Step::Delete])]
 #[case::of_another_class_and_deleted(
-    with(leaving(ABSENT), |seen| (seen.wanted, seen.foreign, seen.deleted) = (false, true, true)),
+    with(leaving(ABSENT), |seen| (seen.foreign, seen.deleted) = (true, true)),
     vec![release(&[])])]
 #[case::never_asked(Seen::default(), vec![])]
 #[case::finalizer_lost(with(wanted(present(true, None)), |seen| seen.wanted = false), vec![Step::Delete])]
@@ -216,10 +216,10 @@ fn a_load_balancer_without_address_is_a_failed_sync_with_its_reason() {
 #[case::served(with(wanted(unknown(Some("down"))), |seen| { has_finalizer(seen); seen.published = ip("10.0.0.9"); }), None)]
 // docs/contract/cloud-controller-manager.md#13
 #[case::going(with(leaving(unknown(Some("down"))), |seen| seen.published = ip("10.0.0.9")), Some(DELETE))]
-#[case::of_another_type(with(leaving(unknown(Some("down"))), |seen| (seen.wanted, seen.deleting) = (false, false)),
+#[case::of_another_type(with(leaving(unknown(Some("down"))), |seen| seen.deleting = false),
     Some(DELETE))]
 #[case::of_another_class(
-    with(leaving(unknown(Some("down"))), |seen| (seen.wanted, seen.deleting, seen.foreign) = (false, false, true)), None)]
+    with(leaving(unknown(Some("down"))), |seen| (seen.deleting, seen.foreign) = (false, true)), None)]
 #[case::never_ours(with(wanted(unknown(Some("down"))), |seen| seen.wanted = false), None)]
 #[case::going_and_never_served(with(leaving(unknown(Some("down"))), |seen| seen.has_finalizer = false), None)]
 fn a_service_that_waits_for_a_cloud_out_of_reach_gets_a_failed_sync(
@@ -270,13 +270,14 @@ proptest::proptest! {
             _ => Removal::Blocked("used".into()),
         };
         let view = View { load_balancer: load_balancer.clone(), removal: removal.clone(), ..View::default() };
+        let wanted = wanted && !deleting;
         let seen = Seen { wanted, deleting, deleted, foreign, has_finalizer: true, view, ..Seen::default() };
         let steps = decide(&seen).steps;
         if let Some(at) = steps.iter().position(|step| matches!(step, Step::Release { .. })) {
             proptest::prop_assert_eq!(at, steps.len() - 1);
             let in_use = matches!(load_balancer, LoadBalancerState::Present { .. } | LoadBalancerState::Unknown(_));
             proptest::prop_assert!(!in_use);
-            proptest::prop_assert!(!wanted || deleting);
+            proptest::prop_assert!(!wanted);
             proptest::prop_assert!(load_balancer != LoadBalancerState::Deleting || removal != Removal::Foreground);
         }
         let removes = |step: &Step| matches!(step, Step::Delete | Step::Release { .. });

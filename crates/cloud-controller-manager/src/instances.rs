@@ -42,7 +42,8 @@ impl Instances for VmInstances {
     }
 
     fn subscribe(&self, requeue: Arc<dyn Fn() + Send + Sync>) {
-        self.vms.on_change(requeue.clone());
+        let woken = requeue.clone();
+        self.vms.on_change(move || woken());
         self.outage.on_change(move || requeue());
     }
 }

@@ -177,7 +177,7 @@ impl HarvesterLoadBalancers {
     }
 
     fn load_balancer(&self, key: &ObjectKey) -> Found {
-        if !self.outage.load_balancers_were_listed() {
+        if !self.objects.is_ready() {
             return Found::Unlisted;
         }
         if let Some(object) = self.objects.get(key) {
@@ -328,7 +328,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
             }
         });
         let woken = requeue.clone();
-        self.vms.on_change(Arc::new(move || woken(Requeue::All)));
+        self.vms.on_change(move || woken(Requeue::All));
         let services = self.services.clone();
         self.outage.on_change(move || {
             for service in services.list() {

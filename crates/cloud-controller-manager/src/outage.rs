@@ -6,15 +6,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
+use controller_kit::{Cache, Watched};
 use program::{
-    TaskGroup,
+    Subscribers, TaskGroup,
     health::{Check, Health},
 };
 use tokio::{sync::watch, time::timeout};
@@ -33,7 +31,7 @@ struct Shared {
     /// Of the cloud-config.
     namespace: String,
     state: Mutex<State>,
-    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    subscribers: Subscribers,
     health: Health,
     checks: Checks,
 }
@@ -90,7 +88,7 @@ impl Outage {
         let this = Self(Arc::new(Shared {
             namespace: namespace.to_owned(),
             state: Mutex::default(),
-            listeners: Mutex::default(),
+            subscribers: Subscribers::default(),
             health: health.clone(),
             checks,
         }));
@@ -121,14 +119,9 @@ impl Outage {
         }));
     }
 
-    /// Calls `listener` when an answer changes.
-    pub(crate) fn on_change(&self, listener: impl Fn() + Send + Sync + 'static) {
-        self.0.listeners.lock().expect("no panic while subscribing").push(Arc::new(listener));
-    }
-
-    /// Whether LoadBalancer objects were listed once.
-    pub(crate) fn load_balancers_were_listed(&self) -> bool {
-        self.state().listed.get(LOAD_BALANCERS).copied().unwrap_or_default()
+    /// Calls `subscriber` when an answer changes.
+    pub(crate) fn on_change(&self, subscriber: impl Fn() + Send + Sync + 'static) {
+        self.0.subscribers.add(move |()| subscriber());
     }
 
     /// Why LoadBalancer objects cannot be listed.
@@ -151,10 +144,7 @@ impl Outage {
     fn change(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.report();
-        let listeners = self.0.listeners.lock().expect("no panic while subscribing").clone();
-        for listener in listeners {
-            listener();
-        }
+        self.0.subscribers.tell(&());
     }
 
     /// Readiness: a duty is ready when its lists were complete and no outage keeps it from them.
@@ -202,25 +192,17 @@ async fn lasting(mut errors: watch::Receiver<Option<String>>, tell: impl Fn(Opti
 
 /// Keeps the readiness check of a list of the guest cluster true: it fails until the list is complete, and while the
 /// list cannot be read, because the controllers decide from what was true once.
-pub(crate) fn follow_guest(
-    tasks: &TaskGroup,
-    check: Check,
-    kind: &'static str,
-    listed: impl Future<Output = ()> + Send + 'static,
-    errors: watch::Receiver<Option<String>>,
-) {
-    let not_listed = format!("{kind} are not listed yet");
+pub(crate) fn follow_guest<K: Watched>(tasks: &TaskGroup, list: &Cache<K>, kind: &'static str, check: Check) {
+    let (list, not_listed) = (list.clone(), format!("{kind} are not listed yet"));
     check.fail(not_listed.clone());
     tasks.spawn_until_stop(async move {
-        let is_listed = AtomicBool::new(false);
         let complete = async {
-            listed.await;
-            is_listed.store(true, Ordering::Release);
+            list.ready().await;
             check.pass();
         };
-        let errors = lasting(errors, |error| match error {
+        let errors = lasting(list.watch_errors(), |error| match error {
             Some(why) => check.fail(format!("the rights list and watch on {kind} do not work: {why}")),
-            None if is_listed.load(Ordering::Acquire) => check.pass(),
+            None if list.is_ready() => check.pass(),
             None => check.fail(not_listed.clone()),
         });
         tokio::join!(complete, errors);
@@ -312,7 +294,7 @@ mod tests {
             broken.send_replace(None);
             assert!(!after(1).await && health.readiness_report().is_empty());
         }
-        assert!(outage.load_balancers_were_listed() && health.liveness_report().is_empty());
+        assert_eq!(health.liveness_report(), "");
         tasks.end().await;
     }
 }

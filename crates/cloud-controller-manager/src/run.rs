@@ -209,18 +209,10 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
         outage.follow(tasks, kind, async move { listed.ready().await }, errors);
     }
     let (into, read) = (outage.clone(), vms.clone());
-    vms.on_change(Arc::new(move || into.set_read_by_name(read.are_read_by_name())));
+    vms.on_change(move || into.set_read_by_name(read.are_read_by_name()));
 
-    let (listed, check) = (services.clone(), health.readiness("guest services"));
-    outage::follow_guest(
-        tasks,
-        check,
-        "services",
-        async move { listed.ready().await },
-        services.watch_errors(),
-    );
-    let (listed, check) = (nodes.clone(), health.readiness("guest nodes"));
-    outage::follow_guest(tasks, check, "nodes", async move { listed.ready().await }, nodes.watch_errors());
+    outage::follow_guest(tasks, &services, "services", health.readiness("guest services"));
+    outage::follow_guest(tasks, &nodes, "nodes", health.readiness("guest nodes"));
     services.ready().await;
     nodes.ready().await;
 

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use program::TaskGroup;
+use program::{Subscribers, TaskGroup};
 
 use crate::{ObjectKey, error_message, retry_after};
 use backoff::WatchBackoff;
@@ -54,14 +54,13 @@ impl<K> Clone for Change<K> {
     }
 }
 
-type Subscriber<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 type Trim<K> = Box<dyn Fn(&mut K) + Send + Sync>;
 
 struct Shared<K> {
     known: Mutex<Store<K>>,
     /// Removes the fields that nobody reads.
     trim: Trim<K>,
-    subscribers: Mutex<Vec<Arc<Subscriber<K>>>>,
+    subscribers: Subscribers<Change<K>>,
     ready: watch::Sender<bool>,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
@@ -111,7 +110,7 @@ impl<K: Watched> Cache<K> {
         Self(Arc::new(Shared {
             known: Mutex::new(Store::default()),
             trim,
-            subscribers: Mutex::default(),
+            subscribers: Subscribers::default(),
             ready: watch::Sender::new(false),
             watch_error: watch::Sender::new(None),
         }))
@@ -120,6 +119,11 @@ impl<K: Watched> Cache<K> {
     /// Waits until the first list is complete. Decisions about absence are wrong before that.
     pub async fn ready(&self) {
         self.0.ready.subscribe().wait_for(|ready| *ready).await.expect("the cache holds the sender");
+    }
+
+    /// Whether the first list is complete, for those who cannot wait.
+    pub fn is_ready(&self) -> bool {
+        *self.0.ready.borrow()
     }
 
     /// Why the watch does not work now, in the server's words where there are some; nothing while it works.
@@ -162,11 +166,12 @@ impl<K: Watched> Cache<K> {
         self.tell(change);
     }
 
-    /// Calls `on_result` for every change from now on, and for every object that is already there. It is called while
+    /// Calls `subscriber` for every change from now on, and for every object that is already there. It is called while
     /// nothing is locked, must be quick, and should look the object up again rather than trust the order of calls.
-    pub fn on_change(&self, on_result: impl Fn(&Change<K>) + Send + Sync + 'static) {
-        let subscriber: Arc<Subscriber<K>> = Arc::new(Box::new(on_result));
-        self.0.subscribers.lock().expect("no panic while subscribing").push(subscriber.clone());
+    pub fn on_change(&self, subscriber: impl Fn(&Change<K>) + Send + Sync + 'static) {
+        let subscriber = Arc::new(subscriber);
+        let from_now_on = subscriber.clone();
+        self.0.subscribers.add(move |change| from_now_on(change));
         for object in self.list() {
             subscriber(&Change { key: ObjectKey::of(&*object), old: None, new: Some(object) });
         }
@@ -204,11 +209,8 @@ impl<K: Watched> Cache<K> {
     }
 
     fn tell(&self, changes: impl IntoIterator<Item = Change<K>>) {
-        let subscribers = self.0.subscribers.lock().expect("no panic while subscribing").clone();
         for change in changes {
-            for subscriber in &subscribers {
-                subscriber(&change);
-            }
+            self.0.subscribers.tell(&change);
         }
     }
 

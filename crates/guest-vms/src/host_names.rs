@@ -6,10 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -35,8 +32,6 @@ pub(crate) struct HostNames {
     nodes: Cache<Node>,
     capabilities: Capabilities,
     right: Right,
-    /// Nodes and VMs were listed once.
-    listed: AtomicBool,
     /// UID of the VMI that answered, by name.
     answered: Mutex<HashMap<ObjectKey, String>>,
 }
@@ -86,7 +81,6 @@ impl HostNames {
             nodes: nodes.clone(),
             capabilities: capabilities.clone(),
             right: right(&vms.shared().namespace),
-            listed: AtomicBool::new(false),
             answered: Mutex::default(),
         });
         let queue: Queue<ObjectKey> = Queue::new();
@@ -108,7 +102,6 @@ impl HostNames {
         tasks.spawn_until_stop(async move {
             waiting.nodes.ready().await;
             waiting.vms.ready().await;
-            waiting.listed.store(true, Ordering::Release);
             all();
         });
         vms.shared().vmis.on_change(move |change| {
@@ -129,7 +122,7 @@ impl HostNames {
     async fn ask(&self, key: ObjectKey) -> Result<Action, kube::Error> {
         // the VMs of the Nodes are known only when the lists are complete, which a refused list never is: a worker that
         // waited for it would hold up the end of the process
-        if !self.listed.load(Ordering::Acquire) {
+        if !(self.nodes.is_ready() && self.vms.is_complete()) {
             return Ok(Action::AwaitChange);
         }
         let Some(vmi) = self.vms.shared().vmis.get(&key) else { return Ok(Action::AwaitChange) };

@@ -3,17 +3,14 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 
 use controller_kit::{Cache, Change, ObjectKey};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, runtime::watcher};
-use program::{TaskGroup, capabilities::Capabilities};
+use program::{Subscribers, TaskGroup, capabilities::Capabilities};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -23,8 +20,6 @@ use crate::{
     directory::Directory,
     host_names::HostNames,
 };
-
-type Listener = Arc<dyn Fn() + Send + Sync>;
 
 /// The VMs of one namespace of Harvester, and which of them are Nodes of the guest cluster. Cheap to clone.
 #[derive(Clone)]
@@ -37,8 +32,7 @@ pub(crate) struct Shared {
     addresses: AddressRules,
     directory: Mutex<Directory>,
     names_read: NamesRead,
-    listeners: Mutex<Vec<Listener>>,
-    complete: AtomicBool,
+    subscribers: Subscribers,
 }
 
 /// The VMs to look at, and how.
@@ -109,8 +103,7 @@ impl GuestVms {
             addresses,
             directory: Mutex::new(Directory::new(cluster)),
             names_read: NamesRead::default(),
-            listeners: Mutex::default(),
-            complete: AtomicBool::new(false),
+            subscribers: Subscribers::default(),
         }));
         let vms = all.clone();
         all.0.vms.on_change(move |change| vms.vm_changed(&change.key));
@@ -119,7 +112,6 @@ impl GuestVms {
         let waiting = all.clone();
         tasks.spawn_until_stop(async move {
             waiting.ready().await;
-            waiting.0.complete.store(true, Ordering::Release);
             waiting.notify();
         });
         all
@@ -159,9 +151,9 @@ impl GuestVms {
         self.0.names_read.is_used()
     }
 
-    /// Calls `listener` when a Node's VM, or an answer about a VM, may have changed.
-    pub fn on_change(&self, listener: Arc<dyn Fn() + Send + Sync>) {
-        self.0.listeners.lock().expect("no panic while subscribing").push(listener);
+    /// Calls `subscriber` when a Node's VM, or an answer about a VM, may have changed.
+    pub fn on_change(&self, subscriber: impl Fn() + Send + Sync + 'static) {
+        self.0.subscribers.add(move |()| subscriber());
     }
 
     /// The VM of a Node.
@@ -213,8 +205,9 @@ impl GuestVms {
         Some(backends)
     }
 
-    fn is_complete(&self) -> bool {
-        self.0.complete.load(Ordering::Acquire)
+    /// Whether both kinds were listed once.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.0.vms.is_ready() && self.0.vmis.is_ready()
     }
 
     fn backend(&self, vm: &VirtualMachine) -> Backend {
@@ -250,10 +243,7 @@ impl GuestVms {
     }
 
     pub(crate) fn notify(&self) {
-        let listeners = self.0.listeners.lock().expect("no panic while subscribing").clone();
-        for listener in listeners {
-            listener();
-        }
+        self.0.subscribers.tell(&());
     }
 
     pub(crate) fn shared(&self) -> &Shared {

@@ -11,8 +11,10 @@ pub mod logging;
 pub mod pod;
 mod runtime;
 pub mod serving;
+mod subscribers;
 mod task_group;
 
 pub use clock::Clock;
 pub use runtime::{Process, asked_for, main, run, show, words};
+pub use subscribers::Subscribers;
 pub use task_group::TaskGroup;

@@ -24,7 +24,9 @@ async fn each_change_is_told_once_whether_it_is_ours_or_not() {
         Api::namespaced(server.client("admin"), "default"),
         watcher::Config::default(),
     );
+    assert!(!cache.is_ready());
     cache.ready().await;
+    assert!(cache.is_ready());
     let (log, into) = (Arc::new(Mutex::new(Vec::new())), cache.clone());
     let told = log.clone();
     into.on_change(move |change| {

@@ -163,7 +163,7 @@ macro_rules! component_tests {
     (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
         $(#[doc = $doc:literal])*
         #[simulated_only($why:literal)]
-        async fn $name:ident($cluster:ident : $type:ty) $body:block
+        async fn $name:ident($cluster:ident : $type:ty $(,)?) $body:block
         $($rest:tt)*
     ) => {
         $(#[doc = $doc])*
@@ -174,7 +174,7 @@ macro_rules! component_tests {
     (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
         $(#[doc = $doc:literal])*
         #[each_role]
-        async fn $name:ident($cluster:ident : $type:ty) $body:block
+        async fn $name:ident($cluster:ident : $type:ty $(,)?) $body:block
         $($rest:tt)*
     ) => {
         $(#[doc = $doc])*
@@ -184,13 +184,20 @@ macro_rules! component_tests {
     };
     (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*]
         $(#[doc = $doc:literal])*
-        async fn $name:ident($cluster:ident : $type:ty) $body:block
+        async fn $name:ident($cluster:ident : $type:ty $(,)?) $body:block
         $($rest:tt)*
     ) => {
         $(#[doc = $doc])*
         #[cfg(test)]
         async fn $name($cluster: $type) $body
         $crate::component_tests! { @ [$($once)* $name] [$($each)*] [$($only)*] $($rest)* }
+    };
+    (@ [$($once:ident)*] [$($each:ident)*] [$($only:tt)*] $($rest:tt)+) => {
+        ::core::compile_error!(::core::concat!(
+            "expected `async fn name(cluster: TestCluster) { … }`, with doc comments and at most one of #[each_role] and \
+             #[simulated_only(\"why\")] before it, found: ",
+            ::core::stringify!($($rest)+)
+        ));
     };
     ($($tests:tt)*) => {
         $crate::component_tests! { @ [] [] [] $($tests)* }

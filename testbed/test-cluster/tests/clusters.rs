@@ -39,6 +39,10 @@ component_tests! {
         cluster.guest.delete::<Namespace>("shop").await;
     }
 
+    async fn a_test_may_have_a_comma_behind_its_cluster(cluster: TestCluster,) {
+        assert_eq!(cluster.guest.requests(), []);
+    }
+
     async fn objects_are_created_read_changed_and_deleted(cluster: TestCluster) {
         let before = cluster.objects(Side::Guest).await;
         let map: ConfigMap = serde_json::from_value(json!({

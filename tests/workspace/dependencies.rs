@@ -1,10 +1,11 @@
 //! Every dependency of every crate is used. A tool such as cargo-machete looks for the same words in the same sources and
 //! would have to be built first, for minutes.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::{Package, files, packages, root, short};
+use super::{Package, cargo, files, packages, root, short};
 
 /// Dependencies that are there for another reason than to be named.
 const NOT_NAMED: [(&str, &str, &str); 1] =
@@ -59,6 +60,20 @@ fn every_dependency_is_used() {
         }
     }
     assert!(unused.is_empty(), "these are used nowhere: {unused:#?}");
+}
+
+/// Rancher downloads the plugin, and starts one for each machine.
+#[test]
+fn the_plugin_of_the_node_driver_holds_no_server() {
+    const SERVERS: [&str; 6] =
+        ["axum", "axum-server", "h2", "prometheus-client", "rcgen", "tracing-subscriber"];
+    let told =
+        cargo(&["tree", "--offline", "--package", "node-driver", "--edges", "normal", "--prefix", "none"]);
+    let text = String::from_utf8(told).unwrap();
+    let crates: BTreeSet<_> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains("kube-client"), "the tree is read: {crates:?}");
+    let there: Vec<_> = SERVERS.into_iter().filter(|name| crates.contains(name)).collect();
+    assert!(there.is_empty(), "`cargo tree -p node-driver -e normal -i {}` says for whom", there[0]);
 }
 
 #[test]

@@ -46,14 +46,16 @@ fn packages() -> Vec<Package> {
     struct Metadata {
         packages: Vec<Package>,
     }
+    let told = cargo(&["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    serde_json::from_slice::<Metadata>(&told).unwrap().packages
+}
+
+/// What cargo answers to this.
+fn cargo(arguments: &[&str]) -> Vec<u8> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let told = Command::new(cargo)
-        .current_dir(root())
-        .args(["metadata", "--no-deps", "--offline", "--format-version", "1"])
-        .output()
-        .unwrap();
+    let told = Command::new(cargo).current_dir(root()).args(arguments).output().unwrap();
     assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-    serde_json::from_slice::<Metadata>(&told.stdout).unwrap().packages
+    told.stdout
 }
 
 /// The files under `folder` whose names end so, by path from the root; what is built or generated is not looked at.

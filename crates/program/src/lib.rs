@@ -6,15 +6,20 @@ mod clock;
 pub mod duration;
 pub mod flags;
 pub mod health;
+#[cfg(feature = "process")]
 pub mod http;
+#[cfg(feature = "process")]
 pub mod logging;
 pub mod pod;
+#[cfg(feature = "process")]
 mod runtime;
+#[cfg(feature = "process")]
 pub mod serving;
 mod subscribers;
 mod task_group;
 
 pub use clock::Clock;
+#[cfg(feature = "process")]
 pub use runtime::{Process, asked_for, main, run, show, words};
 pub use subscribers::Subscribers;
 pub use task_group::TaskGroup;

@@ -13,6 +13,8 @@ use futures::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use crate::registration::TIMEOUT;
+
 /// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
 pub(crate) const LARGEST: usize = 8 << 20;
 /// An ordinary review is smaller, and a connection takes as much memory itself.
@@ -23,8 +25,8 @@ const BUDGET: usize = 16 * LARGEST;
 const SHARE: u32 = 64 << 10;
 /// How long a sender may pause.
 const PAUSE: Duration = Duration::from_secs(5);
-/// How long a body may take, waiting for the budget included: the API server gives up after 10 seconds.
-const WITHIN: Duration = Duration::from_secs(8);
+/// How long a body may take, waiting for the budget included: the decision takes its time too.
+const WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(2));
 
 /// The memory for all bodies.
 #[derive(Debug)]

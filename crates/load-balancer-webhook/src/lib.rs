@@ -19,6 +19,7 @@ mod limits;
 mod load_balancer;
 mod owners;
 mod patch;
+mod peers;
 mod pools;
 pub mod registration;
 mod review;

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
@@ -14,6 +15,8 @@ use serde_json::{Value, json};
 
 /// Name of both configurations, and of the webhook's Service.
 pub(crate) const NAME: &str = "harvester-load-balancer-webhook";
+/// How long an API server waits for an answer.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The address by which the API server calls the webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -132,7 +135,7 @@ impl WebhookType {
             "namespaceSelector": {},
             "objectSelector": {},
             "sideEffects": "None",
-            "timeoutSeconds": 10,
+            "timeoutSeconds": TIMEOUT.as_secs(),
             "admissionReviewVersions": ["v1", "v1beta1"],
         });
         let bundle = k8s_openapi::ByteString(bundle.as_bytes().to_vec());

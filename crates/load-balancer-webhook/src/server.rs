@@ -1,26 +1,34 @@
 //! The HTTP side: reviews in, answers out.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
-use axum::extract::State;
+use axum::extract::{ConnectInfo, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
+use axum::{Extension, Router};
 use futures::FutureExt as _;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
-use tokio::sync::Semaphore;
+use program::serving::machine;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
 use crate::body::{Budget, Complete};
 use crate::limits::Outline;
+use crate::peers::{PEERS, Peer, Peers};
+use crate::registration::TIMEOUT;
 use crate::review::{self, Write, cut};
 use crate::reviewer::{Reviewer, Unseen};
 
 /// So many reviews are parsed and decided at once; the others wait. A review in memory is many times its body.
-const REVIEWS_AT_ONCE: usize = 16;
+pub(crate) const REVIEWS_AT_ONCE: usize = 16;
+/// How long a review may take, from its head to its decision: an API server that gives up does not learn why.
+const WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 
 #[derive(Clone, Copy)]
 enum Role {
@@ -31,21 +39,29 @@ enum Role {
 struct Server {
     reviewer: Reviewer,
     bodies: Budget,
-    at_once: Semaphore,
+    turns: Semaphore,
+    peers: Peers,
 }
 
 /// The routes of the webhook.
 pub(crate) fn router(reviewer: Reviewer) -> Router {
-    let server =
-        Arc::new(Server { reviewer, bodies: Budget::new(), at_once: Semaphore::new(REVIEWS_AT_ONCE) });
+    let (bodies, turns) = (Budget::new(), Semaphore::new(REVIEWS_AT_ONCE));
+    let server = Arc::new(Server { reviewer, bodies, turns, peers: Peers::default() });
     let route = |role: Role| {
-        post(move |State(server): State<Arc<Server>>, headers: HeaderMap, body: Body| async move {
-            let body = match server.bodies.read(&headers, body).await {
-                Ok(body) => body,
-                Err(refusal) => return refusal.into_response(),
-            };
-            answer(&server, role, body).await
-        })
+        post(
+            move |State(server): State<Arc<Server>>,
+                  peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+                  headers: HeaderMap,
+                  body: Body| async move {
+                let until = Instant::now() + WITHIN;
+                let peer = server.peers.at(address(peer));
+                let body = match server.bodies.read(&headers, body).await {
+                    Ok(body) => body,
+                    Err(refusal) => return refusal.into_response(),
+                };
+                answer(&server, role, &peer, body, until).await
+            },
+        )
     };
     Router::new()
         .route("/v1/webhook/validation", route(Role::Validator))
@@ -53,7 +69,13 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
         .with_state(server)
 }
 
-async fn answer(Server { reviewer, at_once, .. }: &Server, role: Role, body: Complete<'_>) -> Response {
+/// The machine that sends a request. Without socket, inside of one process, all requests come from one.
+fn address(peer: Option<Extension<ConnectInfo<SocketAddr>>>) -> IpAddr {
+    peer.map_or(Ipv6Addr::UNSPECIFIED.into(), |Extension(ConnectInfo(peer))| machine(peer.ip()))
+}
+
+async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, until: Instant) -> Response {
+    let reviewer = &server.reviewer;
     let outline = match Outline::read(&body.bytes) {
         Ok(outline) => outline,
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
@@ -62,9 +84,11 @@ async fn answer(Server { reviewer, at_once, .. }: &Server, role: Role, body: Com
         return send(refusal, &cut(outline.user()));
     }
     // taken when the body is complete: a slow sender must not hold up the others
-    let turns = outline.turns().min(REVIEWS_AT_ONCE);
-    let turns = at_once.acquire_many(u32::try_from(turns).expect("at most sixteen"));
-    let _turns = turns.await.expect("nothing closes this semaphore");
+    let Ok(_turns) = timeout_at(until, turns(server, peer, outline.turns())).await else {
+        tracing::warn!(address = %peer.address, "a review waited too long for its turn");
+        let why = "too many reviews are waiting, of this address or of all: try again";
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
     let request = match review::read(&body.bytes) {
         Ok(request) => request,
         Err(why) => return no_review(&why),
@@ -73,21 +97,35 @@ async fn answer(Server { reviewer, at_once, .. }: &Server, role: Role, body: Com
     let response = AdmissionResponse::from(&request);
     let user = cut(request.user_info.username.as_deref().unwrap_or_default()).into_owned();
     // a bug in a rule must not take the connection, and with it other reviews, down
-    match AssertUnwindSafe(decide(reviewer, role, request, response)).catch_unwind().await {
-        Ok(Ok(response)) => send(response, &user),
+    let decision = AssertUnwindSafe(decide(reviewer, role, request, response)).catch_unwind();
+    match timeout_at(until, decision).await {
+        Ok(Ok(Ok(response))) => send(response, &user),
         // the configuration's failurePolicy decides the write: the validator's denies, the mutator's admits
-        Ok(Err(Failure::Unseen(error))) => {
-            let error = error.to_string();
-            let error = cut(&error);
-            tracing::warn!(%error, "could not decide");
-            (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot decide now: {error}")).into_response()
-        }
-        Ok(Err(Failure::NoReview(why))) => no_review(&why),
-        Err(_) => {
+        Ok(Ok(Err(Failure::Unseen(error)))) => cannot_decide(&error.to_string()),
+        Ok(Ok(Err(Failure::NoReview(why)))) => no_review(&why),
+        Ok(Err(_)) => {
             tracing::error!(user, "a rule panicked");
             (StatusCode::INTERNAL_SERVER_ERROR, "a rule of the webhook has a bug").into_response()
         }
+        Err(_) => cannot_decide("the API server has not answered in time what the rules need"),
     }
+}
+
+/// Waits for the turns of a review: in the line of its peer, then in that of all. One that counts for many takes all of
+/// its peer.
+async fn turns<'a>(server: &'a Server, peer: &'a Peer, count: usize) -> [SemaphorePermit<'a>; 2] {
+    let take = async |from: &'a Semaphore, count: usize| {
+        let turns = from.acquire_many(u32::try_from(count).expect("at most sixteen"));
+        turns.await.expect("nothing closes this semaphore")
+    };
+    let of_peer = take(&peer.turns, count.min(REVIEWS_AT_ONCE / PEERS)).await;
+    [of_peer, take(&server.turns, count.min(REVIEWS_AT_ONCE)).await]
+}
+
+fn cannot_decide(why: &str) -> Response {
+    let error = cut(why);
+    tracing::warn!(%error, "could not decide");
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot decide now: {error}")).into_response()
 }
 
 enum Failure {
@@ -141,9 +179,12 @@ mod tests {
 
     use axum::body::Body;
     use axum::http::Request;
+    use futures::channel::mpsc::unbounded;
     use kube::Client;
     use program::TaskGroup;
     use serde_json::json;
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::net::TcpSocket;
     use tokio::sync::Semaphore;
     use tower::ServiceExt as _;
 
@@ -183,8 +224,36 @@ mod tests {
         request.expect("a request")
     }
 
-    fn review() -> Request<Body> {
-        review_by("alice", "mutation")
+    /// A review that the machine with this number sends.
+    fn review_from(machine: u8) -> Request<Body> {
+        from(machine, review_by("alice", "mutation"))
+    }
+
+    fn from(machine: u8, mut request: Request<Body>) -> Request<Body> {
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, machine], 40_000))));
+        request
+    }
+
+    /// Numbers of four machines, in turn.
+    fn machines(count: usize) -> impl Iterator<Item = u8> {
+        (1..=4).cycle().take(count)
+    }
+
+    async fn text(answer: Response) -> String {
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    /// The webhook before such an API server.
+    async fn router_before(
+        what: &'static str,
+        asked: &Arc<AtomicUsize>,
+        permits: &Arc<Semaphore>,
+    ) -> (Router, TaskGroup) {
+        let policy = Policy { status_writer: "writer".to_owned() };
+        let tasks = TaskGroup::new();
+        let reviewer = Reviewer::start(&tasks, client(what, asked.clone(), permits.clone()), policy).await;
+        (router(reviewer), tasks)
     }
 
     /// Lets every task go as far as it can.
@@ -197,16 +266,9 @@ mod tests {
     #[tokio::test]
     async fn sixteen_reviews_are_decided_at_once_and_the_others_wait() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let policy = Policy { status_writer: "writer".to_owned() };
-        let tasks = TaskGroup::new();
-        let reviewer = Reviewer::start(
-            &tasks,
-            client("/network-attachment-definitions/", asked.clone(), permits.clone()),
-            policy,
-        )
-        .await;
-        let router = router(reviewer);
-        let reviews: Vec<_> = (0..40).map(|_| tokio::spawn(router.clone().oneshot(review()))).collect();
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let reviews: Vec<_> =
+            machines(40).map(|machine| tokio::spawn(router.clone().oneshot(review_from(machine)))).collect();
         for begun in [16, 17, 26, 40] {
             permits.add_permits(begun - 16 - (asked.load(Ordering::SeqCst).saturating_sub(16)));
             rest().await;
@@ -221,35 +283,108 @@ mod tests {
     #[tokio::test]
     async fn a_review_that_is_given_up_lets_the_next_one_in() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let policy = Policy { status_writer: "writer".to_owned() };
-        let tasks = TaskGroup::new();
-        let reviewer = Reviewer::start(
-            &tasks,
-            client("/network-attachment-definitions/", asked.clone(), permits),
-            policy,
-        )
-        .await;
-        let router = router(reviewer);
-        let given_up: Vec<_> = (0..16).map(|_| tokio::spawn(router.clone().oneshot(review()))).collect();
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let given_up: Vec<_> =
+            machines(16).map(|machine| tokio::spawn(router.clone().oneshot(review_from(machine)))).collect();
         rest().await;
         given_up.iter().for_each(tokio::task::JoinHandle::abort);
-        let next = tokio::spawn(router.oneshot(review()));
+        let next = tokio::spawn(router.oneshot(review_from(1)));
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 17);
         next.abort();
     }
 
     #[tokio::test]
+    async fn one_peer_takes_a_quarter_of_the_turns_and_its_other_reviews_wait_in_a_line_of_their_own() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let start = |machine| tokio::spawn(router.clone().oneshot(review_from(machine)));
+        let stranger: Vec<_> = (0..40).map(|_| start(66)).collect();
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 4);
+        // as many as konnectivity sends from one address
+        let api_servers: Vec<_> = (0..40).map(|_| start(1)).collect();
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 8);
+        permits.add_permits(80);
+        for review in stranger.into_iter().chain(api_servers) {
+            assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
+        }
+    }
+
+    #[tokio::test]
+    async fn peers_are_told_apart_by_the_address_of_their_connection() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (router, tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        program::serving::http_on(&tasks, listener, router);
+        let body = review_by("alice", "mutation").into_body();
+        let body = String::from_utf8(axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec()).unwrap();
+        let head = format!("POST /v1/webhook/mutation HTTP/1.1\r\nHost: a\r\nContent-Length: {}", body.len());
+        let mut connections = Vec::new();
+        for machine in [2, 2, 2, 2, 2, 1, 1, 1, 1] {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, machine], 0))).unwrap();
+            let mut connection = socket.connect(address).await.unwrap();
+            connection.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
+            connections.push(connection);
+        }
+        let eight = async {
+            while asked.load(Ordering::SeqCst) < 8 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(Duration::from_mins(1), eight).await.expect("four of each are decided");
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 8);
+        tasks.stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_review_is_answered_before_the_api_server_gives_up_and_a_slow_body_holds_no_turn() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let slow = || {
+            let (sender, parts) = unbounded::<Result<Vec<u8>, std::convert::Infallible>>();
+            let request = review_from(1).map(|_| Body::from_stream(parts));
+            (sender, tokio::spawn(router.clone().oneshot(request)))
+        };
+        let (sender, waiting) = slow();
+        let others: Vec<_> = (0..4).map(|_| slow()).collect();
+        rest().await;
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let decided: Vec<_> =
+            (0..4).map(|_| tokio::spawn(router.clone().oneshot(review_from(1)))).collect();
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 4, "slow bodies hold no turn");
+        let start = Instant::now();
+        let body = axum::body::to_bytes(review_from(1).into_body(), usize::MAX).await.unwrap();
+        sender.unbounded_send(Ok(body.to_vec())).unwrap();
+        drop(sender);
+
+        let answer = waiting.await.unwrap().unwrap();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let answer = text(answer).await;
+        assert!(answer.contains("too many reviews are waiting"), "{answer}");
+        for review in decided {
+            let answer = review.await.unwrap().unwrap();
+            assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+            let answer = text(answer).await;
+            assert!(answer.contains("the API server has not answered in time"), "{answer}");
+        }
+        assert!(start.elapsed() < TIMEOUT);
+        assert_eq!(asked.load(Ordering::SeqCst), 4);
+        drop(others);
+    }
+
+    #[tokio::test]
     async fn one_list_of_pools_serves_every_review_that_waits_for_it() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
-        let policy = Policy { status_writer: "writer".to_owned() };
-        let tasks = TaskGroup::new();
-        let api_server = client("/ippools", asked.clone(), permits.clone());
-        let router = router(Reviewer::start(&tasks, api_server, policy).await);
+        let (router, _tasks) = router_before("/ippools", &asked, &permits).await;
         let start = |count: usize| -> Vec<_> {
-            (0..count)
-                .map(|_| tokio::spawn(router.clone().oneshot(review_by("alice", "validation"))))
-                .collect()
+            let review = |machine| from(machine, review_by("alice", "validation"));
+            machines(count).map(|machine| tokio::spawn(router.clone().oneshot(review(machine)))).collect()
         };
         let reviews = start(16);
         rest().await;
@@ -278,10 +413,8 @@ mod tests {
 
     #[tokio::test]
     async fn long_texts_of_strangers_are_neither_logged_nor_answered() {
-        let policy = Policy { status_writer: "writer".to_owned() };
-        let tasks = TaskGroup::new();
-        let api_server = client("/ippools", Arc::default(), Arc::new(Semaphore::new(100)));
-        let router = router(Reviewer::start(&tasks, api_server, policy).await);
+        let (router, _tasks) =
+            router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;
         let long = "x".repeat(1_000_000);
         let review = |change: &serde_json::Value| {
             let mut review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
@@ -305,7 +438,7 @@ mod tests {
                 let request =
                     Request::post(format!("/v1/webhook/{role}")).body(Body::from(review.to_string()));
                 let answer = router.clone().oneshot(request.unwrap()).await.unwrap();
-                let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+                let body = text(answer).await;
                 assert!(body.len() < 3_000, "{} bytes", body.len());
             }
         }

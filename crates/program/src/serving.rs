@@ -281,7 +281,7 @@ impl Drop for Place {
 }
 
 /// The part of an address that tells machines apart: one machine may have all addresses of a /64.
-fn machine(peer: IpAddr) -> IpAddr {
+pub fn machine(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address @ IpAddr::V4(_) => address,

@@ -1,0 +1,66 @@
+//! The part of the webhook that the requests of one peer may take at a time: a quarter, so that no peer holds up the
+//! others.
+//!
+//! Every pod can connect, and API servers show no client certificate unless an admin configures one. So nothing but its
+//! address tells an API server from a stranger. Three to five API servers have an address each, and four peers find
+//! room at once. Behind konnectivity all API servers may have one address: a quarter serves them too, because an
+//! ordinary review is decided within milliseconds, and the others wait in the line of their peer.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::Semaphore;
+
+/// The peers that can take their whole part at once.
+pub(crate) const PEERS: usize = 4;
+
+/// The peers with requests under way.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(Mutex<HashMap<IpAddr, Weak<Peer>>>);
+
+/// The part of one peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// The turns of its reviews.
+    pub(crate) turns: Semaphore,
+}
+
+impl Peers {
+    /// The part of the peer at this address. All its requests hold the same one.
+    pub(crate) fn at(&self, address: IpAddr) -> Arc<Peer> {
+        let mut peers = self.0.lock().expect("no panic while peers are looked up");
+        peers.retain(|_, peer| peer.strong_count() > 0);
+        let known = peers.get(&address).and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let peer = Arc::new(Peer::new(address));
+            peers.insert(address, Arc::downgrade(&peer));
+            peer
+        })
+    }
+}
+
+impl Peer {
+    pub(crate) fn new(address: IpAddr) -> Self {
+        Self { address, turns: Semaphore::new(crate::server::REVIEWS_AT_ONCE / PEERS) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_requests_of_one_peer_share_its_part_until_the_last_one_ends() {
+        let peers = Peers::default();
+        let [one, other] = [1, 2].map(|last| peers.at(IpAddr::from([192, 0, 2, last])));
+        assert!(Arc::ptr_eq(&one, &peers.at(IpAddr::from([192, 0, 2, 1]))));
+        assert!(!Arc::ptr_eq(&one, &other));
+        drop(one);
+        peers.at(IpAddr::from([192, 0, 2, 3]));
+        let known = peers.0.lock().unwrap();
+        assert!(!known.contains_key(&IpAddr::from([192, 0, 2, 1])), "nothing is kept of a peer that is gone");
+        assert!(known.contains_key(&IpAddr::from([192, 0, 2, 2])));
+    }
+}

@@ -2,8 +2,9 @@
 //!
 //! Everybody in the cluster's network can connect and send. So a body takes memory by what has arrived of it, not by
 //! what its sender announces: a sender who announces much and sends nothing holds up nobody. Ordinary reviews take
-//! nothing of the budget, and never wait for large ones. Where large bodies have used up the budget before any of them
-//! is complete, one after the other is read beside it, so that they cannot wait for each other for ever.
+//! nothing of the budget, and never wait for large ones. Large ones of one peer wait for each other before they take up
+//! a quarter of it. Where those of several have used up the budget before any of them is complete, one after the other
+//! is read beside it, so that they cannot wait for each other for ever.
 
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use futures::StreamExt as _;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
+use crate::peers::Peer;
 use crate::registration::TIMEOUT;
 
 /// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
@@ -20,7 +22,9 @@ pub(crate) const LARGEST: usize = 8 << 20;
 /// An ordinary review is smaller, and a connection takes as much memory itself.
 const FREE: usize = 32 << 10;
 /// The bytes that all bodies together may take beside the free part of each and the one that is read out of turn.
-const BUDGET: usize = 16 * LARGEST;
+const BUDGET: usize = LARGE_BODIES * LARGEST;
+/// The bodies of the largest size that find room in the budget.
+pub(crate) const LARGE_BODIES: usize = 16;
 /// The bytes that a body takes from the budget at a time.
 const SHARE: u32 = 64 << 10;
 /// How long a sender may pause.
@@ -40,6 +44,7 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct Complete<'a> {
     pub(crate) bytes: Vec<u8>,
+    /// Of the budget, and the place among the large bodies of its peer.
     _shares: Vec<SemaphorePermit<'a>>,
 }
 
@@ -59,16 +64,21 @@ impl Budget {
     ///
     /// # Errors
     /// The body is too large, or does not arrive in time, or breaks off.
-    pub(crate) async fn read(&self, headers: &HeaderMap, body: Body) -> Result<Complete<'_>, Refusal> {
+    pub(crate) async fn read<'a>(
+        &'a self,
+        peer: &'a Peer,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<Complete<'a>, Refusal> {
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: usize| length > LARGEST) {
             return Err(TOO_LARGE);
         }
-        timeout(WITHIN, self.collect(body)).await.unwrap_or(Err(TOO_SLOW))
+        timeout(WITHIN, self.collect(peer, body)).await.unwrap_or(Err(TOO_SLOW))
     }
 
-    async fn collect(&self, body: Body) -> Result<Complete<'_>, Refusal> {
+    async fn collect<'a>(&'a self, peer: &'a Peer, body: Body) -> Result<Complete<'a>, Refusal> {
         let mut body = body.into_data_stream();
         let (mut bytes, mut shares, mut room) = (Vec::new(), Vec::new(), FREE);
         while let Some(part) = timeout(PAUSE, body.next()).await.map_err(|_| TOO_SLOW)? {
@@ -76,6 +86,10 @@ impl Budget {
             let length = bytes.len() + part.len();
             if length > LARGEST {
                 return Err(TOO_LARGE);
+            }
+            if length > FREE && shares.is_empty() {
+                let large = peer.large_bodies.acquire().await;
+                shares.push(large.expect("nothing closes this semaphore"));
             }
             while length > room {
                 tokio::select! {
@@ -118,9 +132,22 @@ mod tests {
         Box::leak(Box::new(Budget::new()))
     }
 
+    /// A peer that sends nothing else.
+    fn peer() -> &'static Peer {
+        Box::leak(Box::new(Peer::new([192, 0, 2, 1].into())))
+    }
+
     /// Reads a body until it is complete and holds it from then on.
     fn read(budget: &'static Budget, body: Body) -> JoinHandle<Result<Complete<'static>, Refusal>> {
-        tokio::spawn(async move { budget.read(&HeaderMap::new(), body).await })
+        read_from(peer(), budget, body)
+    }
+
+    fn read_from(
+        peer: &'static Peer,
+        budget: &'static Budget,
+        body: Body,
+    ) -> JoinHandle<Result<Complete<'static>, Refusal>> {
+        tokio::spawn(async move { budget.read(peer, &HeaderMap::new(), body).await })
     }
 
     fn large() -> Body {
@@ -176,7 +203,7 @@ mod tests {
         rest().await;
         assert_eq!(budget.out_of_turn.available_permits(), 0, "all memory is taken");
         let start = Instant::now();
-        let body = budget.read(&HeaderMap::new(), Body::from(vec![b'x'; FREE])).await.unwrap();
+        let body = budget.read(peer(), &HeaderMap::new(), Body::from(vec![b'x'; FREE])).await.unwrap();
         assert_eq!((body.bytes.len(), start.elapsed()), (FREE, Duration::ZERO));
         drop((senders, stalled));
     }
@@ -187,10 +214,37 @@ mod tests {
         let senders = use_up(budget).await;
         let start = Instant::now();
         for _ in 0..50 {
-            drop(budget.read(&HeaderMap::new(), large()).await.unwrap());
+            drop(budget.read(peer(), &HeaderMap::new(), large()).await.unwrap());
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
         drop(senders);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_of_one_peer_leave_three_quarters_of_the_memory_to_the_others() {
+        let (budget, stranger) = (leak(), peer());
+        let mut senders = Vec::new();
+        for _ in 0..20 {
+            let (sender, body) = sent_by_hand();
+            sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
+            read_from(stranger, budget, body);
+            senders.push(sender);
+        }
+        rest().await;
+        assert_eq!(
+            (budget.shares.available_permits(), budget.out_of_turn.available_permits()),
+            (BUDGET / 4 * 3, 1)
+        );
+        // they take turns, and none of them is lost
+        for sender in &senders {
+            sender.unbounded_send(Ok(vec![b'x'])).unwrap();
+        }
+        drop(senders);
+        rest().await;
+        assert_eq!(
+            (budget.shares.available_permits(), stranger.large_bodies.available_permits()),
+            (BUDGET, 4)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -205,7 +259,7 @@ mod tests {
             Body::from_stream(parts)
         };
         let bodies = join_all((0..100).map(|_| async move {
-            let body = budget.read(&HeaderMap::new(), parts()).await;
+            let body = budget.read(peer(), &HeaderMap::new(), parts()).await;
             body.map(|body| body.bytes.len())
         }));
         assert!(bodies.await.into_iter().all(|body| body == Ok(LARGEST)));
@@ -219,7 +273,7 @@ mod tests {
         for _ in 0..1_000 {
             let (sender, body) = sent_by_hand();
             let headers = headers.clone();
-            tokio::spawn(async move { budget.read(&headers, body).await.map(drop) });
+            tokio::spawn(async move { budget.read(peer(), &headers, body).await.map(drop) });
             senders.push(sender);
         }
         rest().await;
@@ -233,7 +287,7 @@ mod tests {
         let (sender, body) = sent_by_hand();
         sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
         let start = Instant::now();
-        assert_eq!(budget.read(&HeaderMap::new(), body).await.unwrap_err(), TOO_SLOW);
+        assert_eq!(budget.read(peer(), &HeaderMap::new(), body).await.unwrap_err(), TOO_SLOW);
         assert_eq!((start.elapsed(), budget.shares.available_permits()), (PAUSE, BUDGET));
     }
 
@@ -245,7 +299,10 @@ mod tests {
             Some((Ok::<_, Infallible>(b"x".to_vec()), ()))
         });
         let start = Instant::now();
-        assert_eq!(budget.read(&HeaderMap::new(), Body::from_stream(drops)).await.unwrap_err(), TOO_SLOW);
+        assert_eq!(
+            budget.read(peer(), &HeaderMap::new(), Body::from_stream(drops)).await.unwrap_err(),
+            TOO_SLOW
+        );
         assert_eq!(start.elapsed(), WITHIN);
     }
 
@@ -255,13 +312,13 @@ mod tests {
         let (_sender, silent) = sent_by_hand();
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, (LARGEST + 1).into());
-        assert_eq!(budget.read(&headers, silent).await.unwrap_err(), TOO_LARGE);
+        assert_eq!(budget.read(peer(), &headers, silent).await.unwrap_err(), TOO_LARGE);
         let (sender, endless) = sent_by_hand();
         for _ in 0..9 {
             sender.unbounded_send(Ok(vec![b'x'; 1 << 20])).unwrap();
         }
         let start = Instant::now();
-        assert_eq!(budget.read(&HeaderMap::new(), endless).await.unwrap_err(), TOO_LARGE);
+        assert_eq!(budget.read(peer(), &HeaderMap::new(), endless).await.unwrap_err(), TOO_LARGE);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

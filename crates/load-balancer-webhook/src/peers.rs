@@ -12,6 +12,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use tokio::sync::Semaphore;
 
+use crate::body::LARGE_BODIES;
+use crate::server::REVIEWS_AT_ONCE;
+
 /// The peers that can take their whole part at once.
 pub(crate) const PEERS: usize = 4;
 
@@ -25,6 +28,8 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// The turns of its reviews.
     pub(crate) turns: Semaphore,
+    /// Its bodies that may take memory of the budget.
+    pub(crate) large_bodies: Semaphore,
 }
 
 impl Peers {
@@ -43,7 +48,8 @@ impl Peers {
 
 impl Peer {
     pub(crate) fn new(address: IpAddr) -> Self {
-        Self { address, turns: Semaphore::new(crate::server::REVIEWS_AT_ONCE / PEERS) }
+        let part = |whole: usize| Semaphore::new(whole / PEERS);
+        Self { address, turns: part(REVIEWS_AT_ONCE), large_bodies: part(LARGE_BODIES) }
     }
 }
 

@@ -55,7 +55,7 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
                   body: Body| async move {
                 let until = Instant::now() + WITHIN;
                 let peer = server.peers.at(address(peer));
-                let body = match server.bodies.read(&headers, body).await {
+                let body = match server.bodies.read(&peer, &headers, body).await {
                     Ok(body) => body,
                     Err(refusal) => return refusal.into_response(),
                 };

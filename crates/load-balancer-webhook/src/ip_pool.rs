@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::patch::{set, set_entries, set_status};
 use crate::review::{Change, Fault, Faults, Write, cut, quoted};
-use crate::{Policy, owners, status};
+use crate::{Policy, dns, owners, status};
 
 /// The surroundings of a pool.
 #[derive(Clone, Debug, Default)]
@@ -65,7 +65,8 @@ pub(crate) fn needs_network(write: &Write) -> Result<Option<(&str, &str)>, Fault
         return Ok(None);
     }
     match network.split_once('/') {
-        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+        // whatever else stands here would be read as a part of the path, and lead to other objects
+        Some((namespace, name)) if dns::is_label(namespace) && dns::is_subdomain(name) => {
             Ok(Some((namespace, name)))
         }
         _ if keeps => Ok(None),

@@ -15,20 +15,18 @@ use serde_json::{Value, json};
 
 use crate::patch::{set, set_entries, set_status};
 use crate::review::{Change, Fault, Faults, Write, cut, quoted};
-use crate::{Policy, status};
+use crate::{Policy, dns, status};
 
 /// At most so many backend ports are listed in a message.
 const PORTS_LISTED: usize = 20;
 /// A selector is compared with every VM of its namespace. No slice holds more than 1,000 backends.
 const SELECTOR_KEYS: usize = 100;
 const SELECTOR_VALUES: usize = 1_000;
-/// Longest name of a Service, and of a port of one.
-const LONGEST_LABEL: usize = 63;
 
 /// The surroundings of a guest cluster's load balancer: its namespace. Empty for load balancers of VMs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Seen {
-    /// Annotations of the Namespace; nothing when there is no such Namespace.
+    /// Annotations of the Namespace, for the mutator; nothing when there is no such Namespace.
     pub(crate) namespace: Option<BTreeMap<String, String>>,
     pub(crate) vms: Vec<Arc<VirtualMachine>>,
     pub(crate) vmis: Vec<Arc<VirtualMachineInstance>>,
@@ -38,6 +36,11 @@ pub(crate) struct Seen {
 pub(crate) fn prefix(write: &Write) -> String {
     let verb = if matches!(write.change, Change::Create(_)) { "create" } else { "update" };
     format!("{verb} loadbalancer {}/{} failed: ", cut(&write.namespace), cut(&write.name))
+}
+
+/// Whether the write is of a guest cluster's load balancer, whose surroundings the rules look at.
+pub(crate) fn of_cluster(write: &Write) -> bool {
+    write.reviewed().is_some_and(|object| object.data["spec"]["workloadType"] == "cluster")
 }
 
 /// Every rule that the write breaks. A rule looks at the fields that the write changes: an object from before a rule
@@ -107,7 +110,7 @@ fn admitted_status(write: &Write, object: &DynamicObject, policy: &Policy, fault
 
 /// The Service of a load balancer of VMs has its name.
 fn service_name(name: &str, faults: &mut Faults) {
-    if name.len() > LONGEST_LABEL || name.contains('.') {
+    if !name.is_empty() && !dns::is_label(name) {
         faults.add(|| {
             Fault::invalid(
                 "the name of a load balancer of VMs has at most 63 characters and no dot, because its Service gets the \
@@ -145,7 +148,7 @@ fn listeners(listeners: &[Listener], old: &[Listener], faults: &mut Faults) {
         let named = if name.is_empty() {
             listeners.len() == 1 || (stood && old.len() > 1)
         } else {
-            stood || (name.len() <= LONGEST_LABEL && is_dns_label(name))
+            stood || dns::is_label(name)
         };
         if !named {
             faults.add(|| {
@@ -287,16 +290,7 @@ fn namespace(write: &Write, object: &DynamicObject, faults: &mut Faults) {
 /// `[prefix/]name`; the prefix a DNS name of at most 253 characters.
 fn is_label_key(key: &str) -> bool {
     let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let dns = |prefix: &str| prefix.len() <= 253 && prefix.split('.').all(is_dns_label);
-    prefix.is_none_or(dns) && is_label_name(name)
-}
-
-/// Lowercase letters, digits and `-`, beginning and ending with one of the first two.
-fn is_dns_label(label: &str) -> bool {
-    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let inner = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || *byte == b'-';
-    let bytes = label.as_bytes();
-    ends(bytes.first()) && ends(bytes.last()) && bytes.iter().all(inner)
+    prefix.is_none_or(dns::is_subdomain) && is_label_name(name)
 }
 
 /// At most 63 letters, digits, `-`, `_` and `.`, beginning and ending with one of the first two.

@@ -8,6 +8,8 @@ use kube::core::admission::{AdmissionRequest, AdmissionResponse, AdmissionReview
 use kube::core::response::StatusSummary;
 use serde_json::Value;
 
+use crate::dns;
+
 /// The API group of both kinds.
 pub(crate) const GROUP: &str = "loadbalancer.harvesterhci.io";
 
@@ -52,7 +54,7 @@ impl Write {
     /// request here.
     ///
     /// # Errors
-    /// A sentence that names the missing object.
+    /// A sentence that names the missing object, or says that no Namespace has such a name: an API server sends neither.
     pub(crate) fn of(request: AdmissionRequest<DynamicObject>) -> Result<Option<Self>, String> {
         let AdmissionRequest {
             kind,
@@ -88,6 +90,10 @@ impl Write {
         // the request names no object that has a `generateName`
         let name = Some(name).filter(|name| !name.is_empty()).or_else(|| object.metadata.name.clone());
         let (user, namespace) = (user_info.username.unwrap_or_default(), namespace.unwrap_or_default());
+        // the mutator reads the Namespace: another text would lead to other objects
+        if !namespace.is_empty() && !dns::is_label(&namespace) {
+            return Err(format!("no Namespace can have the name {}", quoted(&namespace)));
+        }
         Ok(Some(Self { kind, user, namespace, name: name.unwrap_or_default(), change }))
     }
 
@@ -346,6 +352,16 @@ mod tests {
     fn a_request_without_its_object_is_named(#[case] change: Value, #[case] expected: &str) {
         let request = read(&review(&json!({"request": change}))).unwrap();
         assert_eq!(Write::of(request), Err(format!("the request has no {expected}")));
+    }
+
+    #[rstest]
+    #[case::path("kube-system/secrets/token")]
+    #[case::query("team-a?watch=true")]
+    #[case::long(&"x".repeat(64))]
+    fn a_namespace_that_cannot_be_is_named(#[case] namespace: &str) {
+        let request = read(&review(&json!({"request": {"namespace": namespace}}))).unwrap();
+        let fault = Write::of(request).unwrap_err();
+        assert!(fault.starts_with("no Namespace can have the name "), "{fault}");
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl Reviewer {
     pub(crate) async fn validate(&self, write: &Write) -> Result<Option<Denial>, Unseen> {
         let (prefix, faults) = match write.kind {
             Kind::LoadBalancer => {
-                let seen = self.see_load_balancer(write).await?;
+                let seen = self.see_load_balancer(write);
                 (load_balancer::prefix(write), load_balancer::validate(write, &seen, &self.policy))
             }
             Kind::IPPool => {
@@ -97,7 +97,10 @@ impl Reviewer {
     pub(crate) async fn mutate(&self, write: &Write) -> Result<Result<Vec<PatchOperation>, Denial>, Unseen> {
         let (prefix, operations) = match write.kind {
             Kind::LoadBalancer => {
-                let seen = self.see_load_balancer(write).await?;
+                let mut seen = self.see_load_balancer(write);
+                if load_balancer::of_cluster(write) {
+                    seen.namespace = self.namespace(&write.namespace).await?;
+                }
                 (load_balancer::prefix(write), load_balancer::mutate(write, &seen, &self.policy))
             }
             Kind::IPPool => {
@@ -113,28 +116,32 @@ impl Reviewer {
         Ok(operations.map_err(|fault| Faults::from(fault).denial(&prefix).expect("one fault makes a denial")))
     }
 
-    /// The surroundings of a guest cluster's load balancer. A Namespace that the cache lacks may be just made.
-    async fn see_load_balancer(&self, write: &Write) -> Result<load_balancer::Seen, Unseen> {
-        let cluster = write.reviewed().is_some_and(|object| object.data["spec"]["workloadType"] == "cluster");
-        if !cluster {
-            return Ok(load_balancer::Seen::default());
+    /// The virtual machines around a guest cluster's load balancer.
+    fn see_load_balancer(&self, write: &Write) -> load_balancer::Seen {
+        if !load_balancer::of_cluster(write) {
+            return load_balancer::Seen::default();
         }
-        let namespace = match self.namespaces.get(&ObjectKey::new("", write.namespace.clone())) {
+        let here =
+            |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == write.namespace);
+        load_balancer::Seen {
+            namespace: None,
+            vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
+            vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
+        }
+    }
+
+    /// The annotations of a Namespace. One that the cache lacks may be just made.
+    async fn namespace(&self, name: &str) -> Result<Option<BTreeMap<String, String>>, Unseen> {
+        let namespace = match self.namespaces.get(&ObjectKey::new("", name)) {
             Some(namespace) => Some(namespace),
             None => {
-                let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(&write.namespace).await;
+                let fresh = Api::<Namespace>::all(self.client.clone()).get_opt(name).await;
                 let fresh =
                     fresh.map_err(|error| Unseen { what: "the Namespace", source: Arc::new(error) })?;
                 fresh.map(|namespace| self.namespaces.wrote(namespace))
             }
         };
-        let here =
-            |namespace: Option<String>| namespace.is_some_and(|namespace| namespace == write.namespace);
-        Ok(load_balancer::Seen {
-            namespace: namespace.map(|namespace| namespace.annotations().clone()),
-            vms: self.vms.list().into_iter().filter(|vm| here(vm.namespace())).collect(),
-            vmis: self.vmis.list().into_iter().filter(|vmi| here(vmi.namespace())).collect(),
-        })
+        Ok(namespace.map(|namespace| namespace.annotations().clone()))
     }
 
     async fn network(&self, namespace: &str, name: &str) -> Result<Option<DynamicObject>, Unseen> {

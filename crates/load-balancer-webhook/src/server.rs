@@ -412,6 +412,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_forged_review_of_a_load_balancer_makes_the_webhook_read_one_namespace_at_the_most() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(100)));
+        let (router, _tasks) = router_before("/api/v1/namespaces/", &asked, &permits).await;
+        for (namespace, role, reads) in [
+            ("team-a", "validation", 0),
+            ("kube-system/secrets/token", "mutation", 0),
+            ("kube-system?watch=true", "mutation", 0),
+            ("team-a", "mutation", 1),
+        ] {
+            let name = |key: &str, value: &str| json!({"group": GROUP, "version": "v1beta1", key: value});
+            let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+                "uid": "u1", "operation": "CREATE", "name": "web", "namespace": namespace, "userInfo": {},
+                "kind": name("kind", "LoadBalancer"), "resource": name("resource", "loadbalancers"),
+                "object": {"metadata": {"name": "web"}, "spec": {"workloadType": "cluster"}}}});
+            let request = Request::post(format!("/v1/webhook/{role}")).body(Body::from(review.to_string()));
+            router.clone().oneshot(request.unwrap()).await.unwrap();
+            assert_eq!(asked.swap(0, Ordering::SeqCst), reads, "{role} {namespace}");
+        }
+    }
+
+    #[tokio::test]
     async fn long_texts_of_strangers_are_neither_logged_nor_answered() {
         let (router, _tasks) =
             router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;

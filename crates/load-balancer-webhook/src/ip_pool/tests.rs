@@ -262,6 +262,9 @@ fn with_network(network: &str) -> Value {
 #[case::untagged("team-a/vlan10", Some(json!({"spec": {"config": "{}"}})), Ok("0"))]
 #[case::missing("team-a/vlan10", None, Err("there is no NetworkAttachmentDefinition team-a/vlan10"))]
 #[case::malformed("vlan10", None, Err("selector.network \"vlan10\" is not namespace/name"))]
+#[case::path("team-a/secrets/x", None, Err("is not namespace/name"))]
+#[case::query("team-a?watch=1/vlan10", None, Err("is not namespace/name"))]
+#[case::above("../vlan10", None, Err("is not namespace/name"))]
 fn a_pool_is_labelled_with_its_vlan_and_whether_it_is_global(
     #[case] network: &str,
     #[case] definition: Option<Value>,

@@ -58,6 +58,8 @@ const SCOPES: Limit = Limit { field: "spec.selector.scope", count: |size| size.s
 const VALUES_OF_REVIEW: usize = 200_000;
 /// A review with more fields and list entries takes the turn of two, and so on.
 const VALUES_OF_TURN: usize = 20_000;
+/// Bytes of a text that every answer repeats whole. A UID of Kubernetes has 36.
+const LONGEST_REPEATED: usize = 256;
 
 /// How large an object is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,6 +145,13 @@ impl<'a> Outline<'a> {
     /// The user who writes.
     pub(crate) fn user(&self) -> &str {
         self.request.as_ref().map_or("", |request| &request.user_info.username)
+    }
+
+    /// The name of a text that an answer must repeat and that is longer than any API server sends.
+    pub(crate) fn too_long(&self) -> Option<&'static str> {
+        let uid = self.request.as_ref().map_or("", |request| &request.uid);
+        let repeated = [("apiVersion", &*self.api_version), ("request.uid", uid)];
+        repeated.into_iter().find_map(|(name, text)| (text.len() > LONGEST_REPEATED).then_some(name))
     }
 
     /// How many of the reviews that are decided at once this one counts for, by the memory that it takes.

@@ -80,6 +80,9 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
         Ok(outline) => outline,
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
     };
+    if let Some(text) = outline.too_long() {
+        return no_review(&format!("the AdmissionReview has more than 256 bytes in its {text}"));
+    }
     if let Some(refusal) = outline.refusal(reviewer.policy()) {
         return send(refusal, &cut(outline.user()));
     }
@@ -182,6 +185,7 @@ mod tests {
     use futures::channel::mpsc::unbounded;
     use kube::Client;
     use program::TaskGroup;
+    use rstest::rstest;
     use serde_json::json;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpSocket;
@@ -354,8 +358,7 @@ mod tests {
         let others: Vec<_> = (0..4).map(|_| slow()).collect();
         rest().await;
         tokio::time::advance(Duration::from_secs(1)).await;
-        let decided: Vec<_> =
-            (0..4).map(|_| tokio::spawn(router.clone().oneshot(review_from(1)))).collect();
+        let decided: Vec<_> = (0..4).map(|_| tokio::spawn(router.clone().oneshot(review_from(1)))).collect();
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 4, "slow bodies hold no turn");
         let start = Instant::now();
@@ -411,6 +414,25 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 6);
     }
 
+    #[rstest]
+    #[case::of_kubernetes(36, StatusCode::OK)]
+    #[case::longest(256, StatusCode::OK)]
+    #[case::longer(257, StatusCode::BAD_REQUEST)]
+    #[tokio::test]
+    async fn a_uid_that_no_api_server_sends_is_refused(#[case] length: usize, #[case] expected: StatusCode) {
+        let (router, _tasks) =
+            router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;
+        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+            "uid": "u".repeat(length), "operation": "CREATE", "userInfo": {},
+            "kind": {"group": GROUP, "version": "v1beta1", "kind": "LoadBalancer"},
+            "resource": {"group": GROUP, "version": "v1beta1", "resource": "loadbalancers"},
+            "object": {"spec": {"listeners": []}}}});
+        let request = Request::post("/v1/webhook/validation").body(Body::from(review.to_string())).unwrap();
+        let answer = router.oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), expected);
+        assert_eq!(text(answer).await.contains(&"u".repeat(length)), expected == StatusCode::OK);
+    }
+
     #[tokio::test]
     async fn a_forged_review_of_a_load_balancer_makes_the_webhook_read_one_namespace_at_the_most() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(100)));
@@ -441,12 +463,14 @@ mod tests {
             let mut review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
                 "uid": "u1", "operation": "CREATE", "name": "edge", "userInfo": {"username": "alice"},
                 "kind": {"group": GROUP, "version": "v1beta1", "kind": "LoadBalancer"},
+                "resource": {"group": GROUP, "version": "v1beta1", "resource": "loadbalancers"},
                 "object": {"spec": {"listeners": []}}}});
             json_patch::merge(&mut review, change);
             review
         };
         for review in [
             review(&json!({"request": {"namespace": long, "name": long, "userInfo": {"username": long}}})),
+            review(&json!({"request": {"name": long, "userInfo": {"username": long}}})),
             review(
                 &json!({"request": {"name": long, "object": {"spec": {"listeners": vec![json!({}); 101]}}}}),
             ),
@@ -454,6 +478,11 @@ mod tests {
             review(&json!({"request": {"object": {"spec": {"ipam": long}}}})),
             review(&json!({"request": {"operation": long}})),
             review(&json!({"kind": long})),
+            review(&json!({"apiVersion": long})),
+            review(&json!({"request": {"uid": long}})),
+            review(
+                &json!({"request": {"uid": long, "object": {"spec": {"listeners": vec![json!({}); 101]}}}}),
+            ),
         ] {
             for role in ["validation", "mutation"] {
                 let request =

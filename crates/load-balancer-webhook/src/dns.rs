@@ -16,6 +16,12 @@ pub(crate) fn is_label(name: &str) -> bool {
     name.len() <= LONGEST_LABEL && is_part(name)
 }
 
+/// A label that begins with a letter. Kubernetes asks that of a Service where the gate `RelaxedServiceNameValidation`
+/// is off: it is new in 1.34 and on for all in 1.37.
+pub(crate) fn is_service_name(name: &str) -> bool {
+    is_label(name) && name.starts_with(|first: char| first.is_ascii_lowercase())
+}
+
 /// At most 253 characters, in parts between dots: the name of most objects.
 pub(crate) fn is_subdomain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(is_part)

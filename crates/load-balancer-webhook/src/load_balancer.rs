@@ -110,11 +110,12 @@ fn admitted_status(write: &Write, object: &DynamicObject, policy: &Policy, fault
 
 /// The Service of a load balancer of VMs has its name.
 fn service_name(name: &str, faults: &mut Faults) {
-    if !name.is_empty() && !dns::is_label(name) {
+    // a name that the API server makes up is not there yet
+    if !name.is_empty() && !dns::is_service_name(name) {
         faults.add(|| {
             Fault::invalid(
-                "the name of a load balancer of VMs has at most 63 characters and no dot, because its Service gets the \
-                 same name: choose another",
+                "the name of a load balancer of VMs begins with a letter and has at most 63 characters and no dot, \
+                 because its Service gets the same name: choose another",
             )
         });
     }

@@ -19,9 +19,7 @@ pub const FLAGS: Table = Table {
     program: "harvester-load-balancer-webhook",
     about: "Judges and completes LoadBalancer objects and IPPools before they are stored.",
     flags: &[
-        Flag::value("loglevel", "LEVEL", "how much is logged: panic, fatal, error, warn, info, debug, trace")
-            .env(&["LOGLEVEL"])
-            .default("info"),
+        Flag::LOGLEVEL,
         Flag::value(
             "threadiness",
             "NUMBER",
@@ -51,16 +49,8 @@ pub const FLAGS: Table = Table {
             "tell the API server this address instead of the chart's Service, e.g. https://127.0.0.1:8443; for a single \
              replica: two with addresses of their own would overwrite each other's",
         ),
-        Flag::value(
-            "metrics-address",
-            "ADDRESS",
-            "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
-        ),
-        Flag::value(
-            "kubeconfig",
-            "FILE",
-            "kubeconfig; else the environment variable KUBECONFIG, else the pod's service account",
-        ),
+        Flag::METRICS_ADDRESS,
+        Flag::KUBECONFIG,
     ],
 };
 

@@ -35,9 +35,7 @@ pub const FLAGS: Table = Table {
     program: "harvester-load-balancer",
     about: "Gives LoadBalancer objects of Harvester their addresses, and carries the traffic of those for virtual machines.",
     flags: &[
-        Flag::value("loglevel", "LEVEL", "how much is logged: panic, fatal, error, warn, info, debug, trace")
-            .env(&["LOGLEVEL"])
-            .default("info"),
+        Flag::LOGLEVEL,
         Flag::value("threadiness", "NUMBER", "how much is done at once: 16 objects of a kind for each")
             .env(&["THREADINESS"])
             .default("2"),
@@ -69,16 +67,8 @@ pub const FLAGS: Table = Table {
             "the endpoint that swallows traffic while no backend is ready: an address that nobody has",
         )
         .default(harvester_api::names::DUMMY_ENDPOINT_ADDRESS),
-        Flag::value(
-            "metrics-address",
-            "ADDRESS",
-            "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
-        ),
-        Flag::value(
-            "kubeconfig",
-            "FILE",
-            "kubeconfig; else the environment variable KUBECONFIG, else the pod's service account",
-        ),
+        Flag::METRICS_ADDRESS,
+        Flag::KUBECONFIG,
         Flag::value(
             "pod-token-file",
             "FILE",

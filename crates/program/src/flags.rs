@@ -53,6 +53,26 @@ pub struct Flag {
     pub hidden: bool,
 }
 
+/// Flags of both programs of Harvester.
+impl Flag {
+    /// For [`crate::logging::Logging::logrus`].
+    pub const LOGLEVEL: Self =
+        Self::value("loglevel", "LEVEL", "how much is logged: panic, fatal, error, warn, info, debug, trace")
+            .env(&["LOGLEVEL"])
+            .default("info");
+    /// For [`listen_address`].
+    pub const METRICS_ADDRESS: Self = Self::value(
+        "metrics-address",
+        "ADDRESS",
+        "serve health and metrics over plain HTTP here, e.g. :9402 or 127.0.0.1:9402; off by default",
+    );
+    pub const KUBECONFIG: Self = Self::value(
+        "kubeconfig",
+        "FILE",
+        "kubeconfig; else the environment variable KUBECONFIG, else the pod's service account",
+    );
+}
+
 impl Flag {
     pub const fn switch(name: &'static str, help: &'static str) -> Self {
         Self {

@@ -7,7 +7,7 @@
 //! ```
 //! `see` reads caches, and the server where caches know nothing; [`decide`] decides; `act` takes one step. A claim
 //! comes before the object's PUT: a crash between the two leaves a record that names the object, and the next decision
-//! in its name finds it. A claim or release under way holds no worker: its answer wakes the object.
+//! in its name finds it. A claim or release under way holds no worker, and nothing but further ones: its answer wakes the object.
 
 pub(crate) mod address;
 mod decide;
@@ -40,12 +40,16 @@ use crate::{
         write::{self, DatapathKind, Deleted, Write, Written},
     },
     ownership::{Owner, Ownership, is_labelled},
-    pool::{Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor, orders::Outcome},
+    pool::{
+        Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor,
+        orders::{Outcome, Pending},
+    },
     reuse, status_reverted,
     vms::VmWatch,
 };
 use address::RecordedHolder;
-use decide::{Because, Plan, Release, Seen, SeenAddress, Step, UNWATCHED_AGAIN};
+pub(crate) use decide::UNWATCHED_AGAIN;
+use decide::{Because, Plan, Release, Seen, SeenAddress, Step};
 pub(crate) use pace::{ReadinessPace, VerdictPace};
 pub(crate) use refusals::Refusals;
 
@@ -117,7 +121,7 @@ pub(crate) enum Error {
 #[derive(Default)]
 struct Learned {
     refused: Vec<(String, Refused)>,
-    unwritten: Option<(String, String)>,
+    pending: Option<Pending>,
     refused_write: Option<RefusedWrite>,
     records_held: BTreeSet<(String, IpAddr)>,
     /// A Service that is not ours names the address of one.
@@ -153,18 +157,7 @@ impl Controller {
     }
 
     async fn bring_there(&self, key: &ObjectKey) -> Result<Action, Error> {
-        let mut learned = Learned::default();
-        match self.orders.take(key) {
-            Outcome::None => {}
-            Outcome::UnderWay => return Ok(Action::AwaitChange),
-            Outcome::Refused(refused) => learned.refused = refused,
-            Outcome::Failed { pool, failure, is_claim, retry_in } => match &failure {
-                Failure::Write { source, .. } if is_claim && is_refusal(source) => {
-                    learned.unwritten = Some((pool, error_message(&**source)));
-                }
-                failure => return Ok(self.failed(key, failure, retry_in)),
-            },
-        }
+        let mut learned = self.answered(key);
         // what happens to the pools after the look wakes the object
         if self.caches.load_balancers.get(key).is_some() {
             self.waiters.enter(key, WaitingFor::Anything);
@@ -177,6 +170,20 @@ impl Controller {
             }
         }
         Err(Error::Contended { key: key.clone() })
+    }
+
+    /// The answer of the pool that the object asked last.
+    fn answered(&self, key: &ObjectKey) -> Learned {
+        match self.orders.take(key) {
+            Outcome::None => Learned::default(),
+            Outcome::Refused(refused) => Learned { refused, ..Learned::default() },
+            Outcome::Pending { pending, refused, news } => {
+                if let (Some(failure), Some(failed)) = (news, &pending.failed) {
+                    self.tell(key, &failure, failed.retry_in);
+                }
+                Learned { refused, pending: Some(pending), ..Learned::default() }
+            }
+        }
     }
 
     async fn see(&self, key: &ObjectKey, learned: &Learned) -> Result<Seen, Error> {
@@ -223,7 +230,7 @@ impl Controller {
                 recorded,
                 outranked,
                 refused: learned.refused.clone(),
-                unwritten: learned.unwritten.clone(),
+                pending: learned.pending.clone(),
                 of_others,
             },
             object,
@@ -317,7 +324,7 @@ impl Controller {
             match self.act(seen, step, learned).await? {
                 Acted::Done => {}
                 Acted::Changed => return Ok(None),
-                Acted::Ordered => return Ok(Some(Action::AwaitChange)),
+                Acted::Ordered => return Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter))),
             }
         }
         if !steps.is_empty() {
@@ -328,7 +335,9 @@ impl Controller {
             None => self.waiters.leave(key),
         }
         if seen.object.is_none() {
-            self.orders.forget(key);
+            if seen.address.pending.is_none() {
+                self.orders.forget(key);
+            }
             self.verdicts.forget(key);
             self.readiness.forget(key);
             self.refusals.forget(key);
@@ -474,7 +483,7 @@ impl Controller {
                 return Ok(Acted::Changed);
             }
         }
-        self.orders.submit(key, pool, order.clone(), Vec::new());
+        self.orders.submit(key, pool, order.clone(), learned.refused.clone());
         Ok(Acted::Ordered)
     }
 
@@ -520,14 +529,13 @@ impl Controller {
         }
     }
 
-    /// An order that could not be written is submitted again, later and later.
-    fn failed(&self, key: &ObjectKey, failure: &Failure, retry_in: Duration) -> Action {
+    /// An order could not be written, and is sent again after this time.
+    fn tell(&self, key: &ObjectKey, failure: &Failure, retry_in: Duration) {
         let why = error_message(failure);
         tracing::warn!(load_balancer = %key, ?retry_in, "address of the load balancer: {why}");
         if let (Failure::StatusReverted { .. }, Some(lb)) = (failure, self.caches.load_balancers.get(key)) {
             self.warn_reverted(&lb, &format!("address of load balancer {key}: {why}"));
         }
-        Action::RequeueAfter(retry_in)
     }
 
     fn warn_reverted(&self, lb: &RawObject<LoadBalancer>, message: &str) {
@@ -552,46 +560,4 @@ impl Controller {
 
 fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
     object.as_ref().is_some_and(|lb| lb.spec.ipam() == harvester_api::Ipam::Dhcp)
-}
-
-/// Whether the server will answer the same request in the same way, as far as it alone is concerned.
-fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status)
-        if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429) || write::is_denial(status))
-}
-
-#[cfg(test)]
-mod tests {
-    use kube::core::Status;
-    use rstest::rstest;
-
-    use super::*;
-
-    const WEBHOOK: &str = "admission webhook \"pools.example.com\" denied the request: not during the freeze";
-    const POLICY: &str = "ippools \"edge\" is forbidden: ValidatingAdmissionPolicy 'freeze' with binding 'all' denied \
-                          request: not now";
-
-    #[rstest]
-    #[case::forbidden(403, "ippools \"edge\" is forbidden", true)]
-    #[case::invalid(422, "IPPool \"edge\" is invalid", true)]
-    #[case::a_webhook_without_code(400, WEBHOOK, true)]
-    // the server passes on any code from 400 that the webhook gives
-    #[case::a_webhook_with_a_code_of_its_own(500, WEBHOOK, true)]
-    #[case::a_webhook_that_says_busy(429, WEBHOOK, true)]
-    #[case::a_policy(401, POLICY, true)]
-    #[case::a_webhook_that_is_away(
-        500,
-        "failed calling webhook \"pools.example.com\": connection refused",
-        false
-    )]
-    #[case::expired_credentials(401, "Unauthorized", false)]
-    #[case::busy(429, "too many requests", false)]
-    fn a_denial_by_admission_is_a_refusal_whatever_its_code(
-        #[case] code: u16,
-        #[case] message: &str,
-        #[case] expected: bool,
-    ) {
-        let status = Status::failure(message, "").with_code(code);
-        assert_eq!(is_refusal(&kube::Error::Api(Box::new(status))), expected);
-    }
 }

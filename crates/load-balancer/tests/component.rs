@@ -9,6 +9,7 @@ mod component {
     mod host_datapath;
     mod import;
     mod lab;
+    mod orders;
     mod readiness;
     mod repair;
     mod reuse;

@@ -34,8 +34,6 @@ pub(crate) struct Seen<'a> {
     pub(crate) served: bool,
     /// The pools that refused this claim, in the order in which they were asked.
     pub(crate) refused: &'a [(String, Refused)],
-    /// The pool that cannot be written, and the server's words.
-    pub(crate) unwritten: Option<&'a (String, String)>,
 }
 
 /// The decision about the address.
@@ -43,8 +41,15 @@ pub(crate) struct Seen<'a> {
 pub(crate) enum Decision {
     /// The object has this address. `lost` is an address in its status that the pool gives to somebody else.
     Has { address: AllocatedAddress, lost: Option<String> },
-    /// Ask this pool. `known` is the address that the object believes to have.
-    Claim { pool: String, known: Option<IpAddr> },
+    /// Ask this pool.
+    Claim {
+        pool: String,
+        /// The address that the object believes to have.
+        known: Option<IpAddr>,
+        /// Stays until there is another: a record that somebody erased, or the spec names another pool now.
+        meanwhile: Option<AllocatedAddress>,
+        lost: Option<String>,
+    },
     /// There is none to be had now.
     Wait {
         waiting: Explanation,
@@ -59,9 +64,10 @@ pub(crate) enum Decision {
 /// Decides.
 pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
     let lb = seen.lb;
+    let lost = lb.pool_address().filter(|_| seen.holder == RecordedHolder::SomebodyElse).map(|has| has.ip);
     if lb.spec.ipam() == Ipam::Dhcp {
         let ip = names::DHCP_ADDRESS.to_owned();
-        return Decision::Has { address: AllocatedAddress { ip, ..AllocatedAddress::default() }, lost: None };
+        return Decision::Has { address: AllocatedAddress { ip, ..AllocatedAddress::default() }, lost };
     }
     let wanted = lb.spec.ip_pool.as_str();
     let Some(has) = lb.pool_address() else { return fresh(seen, None) };
@@ -74,7 +80,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
     let is_shown = seen.served || lb.status.as_ref().is_some_and(|status| status.address == has.ip);
     let meanwhile = (trusted || seen.holder == RecordedHolder::Nobody && is_shown).then(|| has.clone());
     if !wanted.is_empty() && wanted != has.ip_pool {
-        return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, None);
+        return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, lost);
     }
     if trusted {
         return Decision::Has { address: has, lost: None };
@@ -129,15 +135,10 @@ fn from_pools(
     if let Some(address) = recorded_in(seen, first, known) {
         return Decision::Has { address, lost };
     }
-    if let Some((pool, why)) = seen.unwritten {
-        let message = format!("fail to reserve an address in pool {pool}: the pool cannot be written: {why}");
-        let waiting = Explanation::new("PoolNotWritten", message);
-        return Decision::Wait { waiting, meanwhile, lost, asked: vec![pool.clone()] };
-    }
     let (mut refused, mut asked) = (None, Vec::new());
     for pool in pools {
         let Some((_, why)) = seen.refused.iter().find(|(by, _)| *by == pool) else {
-            return Decision::Claim { pool, known };
+            return Decision::Claim { pool, known, meanwhile, lost };
         };
         asked.push(pool);
         refused.get_or_insert(why);

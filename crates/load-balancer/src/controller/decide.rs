@@ -1,6 +1,7 @@
 //! The decision about one LoadBalancer object.
 
 mod lost;
+mod pending;
 mod releases;
 
 use std::{
@@ -29,10 +30,11 @@ use crate::{
         self, BackendId, Backends, RefusedWrite, Served, TOO_MANY_LISTENERS, VmList, slice, write::Write,
     },
     ownership::{Owner, Ownership},
-    pool::{Order, Refused, WaitingFor},
+    pool::{Order, Refused, WaitingFor, orders::Pending},
     reuse::Holder,
 };
 use lost::{at_lost_address, is_of_others, leave_lost_address, withdrawal};
+use pending::{LATE_ANSWER, hold_back_releases, in_the_way_of_claim, lasting_records};
 use releases::{release_all, release_others};
 
 /// Nothing tells when a name that somebody else has becomes free, or when the server changes its mind about what it
@@ -78,7 +80,8 @@ pub(crate) struct SeenAddress {
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
     pub(crate) outranked: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
-    pub(crate) unwritten: Option<(String, String)>,
+    /// The object's last order, if its pool has not carried it out.
+    pub(crate) pending: Option<Pending>,
     /// Addresses that the object or its Service shows, and that the pools record for other holders only.
     pub(crate) of_others: BTreeSet<IpAddr>,
 }
@@ -179,11 +182,16 @@ impl Plan {
     fn unprobed() -> Self {
         Self { probes: Some(BTreeMap::new()), ..Self::default() }
     }
+
+    /// Looks again after this time at the latest.
+    fn look_again(&mut self, after: Duration) {
+        self.again = Some(self.again.map_or(after, |again| again.min(after)));
+    }
 }
 
 /// Decides.
 pub(crate) fn decide(seen: &Seen) -> Plan {
-    match &seen.object {
+    let mut plan = match &seen.object {
         None => gone(seen),
         Some(lb) if lb.meta().deletion_timestamp.is_some() => ending(seen, lb),
         Some(lb) => {
@@ -194,7 +202,9 @@ pub(crate) fn decide(seen: &Seen) -> Plan {
             }
             plan
         }
-    }
+    };
+    hold_back_releases(seen, &mut plan);
+    plan
 }
 
 /// The object is gone: its records follow as soon as its Service is gone too.
@@ -254,7 +264,10 @@ fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             }
         }
     }
-    plan.steps.extend(status::write_without_finalizer(lb).map(Step::WriteObject));
+    // what a claim that is under way records goes back before the finalizer
+    if !seen.address.pending.as_ref().is_some_and(Pending::is_under_way) {
+        plan.steps.extend(status::write_without_finalizer(lb).map(Step::WriteObject));
+    }
     plan
 }
 
@@ -265,19 +278,37 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if let Some(plan) = behind_a_former_service(seen, lb) {
         return plan;
     }
+    let is_vm = lb.spec.workload() == WorkloadType::Vm;
     let decision = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
         holder: seen.address.holder,
-        recorded: &seen.address.recorded,
+        recorded: &lasting_records(seen),
         served: is_served(seen, lb),
         refused: &seen.address.refused,
-        unwritten: seen.address.unwritten.as_ref(),
     });
     let (address, waiting, lost, waits_for) = match decision {
-        Decision::Claim { pool, known } => {
-            let waits_for = Some(WaitingFor::Anything);
-            return Plan { steps: vec![Step::Claim { pool, known }], waits_for, ..Plan::default() };
+        Decision::Claim { pool, known, meanwhile, lost } => {
+            // one at which it serves until there is another, or one that it must leave
+            let is_at_address =
+                meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
+            let Some(pending) = in_the_way_of_claim(seen, &pool) else {
+                let (waits_for, again) = (Some(WaitingFor::Anything), is_at_address.then_some(LATE_ANSWER));
+                return Plan {
+                    steps: vec![Step::Claim { pool, known }],
+                    waits_for,
+                    again,
+                    ..Plan::default()
+                };
+            };
+            let waits_for = Some(pending.waits_for(lb, &pool));
+            if !is_at_address && !pending.is_refusal() {
+                // the answer may be a moment away, and a server that is slow gets no more writes than it must
+                return Plan { waits_for, ..Plan::default() };
+            }
+            // of an address that stays the condition goes on telling how it serves
+            let is_told = pending.is_refusal() || meanwhile.is_none();
+            (meanwhile, is_told.then(|| pending.explain(&pool)), lost, waits_for)
         }
         Decision::Has { address, lost } => (Some(address), None, lost, None),
         Decision::Wait { waiting, meanwhile, lost, asked } => {
@@ -285,14 +316,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             (meanwhile, Some(waiting), lost, waits_for)
         }
     };
-    // the address decides for the pool that the spec names, also where it has lost the one that the status shows
-    let lost = lost.or_else(|| {
-        let has = lb.pool_address().filter(|_| seen.address.holder == RecordedHolder::SomebodyElse);
-        has.map(|has| has.ip)
-    });
-    let again = seen.address.unwritten.as_ref().filter(|_| waiting.is_some()).map(|_| UNWATCHED_AGAIN);
-    let mut plan = Plan { waits_for, again, ..Plan::default() };
-    let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    let mut plan = Plan { waits_for, ..Plan::default() };
     match (&address, &seen.vm_list) {
         (Some(address), VmList::Complete) if is_vm => serve(seen, lb, address, waiting, &mut plan),
         (address, vm_list) => {
@@ -449,7 +473,7 @@ fn serve(
     if !status::is_only_verdicts(lb, &json) {
         plan.steps.push(Step::WriteObject(json));
     } else if let Some(later) = seen.verdicts_in {
-        plan.again = Some(plan.again.map_or(later, |again| again.min(later)));
+        plan.look_again(later);
     } else {
         plan.steps.push(Step::WriteVerdicts(json));
     }

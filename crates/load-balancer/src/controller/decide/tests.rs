@@ -7,6 +7,8 @@ use serde_json::json;
 use super::*;
 use crate::host_datapath::backends;
 
+mod pending;
+
 fn seen() -> Seen {
     let pool = |name: &str, third: u8| {
         json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": format!("10.0.{third}.0/24")}],

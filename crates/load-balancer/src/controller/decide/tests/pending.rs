@@ -1,0 +1,177 @@
+//! Orders that pools have not carried out.
+
+use super::*;
+use crate::pool::orders::Failed;
+
+const RETRY: Duration = Duration::from_secs(7);
+
+fn claim(pool: &str, failed: Option<Failed>) -> Option<Pending> {
+    Some(Pending {
+        pool: pool.to_owned(),
+        order: Order::Claim { holder: "shop/web".to_owned(), known: None },
+        failed,
+    })
+}
+
+fn release(pool: &str, address: &str, failed: Option<Failed>) -> Option<Pending> {
+    let order = Order::Release { holder: "shop/web".to_owned(), address: address.parse().unwrap() };
+    Some(Pending { pool: pool.to_owned(), order, failed })
+}
+
+fn failed(is_refusal: bool) -> Option<Failed> {
+    Some(Failed { why: "no answer in time".to_owned(), is_refusal, retry_in: RETRY })
+}
+
+fn with(seen: Seen, pending: Option<Pending>) -> Seen {
+    Seen { address: SeenAddress { pending, ..seen.address }, ..seen }
+}
+
+/// The object asks for another pool, and a listener of it is not served yet.
+fn moving() -> Seen {
+    serving(&json!({"spec": {"ipPool": "core",
+        "listeners": [{"name": "https", "port": 443, "protocol": "TCP", "backendPort": 8443}]}}))
+}
+
+/// The pool gives its address to somebody else.
+fn lost() -> Seen {
+    let mut lost = serving(&json!({"status": {"backendServers": ["192.168.7.11"]}}));
+    lost.address.holder = RecordedHolder::SomebodyElse;
+    lost.address.recorded.clear();
+    lost
+}
+
+fn new() -> Seen {
+    Seen { object: object("vm", &json!({})), ..seen() }
+}
+
+fn ending() -> Seen {
+    Seen { object: settled("vm", &deleting()), ..seen() }
+}
+
+#[rstest]
+#[case::none(None, &["claim from core"])]
+#[case::under_way(claim("core", None), &["write slice", "write service"])]
+#[case::failed(claim("core", failed(false)), &["write slice", "write service"])]
+#[case::refused(claim("core", failed(true)), &["write slice", "write service"])]
+#[case::release_under_way(release("lab", "10.0.3.5", None), &["write slice", "write service"])]
+#[case::release_failed(release("lab", "10.0.3.5", failed(false)), &["write slice", "write service"])]
+#[case::failed_in_a_pool_that_it_does_not_ask_for_any_more(claim("lab", failed(false)), &["claim from core"])]
+fn an_object_that_moves_is_served_while_its_claim_waits(
+    #[case] pending: Option<Pending>,
+    #[case] expected: &[&str],
+) {
+    assert_eq!(steps(&with(moving(), pending)), expected);
+}
+
+#[rstest]
+#[case::under_way(claim("edge", None), "ClaimUnderWay", None)]
+#[case::failed(claim("edge", failed(false)), "PoolNotWritten", Some(RETRY))]
+#[case::refused(claim("edge", failed(true)), "PoolNotWritten", Some(RETRY))]
+fn a_lost_address_is_withdrawn_while_the_claim_of_another_waits(
+    #[case] pending: Option<Pending>,
+    #[case] expected: &str,
+    #[case] again: Option<Duration>,
+) {
+    let plan = decide(&lost());
+    assert_eq!(
+        plan.steps.len(),
+        1,
+        "the claim alone, so that the Service may go straight to the new address"
+    );
+    assert_eq!(plan.again, Some(LATE_ANSWER));
+
+    let waits = with(lost(), pending);
+    assert_eq!(steps(&waits), ["write slice", "delete service", "write object"]);
+    let status = written(&waits);
+    for field in ["address", "allocatedAddress", "backendServers"] {
+        assert_eq!(status.get(field), None, "{field} of {status}");
+    }
+    assert_eq!(reason(&status), (false, expected.to_owned()));
+    assert_eq!((decide(&waits).again, decide(&waits).events.len()), (again, 1));
+}
+
+#[rstest]
+#[case::under_way(claim("edge", None), None)]
+#[case::failed(claim("edge", failed(false)), Some(RETRY))]
+#[case::release_failed(release("core", "10.0.2.5", failed(false)), Some(RETRY))]
+fn a_new_object_is_not_written_before_the_pool_has_answered(
+    #[case] pending: Option<Pending>,
+    #[case] again: Option<Duration>,
+) {
+    let plan = decide(&with(new(), pending));
+    assert_eq!((plan.steps, plan.again), (vec![], again));
+}
+
+#[rstest]
+#[case::a_new_one(
+    new(),
+    "fail to reserve an address in pool edge: the pool cannot be written: no answer in time"
+)]
+#[case::one_that_moves(
+    serving(&json!({"spec": {"ipPool": "core"}})),
+    "fail to reserve an address in pool core: the pool cannot be written: no answer in time"
+)]
+fn an_object_whose_claim_the_server_refuses_says_why(#[case] seen: Seen, #[case] expected: &str) {
+    let pool = seen.object.as_ref().unwrap().spec.ip_pool.clone();
+    let refused = with(seen, claim(&pool, failed(true)));
+    assert_eq!(steps(&refused), ["write object"]);
+    let status = written(&refused);
+    assert_eq!(reason(&status), (false, "PoolNotWritten".to_owned()));
+    assert_eq!(status["conditions"][0]["message"], expected);
+    assert_eq!(decide(&refused).again, Some(RETRY));
+}
+
+#[rstest]
+#[case::no_order(None, &["release 10.0.2.5 of core"], None)]
+#[case::under_way(release("core", "10.0.2.5", None), &[], None)]
+#[case::failed(release("core", "10.0.2.5", failed(false)), &[], Some(RETRY))]
+#[case::behind_a_claim(claim("lab", failed(false)), &[], Some(RETRY))]
+fn a_second_record_goes_back_when_no_order_is_in_the_way(
+    #[case] pending: Option<Pending>,
+    #[case] expected: &[&str],
+    #[case] again: Option<Duration>,
+) {
+    let seen = recorded(serving(&json!({})), &[("core", "10.0.2.5"), ("edge", "10.0.1.7")]);
+    let seen = with(seen, pending);
+    assert_eq!(
+        (steps(&seen), decide(&seen).again),
+        (expected.iter().map(|&step| step.to_owned()).collect(), again)
+    );
+}
+
+#[rstest]
+#[case::its_release_is_under_way(recorded(ending(), &[("edge", "10.0.1.7")]), release("edge", "10.0.1.7", None), &[])]
+#[case::its_release_failed(
+    recorded(ending(), &[("edge", "10.0.1.7")]), release("edge", "10.0.1.7", failed(false)), &[])]
+#[case::a_claim_is_under_way_that_may_record_an_address(ending(), claim("edge", None), &[])]
+#[case::its_claim_failed(ending(), claim("edge", failed(false)), &["write object"])]
+#[case::its_service_is_there(
+    serving(&deleting()), release("core", "10.0.2.5", failed(false)), &["write slice", "delete service"])]
+#[case::gone(recorded(seen(), &[("edge", "10.0.1.7")]), release("edge", "10.0.1.7", None), &[])]
+#[case::gone_with_an_orphan(
+    Seen { object: None, service: service(None, "10.0.1.7", "10.0.1.7"), ..serving(&json!({})) },
+    release("core", "10.0.2.5", None), &["delete orphan"])]
+fn an_object_ends_as_far_as_it_can_while_an_order_is_in_the_way(
+    #[case] seen: Seen,
+    #[case] pending: Option<Pending>,
+    #[case] expected: &[&str],
+) {
+    assert_eq!(steps(&with(seen, pending)), expected);
+}
+
+// the release would take the address from an object that shows it by then
+#[rstest]
+#[case::under_way(None)]
+#[case::failed(failed(false))]
+fn nobody_counts_on_a_record_that_is_being_given_back(#[case] failed: Option<Failed>) {
+    let made_again =
+        with(recorded(new(), &[("edge", "10.0.1.7")]), release("edge", "10.0.1.7", failed.clone()));
+    assert_eq!(steps(&made_again), [""; 0]);
+    let records = [("core", "10.0.2.5"), ("edge", "10.0.1.7")];
+    let back_again = recorded(serving(&json!({"spec": {"ipPool": "core"}})), &records);
+    assert_eq!(
+        steps(&with(back_again, release("core", "10.0.2.5", failed))),
+        [""; 0],
+        "it stays where it is"
+    );
+}

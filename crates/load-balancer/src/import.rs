@@ -68,6 +68,8 @@ impl Import {
 
     async fn act(&self, source: &RawObject<ConfigMap>, plan: Plan) -> Result<Action, Error> {
         let Plan { create, remember, mut faults } = plan;
+        // a pool that cannot be written keeps nothing from the others
+        let mut failed = None;
         for pool in create {
             let name = pool.name_any();
             let api = Api::<IPPool>::all(self.client.clone());
@@ -77,12 +79,18 @@ impl Import {
                     faults.push(format!("pool {name}: {}", status.message));
                 }
                 // a pool that appeared meanwhile is seen the next time
-                Err(source) => return Err(Error::Create { pool: name, source }),
+                Err(source) => drop(failed.get_or_insert(Error::Create { pool: name, source })),
             }
         }
-        for Remembered { pool, address, holder } in remember {
+        let orders = remember.into_iter().map(|Remembered { pool, address, holder }| async move {
             let remembered = self.writers.order(&pool, Order::Remember { holder, address }).await;
-            remembered.map_err(|source| Error::Remember { address, source })?;
+            remembered.map_err(|source| Error::Remember { address, source })
+        });
+        for remembered in futures::future::join_all(orders).await {
+            failed = failed.or(remembered.err());
+        }
+        if let Some(failed) = failed {
+            return Err(failed);
         }
         for fault in &faults {
             tracing::warn!(fault, "not imported from ConfigMap kube-system/kubevip");

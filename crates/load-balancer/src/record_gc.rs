@@ -78,7 +78,7 @@ impl RecordGc {
         }
     }
 
-    /// Looks at one pool.
+    /// Looks at one pool, and waits for its writer: other pools have other workers.
     ///
     /// # Errors
     /// Those that may pass.
@@ -115,8 +115,11 @@ impl RecordGc {
             let pause = self.memory().entry(key.name.clone()).or_default().again(address, &holder, now);
             again = Some(again.map_or(pause, |again| again.min(pause)));
         }
-        let foreign: usize = self.memory().values().map(Candidates::foreign_records).sum();
+        let memory = self.memory();
+        let foreign: usize = memory.values().map(Candidates::foreign_records).sum();
+        // another worker, on another pool, counts after us
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
+        drop(memory);
         Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
 

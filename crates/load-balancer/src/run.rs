@@ -257,7 +257,7 @@ fn work(
         let controller = pool_controller.clone();
         async move { controller.reconcile(key).await }
     });
-    queues.records.run(tasks, 1, move |key| {
+    queues.records.run(tasks, workers, move |key| {
         let record_gc = record_gc.clone();
         async move { record_gc.reconcile(key).await }
     });

@@ -1,11 +1,13 @@
 //! The pools of Harvester before 1.2.
 
+use std::time::Duration;
+
 use harvester_api::{IPPool, annotations};
 use k8s_openapi::api::core::v1::ConfigMap;
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::fixtures::{address_of, controller, granted, in_step, load_balancer, record_of, told};
+use super::fixtures::{address_of, controller, faults, granted, in_step, load_balancer, record_of, told};
 
 const MAP: &str = "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
     data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.200/29, range-team-a: 192.0.2.100-192.0.2.110,
@@ -87,5 +89,40 @@ test_cluster::component_tests! {
         assert_eq!(cluster.harvester.list::<IPPool>().await.len(), 3);
         let report = annotations_of(&cluster).await[annotations::IMPORT_ERRORS].clone();
         assert_eq!(report.lines().count(), 2, "what is there already is no fault: {report}");
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_pool_that_cannot_be_written_keeps_no_history_from_the_others(cluster: TestCluster) {
+        for (pool, namespace, subnet, service, ip) in [
+            ("default", "default", "192.0.2.0/28", "web", "192.0.2.5"),
+            ("team-a", "team-a", "192.0.2.64/28", "api", "192.0.2.70"),
+        ] {
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {pool}}},
+                   spec: {{ranges: [{{subnet: {subnet}}}],
+                          selector: {{scope: [{{project: '*', namespace: {namespace}, guestCluster: '*'}}]}}}}}}"
+            )).await;
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: kubevip, namespace: {namespace}}}, data: {{kubevip-services:
+                   '{{\"services\":[{{\"vip\":\"{ip}\",\"serviceName\":\"{service}\"}}]}}'}}}}"
+            )).await;
+        }
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
+              data: {cidr-default: 192.0.2.0/28, cidr-team-a: 192.0.2.64/28}}",
+        ).await;
+        faults(&cluster, "[{verb: update, resource: ippools, name: default, answer: 500}]").await;
+        let _running = controller(&cluster).await;
+        let known = |name: &'static str| {
+            let cluster = &cluster;
+            async move { record_of(cluster, name).await.allocated_history }
+        };
+        assert_eq!(known("team-a").await["192.0.2.70"], "team-a/api");
+        assert_eq!(known("default").await.len(), 0);
+        assert_eq!(annotations_of(&cluster).await.get(annotations::AFTER_CONVERSION), None);
+        faults(&cluster, "[]").await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!(known("default").await["192.0.2.5"], "default/web");
+        assert_eq!(annotations_of(&cluster).await[annotations::AFTER_CONVERSION], "true");
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::fixtures::{
-    Controller, address_of, controller, granted, in_step, load_balancer, overwrite_pool_status, pool,
+    Controller, address_of, controller, faults, granted, in_step, load_balancer, overwrite_pool_status, pool,
     record_of, told, vanish,
 };
 
@@ -179,5 +179,27 @@ test_cluster::component_tests! {
         assert_eq!(record.total - record.available, 1);
         cluster.advance(Duration::from_secs(3600)).await;
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 1);
+    }
+
+    #[simulated_only("the patience of the record garbage collector is half a minute")]
+    async fn an_abandoned_record_is_released_while_another_pool_cannot_be_written(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        for (name, from) in [("core", 30), ("edge", 10), ("lab", 50)] {
+            pool(&cluster, name, from, from + 5).await;
+            load_balancer(&cluster, &format!("in-{name}"), &format!(", ipPool: {name}")).await;
+        }
+        cluster.settle().await;
+        running.stop().await;
+        for name in ["core", "edge", "lab"] {
+            vanish(&cluster, &format!("team-a/in-{name}")).await;
+        }
+        let slow = |name: &str| format!("{{verb: update, resource: ippools, name: {name}, answer: delay=600s}}");
+        // whichever comes first
+        faults(&cluster, &format!("[{}, {}]", slow("core"), slow("lab"))).await;
+        let _again = Controller::start(&cluster, "two");
+        cluster.advance(Duration::from_secs(40)).await;
+        for (name, expected) in [("core", 1), ("edge", 0), ("lab", 1)] {
+            assert_eq!(record_of(&cluster, name).await.allocated.len(), expected, "{name}");
+        }
     }
 }

@@ -46,7 +46,7 @@ use crate::{
     caches::Caches,
     ownership::{Owner, Ownership},
 };
-use backends::{Selected, Selector};
+use backends::{Backend, Selected, Selector};
 use changes::Selectors;
 use plausible::Rules;
 pub(crate) use vips::Reported;
@@ -180,7 +180,7 @@ pub(crate) struct Plan {
 
 /// Decides how `seen.lb` is served.
 pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
-    let Seen { lb, address, service, slice, backends, refused, dummy, now } = *seen;
+    let Seen { lb, address, service, slice, backends, refused, dummy, now: _ } = *seen;
     let owner = Owner::of(lb);
     let selected = &backends.selected;
     if let Some(obstacle) = obstacle(&owner, service, slice) {
@@ -195,17 +195,6 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     let check = lb.spec.health_check.as_ref();
     let ready = readiness::of(backends, &recorded, probes::port(check).is_some());
-    let served = || {
-        served::served(&served::Seen {
-            selected,
-            ready: &ready,
-            verdicts: &backends.verdicts,
-            announced: service.and_then(|service| service::announced(service)),
-            asked: address,
-            before: lb.status.as_ref().map_or(&[], |status| &status.backends),
-            now,
-        })
-    };
     let listeners = &lb.spec.listeners;
     let probes = probes::targets(check, &selected.backends, &recorded);
     let refusal = refused.map(|RefusedWrite { kind, why }| {
@@ -220,7 +209,7 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             slice: Write::Nothing,
             service: Write::Nothing,
             probes,
-            served: Served { backends: served().backends, ..still },
+            served: Served { backends: served_by(seen, &ready).backends, ..still },
             unwatched: refused.is_some(),
         };
     }
@@ -228,9 +217,27 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
         slice: slice::write(slice, &owner, listeners, &ready, dummy),
         service: service::write(service, &owner, listeners, address),
         probes,
-        served: served(),
+        served: served_by(seen, &ready),
         unwatched: false,
     }
+}
+
+/// The status while the slice stays as it is, though the prober says otherwise of its backends.
+pub(crate) fn served_by_slice(seen: &Seen<'_>) -> Served {
+    let recorded = seen.slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
+    served_by(seen, &readiness::recorded_of(&seen.backends.selected, &recorded))
+}
+
+fn served_by(seen: &Seen<'_>, ready: &[(Backend, bool)]) -> Served {
+    served::served(&served::Seen {
+        selected: &seen.backends.selected,
+        ready,
+        verdicts: &seen.backends.verdicts,
+        announced: seen.service.and_then(|service| service::announced(service)),
+        asked: seen.address,
+        before: seen.lb.status.as_ref().map_or(&[], |status| &status.backends),
+        now: seen.now,
+    })
 }
 
 /// The reason of the condition and of the Event for [`MAX_LISTENERS`].

@@ -408,7 +408,7 @@ fn serve(
     waiting: Option<Explanation>,
     plan: &mut Plan,
 ) {
-    let datapath = host_datapath::decide(&host_datapath::Seen {
+    let view = host_datapath::Seen {
         lb,
         address: &address.ip,
         service: seen.service.as_deref(),
@@ -417,17 +417,21 @@ fn serve(
         refused: seen.refused_write.as_ref(),
         dummy: seen.dummy_endpoint,
         now: &seen.now,
-    });
-    let host_datapath::Plan { slice, service, probes, mut served, unwatched } = datapath;
-    if is_of_others(seen, lb, &served.address) {
-        served.address.clear();
-    }
+    };
+    let host_datapath::Plan { slice, service, probes, mut served, unwatched } = host_datapath::decide(&view);
     plan.probes = Some(probes);
     if unwatched {
         plan.again = Some(UNWATCHED_AGAIN);
     }
-    let moves = leave_lost_address(seen, lb, address);
     let (slice, held_back) = pace(seen, slice);
+    if let Some(later) = held_back {
+        plan.look_again(later);
+        served = host_datapath::served_by_slice(&view);
+    }
+    if is_of_others(seen, lb, &served.address) {
+        served.address.clear();
+    }
+    let moves = leave_lost_address(seen, lb, address);
     let writes = if moves.is_empty() {
         Vec::from_iter(slice.into_iter().chain([Step::WriteService(service)]))
     } else {
@@ -452,22 +456,18 @@ fn serve(
     if !plan.steps.is_empty() {
         return;
     }
-    if let Some(later) = held_back {
-        plan.again = Some(later);
-        return;
-    }
     let waiting = waiting.or_else(|| served.waiting.clone());
     if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
         && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
     {
         plan.events.push(PendingEvent::warning(refusal.reason, refusal.message.clone()));
     }
-    let has_backends_field = seen.has_backends_field;
     let shown = Shown {
         address: Some(address),
         ready: ready(seen, waiting),
         served: Some(&served),
-        has_backends_field,
+        // the state of the backends is told with the slice
+        has_backends_field: seen.has_backends_field && held_back.is_none(),
     };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_verdicts(lb, &json) {
@@ -479,7 +479,8 @@ fn serve(
     }
 }
 
-/// The write of the slice, or after which time it may go out: one that only repeats what flaps waits.
+/// The write of the slice, or after which time it may go out: one that only repeats what flaps waits, unless nobody has
+/// been ready so far.
 fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
     let turned = match (&seen.slice, &write) {
         (Some(existing), Write::Replace(json)) => slice::turned(existing, json),
@@ -487,7 +488,12 @@ fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
     };
     let Some(turned) = turned else { return (Some(Step::WriteSlice(write)), None) };
     let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
-    if waits.len() == turned.len()
+    let is_anybody_ready = seen
+        .slice
+        .as_ref()
+        .is_some_and(|slice| slice::recorded_readiness(slice).values().any(|ready| *ready));
+    if is_anybody_ready
+        && waits.len() == turned.len()
         && let Some(first) = waits.iter().min()
     {
         return (None, Some(**first));

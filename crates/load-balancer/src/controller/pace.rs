@@ -13,7 +13,8 @@ use crate::host_datapath::BackendId;
 
 /// Between two writes of a status that carry only verdicts. Traffic does not follow them.
 const VERDICTS_APART: Duration = Duration::from_secs(1);
-/// Between two writes of a slice for the readiness of one backend: for so much longer one that flaps may get traffic.
+/// Between two writes of a slice for the readiness of one backend: for so much longer one that flaps may get traffic, and
+/// for twice as long after it was the first to be ready again.
 const READINESS_APART: Duration = Duration::from_secs(5);
 
 /// The times of writes of a status that carried only verdicts.
@@ -42,35 +43,69 @@ impl VerdictPace {
 
 type OfBackends = BTreeMap<BackendId, Instant>;
 
-/// The times of writes of a slice that said only who is ready, for each backend whose readiness turned.
+/// For each backend whose readiness was written alone, when that may be written again.
 #[derive(Debug, Default)]
 pub(crate) struct ReadinessPace(Mutex<HashMap<ObjectKey, OfBackends>>);
 
 impl ReadinessPace {
     /// The backends whose readiness was written a short while ago, and after which time it may be written again.
     pub(crate) fn waits(&self, key: &ObjectKey) -> BTreeMap<BackendId, Duration> {
-        let writes = self.writes();
-        let of_object = writes.get(key).into_iter().flatten();
-        of_object.filter_map(|(id, at)| Some((id.clone(), left(*at, READINESS_APART)?))).collect()
+        let due = self.due();
+        let of_object = due.get(key).into_iter().flatten();
+        of_object.filter_map(|(id, at)| Some((id.clone(), until(*at)?))).collect()
     }
 
+    /// A write that did not wait, because nobody was ready, takes the turn of the next one.
     pub(crate) fn wrote(&self, key: &ObjectKey, turned: &[BackendId]) {
-        let mut writes = self.writes();
-        let of_object = writes.entry(key.clone()).or_default();
-        of_object.retain(|_, at| left(*at, READINESS_APART).is_some());
-        of_object.extend(turned.iter().map(|id| (id.clone(), Instant::now())));
+        let mut due = self.due();
+        let of_object = due.entry(key.clone()).or_default();
+        of_object.retain(|_, at| until(*at).is_some());
+        let now = Instant::now();
+        for id in turned {
+            let turn = of_object.get(id).copied().unwrap_or(now) + READINESS_APART;
+            of_object.insert(id.clone(), turn.min(now + READINESS_APART * 2));
+        }
     }
 
     /// The object is gone.
     pub(crate) fn forget(&self, key: &ObjectKey) {
-        self.writes().remove(key);
+        self.due().remove(key);
     }
 
-    fn writes(&self) -> MutexGuard<'_, HashMap<ObjectKey, OfBackends>> {
+    fn due(&self) -> MutexGuard<'_, HashMap<ObjectKey, OfBackends>> {
         self.0.lock().expect("no panic while the times of writes are locked")
     }
 }
 
+fn until(at: Instant) -> Option<Duration> {
+    Some(at.saturating_duration_since(Instant::now())).filter(|left| !left.is_zero())
+}
+
 fn left(since: Instant, apart: Duration) -> Option<Duration> {
     apart.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_of_readiness_that_did_not_wait_takes_the_turn_of_the_next_one() {
+        let (pace, key) = (ReadinessPace::default(), ObjectKey::new("shop", "web"));
+        let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
+        let wait = || pace.waits(&key).get(&id).map(Duration::as_secs);
+        pace.wrote(&key, std::slice::from_ref(&id));
+        assert_eq!(wait(), Some(5));
+        advance(Duration::from_secs(2)).await;
+        pace.wrote(&key, std::slice::from_ref(&id));
+        assert_eq!(wait(), Some(8));
+        pace.wrote(&key, std::slice::from_ref(&id));
+        assert_eq!(wait(), Some(10), "and no more than one");
+        advance(Duration::from_secs(10)).await;
+        assert_eq!(wait(), None);
+        pace.wrote(&key, std::slice::from_ref(&id));
+        assert_eq!(wait(), Some(5));
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Backends;
-use super::backends::{Backend, BackendId};
+use super::backends::{Backend, BackendId, Selected};
 
 /// The backends, each with its readiness: the prober's verdict, else the one that the slice recorded. A new backend that
 /// is probed begins as not ready, and one that is not probed is ready.
@@ -17,4 +17,10 @@ pub(super) fn of(
         !is_probed || verdict.or_else(|| recorded.get(&backend.id).copied()).unwrap_or(false)
     };
     backends.selected.backends.iter().map(|backend| (backend.clone(), ready(backend))).collect()
+}
+
+/// The backends with the readiness that the slice recorded.
+pub(super) fn recorded_of(selected: &Selected, recorded: &BTreeMap<BackendId, bool>) -> Vec<(Backend, bool)> {
+    let ready = |backend: &Backend| recorded.get(&backend.id).copied().unwrap_or(false);
+    selected.backends.iter().map(|backend| (backend.clone(), ready(backend))).collect()
 }

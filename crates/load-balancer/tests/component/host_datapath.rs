@@ -428,6 +428,25 @@ test_cluster::component_tests! {
         lab.until_endpoints(&["192.168.7.11-", "dummy+"]).await;
     }
 
+    #[simulated_only("a second after the slice was written")]
+    async fn the_only_backend_gets_traffic_again_as_soon_as_it_answers(cluster: TestCluster) {
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{port: 8080, successThreshold: 1, failureThreshold: 1, periodSeconds: 1, timeoutSeconds: 1}").await;
+        lab.answer("192.168.7.11");
+        lab.until_endpoints(&["192.168.7.11+"]).await;
+        lab.announce().await;
+        lab.until_ready_says("").await;
+        lab.cluster.advance(A_WHILE).await;
+        lab.refuse("192.168.7.11");
+        lab.cluster.advance(Duration::from_millis(1500)).await;
+        assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), false), ("dummy".to_owned(), true)]);
+        lab.answer("192.168.7.11");
+        lab.cluster.advance(Duration::from_millis(1500)).await;
+        assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), true)]);
+        assert_eq!(lab.ready().await.unwrap().message, "");
+    }
+
     #[simulated_only("waits for the look of a minute later")]
     async fn a_service_of_somebody_else_is_not_touched_and_named(cluster: TestCluster) {
         let lab = Lab::start(cluster).await;

@@ -5,8 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::host_datapath::backends;
-
+mod pace;
 mod pending;
 
 fn seen() -> Seen {
@@ -367,43 +366,6 @@ fn a_lost_address_is_shown_nowhere_while_the_service_follows_to_the_new_one() {
     assert_eq!((reason(&status).1.as_str(), status.get("address")), ("WaitingForExternalIP", None));
 }
 
-#[test]
-fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
-    let backend = |ready: bool, error: &str| {
-        json!({"status": {"backends": [{"name": "api-1", "address": "192.168.7.11", "ready": ready,
-            "lastError": error, "since": "then"}]}})
-    };
-    let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
-    let selected = backends::Selected {
-        backends: vec![backends::Backend { id: id.clone(), name: "api-1".to_owned() }],
-        unusable: Vec::new(),
-    };
-    let verdict = health_check::Verdict { ready: false, error: Some(health_check::DialError::Refused) };
-    let probed = json!({"spec": {"healthCheck": {"port": 80}}, "status": {"backendServers": ["192.168.7.11"],
-        "conditions": [{"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
-            "message": "running backend servers are not probed as healthy total:1, healthy:0"}]}});
-    let mut seen = serving(&merged(backend(false, "no answer in time"), &probed));
-    seen.backends = Backends { selected, verdicts: [(id, verdict)].into(), ..Backends::default() };
-    seen.has_backends_field = true;
-    let mut json = seen.slice.as_ref().unwrap().json();
-    json["endpoints"] = json!([
-        {"addresses": ["192.168.7.11"], "conditions": {"ready": false},
-            "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}},
-        json["endpoints"][0]]);
-    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
-    assert_eq!(steps(&seen), ["write verdicts"]);
-
-    seen.verdicts_in = Some(Duration::from_millis(300));
-    assert_eq!((steps(&seen), decide(&seen).again), (vec![], seen.verdicts_in));
-    let turned = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-    let turned = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &turned)), ..seen.clone() };
-    assert_eq!(steps(&turned), ["write object"], "the condition turns");
-    let renamed =
-        json!({"status": {"backends": [{"name": "api-0", "address": "192.168.7.11", "ready": false}]}});
-    let renamed = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &renamed)), ..seen.clone() };
-    assert_eq!(steps(&renamed), ["write object"], "a backend is another");
-}
-
 fn patched(lb: &RawObject<LoadBalancer>, patch: &Value) -> Arc<RawObject<LoadBalancer>> {
     Arc::new(RawObject::from_json(merged(lb.json(), patch)).unwrap())
 }
@@ -546,39 +508,6 @@ fn a_refused_write_of_the_slice_keeps_no_load_balancer_from_ending() {
     lost.address.recorded.clear();
     lost.object = settled("vm", &json!({"spec": {"ipPool": ""}}));
     assert_eq!(steps(&lost), ["delete service", "write object"]);
-}
-
-#[test]
-fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() {
-    let backend = |name: &str, last: u8| {
-        let id = BackendId { uid: format!("uid-{name}"), address: [192, 168, 7, last].into() };
-        backends::Backend { id, name: name.to_owned() }
-    };
-    let one = backend("api-1", 11);
-    let verdict = |ready| health_check::Verdict { ready, error: None };
-    let mut seen = serving(&json!({"spec": {"healthCheck": {"port": 80}}}));
-    seen.backends.selected.backends = vec![one.clone()];
-    seen.backends.verdicts = [(one.id.clone(), verdict(true))].into();
-    let mut json = seen.slice.as_ref().unwrap().json();
-    json["endpoints"] = json!([
-        {"addresses": ["192.168.7.11"], "conditions": {"ready": false},
-            "targetRef": {"namespace": "shop", "name": "api-1", "uid": "uid-api-1"}},
-        json["endpoints"][0]]);
-    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
-    assert_eq!(steps(&seen), ["write readiness"]);
-
-    let later = Duration::from_secs(3);
-    seen.readiness_in = [(one.id.clone(), later)].into();
-    assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(later)), "nor does the status tell");
-    let other = Seen { readiness_in: [(backend("api-2", 12).id, later)].into(), ..seen.clone() };
-    assert_eq!(steps(&other), ["write readiness"], "it is another backend that flaps");
-    let mut more = seen.clone();
-    more.backends.selected.backends.push(backend("api-2", 12));
-    assert_eq!(steps(&more), ["write slice"]);
-    let moved =
-        json!({"spec": {"listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 81}]}});
-    let moved = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &moved)), ..seen };
-    assert_eq!(steps(&moved), ["write slice", "write service"]);
 }
 
 #[rstest]

@@ -1,0 +1,127 @@
+//! Writes that say only what health checks found.
+
+use super::*;
+use crate::host_datapath::backends;
+
+#[test]
+fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
+    let backend = |ready: bool, error: &str| {
+        json!({"status": {"backends": [{"name": "api-1", "address": "192.168.7.11", "ready": ready,
+            "lastError": error, "since": "then"}]}})
+    };
+    let id = BackendId { uid: "v1".to_owned(), address: [192, 168, 7, 11].into() };
+    let selected = backends::Selected {
+        backends: vec![backends::Backend { id: id.clone(), name: "api-1".to_owned() }],
+        unusable: Vec::new(),
+    };
+    let verdict = health_check::Verdict { ready: false, error: Some(health_check::DialError::Refused) };
+    let probed = json!({"spec": {"healthCheck": {"port": 80}}, "status": {"backendServers": ["192.168.7.11"],
+        "conditions": [{"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
+            "message": "running backend servers are not probed as healthy total:1, healthy:0"}]}});
+    let mut seen = serving(&merged(backend(false, "no answer in time"), &probed));
+    seen.backends = Backends { selected, verdicts: [(id, verdict)].into(), ..Backends::default() };
+    seen.has_backends_field = true;
+    let mut json = seen.slice.as_ref().unwrap().json();
+    json["endpoints"] = json!([
+        {"addresses": ["192.168.7.11"], "conditions": {"ready": false},
+            "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}},
+        json["endpoints"][0]]);
+    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&seen), ["write verdicts"]);
+
+    seen.verdicts_in = Some(Duration::from_millis(300));
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], seen.verdicts_in));
+    let turned = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+    let turned = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &turned)), ..seen.clone() };
+    assert_eq!(steps(&turned), ["write object"], "the condition turns");
+    let renamed =
+        json!({"status": {"backends": [{"name": "api-0", "address": "192.168.7.11", "ready": false}]}});
+    let renamed = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &renamed)), ..seen.clone() };
+    assert_eq!(steps(&renamed), ["write object"], "a backend is another");
+}
+
+const LATER: Duration = Duration::from_secs(3);
+
+fn backend(name: &str, last: u8) -> backends::Backend {
+    let id = BackendId { uid: format!("uid-{name}"), address: [192, 168, 7, last].into() };
+    backends::Backend { id, name: name.to_owned() }
+}
+
+/// Two backends, of which the slice and the prober say who is ready. The status is as the slice has it.
+fn probed(slice: [bool; 2], prober: [bool; 2]) -> Seen {
+    let both = [backend("api-0", 10), backend("api-1", 11)];
+    let condition = if slice.contains(&true) {
+        json!({"type": "Ready", "status": "True", "reason": "AddressAllocated"})
+    } else {
+        json!({"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
+            "message": "running backend servers are not probed as healthy total:2, healthy:0"})
+    };
+    let mut seen = serving(&json!({"spec": {"healthCheck": {"port": 80}},
+        "status": {"backendServers": ["192.168.7.10", "192.168.7.11"], "conditions": [condition]}}));
+    let verdict = |ready| health_check::Verdict { ready, error: None };
+    let ids = both.iter().map(|backend| backend.id.clone());
+    seen.backends.verdicts = ids.zip(prober.map(verdict)).collect();
+    let mut json = seen.slice.as_ref().unwrap().json();
+    let dummy = json["endpoints"][0].clone();
+    let endpoint = |(backend, ready): (&backends::Backend, bool)| {
+        json!({"addresses": [backend.id.address.to_string()], "conditions": {"ready": ready},
+            "targetRef": {"namespace": "shop", "name": backend.name, "uid": backend.id.uid}})
+    };
+    let endpoints = both.iter().zip(slice).map(endpoint);
+    json["endpoints"] = endpoints.chain((!slice.contains(&true)).then_some(dummy)).collect();
+    seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    seen.backends.selected.backends = both.to_vec();
+    seen
+}
+
+fn written_lately(backend: &backends::Backend, seen: Seen) -> Seen {
+    Seen { readiness_in: [(backend.id.clone(), LATER)].into(), ..seen }
+}
+
+#[test]
+fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() {
+    let seen = probed([true, false], [true, true]);
+    assert_eq!(steps(&seen), ["write readiness"]);
+
+    let other = written_lately(&backend("api-2", 12), seen.clone());
+    assert_eq!(steps(&other), ["write readiness"], "it is another backend that flaps");
+    let seen = written_lately(&backend("api-1", 11), seen);
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(LATER)), "nor does the status tell");
+    let mut more = seen.clone();
+    more.backends.selected.backends.push(backend("api-2", 12));
+    assert_eq!(steps(&more), ["write slice"]);
+    let moved =
+        json!({"spec": {"listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 81}]}});
+    let moved = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &moved)), ..seen };
+    assert_eq!(steps(&moved), ["write slice", "write service"]);
+}
+
+#[rstest]
+#[case::the_first_is_ready_again([false, false], [false, true], &["write readiness"])]
+#[case::another_one_is_ready([true, false], [true, true], &[])]
+#[case::the_last_one_dies([false, true], [false, false], &[])]
+fn the_first_backend_that_is_ready_again_gets_traffic_at_once(
+    #[case] slice: [bool; 2],
+    #[case] prober: [bool; 2],
+    #[case] expected: &[&str],
+) {
+    assert_eq!(steps(&written_lately(&backend("api-1", 11), probed(slice, prober))), expected);
+}
+
+#[test]
+fn what_does_not_depend_on_a_slice_that_waits_is_told_at_once() {
+    let mut seen = written_lately(&backend("api-1", 11), probed([true, false], [true, true]));
+    seen.has_backends_field = true;
+    seen.service = service(Some("u1"), "10.0.1.7", "10.0.1.9");
+    let status = written(&seen);
+    assert_eq!(status["address"], "10.0.1.9");
+    assert_eq!(reason(&status), (false, "WaitingForExternalIP".to_owned()));
+    assert_eq!(status.get("backends"), None, "they are told with the slice");
+    assert_eq!(decide(&seen).again, Some(LATER));
+}
+
+#[test]
+fn the_condition_goes_by_the_slice_while_that_waits() {
+    let seen = written_lately(&backend("api-0", 10), probed([true, false], [false, false]));
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(LATER)), "traffic still goes there");
+}

@@ -122,12 +122,20 @@ pub(crate) enum Error {
 struct Learned {
     refused: Vec<(String, Refused)>,
     pending: Option<Pending>,
-    refused_write: Option<RefusedWrite>,
+    /// At most one of each kind.
+    refused_writes: Vec<RefusedWrite>,
     records_held: BTreeSet<(String, IpAddr)>,
     /// A Service that is not ours names the address of one.
     held_by_stranger: bool,
     /// No watch tells when one of them may go.
     unwatched: bool,
+}
+
+impl Learned {
+    fn refused(&mut self, kind: &'static str, why: String) {
+        self.refused_writes.retain(|write| write.kind != kind);
+        self.refused_writes.push(RefusedWrite { kind, why });
+    }
 }
 
 /// How a step ended.
@@ -239,7 +247,7 @@ impl Controller {
             vm_list,
             backends,
             unlisted: caches.unlisted(),
-            refused_write: learned.refused_write.clone(),
+            refused_writes: learned.refused_writes.clone(),
             records_held: learned.records_held.clone(),
             may_delete_services,
             has_backends_field,
@@ -344,8 +352,8 @@ impl Controller {
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
         let again = again.or_else(|| learned.unwatched.then_some(UNWATCHED_AGAIN));
-        let refused = learned.refused_write.as_ref();
-        let refused = refused.and_then(|write| self.refusals.again(key, write.kind));
+        let refused =
+            learned.refused_writes.iter().filter_map(|write| self.refusals.again(key, write.kind)).min();
         let again = again.map(|again| refused.filter(|_| again == UNWATCHED_AGAIN).unwrap_or(again));
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
@@ -409,7 +417,7 @@ impl Controller {
         let (key, lb) = (&seen.key, seen.object.as_deref());
         let (Write::Create(json) | Write::Replace(json)) = write else { return Ok(Acted::Done) };
         if let Some(why) = self.refusals.standing(key, kind, json, lb) {
-            learned.refused_write = Some(RefusedWrite { kind, why });
+            learned.refused(kind, why);
             return Ok(Acted::Changed);
         }
         match write::carry_out(&self.client, cache, key, write).await? {
@@ -422,7 +430,7 @@ impl Controller {
                 // one that ends has no condition that anybody reads
                 tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
                 self.refusals.note(key, kind, json, lb, &why, for_good);
-                learned.refused_write = Some(RefusedWrite { kind, why });
+                learned.refused(kind, why);
                 Ok(Acted::Changed)
             }
         }

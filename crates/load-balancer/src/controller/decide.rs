@@ -55,8 +55,8 @@ pub(crate) struct Seen {
     pub(crate) backends: Backends,
     /// The list of pools, objects, Services or slices that is not kept up to date now, and why.
     pub(crate) unlisted: Option<String>,
-    /// The server refused a Service or slice that was decided a moment ago.
-    pub(crate) refused_write: Option<RefusedWrite>,
+    /// The server refused these writes, decided a moment ago, of a Service and of a slice: at most one of each kind.
+    pub(crate) refused_writes: Vec<RefusedWrite>,
     /// A fresh read showed a moment ago that records must stay: something announces their addresses.
     pub(crate) records_held: BTreeSet<(String, IpAddr)>,
     pub(crate) may_delete_services: bool,
@@ -414,7 +414,7 @@ fn serve(
         service: seen.service.as_deref(),
         slice: seen.slice.as_deref(),
         backends: &seen.backends,
-        refused: seen.refused_write.as_ref(),
+        refused: seen.refused_writes.first(),
         dummy: seen.dummy_endpoint,
         now: &seen.now,
     };
@@ -506,9 +506,9 @@ fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
 /// # Errors
 /// The server refused this write: the Service must stay until somebody mends that.
 fn show_to_kube_vip(seen: &Seen, service: &RawObject<Service>) -> Result<Option<Step>, PendingEvent> {
-    match (host_datapath::service::write_visible(service), &seen.refused_write) {
+    match (host_datapath::service::write_visible(service), refusal_of(seen, "Service")) {
         (Write::Nothing, _) => Ok(None),
-        (_, Some(RefusedWrite { kind: "Service", why })) => Err(PendingEvent::warning(
+        (_, Some(RefusedWrite { why, .. })) => Err(PendingEvent::warning(
             "ServiceRefused",
             format!(
                 "kube-vip does not see the Service and goes on announcing its address; give it type LoadBalancer and \
@@ -535,11 +535,15 @@ fn show(
 /// The slice only helps: where the server refuses the write, the end goes on without it.
 fn empty_slice(seen: &Seen, owner: &Owner) -> Option<Step> {
     let slice = seen.slice.as_deref()?;
-    if seen.refused_write.as_ref().is_some_and(|refused| refused.kind == "EndpointSlice") {
+    if refusal_of(seen, "EndpointSlice").is_some() {
         return None;
     }
     let ours = owner.ownership(slice.meta()).is_writable();
     Some(Step::WriteSlice(slice::write_empty(slice))).filter(|step| ours && is_needed(step))
+}
+
+fn refusal_of<'a>(seen: &'a Seen, kind: &str) -> Option<&'a RefusedWrite> {
+    seen.refused_writes.iter().find(|refused| refused.kind == kind)
 }
 
 fn delete(service: &RawObject<Service>) -> Step {

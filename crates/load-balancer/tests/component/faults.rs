@@ -4,12 +4,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use harvester_api::LoadBalancer;
 use http::{Method, Request, Response};
+use k8s_openapi::api::core::v1::{Event, Service};
 use kube::{Client, client::Body};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
-    Controller, address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, work,
+    Controller, address_of, controller, faults, granted, in_step, load_balancer, pool, ready_of, record_of,
+    work,
 };
 use super::lab::Lab;
 
@@ -152,6 +154,27 @@ test_cluster::component_tests! {
         lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
         lab.until_gone().await;
         in_step(&lab.cluster).await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_load_balancer_whose_service_and_slice_cannot_be_written_says_once_why_it_does_not_end(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        faults(&lab.cluster, "[{verb: update, resource: endpointslices, answer: 403}, {verb: update, resource: services, answer: 403}]").await;
+        // kube-vip would pass over its deletion
+        let ignored = json!({"metadata": {"annotations": {"kube-vip.io/ignore": "true"}}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", ignored).await;
+        lab.cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        lab.cluster.advance(Duration::from_secs(30)).await;
+        let events = lab.cluster.harvester.list::<Event>().await;
+        let refused = events.iter().filter(|event| event.reason.as_deref() == Some("ServiceRefused"));
+        let counts: Vec<_> = refused.map(|event| event.count).collect();
+        assert_eq!(counts, vec![Some(1); granted(&lab.cluster, 1)], "the decision comes to an end");
+        lab.writes();
+        lab.cluster.advance(Duration::from_secs(300)).await;
+        assert!(lab.writes().len() <= 20, "later and later");
+        faults(&lab.cluster, "[]").await;
+        lab.cluster.advance(Duration::from_secs(600)).await;
+        lab.until_gone().await;
     }
 
     #[simulated_only("an hour of refused writes")]

@@ -7,7 +7,7 @@ use harvester_api::{AllocatedAddress, LoadBalancer};
 use k8s_openapi::api::core::v1::Service;
 use kube::Resource as _;
 
-use super::{Seen, SeenAddress, Step, delete, empty_slice, is_needed, show_to_kube_vip};
+use super::{Seen, SeenAddress, Step, delete, empty_slice, is_needed, refusal_of, show_to_kube_vip};
 use crate::{host_datapath::service, ownership::Owner, reuse};
 
 /// Whether the object lost the address: the pools give it to others. A leased address is in no pool of ours.
@@ -41,7 +41,7 @@ pub(super) fn leave_lost_address(
     address: &AllocatedAddress,
 ) -> Vec<Step> {
     let Some(found) = at_lost_address(seen, lb) else { return Vec::new() };
-    if seen.refused_write.is_some() || found.meta().deletion_timestamp.is_some() {
+    if refusal_of(seen, "Service").is_some() || found.meta().deletion_timestamp.is_some() {
         return withdrawal(seen, lb);
     }
     let write = Step::WriteService(service::write_address(found, &address.ip));

@@ -23,7 +23,7 @@ fn seen() -> Seen {
         vm_list: VmList::Complete,
         backends: Backends::default(),
         unlisted: None,
-        refused_write: None,
+        refused_writes: Vec::new(),
         records_held: BTreeSet::new(),
         may_delete_services: true,
         has_backends_field: false,
@@ -113,6 +113,10 @@ fn serving(rest: &Value) -> Seen {
         slice: slice("u1"),
         ..seen
     }
+}
+
+fn refused(kinds: &[&'static str]) -> Vec<RefusedWrite> {
+    kinds.iter().map(|&kind| RefusedWrite { kind, why: "denied".to_owned() }).collect()
 }
 
 fn steps(seen: &Seen) -> Vec<String> {
@@ -268,7 +272,7 @@ fn what_is_announced_stays_shown_when_a_write_is_refused() {
         "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}}]);
     refused.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
     assert_eq!(steps(&refused), ["write slice", "write service"]);
-    refused.refused_write = Some(RefusedWrite { kind: "Service", why: "exceeded quota".to_owned() });
+    refused.refused_writes = vec![RefusedWrite { kind: "Service", why: "exceeded quota".to_owned() }];
     assert_eq!(steps(&refused), ["write object"], "not a second time");
     let status = written(&refused);
     assert_eq!(
@@ -435,13 +439,13 @@ fn a_service_leaves_a_lost_address_also_while_no_vm_can_be_listed() {
 #[case::and_no_vm_can_be_listed(VmList::Unavailable(Explanation::new("WaitingForMachines", "forbidden")))]
 fn a_service_that_may_not_leave_a_lost_address_is_withdrawn(#[case] vm_list: VmList) {
     let mut lost = with_its_status_written(Seen { vm_list, ..with_another_address() });
-    lost.refused_write = Some(RefusedWrite { kind: "Service", why: "denied".to_owned() });
+    lost.refused_writes = refused(&["Service"]);
     assert_eq!(steps(&lost)[..2], ["write slice", "delete service"]);
     lost.may_delete_services = false;
     assert_eq!(steps(&lost)[..1], ["write slice"]);
     lost.slice = lost.slice.as_ref().map(|slice| emptied(slice));
     assert!(steps(&lost).iter().all(|step| step == "write object"), "nothing else is left to be done");
-    lost.refused_write = None;
+    lost.refused_writes.clear();
     assert_eq!(steps(&lost)[0], "write service", "no backend serves the lost address in between");
 }
 
@@ -487,23 +491,24 @@ fn kube_vip_sees_a_service_again_before_it_goes(#[case] change: &Value) {
     let going = Seen { service: Some(Arc::new(RawObject::from_json(json).unwrap())), ..ending.clone() };
     assert_eq!(steps(&going), ["write slice", "write service"]);
 
-    let refused_write = Some(RefusedWrite { kind: "Service", why: "denied".to_owned() });
     for seen in [ending, without_right] {
-        let refused = Seen { refused_write: refused_write.clone(), ..seen };
-        assert_eq!(steps(&refused), ["write slice"], "kube-vip would announce the address for ever");
-        let plan = decide(&refused);
-        assert_eq!((plan.again, plan.events.len()), (Some(UNWATCHED_AGAIN), 1));
+        let told = |refused: &Seen| (decide(refused).again, decide(refused).events.len());
+        let first = Seen { refused_writes: refused(&["Service"]), ..seen };
+        assert_eq!(steps(&first), ["write slice"], "kube-vip would announce the address for ever");
+        assert_eq!(told(&first), (Some(UNWATCHED_AGAIN), 1));
+        let both = Seen { refused_writes: refused(&["EndpointSlice", "Service"]), ..first };
+        assert_eq!((steps(&both), told(&both)), (vec![], (Some(UNWATCHED_AGAIN), 1)));
     }
 }
 
 #[test]
 fn a_refused_write_of_the_slice_keeps_no_load_balancer_from_ending() {
-    let refused_write = Some(RefusedWrite { kind: "EndpointSlice", why: "denied".to_owned() });
-    let ending = Seen { refused_write: refused_write.clone(), ..serving(&deleting()) };
+    let refused_writes = refused(&["EndpointSlice"]);
+    let ending = Seen { refused_writes: refused_writes.clone(), ..serving(&deleting()) };
     assert_eq!(steps(&ending), ["delete service"]);
     assert_eq!(steps(&Seen { may_delete_services: false, ..ending.clone() }), ["write object"]);
     assert_eq!(steps(&Seen { service: None, ..ending }), ["release 10.0.1.7 of edge"]);
-    let mut lost = Seen { refused_write, ..serving(&json!({})) };
+    let mut lost = Seen { refused_writes, ..serving(&json!({})) };
     lost.address.holder = RecordedHolder::SomebodyElse;
     lost.address.recorded.clear();
     lost.object = settled("vm", &json!({"spec": {"ipPool": ""}}));

@@ -29,6 +29,8 @@ struct Entry {
     state: State,
     /// Failures in a row.
     failures: u32,
+    /// The pool that could not be written last.
+    unwritten: Option<(String, Failed)>,
 }
 
 #[derive(Default)]
@@ -39,10 +41,13 @@ enum State {
     UnderWay {
         pool: String,
         order: Order,
-        /// A refusal counts for nothing, because a pool has changed since the order was submitted.
+        /// A refusal counts for nothing, because a pool has changed since the order was submitted, or since the
+        /// refusals before it.
         outdated: bool,
     },
     Refused(Vec<(String, Refused)>),
+    /// A decision rests on the refusals, and no pool has changed since.
+    Taken,
     Failed(Unwritten),
 }
 
@@ -50,7 +55,7 @@ struct Unwritten {
     pool: String,
     order: Order,
     failure: Failure,
-    /// The pools that had refused this claim before.
+    /// The pools that had refused this claim before, and have not changed since.
     refused: Vec<(String, Refused)>,
     /// When the order may be sent again. `None`: nobody has heard of the failure yet.
     again_at: Option<Instant>,
@@ -69,7 +74,8 @@ pub(crate) enum Outcome {
     None,
     /// The pools that refused this claim, in the order in which they were asked.
     Refused(Vec<(String, Refused)>),
-    /// The pool has not carried it out. `refused` as above; `news` is a failure that nobody has heard of yet.
+    /// The pool has not carried it out. Of a failed claim `refused` are the pools that refused it before; `news` is a
+    /// failure that nobody has heard of yet.
     Pending { pending: Pending, refused: Vec<(String, Refused)>, news: Option<Failure> },
 }
 
@@ -78,7 +84,10 @@ pub(crate) enum Outcome {
 pub(crate) struct Pending {
     pub(crate) pool: String,
     pub(crate) order: Order,
-    /// `None`: the pool's writer has it, and its answer will wake the object.
+    /// It failed and may be sent again after this time. `None`: the pool's writer has it, and its answer will wake the
+    /// object.
+    pub(crate) retry_in: Option<Duration>,
+    /// Why the pool was not written: this time, or the last time where the writer has the order again.
     pub(crate) failed: Option<Failed>,
 }
 
@@ -87,9 +96,7 @@ pub(crate) struct Pending {
 pub(crate) struct Failed {
     pub(crate) why: String,
     /// A claim that the server will answer in the same way until somebody mends that.
-    pub(crate) is_refusal: bool,
-    /// The order may be sent again after this time.
-    pub(crate) retry_in: Duration,
+    pub(crate) is_denied: bool,
 }
 
 impl Orders {
@@ -97,7 +104,7 @@ impl Orders {
         Self { writers, queue, table: Arc::default() }
     }
 
-    /// Submits an order for `key`. `refused` are the pools that have refused the object's claim.
+    /// Submits an order for `key`. `refused` are the pools that refused this claim before, as [`Orders::take`] gave them.
     pub(crate) fn submit(
         &self,
         key: &ObjectKey,
@@ -106,8 +113,16 @@ impl Orders {
         mut refused: Vec<(String, Refused)>,
     ) {
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
-        let under_way = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated: false };
-        self.table().entry(key.clone()).or_default().state = under_way;
+        {
+            let mut table = self.table();
+            let state = &mut table.entry(key.clone()).or_default().state;
+            if matches!(state, State::Failed(_)) {
+                // they refused a claim that the object has given up
+                refused.clear();
+            }
+            let outdated = !refused.is_empty() && !matches!(state, State::Taken);
+            *state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
+        }
         self.writers.submit(pool, order.clone(), move |result| {
             let mut table = orders.table();
             match result {
@@ -117,11 +132,15 @@ impl Orders {
                 }
                 Err(Failure::Refused(why)) => {
                     refused.push((pool_name, why));
-                    table.insert(key.clone(), Entry { state: State::Refused(refused), failures: 0 });
+                    table.insert(key.clone(), Entry { state: State::Refused(refused), ..Entry::default() });
                 }
                 Err(failure) => {
                     let entry = table.entry(key.clone()).or_default();
                     entry.failures += 1;
+                    if entry.is_outdated() {
+                        refused.clear();
+                    }
+                    entry.unwritten = Some((pool_name.clone(), failed(&order, &failure)));
                     let unwritten = Unwritten { pool: pool_name, order, failure, refused, again_at: None };
                     entry.state = State::Failed(unwritten);
                 }
@@ -136,31 +155,34 @@ impl Orders {
         let mut table = self.table();
         let Some(entry) = table.get_mut(key) else { return Outcome::None };
         match std::mem::take(&mut entry.state) {
-            State::Idle => Outcome::None,
+            State::Idle | State::Taken => Outcome::None,
             State::UnderWay { pool, order, outdated } => {
-                let pending = Pending { pool: pool.clone(), order: order.clone(), failed: None };
+                let before = entry.unwritten.as_ref().filter(|(unwritten, _)| *unwritten == pool);
+                let failed = before.map(|(_, failed)| failed.clone());
+                let pending = Pending { pool: pool.clone(), order: order.clone(), retry_in: None, failed };
                 entry.state = State::UnderWay { pool, order, outdated };
                 Outcome::Pending { pending, refused: Vec::new(), news: None }
             }
             State::Refused(pools) => {
-                table.remove(key);
+                entry.state = State::Taken;
                 Outcome::Refused(pools)
             }
             State::Failed(unwritten) => {
                 let now = Instant::now();
                 if unwritten.again_at.is_some_and(|at| at <= now) {
-                    let refused = unwritten.refused;
-                    return if refused.is_empty() { Outcome::None } else { Outcome::Refused(refused) };
+                    // every pool is asked again: those that refuse write nothing
+                    return Outcome::None;
                 }
                 let again_at = unwritten.again_at.unwrap_or_else(|| now + pause(&unwritten, entry.failures));
                 let Unwritten { pool, order, failure, refused, .. } = &unwritten;
-                let is_refusal = is_refused_claim(&unwritten);
-                let failed = Failed { why: why(failure), is_refusal, retry_in: again_at - now };
-                let outcome = Outcome::Pending {
-                    pending: Pending { pool: pool.clone(), order: order.clone(), failed: Some(failed) },
-                    refused: refused.clone(),
-                    news: unwritten.again_at.is_none().then(|| failure.clone()),
+                let pending = Pending {
+                    pool: pool.clone(),
+                    order: order.clone(),
+                    retry_in: Some(again_at - now),
+                    failed: Some(failed(order, failure)),
                 };
+                let news = unwritten.again_at.is_none().then(|| failure.clone());
+                let outcome = Outcome::Pending { pending, refused: refused.clone(), news };
                 entry.state = State::Failed(Unwritten { again_at: Some(again_at), ..unwritten });
                 outcome
             }
@@ -175,8 +197,9 @@ impl Orders {
             State::UnderWay { outdated, .. } => *outdated = true,
             State::Refused(_) => drop(table.remove(key)),
             // the count of failures stays
-            State::Failed(Unwritten { again_at: Some(_), .. }) => entry.state = State::Idle,
-            State::Idle | State::Failed(_) => {}
+            State::Taken | State::Failed(Unwritten { again_at: Some(_), .. }) => entry.state = State::Idle,
+            State::Failed(unwritten) => unwritten.refused.clear(),
+            State::Idle => {}
         }
     }
 
@@ -192,21 +215,22 @@ impl Orders {
 
 /// The time until an order that could not be written may be sent again.
 fn pause(unwritten: &Unwritten, failures: u32) -> Duration {
-    if is_refused_claim(unwritten) {
+    if is_denied_claim(&unwritten.order, &unwritten.failure) {
         return UNWATCHED_AGAIN;
     }
     let asked = writer::asked_to_wait(&unwritten.failure).unwrap_or_default();
     controller_kit::backoff(failures).max(asked)
 }
 
-fn why(failure: &Failure) -> String {
-    match failure {
+fn failed(order: &Order, failure: &Failure) -> Failed {
+    let why = match failure {
         Failure::Write { source, .. } => error_message(&**source),
         other => error_message(other),
-    }
+    };
+    Failed { why, is_denied: is_denied_claim(order, failure) }
 }
 
-fn is_refused_claim(Unwritten { order, failure, .. }: &Unwritten) -> bool {
+fn is_denied_claim(order: &Order, failure: &Failure) -> bool {
     let is_claim = matches!(order, Order::Claim { .. });
     is_claim && matches!(failure, Failure::Write { source, .. } if is_refusal(source))
 }
@@ -219,10 +243,15 @@ fn is_refusal(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
+    use kube::{Client, client::Body, core::Status};
+    use program::{Clock, TaskGroup};
     use rstest::rstest;
 
     use super::*;
+    use crate::{
+        caches::Caches,
+        pool::{Orphans, PoolIndex},
+    };
 
     const WEBHOOK: &str = "admission webhook \"pools.example.com\" denied the request: not during the freeze";
     const POLICY: &str = "ippools \"edge\" is forbidden: ValidatingAdmissionPolicy 'freeze' with binding 'all' denied \
@@ -250,5 +279,45 @@ mod tests {
     ) {
         let status = Status::failure(message, "").with_code(code);
         assert_eq!(is_refusal(&kube::Error::Api(Box::new(status))), expected);
+    }
+
+    /// In a cluster without pools and without server: claims are refused at once.
+    fn orders() -> Orders {
+        let server = tower::service_fn(|_: http::Request<Body>| async {
+            Err::<http::Response<Body>, tower::BoxError>("there is no server".into())
+        });
+        let (caches, clock, tasks) = (Caches::empty(), Clock::system(), TaskGroup::new());
+        let index = PoolIndex::follow(&caches);
+        let client = Client::new(server, "default");
+        let writers = Writers::new(client, clock, tasks, &caches, index, Orphans::default());
+        Orders::new(writers, Queue::new())
+    }
+
+    fn refusals(outcome: Outcome) -> Vec<(String, Refused)> {
+        match outcome {
+            Outcome::None => Vec::new(),
+            Outcome::Refused(pools) => pools,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    // an address of the first pool came free meanwhile: who goes on with the second must come back to the first
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_counts_for_nothing_after_a_change_of_pools_also_while_a_decision_rests_on_it() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let claim = || Order::Claim { holder: key.to_string(), known: None };
+        for (changed, expected) in [(false, &["edge", "core"][..]), (true, &[][..])] {
+            orders.submit(&key, "edge", claim(), Vec::new());
+            let refused = refusals(orders.take(&key));
+            assert_eq!(refused.len(), 1);
+            if changed {
+                orders.outdate(&key);
+            }
+            orders.submit(&key, "core", claim(), refused);
+            let refused = refusals(orders.take(&key));
+            assert_eq!(refused.into_iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
+            assert_eq!(orders.queue.depth(), 1, "the object is looked at again");
+            assert!(matches!(orders.take(&key), Outcome::None), "an answer is an input of one decision");
+        }
     }
 }

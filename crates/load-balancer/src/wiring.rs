@@ -2,10 +2,11 @@
 //! module ties the watches to the queues.
 //!
 //! ```text
-//! LoadBalancer ──► its own key; the pool that it left, for the record garbage collector
+//! LoadBalancer ──► its own key; load balancers that wait for an address that it kept from them; the pool that it left,
+//!                  for the record garbage collector
 //! IPPool       ──► its own key; load balancers that wait, that lost their record, or whose address two pools record; all
 //!                  pools when its spec changed
-//! Service      ──► load balancers that wait for an address that it named
+//! Service      ──► load balancers that wait for an address that it kept from them
 //! VM, VMI      ──► their own key while they carry an old finalizer; a guest cluster that is being removed
 //! ConfigMap    ──► the import
 //! rights, CRD  ──► LoadBalancers of type vm, and those that are gone and have an orphaned Service
@@ -21,7 +22,7 @@ use std::{
 
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, annotations, finalizers};
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Resource, ResourceExt};
 use program::capabilities::Capabilities;
 use prometheus_client::{
@@ -35,7 +36,7 @@ use crate::{
     controller,
     host_datapath::HostDatapath,
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Waker, Writers},
-    reuse, vms,
+    vms,
 };
 
 /// Changes of one pool within this time are one look of the record garbage collector, which has patience in any case.
@@ -142,13 +143,11 @@ impl Wiring<'_> {
         let woken = waker.clone();
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
-            // an object whose pool is gone, or does not record its address, ends without a release, and a claim may
-            // have passed over the address
-            woken.freed(no_longer_used(change).as_slice());
+            woken.keeper_changed(&change.key);
             left_pool(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
         });
         let woken = waker.clone();
-        caches.services.on_change(move |change| woken.freed(&no_longer_named(change)));
+        caches.services.on_change(move |change| woken.keeper_changed(&change.key));
         self.writers.on_free(move |addresses| waker.freed(addresses));
 
         let (vms, clusters) = (queues.vms.clone(), queues.removed_clusters.clone());
@@ -269,29 +268,12 @@ fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = Ip
     entries.filter_map(|(address, _)| address.parse().ok())
 }
 
-/// Addresses that a Service with our label asked for or showed before the change, and not now.
-fn no_longer_named(change: &Change<RawObject<Service>>) -> Vec<IpAddr> {
-    let named = |service: &Option<Arc<RawObject<Service>>>| -> BTreeSet<_> {
-        service.iter().flat_map(|service| reuse::named(service)).collect()
-    };
-    named(&change.old).difference(&named(&change.new)).copied().collect()
-}
-
 /// The pool that an object's status named before and does not name now.
 fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
     let of = |lb: &Arc<RawObject<LoadBalancer>>| lb.pool_address();
     let before = change.old.as_ref().and_then(of)?;
     let after = change.new.as_ref().and_then(of);
     (after.as_ref() != Some(&before)).then_some(before.ip_pool)
-}
-
-/// The address that a live object named before the change, and that it does not name alive now.
-fn no_longer_used(change: &Change<RawObject<LoadBalancer>>) -> Option<IpAddr> {
-    let alive = |lb: &&Arc<RawObject<LoadBalancer>>| lb.meta().deletion_timestamp.is_none();
-    let of = |lb: &Arc<RawObject<LoadBalancer>>| lb.pool_address().map(|has| has.ip);
-    let before = change.old.as_ref().filter(alive).and_then(of)?;
-    let after = change.new.as_ref().filter(alive).and_then(of);
-    if after.as_ref() == Some(&before) { None } else { before.parse().ok() }
 }
 
 impl Usage {
@@ -313,9 +295,15 @@ impl Usage {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use kube::{Client, client::Body};
+    use program::{Clock, TaskGroup};
+    use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::pool::WaitingFor;
 
     fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
         let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
@@ -352,6 +340,156 @@ mod tests {
         let mut bare = pool(&one, 8).json();
         bare["metadata"]["finalizers"] = json!([]);
         assert!(refresh(Some(pool(&one, 8)), Arc::new(serde_json::from_value(bare).unwrap())));
+    }
+
+    /// The tables and queues of the controllers, in a cluster without server.
+    struct World {
+        caches: Caches,
+        queues: Queues,
+        waiters: PoolWaiters,
+        index: PoolIndex,
+        _tasks: TaskGroup,
+    }
+
+    /// With pool `edge`, for which shop/waits waits.
+    fn world() -> World {
+        let (caches, tasks, queues) = (Caches::empty(), TaskGroup::new(), Queues::default());
+        let server = tower::service_fn(|_: http::Request<Body>| async {
+            Err::<http::Response<Body>, tower::BoxError>("there is no server".into())
+        });
+        let (client, clock) = (Client::new(server, "default"), Clock::system());
+        let (index, orphans) = (PoolIndex::follow(&caches), Orphans::default());
+        let writers = Writers::new(client, clock, tasks.clone(), &caches, index.clone(), orphans.clone());
+        let orders = Orders::new(writers.clone(), queues.load_balancers.clone());
+        let waiters = PoolWaiters::default();
+        let wiring = Wiring {
+            caches: &caches,
+            queues: &queues,
+            config_maps: &Cache::empty(),
+            capabilities: &Capabilities::assumed([]),
+            waiters: &waiters,
+            writers: &writers,
+            orders: &orders,
+            orphans: &orphans,
+            index: &index,
+        };
+        wiring.connect();
+        caches.pools.wrote(edge());
+        waiters.enter(&ObjectKey::new("shop", "waits"), WaitingFor::after("edge", vec!["edge".to_owned()]));
+        World { caches, queues, waiters, index, _tasks: tasks }
+    }
+
+    fn edge() -> RawObject<IPPool> {
+        object(json!({"metadata": {"name": "edge", "uid": "p", "resourceVersion": "1"},
+            "spec": {"ranges": [{"subnet": "10.0.0.0/16"}]}}))
+    }
+
+    fn object<K: serde::de::DeserializeOwned>(json: Value) -> RawObject<K> {
+        RawObject::from_json(json).unwrap()
+    }
+
+    fn web() -> ObjectKey {
+        ObjectKey::new("shop", "web")
+    }
+
+    const KEPT: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 7));
+
+    impl World {
+        /// shop/web, which uses an address of a pool that is gone, and its Service, which asks for the address.
+        fn uses_kept(&self, workload: &str) {
+            self.caches.load_balancers.wrote(object(json!({
+                "metadata": {"namespace": "shop", "name": "web", "uid": "u", "resourceVersion": "1",
+                    "finalizers": [finalizers::LOAD_BALANCER]},
+                "spec": {"workloadType": workload},
+                "status": {"address": "10.0.0.7", "allocatedAddress": {"ipPool": "gone", "ip": "10.0.0.7"}}})));
+            self.names("1", "10.0.0.7");
+        }
+
+        /// The Service shop/web asks for these addresses.
+        fn names(&self, version: &str, addresses: &str) {
+            self.caches.services.wrote(object(json!({
+                "metadata": {"namespace": "shop", "name": "web", "uid": "u", "resourceVersion": version,
+                    "annotations": {annotations::KUBE_VIP_LOADBALANCER_IPS: addresses}}})));
+        }
+
+        fn edit(&self, edit: impl FnOnce(&mut Value)) {
+            let mut json = self.caches.load_balancers.get(&web()).unwrap().json();
+            json["metadata"]["resourceVersion"] = "2".into();
+            edit(&mut json);
+            self.caches.load_balancers.wrote(object(json));
+        }
+
+        /// Whether anybody but shop/web is to be looked at.
+        fn woke(&self) -> bool {
+            assert!((1..=2).contains(&self.queues.load_balancers.depth()));
+            self.queues.load_balancers.depth() == 2
+        }
+    }
+
+    #[rstest]
+    #[case::the_service_asks_for_another("vm", |world: &World| world.names("2", "10.0.0.8"), true)]
+    #[case::the_service_goes("vm", |world: &World| world.caches.services.gone(&web(), "u"), true)]
+    #[case::the_service_asks_for_one_more("vm", |world: &World| world.names("2", "10.0.0.7,10.0.0.8"), false)]
+    #[case::our_finalizer_goes("vm", |world: &World| world.edit(|lb| lb["metadata"]["finalizers"] = json!([])), true)]
+    #[case::one_of_somebody_else_comes("vm",
+        |world: &World| world.edit(|lb| lb["metadata"]["finalizers"] = json!([finalizers::LOAD_BALANCER, "example.com/hold"])), false)]
+    #[case::it_begins_to_go("vm",
+        |world: &World| world.edit(|lb| lb["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()), false)]
+    #[case::the_object_goes("vm", |world: &World| world.caches.load_balancers.gone(&web(), "u"), true)]
+    #[case::it_has_another_address("vm",
+        |world: &World| world.edit(|lb| lb["status"]["allocatedAddress"]["ip"] = "10.0.0.8".into()), true)]
+    #[case::the_guest_shows_another("cluster",
+        |world: &World| world.edit(|lb| lb["status"]["address"] = "10.0.0.8".into()), true)]
+    #[case::the_guests_service_of_that_name_goes("cluster", |world: &World| world.caches.services.gone(&web(), "u"), false)]
+    #[case::the_guests_begins_to_go("cluster",
+        |world: &World| world.edit(|lb| lb["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into()), true)]
+    #[case::the_guests_finalizer_goes("cluster",
+        |world: &World| world.edit(|lb| lb["metadata"]["finalizers"] = json!([])), true)]
+    #[tokio::test(start_paused = true)]
+    async fn who_had_to_pass_over_an_address_hears_when_its_user_lets_go_of_it_and_nobody_else_does(
+        #[case] workload: &str,
+        #[case] change: fn(&World),
+        #[case] lets_go: bool,
+    ) {
+        for was_missed in [true, false] {
+            let world = world();
+            world.uses_kept(workload);
+            if was_missed {
+                assert!(world.index.is_taken("edge", KEPT, "shop/waits"));
+            }
+            change(&world);
+            assert_eq!(world.woke(), was_missed && lets_go, "missed: {was_missed}");
+            assert_eq!(world.index.is_taken("edge", KEPT, "shop/waits"), !lets_go);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_had_to_pass_over_an_address_without_release_hears_when_its_service_asks_for_it_no_more() {
+        let world = world();
+        world.names("1", "10.0.0.7");
+        let mut gone = edge().json();
+        gone["metadata"] = json!({"name": "gone", "uid": "g", "resourceVersion": "1"});
+        gone["status"] = json!({"total": 9, "available": 8, "lastAllocated": "",
+            "allocated": {"10.0.0.7": "shop/web"}});
+        world.waiters.leave(&ObjectKey::new("shop", "waits"));
+        world.caches.pools.wrote(object(gone));
+        world.caches.pools.gone(&ObjectKey::new("", "gone"), "g");
+        assert!(world.index.is_taken("edge", KEPT, "shop/waits"));
+        world.waiters.enter(&ObjectKey::new("shop", "waits"), WaitingFor::Named("edge".to_owned()));
+        world.names("2", "10.0.0.7,10.0.0.8");
+        assert!(!world.woke());
+        world.names("3", "10.0.0.8");
+        assert!(world.woke());
+        assert!(!world.index.is_taken("edge", KEPT, "shop/waits"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_service_that_asks_for_thousands_of_addresses_wakes_nobody_whom_it_kept_none_from() {
+        let world = world();
+        let all: Vec<_> = (0..30_000).map(|n| format!("10.0.{}.{}", n / 250, n % 250)).collect();
+        world.names("1", &all.join(","));
+        world.names("2", "");
+        assert!(!world.woke());
     }
 
     #[test]

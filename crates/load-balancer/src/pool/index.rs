@@ -8,11 +8,11 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, RawObject};
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
 use ip_pools::CheckedPool;
 use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
-use kube::ResourceExt as _;
+use kube::{Resource as _, ResourceExt as _};
 
 use crate::{address_index::AddressIndex, caches::Caches, reuse};
 
@@ -40,6 +40,8 @@ struct State {
     /// A Service counts by this memory only. It has nothing that its tenant could not write as well: label, owner
     /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
     unreleased: AddressIndex,
+    /// The addresses that a claim had to pass over because of an object or its Service, by that object.
+    missed: AddressIndex,
 }
 
 struct Recorded {
@@ -158,31 +160,67 @@ impl PoolIndex {
     /// Whether an address is in use, or about to be, although the record of `pool` does not say so
     /// (docs/contract/addresses.md#1): another pool records it, the record of another holder went without a release and
     /// its Service names the address, or a load balancer other than `holder` uses it and its own pool is gone or does not
-    /// record the address. An address that an object's status names, and that `in_use` does not confirm, counts for
-    /// nothing: a tenant may have written it.
-    pub(crate) fn is_taken(
-        &self,
-        pool: &str,
-        address: IpAddr,
-        holder: &str,
-        in_use: impl Fn(&LoadBalancer) -> bool,
-    ) -> bool {
+    /// record the address. An address that an object's status names, and that nothing else confirms, counts for nothing:
+    /// a tenant may have written it.
+    ///
+    /// The index remembers the object that kept the address from the claim, for [`PoolIndex::no_longer_kept`].
+    pub(crate) fn is_taken(&self, pool: &str, address: IpAddr, holder: &str) -> bool {
         let holders = self.holders_of(address);
         if holders.iter().any(|(other, _)| other != pool) {
             return true;
         }
-        let state = self.state();
-        if state.unreleased.objects(address).any(|other| other.to_string() != holder) {
-            return true;
-        }
-        let others: Vec<_> = state.allocated.objects(address).cloned().collect();
-        drop(state);
-        others.into_iter().filter(|other| other.to_string() != holder).any(|other| {
-            let Some(lb) = self.0.load_balancers.get(&other) else { return false };
+        let is_other = |other: &&ObjectKey| other.to_string() != holder;
+        let is_used_by = |other: &&ObjectKey| {
+            let Some(lb) = self.0.load_balancers.get(other) else { return false };
             let own = lb.pool_address().map(|has| has.ip_pool).unwrap_or_default();
             let silent = !holders.iter().any(|(recorded_in, _)| *recorded_in == own);
-            silent && in_use(&lb)
-        })
+            silent && self.is_in_use(&lb, address)
+        };
+        // a change of the keeper that this look does not see yet comes to `no_longer_kept` after it
+        let mut state = self.state();
+        let keeper = state.unreleased.objects(address).find(is_other).cloned();
+        let keeper =
+            keeper.or_else(|| state.allocated.objects(address).filter(is_other).find(is_used_by).cloned());
+        let Some(keeper) = keeper else { return false };
+        let missed = state.missed.addresses_of(&keeper).chain([address]).collect();
+        state.missed.set(&keeper, missed);
+        true
+    }
+
+    /// The addresses that claims had to pass over because of the object `key` or its Service, and that neither keeps from
+    /// anybody now. To be asked after each change of the two; an address comes once.
+    pub(crate) fn no_longer_kept(&self, key: &ObjectKey) -> Vec<IpAddr> {
+        let mut state = self.state();
+        let names = |index: &AddressIndex, address| index.addresses_of(key).any(|named| named == address);
+        let is_used = |address| {
+            let lb = self.0.load_balancers.get(key);
+            lb.is_some_and(|lb| self.is_in_use(&lb, address))
+        };
+        let (kept, freed): (BTreeSet<_>, BTreeSet<_>) =
+            state.missed.addresses_of(key).partition(|&address| {
+                names(&state.unreleased, address) || names(&state.allocated, address) && is_used(address)
+            });
+        state.missed.set(key, kept);
+        freed.into_iter().collect()
+    }
+
+    /// Whether the object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
+    /// controller manager has shown it in `status.address`. Only while the object has our finalizer, which nobody can put
+    /// back on an object that is being deleted: afterwards the tenant alone writes it.
+    fn is_in_use(&self, lb: &LoadBalancer, address: IpAddr) -> bool {
+        let has_finalizer = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
+        has_finalizer
+            && match lb.spec.workload() {
+                WorkloadType::Vm => {
+                    let service = self.0.services.get(&ObjectKey::of(lb));
+                    service.is_some_and(|service| reuse::named(&service).any(|named| named == address))
+                }
+                WorkloadType::Cluster => {
+                    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+                    // its record goes when nothing announces the address any more, and its finalizer after that
+                    lb.meta().deletion_timestamp.is_none() && shown == Some(address)
+                }
+            }
     }
 
     /// The pool's cache has the answer to a write: whoever heard of a newer version may not have told the index yet.
@@ -237,6 +275,11 @@ impl PoolIndex {
 
     /// Those of the addresses that the holder's Service asks for or shows.
     fn still_named(&self, holder: &ObjectKey, addresses: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+        let mut addresses = addresses.peekable();
+        // most Services keep nothing, and a tenant's may name tens of thousands
+        if addresses.peek().is_none() {
+            return BTreeSet::new();
+        }
         let Some(service) = self.0.services.get(holder) else { return BTreeSet::new() };
         let named: BTreeSet<_> = reuse::named(&service).collect();
         addresses.filter(|address| named.contains(address)).collect()

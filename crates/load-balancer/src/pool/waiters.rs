@@ -92,6 +92,11 @@ impl Waker {
         }
     }
 
+    /// The object `key` or its Service has changed, and may keep addresses from those who wait no more.
+    pub(crate) fn keeper_changed(&self, key: &ObjectKey) {
+        self.freed(&self.index.no_longer_kept(key));
+    }
+
     /// Nothing but a record can keep these addresses from anybody now.
     pub(crate) fn freed(&self, addresses: &[IpAddr]) {
         let free = |address: &IpAddr| self.index.holders_of(*address).is_empty();

@@ -9,10 +9,9 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
-use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
+use harvester_api::{IPPool, LoadBalancer};
 use ip_pools::CheckedPool;
-use k8s_openapi::api::core::v1::Service;
-use kube::{Api, Client, Resource, ResourceExt};
+use kube::{Api, Client, Resource};
 use program::{Clock, TaskGroup};
 use tokio::{
     sync::{mpsc, oneshot},
@@ -25,7 +24,7 @@ use super::{
     orphans::Orphans,
     reservations::{Reservations, Reserved},
 };
-use crate::{caches::Caches, reuse, status_reverted};
+use crate::{caches::Caches, status_reverted};
 
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
@@ -90,7 +89,6 @@ struct Shared {
     tasks: TaskGroup,
     pools: Cache<RawObject<IPPool>>,
     load_balancers: Cache<RawObject<LoadBalancer>>,
-    services: Cache<RawObject<Service>>,
     index: PoolIndex,
     orphans: Orphans,
     reservations: Reservations,
@@ -113,7 +111,6 @@ impl Writers {
             tasks,
             pools: caches.pools.clone(),
             load_balancers: caches.load_balancers.clone(),
-            services: caches.services.clone(),
             index,
             orphans,
             reservations: Reservations::default(),
@@ -355,7 +352,7 @@ impl Others for Beside<'_> {
     fn have(&self, address: IpAddr, holder: &str) -> bool {
         let Self { shared, pool } = self;
         shared.reservations.is_reserved_by_another(pool, address)
-            || shared.index.is_taken(pool, address, holder, |lb| is_in_use(shared, lb, address))
+            || shared.index.is_taken(pool, address, holder)
     }
 
     fn outrank(&self, address: IpAddr, holder: &str) -> bool {
@@ -365,25 +362,6 @@ impl Others for Beside<'_> {
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {
         self.shared.index.used_by(holder)
     }
-}
-
-/// Whether the object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud controller
-/// manager has shown it in `status.address`. Only while the object has our finalizer, which nobody can put back on an
-/// object that is being deleted: afterwards the tenant alone writes it.
-fn is_in_use(shared: &Shared, lb: &LoadBalancer, address: IpAddr) -> bool {
-    let has_finalizer = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
-    has_finalizer
-        && match lb.spec.workload() {
-            WorkloadType::Vm => {
-                let service = shared.services.get(&ObjectKey::of(lb));
-                service.is_some_and(|service| reuse::named(&service).any(|named| named == address))
-            }
-            WorkloadType::Cluster => {
-                let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
-                // its record goes when nothing announces the address any more, and its finalizer after that
-                lb.meta().deletion_timestamp.is_none() && shown == Some(address)
-            }
-        }
 }
 
 /// Addresses that live load balancers believe to have from this pool.

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use harvester_api::finalizers;
 use http::{Request, Response, StatusCode};
-use kube::client::Body;
+use kube::{ResourceExt as _, client::Body};
 use serde_json::json;
 use tokio::time::advance;
 

@@ -20,6 +20,9 @@ use kube::Resource;
 use super::{backends, host_addresses::HostAddresses, plausible::Implausible};
 use crate::{address_index::AddressIndex, caches::Caches, pool::PoolIndex, reuse};
 
+/// The addresses of one Service that count. kube-vip shows one of each family; a tenant could write tens of thousands.
+const SHOWN: usize = 16;
+
 /// The addresses, and the load balancers that ask for them. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Vips(Arc<Shared>);
@@ -54,8 +57,6 @@ struct State {
     announced: AddressIndex,
     /// LoadBalancer objects and their `status.address`.
     written: AddressIndex,
-    /// LoadBalancer objects and their `status.allocatedAddress`.
-    allocated: AddressIndex,
     /// LoadBalancer objects and every address that a VM behind them reports.
     reported: AddressIndex,
     version: u64,
@@ -78,7 +79,7 @@ impl Vips {
             state: Mutex::default(),
         }));
         let follower = vips.clone();
-        caches.load_balancers.on_change(move |change| follower.read_load_balancer(&change.key));
+        caches.load_balancers.on_change(move |change| follower.read_load_balancer(change));
         let follower = vips.clone();
         caches.services.on_change(move |change| follower.read_service(&change.key));
         let follower = vips.clone();
@@ -112,30 +113,29 @@ impl Vips {
     }
 
     fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
-        let state = self.state();
         let here = |key: &ObjectKey| key.namespace == namespace;
+        let state = self.state();
         if state.announced.objects(address).chain(state.written.objects(address)).any(here) {
             return true;
         }
-        // records of other programs are no load balancers' addresses: they may well be those of VMs
-        let allocated: Vec<_> = state.allocated.objects(address).cloned().collect();
         drop(state);
-        let holders = self.0.pools.holders_of(address);
-        allocated.into_iter().any(|key| {
-            let has = self.0.load_balancers.get(&key).and_then(|lb| lb.pool_address());
-            has.is_some_and(|has| holders.contains(&(has.ip_pool, key.to_string())))
+        // records of other programs are no load balancers' addresses: they may well be those of VMs
+        self.0.pools.holders_of(address).into_iter().any(|(pool, holder)| {
+            let lb = ObjectKey::parse(&holder).and_then(|key| self.0.load_balancers.get(&key));
+            let has = lb.and_then(|lb| lb.pool_address());
+            has.is_some_and(|has| has.ip_pool == pool && has.ip.parse::<IpAddr>() == Ok(address))
         })
     }
 
-    fn read_load_balancer(&self, key: &ObjectKey) {
-        let mut state = self.state();
+    fn read_load_balancer(&self, change: &Change<RawObject<LoadBalancer>>) {
+        let (mut state, key) = (self.state(), &change.key);
         let lb = self.0.load_balancers.get(key);
-        let status = lb.as_ref().and_then(|lb| lb.status.as_ref());
-        let written = status.and_then(|status| status.address.parse().ok());
-        let has = lb.as_ref().and_then(|lb| lb.pool_address());
+        let written = lb.as_ref().and_then(|lb| lb.status.as_ref()?.address.parse().ok());
         let mut changed = state.written.set(key, written.into_iter().collect());
-        changed
-            .extend(state.allocated.set(key, has.and_then(|has| has.ip.parse().ok()).into_iter().collect()));
+        let [old, new] = [&change.old, &change.new].map(|lb| lb.as_ref()?.pool_address());
+        if old != new {
+            changed.extend([old, new].into_iter().flatten().filter_map(|has| has.ip.parse::<IpAddr>().ok()));
+        }
         if lb.is_none_or(|lb| lb.meta().deletion_timestamp.is_some()) {
             state.reported.set(key, BTreeSet::new());
         }
@@ -144,7 +144,7 @@ impl Vips {
 
     fn read_service(&self, key: &ObjectKey) {
         let mut state = self.state();
-        let shown = self.0.services.get(key).map(|service| reuse::shown(&service).collect());
+        let shown = self.0.services.get(key).map(|service| reuse::shown(&service).take(SHOWN).collect());
         let changed = state.announced.set(key, shown.unwrap_or_default());
         self.wake(&mut state, &changed);
     }
@@ -261,6 +261,18 @@ mod tests {
         assert_eq!(refused, [true, false]);
     }
 
+    #[test]
+    fn a_service_that_shows_thousands_of_addresses_takes_but_a_few_of_them() {
+        let World { caches, vips, .. } = world();
+        let all: Vec<_> =
+            (0..30_000u16).map(|n| IpAddr::from([10, 0, n.to_be_bytes()[0], n.to_be_bytes()[1]])).collect();
+        let ingress: Vec<_> = all.iter().map(|ip| json!({"ip": ip})).collect();
+        let mut service = service("").json();
+        service["status"]["loadBalancer"]["ingress"] = ingress.into();
+        caches.services.wrote(object(service));
+        assert_eq!(all.into_iter().filter(|ip| vips.is_vip("shop", *ip)).count(), SHOWN);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_no_longer_anothers() {
         let World { caches, vips, queue } = world();
@@ -292,6 +304,25 @@ mod tests {
         tasks.end().await;
         caches.services.gone(&ObjectKey::new("shop", "web"), "v");
         assert_eq!(depth(), 1, "it is one no more");
+    }
+
+    #[test]
+    fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_allocated_to_another() {
+        let World { caches, vips, queue } = world();
+        caches.pools.wrote(pool(&json!({"10.0.0.7": "shop/web"})));
+        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "api-1"},
+            "spec": {}, "status": {"interfaces": [{"name": "vlan", "ipAddress": "10.0.0.7"}]}}))
+        .unwrap();
+        vips.report(&ObjectKey::new("other", "api"), Reported::by([&vmi], vips.version()));
+        let mut written = lb("vm", &allocated("none", "10.0.0.7")).json();
+        written["metadata"]["resourceVersion"] = "1".into();
+        caches.load_balancers.wrote(object(written.clone()));
+        assert!(queue.depth() == 1 && !vips.is_vip("other", [10, 0, 0, 7].into()));
+        written["metadata"]["resourceVersion"] = "2".into();
+        written["status"]["allocatedAddress"]["ipPool"] = "edge".into();
+        let before = vips.version();
+        caches.load_balancers.wrote(object(written));
+        assert!(vips.version() > before && vips.is_vip("other", [10, 0, 0, 7].into()));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What is true of the workspace as a whole: its layers, its dependencies, its names, connections and periods, and what its
-//! comments and documents cite.
+//! What is true of the workspace as a whole: its layers, its dependencies, its names, connections and periods, the reasons that it
+//! gives, and what its comments and documents cite.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -10,6 +10,7 @@ mod layers;
 mod names;
 mod periods;
 mod product;
+mod reasons;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -7,7 +7,7 @@ use super::product;
 const DOMAINS: [&str; 3] = ["harvesterhci.io", "kube-vip.io", "cattle.io"];
 
 /// The texts between quotation marks in a line of code.
-fn literals(line: &str) -> Vec<&str> {
+pub(crate) fn literals(line: &str) -> Vec<&str> {
     line.split('"').skip(1).step_by(2).collect()
 }
 

@@ -9,7 +9,8 @@
 //! Service      ──► load balancers that wait for an address that it kept from them
 //! VM, VMI      ──► their own key while they carry an old finalizer; a guest cluster that is being removed
 //! ConfigMap    ──► the import
-//! rights, CRD  ──► LoadBalancers of type vm, and those that are gone and have an orphaned Service
+//! rights, CRD  ──► LoadBalancers of type vm, and those that are gone and have an orphaned Service; these also when
+//!                  nobody answers for the right to delete Services, and a DELETE is to be tried
 //! (Services, EndpointSlices, VMIs and addresses also wake LoadBalancers: `host_datapath`)
 //! ```
 
@@ -204,6 +205,12 @@ impl Wiring<'_> {
             move || controller::Allowed::of(&capabilities)
         };
         let before = Mutex::new(ask());
+        let (waiting, into) = (orphans.clone(), queue.clone());
+        capabilities.on_try(move |right| {
+            if *right == controller::DELETE_SERVICES {
+                waiting.list().into_iter().for_each(|key| into.add(key));
+            }
+        });
         capabilities.on_change(move || {
             let now = ask();
             let before =

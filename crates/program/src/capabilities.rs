@@ -7,7 +7,8 @@
 //! a caller that got 403 ───────────────────────────────────────────────────────────┘
 //! ```
 //! A right that nobody could answer for counts as granted until a request is refused, and then a request is tried every
-//! 30 seconds. Rights have no watch, so a grant is noticed within 30 seconds ([`REFUSED_PERIOD`]).
+//! 30 seconds ([`Capabilities::on_try`]). Rights have no watch, so a grant is noticed within 30 seconds
+//! ([`REFUSED_PERIOD`]).
 //!
 //! A request that got 401 is not reported here: the renewal of the Lease gets one within seconds, and the process ends
 //! with that reason.
@@ -121,9 +122,12 @@ pub struct Wanted {
 #[derive(Clone)]
 pub struct Capabilities(Arc<Shared>);
 
+type Trier = Arc<dyn Fn(&Right) + Send + Sync>;
+
 struct Shared {
     state: Mutex<State>,
     listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
+    triers: Mutex<Vec<Trier>>,
     /// Wakes the task that asks, when a question came nearer.
     sooner: Notify,
     known: watch::Sender<bool>,
@@ -182,6 +186,7 @@ impl Capabilities {
         Self(Arc::new(Shared {
             state: Mutex::new(state),
             listeners: Mutex::default(),
+            triers: Mutex::default(),
             sooner: Notify::new(),
             known: watch::Sender::new(known),
         }))
@@ -200,7 +205,7 @@ impl Capabilities {
     }
 
     /// A request that needs this right got 403: the right counts as refused, and is asked about again in 30 seconds. A
-    /// server that answers no such questions is asked by the next request instead; callers look again by themselves.
+    /// server that answers no such questions is asked by the next request instead ([`Capabilities::on_try`]).
     pub fn refused(&self, right: &Right) {
         self.update(|state| {
             let now = Instant::now();
@@ -238,6 +243,13 @@ impl Capabilities {
     /// Calls `f` after each change of an answer. `f` must be quick: it runs in the task that asks.
     pub fn on_change(&self, f: impl Fn() + Send + Sync + 'static) {
         self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(f));
+    }
+
+    /// Calls `f` when a request is to be tried because the server answers no questions about its right, which was refused
+    /// and still counts as lost: every 30 seconds until one succeeds. For callers who do not look again by themselves.
+    /// `f` must be quick, as that of [`Capabilities::on_change`].
+    pub fn on_try(&self, f: impl Fn(&Right) + Send + Sync + 'static) {
+        self.0.triers.lock().expect("no panic while a listener is added").push(Arc::new(f));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -284,7 +296,15 @@ impl Capabilities {
                 }
             });
             let answers: Vec<_> = stream::iter(questions).buffer_unordered(AT_ONCE).collect().await;
+            let asked: Vec<_> = answers.iter().map(|(right, _)| right.clone()).collect();
             self.update(|state| state.answered(answers, Instant::now()));
+            let to_try: Vec<_> = {
+                let state = self.state();
+                let is_to_try = |right: &Right| state.rights.get(right).is_some_and(Tracked::is_to_try);
+                asked.into_iter().filter(is_to_try).collect()
+            };
+            let triers = self.0.triers.lock().expect("no panic while a listener is added").clone();
+            to_try.iter().for_each(|right| triers.iter().for_each(|trier| trier(right)));
         }
     }
 }

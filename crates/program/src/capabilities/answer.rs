@@ -69,9 +69,14 @@ impl Tracked {
         self.refused || self.lost
     }
 
+    /// Only a request can tell whether the right is back.
+    pub(super) fn is_to_try(&self) -> bool {
+        self.lost && !self.refused
+    }
+
     /// A request that needs the right succeeded. Returns whether that is news.
     pub(super) fn saw_success(&mut self, now: Instant) -> bool {
-        let is_news = self.lost && !self.refused;
+        let is_news = self.is_to_try();
         if is_news {
             self.lost = false;
             self.due = now + GRANTED_PERIOD;

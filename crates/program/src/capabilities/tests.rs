@@ -1,4 +1,4 @@
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use k8s_openapi::{
     api::rbac::v1::{ClusterRole, ClusterRoleBinding},
@@ -240,6 +240,40 @@ async fn where_nobody_answers_for_a_right_a_request_is_tried_within_sixty_second
     }
     assert!(tries > 0 && works_at.is_some_and(|second| second < 180), "{works_at:?}");
     assert_eq!(changes.load(Ordering::Relaxed), 2, "listeners hear of the refusal and of the grant");
+}
+
+// issue 8, row 9: who waited for the right heard of no try, and asked for nothing any more
+#[tokio::test(start_paused = true)]
+async fn where_nobody_answers_for_a_right_its_callers_hear_every_thirty_seconds_that_a_request_is_to_be_tried()
+ {
+    let fixture = Fixture::new();
+    let unanswerable =
+        Rule { resource: Some("selfsubjectaccessreviews".into()), ..Rule::new(Answer::Code(403)) };
+    fixture.server.faults().add(unanswerable);
+    let capabilities = fixture.start(Fixture::rights(&[EVENTS, SERVICES]));
+    capabilities.known().await;
+    let (tries, is_granted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counted, granted, asked) = (tries.clone(), is_granted.clone(), capabilities.clone());
+    // a caller that does nothing by itself
+    capabilities.on_try(move |right| {
+        assert_eq!(*right, EVENTS);
+        assert!(asked.allows(right));
+        counted.fetch_add(1, Ordering::Relaxed);
+        if granted.load(Ordering::Relaxed) {
+            asked.worked(right);
+        } else {
+            asked.refused(right);
+        }
+    });
+    sleep(GRANTED_PERIOD / 2).await;
+    assert_eq!(tries.load(Ordering::Relaxed), 0, "nobody was refused");
+    capabilities.refused(&EVENTS);
+    sleep(4 * REFUSED_PERIOD + Duration::from_secs(1)).await;
+    assert_eq!(tries.load(Ordering::Relaxed), 4);
+    is_granted.store(true, Ordering::Relaxed);
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(capabilities.state().lost(), Vec::<String>::new());
+    assert_eq!(tries.load(Ordering::Relaxed), 5, "one that succeeds is the last");
 }
 
 #[tokio::test(start_paused = true)]

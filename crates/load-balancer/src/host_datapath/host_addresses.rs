@@ -16,7 +16,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Service},
     discovery::v1::EndpointSlice,
 };
-use kube::{Api, Client, runtime::watcher};
+use kube::{Api, Client, api::ListParams, runtime::watcher};
 use program::{
     TaskGroup,
     capabilities::{Capabilities, Right},
@@ -118,6 +118,12 @@ impl HostAddresses {
         let granted = Arc::new(Notify::new());
         let notify = granted.clone();
         self.0.capabilities.on_change(move || notify.notify_one());
+        let notify = granted.clone();
+        self.0.capabilities.on_try(move |right| {
+            if *right == LIST_NODES {
+                notify.notify_one();
+            }
+        });
         while self.0.nodes.get().is_none() {
             granted.notified().await;
             self.watch_nodes(&tasks, &client).await;
@@ -125,7 +131,8 @@ impl HostAddresses {
     }
 
     async fn watch_nodes(&self, tasks: &TaskGroup, client: &Client) {
-        if !self.0.capabilities.allows(&LIST_NODES) {
+        let api = Api::<Node>::all(client.clone());
+        if !self.may_list(&api).await {
             tracing::info!("node addresses come from the EndpointSlice of default/kubernetes");
             return;
         }
@@ -140,8 +147,7 @@ impl HostAddresses {
                 status.addresses = addresses;
             }
         };
-        let api = Api::all(client.clone());
-        let nodes: Cache<Node> = Cache::start_trimmed(tasks, api, watcher::Config::default(), trim);
+        let nodes = Cache::start_trimmed(tasks, api, watcher::Config::default(), trim);
         // the role may have lost the right again: the slice is the source meanwhile
         tokio::select! {
             () = nodes.ready() => {}
@@ -151,6 +157,22 @@ impl HostAddresses {
         let nodes = self.0.nodes.get_or_init(|| nodes);
         nodes.on_change(move |_| host.look());
         self.look();
+    }
+
+    /// Where the server answers no questions about rights only a request tells, and a list that is refused never becomes
+    /// complete.
+    async fn may_list(&self, nodes: &Api<Node>) -> bool {
+        let capabilities = &self.0.capabilities;
+        if !capabilities.allows(&LIST_NODES) {
+            return false;
+        }
+        match nodes.list_metadata(&ListParams::default().limit(1)).await {
+            Ok(_) => capabilities.worked(&LIST_NODES),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => capabilities.refused(&LIST_NODES),
+            // the watch asks again
+            Err(_) => {}
+        }
+        capabilities.allows(&LIST_NODES)
     }
 
     async fn lost_nodes(&self) {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance, condition, labels};
-use k8s_openapi::api::core::v1::{ConfigMap, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::ResourceExt as _;
 use serde_json::json;
 use test_cluster::{Rights, Side, TestCluster};
@@ -15,6 +16,9 @@ use super::lab::{A_WHILE, Lab};
 /// Every second, one good answer, two bad ones.
 const CHECK: &str =
     "{port: 8080, successThreshold: 1, failureThreshold: 2, periodSeconds: 1, timeoutSeconds: 1}";
+
+/// The load balancer's role.
+const ROLE: &str = "harvester-load-balancer";
 
 async fn vm_load_balancer(cluster: &TestCluster, name: &str) {
     let yaml = format!(
@@ -104,6 +108,28 @@ test_cluster::component_tests! {
         // a question that failed is asked again within half a minute
         lab.cluster.advance(A_WHILE * 2).await;
         assert_eq!(lab.load_balancer().await.status.unwrap().backends.len(), 1);
+    }
+
+    // with the existing role, which does not list Nodes, the load balancer did not begin to work
+    #[simulated_only("rights are tried every half minute")]
+    async fn where_nobody_answers_for_rights_nodes_count_within_a_minute_of_the_right_to_list_them(cluster: TestCluster) {
+        faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: 403}]").await;
+        cluster.harvester.apply("{apiVersion: v1, kind: Node, metadata: {name: host-1}}").await;
+        let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "192.168.7.11"}]}});
+        cluster.harvester.patch_status::<Node>("host-1", addresses).await;
+        let lab = Lab::start(cluster).await;
+        lab.vm("api-1", "api", "192.168.7.11").await;
+        lab.web("{}").await;
+        if lab.cluster.rights() == Rights::Existing {
+            lab.until_endpoints(&["192.168.7.11+"]).await;
+            lab.cluster.advance(A_WHILE * 4).await;
+            let mut rules = lab.cluster.harvester.get::<ClusterRole>(ROLE).await.unwrap().rules.unwrap();
+            rules.push(serde_json::from_value(
+                json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]})).unwrap());
+            lab.cluster.harvester.patch::<ClusterRole>(ROLE, json!({"rules": rules})).await;
+            lab.cluster.advance(A_WHILE * 2).await;
+        }
+        lab.until_endpoints(&["dummy+"]).await;
     }
 
     async fn that_we_cannot_dial_takes_nobodys_traffic_away(cluster: TestCluster) {

@@ -8,7 +8,7 @@ use serde_json::json;
 use test_cluster::{Rights, TestCluster};
 
 use super::fixtures::{
-    address_of, controller, in_step, load_balancer, pool, ready_of, record_of, vanish, work,
+    address_of, controller, faults, in_step, load_balancer, pool, ready_of, record_of, vanish, work,
 };
 use super::lab::{A_WHILE, Lab};
 
@@ -218,6 +218,25 @@ test_cluster::component_tests! {
     async fn a_right_that_is_granted_while_the_controller_runs_is_used_within_a_minute(cluster: TestCluster) {
         let all = ["get", "list", "watch", "create", "update"];
         grant_on_services(&cluster, &all).await;
+        let mut lab = Lab::serving(cluster).await;
+        lab.stop_controller().await;
+        lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;
+        vanish(&lab.cluster, "team-a/web").await;
+        lab.start_controller();
+        lab.cluster.advance(A_WHILE * 4).await;
+        assert!(lab.service().await.is_some());
+        grant_on_services(&lab.cluster, &[&all[..], &["delete"]].concat()).await;
+        lab.cluster.advance(Duration::from_secs(60)).await;
+        assert!(lab.service().await.is_none());
+        lab.until_gone().await;
+    }
+
+    // issue 8, row 9: only a DELETE that is tried tells that it is allowed again, and nothing had it tried
+    #[simulated_only("rights are tried every half minute")]
+    async fn a_right_that_comes_back_is_used_within_a_minute_also_where_nobody_answers_for_rights(cluster: TestCluster) {
+        let all = ["get", "list", "watch", "create", "update"];
+        grant_on_services(&cluster, &all).await;
+        faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: 403}]").await;
         let mut lab = Lab::serving(cluster).await;
         lab.stop_controller().await;
         lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;

@@ -31,7 +31,7 @@ use tokio::{
 };
 
 use self::answer::{Answer, Tracked, ask};
-use crate::TaskGroup;
+use crate::{Subscribers, TaskGroup};
 
 /// Between two questions about a right that is granted.
 const GRANTED_PERIOD: Duration = Duration::from_secs(600);
@@ -122,12 +122,10 @@ pub struct Wanted {
 #[derive(Clone)]
 pub struct Capabilities(Arc<Shared>);
 
-type Trier = Arc<dyn Fn(&Right) + Send + Sync>;
-
 struct Shared {
     state: Mutex<State>,
-    listeners: Mutex<Vec<Arc<dyn Fn() + Send + Sync>>>,
-    triers: Mutex<Vec<Trier>>,
+    changes: Subscribers,
+    tries: Subscribers<Right>,
     /// Wakes the task that asks, when a question came nearer.
     sooner: Notify,
     known: watch::Sender<bool>,
@@ -185,8 +183,8 @@ impl Capabilities {
         let known = state.is_known();
         Self(Arc::new(Shared {
             state: Mutex::new(state),
-            listeners: Mutex::default(),
-            triers: Mutex::default(),
+            changes: Subscribers::default(),
+            tries: Subscribers::default(),
             sooner: Notify::new(),
             known: watch::Sender::new(known),
         }))
@@ -242,21 +240,21 @@ impl Capabilities {
 
     /// Calls `f` after each change of an answer. `f` must be quick: it runs in the task that asks.
     pub fn on_change(&self, f: impl Fn() + Send + Sync + 'static) {
-        self.0.listeners.lock().expect("no panic while a listener is added").push(Arc::new(f));
+        self.0.changes.add(move |()| f());
     }
 
     /// Calls `f` when a request is to be tried because the server answers no questions about its right, which was refused
     /// and still counts as lost: every 30 seconds until one succeeds. For callers who do not look again by themselves.
     /// `f` must be quick, as that of [`Capabilities::on_change`].
     pub fn on_try(&self, f: impl Fn(&Right) + Send + Sync + 'static) {
-        self.0.triers.lock().expect("no panic while a listener is added").push(Arc::new(f));
+        self.0.tries.add(f);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().expect("no panic while capabilities are locked")
     }
 
-    /// Changes the state, and tells listeners if an answer is another one now.
+    /// Changes the state, and tells subscribers if an answer is another one now.
     fn update(&self, change: impl FnOnce(&mut State)) {
         let changed = {
             let mut state = self.state();
@@ -266,8 +264,7 @@ impl Capabilities {
             before != state.answers()
         };
         if changed {
-            let listeners = self.0.listeners.lock().expect("no panic while a listener is added").clone();
-            listeners.iter().for_each(|listener| listener());
+            self.0.changes.tell(&());
         }
     }
 
@@ -303,8 +300,7 @@ impl Capabilities {
                 let is_to_try = |right: &Right| state.rights.get(right).is_some_and(Tracked::is_to_try);
                 asked.into_iter().filter(is_to_try).collect()
             };
-            let triers = self.0.triers.lock().expect("no panic while a listener is added").clone();
-            to_try.iter().for_each(|right| triers.iter().for_each(|trier| trier(right)));
+            to_try.iter().for_each(|right| self.0.tries.tell(right));
         }
     }
 }

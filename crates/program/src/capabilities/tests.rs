@@ -242,7 +242,7 @@ async fn where_nobody_answers_for_a_right_a_request_is_tried_within_sixty_second
     assert_eq!(changes.load(Ordering::Relaxed), 2, "listeners hear of the refusal and of the grant");
 }
 
-// issue 8, row 9: who waited for the right heard of no try, and asked for nothing any more
+// who waited for the right heard of no try, and asked for nothing any more
 #[tokio::test(start_paused = true)]
 async fn where_nobody_answers_for_a_right_its_callers_hear_every_thirty_seconds_that_a_request_is_to_be_tried()
  {

@@ -7,7 +7,8 @@
 //! ```
 //! `see` reads caches, and the server where caches know nothing; [`decide`] decides; `act` takes one step. A claim
 //! comes before the object's PUT: a crash between the two leaves a record that names the object, and the next decision
-//! in its name finds it. A claim or release under way holds no worker, and nothing but further ones: its answer wakes the object.
+//! in its name finds it. While a pool's writer carries out a claim or release, no worker waits: the controller goes on with
+//! everything else of the object, and the answer wakes it.
 
 pub(crate) mod address;
 mod decide;
@@ -117,7 +118,8 @@ pub(crate) enum Error {
     StatusReverted { key: ObjectKey },
 }
 
-/// Answers that earlier rounds of one reconcile got from the server and that no cache tells.
+/// What one reconcile knows and no cache tells: the outcome of the object's last order, and the server's answers in earlier
+/// rounds.
 #[derive(Default)]
 struct Learned {
     refused: Vec<(String, Refused)>,
@@ -132,7 +134,7 @@ struct Learned {
 }
 
 impl Learned {
-    fn refused(&mut self, kind: &'static str, why: String) {
+    fn note_refused_write(&mut self, kind: &'static str, why: String) {
         self.refused_writes.retain(|write| write.kind != kind);
         self.refused_writes.push(RefusedWrite { kind, why });
     }
@@ -165,7 +167,7 @@ impl Controller {
     }
 
     async fn bring_there(&self, key: &ObjectKey) -> Result<Action, Error> {
-        let mut learned = self.answered(key);
+        let mut learned = self.last_order(key);
         // what happens to the pools after the look wakes the object
         if self.caches.load_balancers.get(key).is_some() {
             self.waiters.enter(key, WaitingFor::Anything);
@@ -180,14 +182,14 @@ impl Controller {
         Err(Error::Contended { key: key.clone() })
     }
 
-    /// The answer of the pool that the object asked last.
-    fn answered(&self, key: &ObjectKey) -> Learned {
+    /// The outcome of the object's last order.
+    fn last_order(&self, key: &ObjectKey) -> Learned {
         match self.orders.take(key) {
             Outcome::None => Learned::default(),
             Outcome::Refused(refused) => Learned { refused, ..Learned::default() },
             Outcome::Pending { pending, refused, news } => {
-                if let (Some(failure), Some(failed)) = (news, &pending.failed) {
-                    self.tell(key, &failure, failed.retry_in);
+                if let (Some(failure), Some(retry_in)) = (news, pending.retry_in) {
+                    self.report_failed_order(key, &failure, retry_in);
                 }
                 Learned { refused, pending: Some(pending), ..Learned::default() }
             }
@@ -307,7 +309,7 @@ impl Controller {
         plan: Plan,
         learned: &mut Learned,
     ) -> Result<Option<Action>, Error> {
-        let Plan { steps, events, probes, waits_for, orphaned, again } = plan;
+        let Plan { steps, events, probes, waits_for, orphaned, again, unwatched } = plan;
         let key = &seen.key;
         if let (Some(lb), false) = (&seen.object, events.is_empty()) {
             for event in &events {
@@ -351,10 +353,9 @@ impl Controller {
             self.refusals.forget(key);
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
-        let again = again.or_else(|| learned.unwatched.then_some(UNWATCHED_AGAIN));
         let refused =
             learned.refused_writes.iter().filter_map(|write| self.refusals.again(key, write.kind)).min();
-        let again = again.map(|again| refused.filter(|_| again == UNWATCHED_AGAIN).unwrap_or(again));
+        let again = next_look(again, unwatched || learned.unwatched, refused);
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
 
@@ -417,7 +418,7 @@ impl Controller {
         let (key, lb) = (&seen.key, seen.object.as_deref());
         let (Write::Create(json) | Write::Replace(json)) = write else { return Ok(Acted::Done) };
         if let Some(why) = self.refusals.standing(key, kind, json, lb) {
-            learned.refused(kind, why);
+            learned.note_refused_write(kind, why);
             return Ok(Acted::Changed);
         }
         match write::carry_out(&self.client, cache, key, write).await? {
@@ -430,7 +431,7 @@ impl Controller {
                 // one that ends has no condition that anybody reads
                 tracing::warn!(load_balancer = %key, kind, "the server refused the write: {why}");
                 self.refusals.note(key, kind, json, lb, &why, for_good);
-                learned.refused(kind, why);
+                learned.note_refused_write(kind, why);
                 Ok(Acted::Changed)
             }
         }
@@ -537,8 +538,8 @@ impl Controller {
         }
     }
 
-    /// An order could not be written, and is sent again after this time.
-    fn tell(&self, key: &ObjectKey, failure: &Failure, retry_in: Duration) {
+    /// Logs why the pool was not written, and publishes an Event where admission reverted the write.
+    fn report_failed_order(&self, key: &ObjectKey, failure: &Failure, retry_in: Duration) {
         let why = error_message(failure);
         tracing::warn!(load_balancer = %key, ?retry_in, "address of the load balancer: {why}");
         if let (Failure::StatusReverted { .. }, Some(lb)) = (failure, self.caches.load_balancers.get(key)) {
@@ -568,4 +569,34 @@ impl Controller {
 
 fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
     object.as_ref().is_some_and(|lb| lb.spec.ipam() == harvester_api::Ipam::Dhcp)
+}
+
+/// When the object is looked at again: after `again`, and where no watch may tell what ends its state, after a minute, or
+/// with the `refused` writes, which come later and later.
+fn next_look(again: Option<Duration>, unwatched: bool, refused: Option<Duration>) -> Option<Duration> {
+    let unwatched = unwatched.then(|| refused.unwrap_or(UNWATCHED_AGAIN));
+    again.into_iter().chain(unwatched).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::settled(None, false, None, None)]
+    #[case::unwatched(None, true, None, Some(60))]
+    #[case::a_refused_write(None, true, Some(600), Some(600))]
+    #[case::a_denied_claim_beside_a_refused_write(Some(60), true, Some(600), Some(60))]
+    #[case::a_verdict_that_waits(Some(3), true, None, Some(3))]
+    fn an_object_is_looked_at_again_for_the_first_of_its_reasons(
+        #[case] again: Option<u64>,
+        #[case] unwatched: bool,
+        #[case] refused: Option<u64>,
+        #[case] expected: Option<u64>,
+    ) {
+        let seconds = |after: Option<u64>| after.map(Duration::from_secs);
+        assert_eq!(next_look(seconds(again), unwatched, seconds(refused)), seconds(expected));
+    }
 }

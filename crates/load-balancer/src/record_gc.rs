@@ -117,7 +117,7 @@ impl RecordGc {
         }
         let memory = self.memory();
         let foreign: usize = memory.values().map(Candidates::foreign_records).sum();
-        // another worker, on another pool, counts after us
+        // the lock is held until the gauge is set, so that no worker overwrites a later count
         self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         drop(memory);
         Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))

@@ -28,7 +28,8 @@ pub(crate) struct Seen<'a> {
     /// Every pool, with what speaks against it.
     pub(crate) pools: &'a [CheckedPool],
     pub(crate) holder: RecordedHolder,
-    /// Every address that the pools record for this object, in the order of the pools' names.
+    /// The addresses that the pools record for this object, without one that it is giving back, in the order of the pools'
+    /// names.
     pub(crate) recorded: &'a [(String, IpAddr)],
     /// The object's Service names the status' address already.
     pub(crate) served: bool,
@@ -77,7 +78,11 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
         RecordedHolder::SomebodyElse | RecordedHolder::Nobody => false,
     };
     // a record that somebody erased takes no address from the network: the pool gets it back from the object
-    let is_shown = seen.served || lb.status.as_ref().is_some_and(|status| status.address == has.ip);
+    let is_shown = match lb.spec.workload() {
+        // without a Service that names it the address has nobody who announces it, and may be another's by now
+        WorkloadType::Vm => seen.served,
+        WorkloadType::Cluster => lb.status.as_ref().is_some_and(|status| status.address == has.ip),
+    };
     let meanwhile = (trusted || seen.holder == RecordedHolder::Nobody && is_shown).then(|| has.clone());
     if !wanted.is_empty() && wanted != has.ip_pool {
         return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, lost);

@@ -175,6 +175,8 @@ pub(crate) struct Plan {
     pub(crate) orphaned: bool,
     /// When to look again though nothing may change before then.
     pub(crate) again: Option<Duration>,
+    /// What ends the present state may be told by no watch: the controller looks again by itself.
+    pub(crate) unwatched: bool,
 }
 
 impl Plan {
@@ -198,7 +200,7 @@ pub(crate) fn decide(seen: &Seen) -> Plan {
             let mut plan = alive(seen, lb);
             if seen.unlisted.is_some() {
                 // what ends a wait may not be heard of
-                plan.again.get_or_insert(UNWATCHED_AGAIN);
+                plan.unwatched = true;
             }
             plan
         }
@@ -239,12 +241,12 @@ fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 Ok(write) => plan.steps.extend(write),
                 Err(refused) => {
                     plan.events.push(refused);
-                    plan.again = Some(UNWATCHED_AGAIN);
+                    plan.unwatched = true;
                     return plan;
                 }
             }
             if service.meta().deletion_timestamp.is_some() {
-                plan.again = Some(UNWATCHED_AGAIN).filter(|_| !crate::ownership::is_labelled(service.meta()));
+                plan.unwatched = !crate::ownership::is_labelled(service.meta());
                 return plan;
             }
             if seen.may_delete_services {
@@ -289,7 +291,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     });
     let (address, waiting, lost, waits_for) = match decision {
         Decision::Claim { pool, known, meanwhile, lost } => {
-            // one at which it serves until there is another, or one that it must leave
+            // the object serves at an address, or must leave one
             let is_at_address =
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
             let Some(pending) = in_the_way_of_claim(seen, &pool) else {
@@ -301,13 +303,13 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                     ..Plan::default()
                 };
             };
-            let waits_for = Some(pending.waits_for(lb, &pool));
-            if !is_at_address && !pending.is_refusal() {
+            let waits_for = Some(pending.waits_for(lb, &pool, &seen.address.refused));
+            if !is_at_address && !pending.is_denied() {
                 // the answer may be a moment away, and a server that is slow gets no more writes than it must
                 return Plan { waits_for, ..Plan::default() };
             }
-            // of an address that stays the condition goes on telling how it serves
-            let is_told = pending.is_refusal() || meanwhile.is_none();
+            // while the object keeps its address, the condition says how it serves
+            let is_told = pending.is_denied() || meanwhile.is_none();
             (meanwhile, is_told.then(|| pending.explain(&pool)), lost, waits_for)
         }
         Decision::Has { address, lost } => (Some(address), None, lost, None),
@@ -346,8 +348,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if let Some(lost) = lost
         && plan.steps.iter().any(|step| matches!(step, Step::WriteObject(_)))
     {
-        let message =
-            format!("address {lost} belongs to somebody else according to the pools; a new one is claimed");
+        let message = format!(
+            "address {lost} belongs to somebody else according to the pools; the load balancer gives it up"
+        );
         plan.events.push(PendingEvent::warning("AddressLost", message));
     }
     if let (true, Some(address)) = (plan.steps.is_empty(), &address) {
@@ -375,7 +378,7 @@ fn behind_a_former_service(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Option<
     };
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.clone());
     show(seen, lb, has.as_ref(), Some(waiting), &mut plan);
-    plan.again = Some(UNWATCHED_AGAIN).filter(|_| !crate::ownership::is_labelled(service.meta()));
+    plan.unwatched = !crate::ownership::is_labelled(service.meta());
     Some(plan)
 }
 
@@ -390,7 +393,7 @@ fn remove_orphan(seen: &Seen, service: &RawObject<Service>, plan: &mut Plan) {
         return;
     }
     let Ok(shown) = show_to_kube_vip(seen, service) else {
-        plan.again = Some(UNWATCHED_AGAIN);
+        plan.unwatched = true;
         return;
     };
     plan.steps.extend(shown);
@@ -420,11 +423,10 @@ fn serve(
     };
     let host_datapath::Plan { slice, service, probes, mut served, unwatched } = host_datapath::decide(&view);
     plan.probes = Some(probes);
-    if unwatched {
-        plan.again = Some(UNWATCHED_AGAIN);
-    }
-    let (slice, held_back) = pace(seen, slice);
-    if let Some(later) = held_back {
+    plan.unwatched = unwatched;
+    let slice = pace(seen, slice);
+    let is_held_back = slice.is_err();
+    if let Err(later) = slice {
         plan.look_again(later);
         served = host_datapath::served_by_slice(&view);
     }
@@ -467,7 +469,7 @@ fn serve(
         ready: ready(seen, waiting),
         served: Some(&served),
         // the state of the backends is told with the slice
-        has_backends_field: seen.has_backends_field && held_back.is_none(),
+        has_backends_field: seen.has_backends_field && !is_held_back,
     };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_verdicts(lb, &json) {
@@ -479,26 +481,21 @@ fn serve(
     }
 }
 
-/// The write of the slice, or after which time it may go out: one that only repeats what flaps waits, unless nobody has
-/// been ready so far.
-fn pace(seen: &Seen, write: Write) -> (Option<Step>, Option<Duration>) {
-    let turned = match (&seen.slice, &write) {
-        (Some(existing), Write::Replace(json)) => slice::turned(existing, json),
-        _ => None,
+/// The write of the slice.
+///
+/// # Errors
+/// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far.
+fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
+    let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
+        return Ok(Step::WriteSlice(write));
     };
-    let Some(turned) = turned else { return (Some(Step::WriteSlice(write)), None) };
+    let Some(turned) = slice::turned(slice, json) else { return Ok(Step::WriteSlice(write)) };
     let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
-    let is_anybody_ready = seen
-        .slice
-        .as_ref()
-        .is_some_and(|slice| slice::recorded_readiness(slice).values().any(|ready| *ready));
-    if is_anybody_ready
-        && waits.len() == turned.len()
-        && let Some(first) = waits.iter().min()
-    {
-        return (None, Some(**first));
+    let is_anybody_ready = slice::recorded_readiness(slice).values().any(|ready| *ready);
+    match waits.iter().min() {
+        Some(first) if is_anybody_ready && waits.len() == turned.len() => Err(**first),
+        _ => Ok(Step::WriteReadiness { write, turned }),
     }
-    (Some(Step::WriteReadiness { write, turned }), None)
 }
 
 /// The write without which kube-vip never hears of the Service's deletion, if it needs one.

@@ -13,8 +13,8 @@ use crate::host_datapath::BackendId;
 
 /// Between two writes of a status that carry only verdicts. Traffic does not follow them.
 const VERDICTS_APART: Duration = Duration::from_secs(1);
-/// Between two writes of a slice for the readiness of one backend: for so much longer one that flaps may get traffic, and
-/// for twice as long after it was the first to be ready again.
+/// Between two writes of one backend's readiness. A backend that flaps may get traffic for so much longer than it answers;
+/// after a write that did not wait, for twice as long.
 const READINESS_APART: Duration = Duration::from_secs(5);
 
 /// The times of writes of a status that carried only verdicts.
@@ -55,7 +55,7 @@ impl ReadinessPace {
         of_object.filter_map(|(id, at)| Some((id.clone(), until(*at)?))).collect()
     }
 
-    /// A write that did not wait, because nobody was ready, takes the turn of the next one.
+    /// A write that did not wait (no backend was ready, or another backend's turn had come) uses up the backend's next turn.
     pub(crate) fn wrote(&self, key: &ObjectKey, turned: &[BackendId]) {
         let mut due = self.due();
         let of_object = due.entry(key.clone()).or_default();

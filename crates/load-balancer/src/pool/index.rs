@@ -188,7 +188,7 @@ impl PoolIndex {
     }
 
     /// The addresses that claims had to pass over because of the object `key` or its Service, and that neither keeps from
-    /// anybody now. To be asked after each change of the two; an address comes once.
+    /// anybody now. The waker asks after each change of the object or its Service, and gets each address once.
     pub(crate) fn no_longer_kept(&self, key: &ObjectKey) -> Vec<IpAddr> {
         let mut state = self.state();
         let names = |index: &AddressIndex, address| index.addresses_of(key).any(|named| named == address);

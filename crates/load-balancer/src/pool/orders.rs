@@ -320,4 +320,34 @@ mod tests {
             assert!(matches!(orders.take(&key), Outcome::None), "an answer is an input of one decision");
         }
     }
+
+    fn failed_claim(refused: Vec<(String, Refused)>) -> Unwritten {
+        let order = Order::Claim { holder: "shop/web".to_owned(), known: None };
+        let failure = Failure::Contended { pool: "core".to_owned() };
+        Unwritten { pool: "core".to_owned(), order, failure, refused, again_at: None }
+    }
+
+    // the first pool may have room again, and refuses without a write where it has none
+    #[tokio::test(start_paused = true)]
+    async fn a_claim_that_may_be_sent_again_begins_with_the_first_pool() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let refused = vec![("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
+        let state = State::Failed(failed_claim(refused));
+        orders.table().insert(key.clone(), Entry { state, failures: 1, unwritten: None });
+        let Outcome::Pending { pending, refused, news } = orders.take(&key) else { panic!("not pending") };
+        assert_eq!((refused.len(), news.is_some()), (1, true));
+        tokio::time::advance(pending.retry_in.expect("it failed")).await;
+        assert!(matches!(orders.take(&key), Outcome::None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_of_pools_before_anybody_heard_of_a_failure_outdates_the_refusals_before_it() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let refused = vec![("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
+        let state = State::Failed(failed_claim(refused));
+        orders.table().insert(key.clone(), Entry { state, failures: 1, unwritten: None });
+        orders.outdate(&key);
+        let Outcome::Pending { refused, .. } = orders.take(&key) else { panic!("not pending") };
+        assert_eq!(refused.len(), 0);
+    }
 }

@@ -14,7 +14,7 @@ use super::{Orders, PoolIndex};
 /// The change of pools that a load balancer waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WaitingFor {
-    /// Any change: a worker is deciding about the load balancer now.
+    /// Any change: a worker decides about the load balancer now, or a pool's writer has its order.
     Anything,
     /// The pool that its spec names.
     Named(String),

@@ -32,7 +32,8 @@ const CONFLICTS: usize = 20;
 /// A PUT that got no answer may be stored as late as that: an API server gives a request one minute.
 const LOST_PUT: Duration = Duration::from_secs(120);
 
-/// The longest wait that a server can ask of all orders of a pool: readiness of backends waits for orders too.
+/// The longest wait that a server can ask of all orders of a pool: every load balancer that needs an address of it waits
+/// as long.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// Why an order was not carried out.

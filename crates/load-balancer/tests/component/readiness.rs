@@ -1,4 +1,4 @@
-//! Readiness and liveness of the load balancer (issue 8, row 10).
+//! Readiness and liveness of the load balancer.
 
 use std::time::Duration;
 

@@ -231,7 +231,7 @@ test_cluster::component_tests! {
         lab.until_gone().await;
     }
 
-    // issue 8, row 9: only a DELETE that is tried tells that it is allowed again, and nothing had it tried
+    // only a DELETE that is tried tells that it is allowed again, and nothing had it tried
     #[simulated_only("rights are tried every half minute")]
     async fn a_right_that_comes_back_is_used_within_a_minute_also_where_nobody_answers_for_rights(cluster: TestCluster) {
         let all = ["get", "list", "watch", "create", "update"];

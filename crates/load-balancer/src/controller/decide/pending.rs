@@ -1,40 +1,46 @@
 //! An order that the pool has not carried out: what waits for it, and what goes on.
 //!
-//! An object has one order at a time. Until the answer comes, or a failed order may be sent again, its decision goes
-//! without claims and releases, and everything else in it is done.
+//! An object has one order at a time. Until the answer comes its decision goes without claims and releases, and everything
+//! else in it is done. A failed order that may not be sent again yet keeps back itself, and a claim that would rest on
+//! it; the claim of a pool that the object asks for only since then goes out at once.
 
 use std::{net::IpAddr, time::Duration};
 
 use controller_kit::Explanation;
 use harvester_api::LoadBalancer;
 
-use super::{Plan, Seen, Step};
+use super::{Plan, Release, Seen, Step};
 use crate::pool::{
-    Order, WaitingFor,
+    Order, Refused, WaitingFor,
     orders::{Failed, Pending},
 };
 
-/// A claim that has no answer after this time keeps nothing else waiting: before then a Service at an address that was lost
-/// may still go straight to the new one.
+/// A pool has this long to answer a claim before the controller decides about the rest of the object: a quick answer lets a
+/// Service move straight from a lost address to the new one.
 pub(super) const LATE_ANSWER: Duration = Duration::from_secs(1);
 
 impl Pending {
     pub(super) fn is_under_way(&self) -> bool {
-        self.failed.is_none()
+        self.retry_in.is_none()
     }
 
-    /// A claim that the server refused, and will refuse until somebody mends that.
-    pub(super) fn is_refusal(&self) -> bool {
-        self.failed.as_ref().is_some_and(|failed| failed.is_refusal)
+    /// The server denied the claim, and will deny it until somebody mends that.
+    pub(super) fn is_denied(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failed| failed.is_denied)
     }
 
-    /// The changes of pools that may end the wait of a claim from `pool`.
-    pub(super) fn waits_for(&self, lb: &LoadBalancer, pool: &str) -> WaitingFor {
+    /// The changes of pools that may end the wait of a claim from `pool`, which `refused` had refused before.
+    pub(super) fn waits_for(
+        &self,
+        lb: &LoadBalancer,
+        pool: &str,
+        refused: &[(String, Refused)],
+    ) -> WaitingFor {
         if self.is_under_way() {
-            WaitingFor::Anything
-        } else {
-            WaitingFor::after(&lb.spec.ip_pool, vec![pool.to_owned()])
+            return WaitingFor::Anything;
         }
+        let before = refused.iter().map(|(pool, _)| pool.clone());
+        WaitingFor::after(&lb.spec.ip_pool, before.chain([pool.to_owned()]).collect())
     }
 
     /// Why the object has no address of `pool` yet.
@@ -75,11 +81,16 @@ pub(super) fn lasting_records(seen: &Seen) -> Vec<(String, IpAddr)> {
     seen.address.recorded.iter().filter(|record| !is_going(record)).cloned().collect()
 }
 
-/// Takes the releases out of the plan, while an order is in their way.
+/// Takes the releases out of the plan that have to wait: all of them while an order is under way, and those of a pool
+/// that could not be written for a release a moment ago.
 pub(super) fn hold_back_releases(seen: &Seen, plan: &mut Plan) {
     let Some(pending) = &seen.address.pending else { return };
-    plan.steps.retain(|step| !matches!(step, Step::Release(_)));
-    if let Some(Failed { retry_in, .. }) = pending.failed {
+    let failed_in = |pool: &str| matches!(pending.order, Order::Release { .. }) && pending.pool == pool;
+    plan.steps.retain(|step| match step {
+        Step::Release(Release { pool, .. }) => !pending.is_under_way() && !failed_in(pool),
+        _ => true,
+    });
+    if let Some(retry_in) = pending.retry_in {
         plan.look_again(retry_in);
     }
 }

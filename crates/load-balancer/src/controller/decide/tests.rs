@@ -255,11 +255,11 @@ fn an_object_that_is_made_again_waits_for_the_former_service_and_keeps_its_recor
 fn a_service_that_lost_our_label_is_looked_at_again_because_nothing_tells_of_its_end() {
     let mut seen = Seen { object: object("vm", &json!({})), ..recorded(seen(), &[("edge", "10.0.1.7")]) };
     seen.service = service(Some("u0"), "10.0.1.7", "10.0.1.7");
-    assert_eq!(decide(&seen).again, None);
+    assert_eq!((decide(&seen).again, decide(&seen).unwatched), (None, false));
     let mut bare = seen.service.as_ref().unwrap().json();
     bare["metadata"]["labels"] = json!({});
     seen.service = Some(Arc::new(RawObject::from_json(bare).unwrap()));
-    assert_eq!(decide(&seen).again, Some(UNWATCHED_AGAIN));
+    assert!(decide(&seen).unwatched);
 }
 
 #[test]
@@ -280,7 +280,7 @@ fn what_is_announced_stays_shown_when_a_write_is_refused() {
         (&json!("10.0.1.7"), &json!(["192.168.7.11"]))
     );
     assert_eq!(reason(&status), (false, "ServiceRefused".to_owned()));
-    assert_eq!(decide(&refused).again, Some(UNWATCHED_AGAIN));
+    assert!(decide(&refused).unwatched);
 }
 
 #[rstest]
@@ -382,7 +382,7 @@ fn a_service_of_somebody_else_is_in_the_way_and_left_alone() {
     foreign.service = Some(Arc::new(RawObject::from_json(json).unwrap()));
     assert_eq!(steps(&foreign), ["write object"]);
     assert_eq!(reason(&written(&foreign)), (false, "NameTaken".to_owned()));
-    assert_eq!(decide(&foreign).again, Some(UNWATCHED_AGAIN));
+    assert!(decide(&foreign).unwatched);
 }
 
 #[test]
@@ -492,12 +492,12 @@ fn kube_vip_sees_a_service_again_before_it_goes(#[case] change: &Value) {
     assert_eq!(steps(&going), ["write slice", "write service"]);
 
     for seen in [ending, without_right] {
-        let told = |refused: &Seen| (decide(refused).again, decide(refused).events.len());
+        let told = |refused: &Seen| (decide(refused).unwatched, decide(refused).events.len());
         let first = Seen { refused_writes: refused(&["Service"]), ..seen };
         assert_eq!(steps(&first), ["write slice"], "kube-vip would announce the address for ever");
-        assert_eq!(told(&first), (Some(UNWATCHED_AGAIN), 1));
+        assert_eq!(told(&first), (true, 1));
         let both = Seen { refused_writes: refused(&["EndpointSlice", "Service"]), ..first };
-        assert_eq!((steps(&both), told(&both)), (vec![], (Some(UNWATCHED_AGAIN), 1)));
+        assert_eq!((steps(&both), told(&both)), (vec![], (true, 1)));
     }
 }
 
@@ -525,5 +525,5 @@ fn a_condition_names_the_list_that_fails_in_place_of_what_may_not_be_true(#[case
     assert_eq!(reason(&status), (false, "NotListed".to_owned()));
     let message = status["conditions"][0]["message"].as_str().unwrap();
     assert!(message.ends_with(&why), "{message}");
-    assert_eq!(decide(&seen).again, Some(UNWATCHED_AGAIN));
+    assert!(decide(&seen).unwatched);
 }

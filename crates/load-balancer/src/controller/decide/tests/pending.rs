@@ -9,17 +9,19 @@ fn claim(pool: &str, failed: Option<Failed>) -> Option<Pending> {
     Some(Pending {
         pool: pool.to_owned(),
         order: Order::Claim { holder: "shop/web".to_owned(), known: None },
+        retry_in: failed.as_ref().map(|_| RETRY),
         failed,
     })
 }
 
 fn release(pool: &str, address: &str, failed: Option<Failed>) -> Option<Pending> {
     let order = Order::Release { holder: "shop/web".to_owned(), address: address.parse().unwrap() };
-    Some(Pending { pool: pool.to_owned(), order, failed })
+    let retry_in = failed.as_ref().map(|_| RETRY);
+    Some(Pending { pool: pool.to_owned(), order, retry_in, failed })
 }
 
-fn failed(is_refusal: bool) -> Option<Failed> {
-    Some(Failed { why: "no answer in time".to_owned(), is_refusal, retry_in: RETRY })
+fn failed(is_denied: bool) -> Option<Failed> {
+    Some(Failed { why: "no answer in time".to_owned(), is_denied })
 }
 
 fn with(seen: Seen, pending: Option<Pending>) -> Seen {
@@ -49,18 +51,52 @@ fn ending() -> Seen {
 }
 
 #[rstest]
-#[case::none(None, &["claim from core"])]
 #[case::under_way(claim("core", None), &["write slice", "write service"])]
 #[case::failed(claim("core", failed(false)), &["write slice", "write service"])]
 #[case::refused(claim("core", failed(true)), &["write slice", "write service"])]
 #[case::release_under_way(release("lab", "10.0.3.5", None), &["write slice", "write service"])]
 #[case::release_failed(release("lab", "10.0.3.5", failed(false)), &["write slice", "write service"])]
-#[case::failed_in_a_pool_that_it_does_not_ask_for_any_more(claim("lab", failed(false)), &["claim from core"])]
 fn an_object_that_moves_is_served_while_its_claim_waits(
     #[case] pending: Option<Pending>,
     #[case] expected: &[&str],
 ) {
     assert_eq!(steps(&with(moving(), pending)), expected);
+}
+
+#[rstest]
+#[case::none(None)]
+#[case::failed_in_a_pool_that_it_does_not_ask_for_any_more(claim("lab", failed(false)))]
+fn an_object_that_moves_claims_when_no_order_is_in_the_way(#[case] pending: Option<Pending>) {
+    assert_eq!(steps(&with(moving(), pending)), ["claim from core"]);
+}
+
+// otherwise both would announce it when the pool has given it to somebody else meanwhile
+#[rstest]
+#[case::under_way(claim("edge", None))]
+#[case::failed(claim("edge", failed(false)))]
+#[case::denied(claim("edge", failed(true)))]
+fn no_service_is_made_for_an_address_that_no_pool_records(#[case] pending: Option<Pending>) {
+    let mut erased = serving(&json!({"status": {"address": "10.0.1.7"}}));
+    erased.address.holder = RecordedHolder::Nobody;
+    erased.address.recorded.clear();
+    erased.service = None;
+    let steps = steps(&with(erased, pending));
+    assert!(!steps.contains(&"write service".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn a_pool_that_refused_before_is_waited_for_as_well() {
+    let lb = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {}})).unwrap();
+    let refused = [("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
+    let waits_for = claim("core", failed(true)).map(|claim| claim.waits_for(&lb, "core", &refused));
+    assert_eq!(waits_for, Some(WaitingFor::Selection(vec!["edge".to_owned(), "core".to_owned()])));
+}
+
+#[test]
+fn a_claim_that_is_sent_again_goes_on_saying_why_the_last_one_failed() {
+    let sent_again = claim("edge", failed(true)).map(|pending| Pending { retry_in: None, ..pending });
+    let waits = with(lost(), sent_again);
+    assert_eq!(reason(&written(&waits)), (false, "PoolNotWritten".to_owned()));
 }
 
 #[rstest]
@@ -72,13 +108,8 @@ fn a_lost_address_is_withdrawn_while_the_claim_of_another_waits(
     #[case] expected: &str,
     #[case] again: Option<Duration>,
 ) {
-    let plan = decide(&lost());
-    assert_eq!(
-        plan.steps.len(),
-        1,
-        "the claim alone, so that the Service may go straight to the new address"
-    );
-    assert_eq!(plan.again, Some(LATE_ANSWER));
+    assert_eq!(steps(&lost()), ["claim from edge"], "the Service may go straight to the new address");
+    assert_eq!(decide(&lost()).again, Some(LATE_ANSWER));
 
     let waits = with(lost(), pending);
     assert_eq!(steps(&waits), ["write slice", "delete service", "write object"]);
@@ -125,7 +156,11 @@ fn an_object_whose_claim_the_server_refuses_says_why(#[case] seen: Seen, #[case]
 #[case::no_order(None, &["release 10.0.2.5 of core"], None)]
 #[case::under_way(release("core", "10.0.2.5", None), &[], None)]
 #[case::failed(release("core", "10.0.2.5", failed(false)), &[], Some(RETRY))]
-#[case::behind_a_claim(claim("lab", failed(false)), &[], Some(RETRY))]
+// a release of another pool, or one beside a claim that failed, has nothing to wait for
+#[case::beside_a_release_that_failed(
+    release("lab", "10.0.3.5", failed(false)), &["release 10.0.2.5 of core"], Some(RETRY))]
+#[case::beside_a_claim_that_failed(claim("lab", failed(false)), &["release 10.0.2.5 of core"], Some(RETRY))]
+#[case::beside_a_claim_under_way(claim("lab", None), &[], None)]
 fn a_second_record_goes_back_when_no_order_is_in_the_way(
     #[case] pending: Option<Pending>,
     #[case] expected: &[&str],

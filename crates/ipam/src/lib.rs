@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
+mod coverage;
 mod family;
 mod holdings;
 pub mod legacy;
@@ -8,8 +9,10 @@ mod pool;
 mod range;
 mod ranges;
 mod record;
+mod scopes;
 mod selection;
 
+pub use coverage::Coverage;
 pub use family::Family;
 pub use pool::{Pool, PoolFault, Scope, Selector};
 pub use range::{Range, RangeError, RangeSpec};

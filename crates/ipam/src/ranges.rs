@@ -9,7 +9,11 @@ use crate::{
 
 /// The ranges of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<Range>);
+pub struct Ranges {
+    ranges: Vec<Range>,
+    /// The places of the ranges, by their start.
+    by_start: Vec<usize>,
+}
 
 /// A fault among the ranges of one pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,19 +71,20 @@ impl Ranges {
             }
         }
         if faults.is_empty() {
-            Ok(Self(good.into_iter().map(|(range, _)| range).collect()))
+            let ranges: Vec<Range> = good.into_iter().map(|(range, _)| range).collect();
+            Ok(Self { ranges, by_start: disjoint.into_values().collect() })
         } else {
             Err(faults)
         }
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Range> {
-        self.0.iter()
+        self.ranges.iter()
     }
 
     /// How many addresses may be given out.
     pub fn total(&self) -> u128 {
-        self.0.iter().fold(0, |sum: u128, range| sum.saturating_add(range.total()))
+        self.ranges.iter().fold(0, |sum: u128, range| sum.saturating_add(range.total()))
     }
 
     /// `status.total` and `status.available` for so many records; both stop at 2^63-1. More records than addresses
@@ -93,23 +98,24 @@ impl Ranges {
 
     /// The range that the address lies in, be it that range's gateway or not.
     pub fn covering(&self, address: IpAddr) -> Option<&Range> {
-        self.0.iter().find(|range| range.covers(address))
+        let below = self.by_start.partition_point(|place| self.ranges[*place].start() <= address);
+        let last = &self.ranges[*self.by_start[..below].last()?];
+        last.covers(address).then_some(last)
     }
 
     /// Whether the address may be given out.
     pub fn offers(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|range| range.offers(address))
+        self.covering(address).is_some_and(|range| range.offers(address))
     }
 
     /// The first pair of ranges that have an address in common.
     pub fn overlap<'a>(&'a self, other: &'a Self) -> Option<(&'a Range, &'a Range)> {
-        let mut sorted: Vec<_> = other.0.iter().enumerate().collect();
-        sorted.sort_unstable_by_key(|(_, range)| range.start());
-        self.0.iter().find_map(|own| {
-            let below = sorted.partition_point(|(_, range)| range.start() <= own.end());
+        self.ranges.iter().find_map(|own| {
+            let below = other.by_start.partition_point(|place| other.ranges[*place].start() <= own.end());
             // the ranges of one pool overlap nowhere, so those that overlap this one stand side by side
-            let overlapping = sorted[..below].iter().rev().take_while(|(_, range)| own.overlaps(range));
-            overlapping.min_by_key(|(index, _)| *index).map(|(_, range)| (own, *range))
+            let places = other.by_start[..below].iter().rev();
+            let overlapping = places.take_while(|place| own.overlaps(&other.ranges[**place]));
+            overlapping.min().map(|place| (own, &other.ranges[*place]))
         })
     }
 
@@ -118,19 +124,22 @@ impl Ranges {
     /// Lazy: an IPv6 subnet costs no more than the addresses that are looked at.
     pub fn turn(&self, cursor: Option<IpAddr>) -> impl Iterator<Item = IpAddr> + '_ {
         let at = cursor.and_then(|cursor| {
-            self.0.iter().position(|range| range.covers(cursor)).map(|index| (index, family::number(cursor)))
+            self.ranges
+                .iter()
+                .position(|range| range.covers(cursor))
+                .map(|index| (index, family::number(cursor)))
         });
         let stretches = match at {
-            None => self.0.iter().map(|range| (range, bounds(range))).collect::<Vec<_>>(),
+            None => self.ranges.iter().map(|range| (range, bounds(range))).collect::<Vec<_>>(),
             Some((index, cursor)) => {
-                let (first, last) = bounds(&self.0[index]);
-                let mut stretches = Vec::with_capacity(self.0.len() + 1);
+                let (first, last) = bounds(&self.ranges[index]);
+                let mut stretches = Vec::with_capacity(self.ranges.len() + 1);
                 if cursor < last {
-                    stretches.push((&self.0[index], (cursor + 1, last)));
+                    stretches.push((&self.ranges[index], (cursor + 1, last)));
                 }
-                let others = self.0[index + 1..].iter().chain(&self.0[..index]);
+                let others = self.ranges[index + 1..].iter().chain(&self.ranges[..index]);
                 stretches.extend(others.map(|range| (range, bounds(range))));
-                stretches.push((&self.0[index], (first, cursor)));
+                stretches.push((&self.ranges[index], (first, cursor)));
                 stretches
             }
         };
@@ -141,7 +150,7 @@ impl Ranges {
 
     /// How far ahead of the cursor an address comes in [`Ranges::turn`]; none when it lies in no range.
     pub(crate) fn distance(&self, cursor: Option<IpAddr>, address: IpAddr) -> Option<u128> {
-        let span = self.0.iter().fold(0, |sum: u128, range| sum.saturating_add(range.span()));
+        let span = self.ranges.iter().fold(0, |sum: u128, range| sum.saturating_add(range.span()));
         let at = self.rank(address)?;
         match cursor.and_then(|cursor| self.rank(cursor)) {
             None => Some(at),
@@ -152,7 +161,7 @@ impl Ranges {
 
     fn rank(&self, address: IpAddr) -> Option<u128> {
         let mut before = 0_u128;
-        for range in &self.0 {
+        for range in &self.ranges {
             if range.covers(address) {
                 return Some(before.saturating_add(family::number(address) - family::number(range.start())));
             }
@@ -169,7 +178,7 @@ fn bounds(range: &Range) -> (u128, u128) {
 /// As in messages: `192.168.1.5-192.168.1.9,192.168.2.1-192.168.2.3`.
 impl fmt::Display for Ranges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, range) in self.0.iter().enumerate() {
+        for (index, range) in self.ranges.iter().enumerate() {
             write!(f, "{}{range}", if index == 0 { "" } else { "," })?;
         }
         Ok(())

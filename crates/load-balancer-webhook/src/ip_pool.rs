@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
-use ipam::{PoolFault, Range, RangeSpec};
+use ipam::{Coverage, PoolFault, Range, RangeSpec};
 use json_patch::PatchOperation;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -165,20 +165,15 @@ fn definition_or_bare(pool: &IPPool) -> ipam::Pool {
 /// The faults beside other pools that this write brings about: overlaps of the ranges that it adds, and faults of the
 /// selector that were not there before.
 fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam::Pool]) -> Vec<PoolFault> {
-    let is_overlap = |fault: &PoolFault| matches!(fault, PoolFault::Overlap { .. });
     let mut spec = pool.spec.clone();
     let stood: HashSet<_> = old.iter().flat_map(|old| &old.spec.ranges).collect();
     spec.ranges.retain(|range| !stood.contains(range));
     let with_added_ranges = IPPool { metadata: pool.metadata.clone(), spec, status: None };
-    let overlaps =
-        ip_pools::definition(&with_added_ranges).map(|pool| pool.faults(others)).unwrap_or_default();
-    let former = old.map(|old| definition_or_bare(old).faults(others)).unwrap_or_default();
-    let others = added(own.faults(others), former);
-    overlaps
-        .into_iter()
-        .filter(is_overlap)
-        .chain(others.into_iter().filter(|fault| !is_overlap(fault)))
-        .collect()
+    let overlaps = ip_pools::definition(&with_added_ranges).map(|pool| pool.overlaps(others));
+    let former = old.map(ip_pools::bare);
+    let mut faults = overlaps.unwrap_or_default();
+    faults.extend(own.selector_faults(former.as_ref().map(|former| &former.selector), others));
+    faults
 }
 
 /// The faults that were not there before.
@@ -202,12 +197,11 @@ fn added<F: ToString>(mut faults: Vec<F>, former: Vec<F>) -> Vec<F> {
 fn excluded(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>) -> Vec<PoolFault> {
     let records = pool.status.iter().flat_map(|status| &status.allocated);
     let Some(old) = old else { return own.excluded(records) };
-    let covered: Vec<Range> = old.spec.ranges.iter().filter_map(range).collect();
+    let covered: Coverage = old.spec.ranges.iter().filter_map(range).collect();
     let stood = |address: &str| {
         let stands = old.status.as_ref().is_some_and(|status| status.allocated.contains_key(address));
-        let was_covered = address
-            .parse::<IpAddr>()
-            .is_ok_and(|address| covered.iter().any(|range| range.covers(address.to_canonical())));
+        let was_covered =
+            address.parse::<IpAddr>().is_ok_and(|address| covered.covers(address.to_canonical()));
         stands && !was_covered
     };
     own.excluded(records.filter(|(address, _)| !stood(address)))

@@ -224,6 +224,56 @@ fn an_update_is_not_checked_against_the_pool_itself_and_a_status_write_reads_no_
     assert_faults(&validate(&write, &Seen::default(), &policy()), &[]);
 }
 
+/// So many fit into one review, and may stand in a pool from before the limits. A look at every pair takes minutes.
+const MANY: usize = 66_000;
+
+#[test]
+fn a_write_of_tens_of_thousands_of_scopes_is_decided_without_a_look_at_every_pair() {
+    let other = pool("old", 0, OTHER, &[("elsewhere", "*", "*")]);
+    let seen = Seen { pools: Arc::new([serde_json::from_value(other).unwrap()]), network: None };
+    let scopes = |count: usize| -> Vec<Value> {
+        (0..count).map(|number| json!({"namespace": format!("ns{number}")})).collect()
+    };
+    let with = |scopes: Value| {
+        let mut pool = pool("edge", 0, OWN, &[]);
+        pool["spec"]["selector"]["scope"] = scopes;
+        pool
+    };
+    let many = with(scopes(MANY).into());
+    // the former object of a forged review may be anything
+    let forged = update("alice", many.clone(), with(vec![0; MANY].into()));
+    assert_faults(&validate(&forged, &seen, &policy()), &[]);
+
+    let mut described = many.clone();
+    described["spec"]["description"] = "edge VLAN".into();
+    assert_faults(&validate(&update("alice", described, many.clone()), &seen, &policy()), &[]);
+    let mut another = many.clone();
+    another["spec"]["selector"]["scope"][7] = json!({"namespace": "elsewhere"});
+    let faults = validate(&update("alice", another, many), &seen, &policy());
+    assert_faults(&faults, &["scope selector is same as the pool old with priority 0"]);
+}
+
+#[test]
+fn tens_of_thousands_of_records_are_sought_in_as_many_ranges_without_a_look_at_every_pair() {
+    let address =
+        |number: usize| format!("10.{}.{}.{}", number >> 14, number >> 6 & 255, (number & 63) << 2 | 1);
+    let ranges = |count: usize| -> Value {
+        (0..count).map(|number| json!({"subnet": format!("{}/32", address(number))})).collect()
+    };
+    let records =
+        |count: usize| -> Value { (0..count).map(|number| (address(number), json!("shop/web"))).collect() };
+    let mut old = pool("edge", 0, &[], &[]);
+    old["spec"]["ranges"] = ranges(MANY);
+    old["status"] = json!({"total": MANY, "available": 0, "lastAllocated": "", "allocated": records(MANY)});
+    let mut released = old.clone();
+    released["status"]["allocated"] = records(MANY - 1);
+    assert_faults(&validate(&update(WRITER, released, old.clone()), &Seen::default(), &policy()), &[]);
+    let mut shrunk = old.clone();
+    shrunk["spec"]["ranges"] = ranges(MANY - 1);
+    let faults = validate(&update("alice", shrunk, old), &Seen::default(), &policy());
+    assert_faults(&faults, &["is excluded: shop/web holds it"]);
+}
+
 #[rstest]
 #[case::held(&["11"], Some("can't delete pool before releasing all the allocated IP"))]
 #[case::free(&[], None)]

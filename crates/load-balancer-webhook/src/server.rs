@@ -14,7 +14,7 @@ use axum::{Extension, Router};
 use futures::FutureExt as _;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
-use program::serving::machine;
+use program::serving::peer as machine;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 

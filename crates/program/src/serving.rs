@@ -1,7 +1,7 @@
 //! A router on a socket, with TLS or without, until the process ends. Requests under way may finish.
 //!
 //! Strangers can connect too. So a connection without request is closed within a minute, and at the most 1,024 are open:
-//! beyond that, a new connection takes the place of one without request, of the machine that has the most.
+//! beyond that, a new connection takes the place of one of the peer that has the most, be a request under way or not.
 //!
 //! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to
 //! this machine, and to everybody where a flag says so.
@@ -141,7 +141,7 @@ where
                 continue;
             }
         };
-        // without a place the connection is closed: all others have requests under way
+        // without a place the connection is closed: its peer has the most, and all of them have requests under way
         let Some(place) = open.place(peer.ip(), CONNECTIONS) else { continue };
         let (stop, router, handshake) = (stop.clone(), router.clone(), acceptor.accept(stream, ()));
         connections.spawn(async move {
@@ -226,7 +226,7 @@ impl Drop for UnderWay {
 struct Connections(Arc<Mutex<BTreeMap<u64, Open>>>);
 
 struct Open {
-    machine: IpAddr,
+    peer: IpAddr,
     /// The number of requests under way.
     requests: watch::Receiver<usize>,
     evicted: CancellationToken,
@@ -242,27 +242,33 @@ struct Place {
 }
 
 impl Connections {
-    /// A place for one more connection. Where `most` are open, it is that of the oldest one without request, of the
-    /// machine that has the most such connections; `None` where all have requests under way.
-    fn place(&self, peer: IpAddr, most: usize) -> Option<Place> {
+    /// A place for one more connection. Where `most` are open, it is that of another one, of the peer that has the most:
+    /// the oldest without request, or else the oldest. So whoever opens many takes places from nobody who has fewer.
+    /// `None` where this peer has the most, and all of its connections have requests under way.
+    fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
         let mut open = self.open();
+        let peer = peer(address);
         if open.len() >= most {
-            let is_idle = |connection: &Open| *connection.requests.borrow() == 0;
-            let mut idle: HashMap<IpAddr, (usize, u64)> = HashMap::new();
-            // the last one that is counted is the oldest
-            for (number, connection) in open.iter().rev().filter(|(_, connection)| is_idle(connection)) {
-                let (count, oldest) = idle.entry(connection.machine).or_default();
-                (*count, *oldest) = (*count + 1, *number);
+            let mut peers: HashMap<IpAddr, (usize, (bool, u64))> = HashMap::new();
+            for (number, connection) in open.iter() {
+                let this = (*connection.requests.borrow() > 0, *number);
+                let (count, first) = peers.entry(connection.peer).or_insert((0, this));
+                (*count, *first) = (*count + 1, this.min(*first));
             }
-            let number = idle.into_values().max_by_key(|(count, oldest)| (*count, Reverse(*oldest)))?.1;
+            // among those that have as many, the newcomer's own peer comes first
+            let rank =
+                |of: &IpAddr, (count, first): (usize, (bool, u64))| (count, *of == peer, Reverse(first));
+            let (of, (_, (is_busy, number))) = peers.into_iter().max_by_key(|(of, held)| rank(of, *held))?;
+            if of == peer && is_busy {
+                return None;
+            }
             if let Some(connection) = open.remove(&number) {
                 connection.evicted.cancel();
             }
         }
         let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
         let (requests, evicted) = (watch::Sender::new(0), CancellationToken::new());
-        let connection =
-            Open { machine: machine(peer), requests: requests.subscribe(), evicted: evicted.clone() };
+        let connection = Open { peer, requests: requests.subscribe(), evicted: evicted.clone() };
         open.insert(number, connection);
         Some(Place { connections: self.clone(), number, requests, evicted })
     }
@@ -280,9 +286,10 @@ impl Drop for Place {
     }
 }
 
-/// The part of an address that tells machines apart: one machine may have all addresses of a /64.
-pub fn machine(peer: IpAddr) -> IpAddr {
-    match peer.to_canonical() {
+/// The part of an address that tells peers apart: an IPv4 address, or the /64 of an IPv6 one, all of whose addresses one
+/// machine may have.
+pub fn peer(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
         address @ IpAddr::V4(_) => address,
     }
@@ -452,28 +459,69 @@ mod tests {
         tasks.end().await;
     }
 
+    fn place(connections: &Connections, last: u8) -> Option<Place> {
+        connections.place(IpAddr::from([192, 0, 2, last]), 4)
+    }
+
+    fn busy(connections: &Connections, last: u8) -> Place {
+        let place = place(connections, last).unwrap();
+        place.requests.send_replace(1);
+        place
+    }
+
+    fn evicted<const N: usize>(places: [&Place; N]) -> [bool; N] {
+        places.map(|place| place.evicted.is_cancelled())
+    }
+
     #[test]
-    fn a_new_connection_takes_the_place_of_one_without_request_of_the_machine_that_has_the_most() {
+    fn a_new_connection_takes_the_place_of_one_without_request_of_the_peer_that_has_the_most() {
         let connections = Connections::default();
-        let place = |last| connections.place(IpAddr::from([192, 0, 2, last]), 4);
-        let (busy, first, second) = (place(1).unwrap(), place(1).unwrap(), place(1).unwrap());
-        busy.requests.send_replace(1);
-        let of_another = place(2).unwrap();
+        let place = |last| place(&connections, last).unwrap();
+        let (busy, first, second) = (busy(&connections, 1), place(1), place(1));
+        let of_another = place(2);
         assert_eq!(connections.open().len(), 4);
 
-        let newest = place(3).unwrap();
-        let evicted =
-            [&busy, &first, &second, &of_another, &newest].map(|place| place.evicted.is_cancelled());
-        assert_eq!(evicted, [false, true, false, false, false]);
+        let newest = place(3);
+        assert_eq!(
+            evicted([&busy, &first, &second, &of_another, &newest]),
+            [false, true, false, false, false]
+        );
         drop(first);
         assert_eq!(connections.open().len(), 4);
-
-        for place in [&second, &of_another, &newest] {
-            place.requests.send_replace(1);
-        }
-        assert!(place(3).is_none(), "all have requests under way");
         drop((busy, second, of_another, newest));
         assert!(connections.open().is_empty(), "nothing is kept of a connection that is closed");
+    }
+
+    #[test]
+    fn requests_under_way_keep_no_place_from_a_peer_that_has_fewer() {
+        let connections = Connections::default();
+        let [oldest, second, third, fourth] = [1; 4].map(|last| busy(&connections, last));
+        let of_another = place(&connections, 2).unwrap();
+        assert_eq!(
+            evicted([&oldest, &second, &third, &fourth, &of_another]),
+            [true, false, false, false, false]
+        );
+        assert!(place(&connections, 1).is_none(), "the peer that has the most takes no place from others");
+        assert!(!of_another.evicted.is_cancelled(), "though it has no request under way");
+        let (next, last) = (busy(&connections, 2), place(&connections, 3).unwrap());
+        assert_eq!(
+            evicted([&second, &third, &fourth, &of_another, &next, &last]),
+            [true, false, false, true, false, false]
+        );
+        assert_eq!(connections.open().len(), 4);
+    }
+
+    #[test]
+    fn a_peer_that_has_as_many_as_another_takes_a_place_of_its_own() {
+        let connections = Connections::default();
+        let others = [2, 2].map(|last| place(&connections, last).unwrap());
+        let own = [busy(&connections, 1), place(&connections, 1).unwrap()];
+        let next = busy(&connections, 1);
+        assert_eq!(
+            evicted([&others[0], &others[1], &own[0], &own[1], &next]),
+            [false, false, false, true, false]
+        );
+        assert!(place(&connections, 1).is_none());
     }
 
     #[rstest]
@@ -481,8 +529,8 @@ mod tests {
     #[case::mapped("192.0.2.1", "::ffff:192.0.2.1", true)]
     #[case::of_one_64("2001:db8::1", "2001:db8::ffff:0:1", true)]
     #[case::of_two_64("2001:db8::1", "2001:db8:0:1::1", false)]
-    fn a_machine_may_have_many_addresses(#[case] one: &str, #[case] other: &str, #[case] same: bool) {
-        assert_eq!(machine(one.parse().unwrap()) == machine(other.parse().unwrap()), same);
+    fn a_peer_may_have_many_addresses(#[case] one: &str, #[case] other: &str, #[case] same: bool) {
+        assert_eq!(peer(one.parse().unwrap()) == peer(other.parse().unwrap()), same);
     }
 
     #[tokio::test]

@@ -59,7 +59,7 @@ const VALUES_OF_REVIEW: usize = 200_000;
 /// A review with more fields and list entries takes the turn of two, and so on.
 const VALUES_OF_TURN: usize = 20_000;
 /// Bytes of a text that every answer repeats whole. A UID of Kubernetes has 36.
-const LONGEST_REPEATED: usize = 256;
+pub(crate) const LONGEST_REPEATED: usize = 256;
 
 /// How large an object is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

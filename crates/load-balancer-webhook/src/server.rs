@@ -14,12 +14,12 @@ use axum::{Extension, Router};
 use futures::FutureExt as _;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
-use program::serving::peer as machine;
+use program::serving;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::body::{Budget, Complete};
-use crate::limits::Outline;
+use crate::limits::{LONGEST_REPEATED, Outline};
 use crate::peers::{PEERS, Peer, Peers};
 use crate::registration::TIMEOUT;
 use crate::review::{self, Write, cut};
@@ -27,8 +27,11 @@ use crate::reviewer::{Reviewer, Unseen};
 
 /// So many reviews are parsed and decided at once; the others wait. A review in memory is many times its body.
 pub(crate) const REVIEWS_AT_ONCE: usize = 16;
+/// So many reviews are decided at once that count for more than the part of a peer. They take memory for ten ordinary
+/// ones and more; a second one finds a turn where the first of another peer is stuck.
+const HEAVY_AT_ONCE: usize = 2;
 /// How long a review may take, from its head to its decision: an API server that gives up does not learn why.
-const WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
+const REVIEW_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 
 #[derive(Clone, Copy)]
 enum Role {
@@ -40,21 +43,24 @@ struct Server {
     reviewer: Reviewer,
     bodies: Budget,
     turns: Semaphore,
+    /// The turns of reviews that count for more than the part of a peer.
+    heavy: Semaphore,
     peers: Peers,
 }
 
 /// The routes of the webhook.
 pub(crate) fn router(reviewer: Reviewer) -> Router {
-    let (bodies, turns) = (Budget::new(), Semaphore::new(REVIEWS_AT_ONCE));
-    let server = Arc::new(Server { reviewer, bodies, turns, peers: Peers::default() });
+    let (bodies, peers) = (Budget::new(), Peers::default());
+    let (turns, heavy) = (Semaphore::new(REVIEWS_AT_ONCE), Semaphore::new(HEAVY_AT_ONCE));
+    let server = Arc::new(Server { reviewer, bodies, turns, heavy, peers });
     let route = |role: Role| {
         post(
             move |State(server): State<Arc<Server>>,
-                  peer: Option<Extension<ConnectInfo<SocketAddr>>>,
+                  connection: Option<Extension<ConnectInfo<SocketAddr>>>,
                   headers: HeaderMap,
                   body: Body| async move {
-                let until = Instant::now() + WITHIN;
-                let peer = server.peers.at(address(peer));
+                let until = Instant::now() + REVIEW_WITHIN;
+                let peer = server.peers.at(peer(connection));
                 let body = match server.bodies.read(&peer, &headers, body).await {
                     Ok(body) => body,
                     Err(refusal) => return refusal.into_response(),
@@ -69,9 +75,9 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
         .with_state(server)
 }
 
-/// The machine that sends a request. Without socket, inside of one process, all requests come from one.
-fn address(peer: Option<Extension<ConnectInfo<SocketAddr>>>) -> IpAddr {
-    peer.map_or(Ipv6Addr::UNSPECIFIED.into(), |Extension(ConnectInfo(peer))| machine(peer.ip()))
+/// The peer that sends a request. Without socket, inside of one process, all requests come from one.
+fn peer(connection: Option<Extension<ConnectInfo<SocketAddr>>>) -> IpAddr {
+    connection.map_or(Ipv6Addr::UNSPECIFIED.into(), |Extension(ConnectInfo(peer))| serving::peer(peer.ip()))
 }
 
 async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, until: Instant) -> Response {
@@ -81,15 +87,17 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
     };
     if let Some(text) = outline.too_long() {
-        return no_review(&format!("the AdmissionReview has more than 256 bytes in its {text}"));
+        return no_review(&format!(
+            "the AdmissionReview has more than {LONGEST_REPEATED} bytes in its {text}"
+        ));
     }
     if let Some(refusal) = outline.refusal(reviewer.policy()) {
         return send(refusal, &cut(outline.user()));
     }
-    // taken when the body is complete: a slow sender must not hold up the others
+    // taken when the body is complete: a slow peer must not hold up the others
     let Ok(_turns) = timeout_at(until, turns(server, peer, outline.turns())).await else {
-        tracing::warn!(address = %peer.address, "a review waited too long for its turn");
-        let why = "too many reviews are waiting, of this address or of all: try again";
+        tracing::warn!(peer = %peer.address, "a review waited too long for its turn");
+        let why = "too many reviews are waiting, of this peer or of all: try again";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
     let request = match review::read(&body.bytes) {
@@ -114,15 +122,21 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
     }
 }
 
-/// Waits for the turns of a review: in the line of its peer, then in that of all. One that counts for many takes all of
-/// its peer.
-async fn turns<'a>(server: &'a Server, peer: &'a Peer, count: usize) -> [SemaphorePermit<'a>; 2] {
-    let take = async |from: &'a Semaphore, count: usize| {
-        let turns = from.acquire_many(u32::try_from(count).expect("at most sixteen"));
-        turns.await.expect("nothing closes this semaphore")
-    };
-    let of_peer = take(&peer.turns, count.min(REVIEWS_AT_ONCE / PEERS)).await;
-    [of_peer, take(&server.turns, count.min(REVIEWS_AT_ONCE)).await]
+/// Waits for the turns of a review: in the line of its peer, then in that of all. One that counts for more than the
+/// part of a peer takes that part, and waits among its like before: in the line of all, those behind it would wait
+/// although turns are free.
+async fn turns<'a>(server: &'a Server, peer: &'a Peer, count: usize) -> Vec<SemaphorePermit<'a>> {
+    let part = REVIEWS_AT_ONCE / PEERS;
+    let taken = u32::try_from(count.min(part)).expect("at most four");
+    let mut lines = vec![(&peer.turns, taken), (&server.turns, taken)];
+    if count > part {
+        lines.insert(1, (&server.heavy, 1));
+    }
+    let mut turns = Vec::new();
+    for (line, count) in lines {
+        turns.push(line.acquire_many(count).await.expect("nothing closes this semaphore"));
+    }
+    turns
 }
 
 fn cannot_decide(why: &str) -> Response {
@@ -217,29 +231,36 @@ mod tests {
     }
 
     /// A review of a new pool by `user`. The mutator reads its network, the validator lists the other pools.
-    fn review_by(user: &str, role: &str) -> Request<Body> {
+    fn review(user: &str) -> serde_json::Value {
         let name = |key: &str, value: &str| json!({"group": GROUP, "version": "v1beta1", key: value});
         let spec = json!({"ranges": [{"subnet": "192.0.2.0/24"}], "selector": {"network": "team-a/vlan1"}});
-        let review = json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
+        json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": {
             "uid": "u1", "operation": "CREATE", "name": "edge", "userInfo": {"username": user},
             "kind": name("kind", "IPPool"), "resource": name("resource", "ippools"),
-            "object": {"metadata": {"name": "edge"}, "spec": spec}}});
+            "object": {"metadata": {"name": "edge"}, "spec": spec}}})
+    }
+
+    fn request(review: &serde_json::Value, role: &str) -> Request<Body> {
         let request = Request::post(format!("/v1/webhook/{role}")).body(Body::from(review.to_string()));
         request.expect("a request")
     }
 
-    /// A review that the machine with this number sends.
-    fn review_from(machine: u8) -> Request<Body> {
-        from(machine, review_by("alice", "mutation"))
+    fn review_by(user: &str, role: &str) -> Request<Body> {
+        request(&review(user), role)
     }
 
-    fn from(machine: u8, mut request: Request<Body>) -> Request<Body> {
-        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, machine], 40_000))));
+    /// A review that the peer with this number sends.
+    fn review_from(peer: u8) -> Request<Body> {
+        from(peer, review_by("alice", "mutation"))
+    }
+
+    fn from(peer: u8, mut request: Request<Body>) -> Request<Body> {
+        request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, peer], 40_000))));
         request
     }
 
-    /// Numbers of four machines, in turn.
-    fn machines(count: usize) -> impl Iterator<Item = u8> {
+    /// Numbers of four peers, in turn.
+    fn peers(count: usize) -> impl Iterator<Item = u8> {
         (1..=4).cycle().take(count)
     }
 
@@ -272,7 +293,7 @@ mod tests {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
         let reviews: Vec<_> =
-            machines(40).map(|machine| tokio::spawn(router.clone().oneshot(review_from(machine)))).collect();
+            peers(40).map(|peer| tokio::spawn(router.clone().oneshot(review_from(peer)))).collect();
         for begun in [16, 17, 26, 40] {
             permits.add_permits(begun - 16 - (asked.load(Ordering::SeqCst).saturating_sub(16)));
             rest().await;
@@ -289,7 +310,7 @@ mod tests {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
         let given_up: Vec<_> =
-            machines(16).map(|machine| tokio::spawn(router.clone().oneshot(review_from(machine)))).collect();
+            peers(16).map(|peer| tokio::spawn(router.clone().oneshot(review_from(peer)))).collect();
         rest().await;
         given_up.iter().for_each(tokio::task::JoinHandle::abort);
         let next = tokio::spawn(router.oneshot(review_from(1)));
@@ -302,8 +323,8 @@ mod tests {
     async fn one_peer_takes_a_quarter_of_the_turns_and_its_other_reviews_wait_in_a_line_of_their_own() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
-        let start = |machine| tokio::spawn(router.clone().oneshot(review_from(machine)));
-        let stranger: Vec<_> = (0..40).map(|_| start(66)).collect();
+        let start = |peer| tokio::spawn(router.clone().oneshot(review_from(peer)));
+        let of_one: Vec<_> = (0..40).map(|_| start(66)).collect();
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 4);
         // as many as konnectivity sends from one address
@@ -311,7 +332,28 @@ mod tests {
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 8);
         permits.add_permits(80);
-        for review in stranger.into_iter().chain(api_servers) {
+        for review in of_one.into_iter().chain(api_servers) {
+            assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
+        }
+    }
+
+    #[tokio::test]
+    async fn heavy_reviews_wait_for_each_other_and_keep_no_turn_from_ordinary_ones() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let heavy = |peer| {
+            let mut review = review("alice");
+            review["request"]["oldObject"] = json!({"status": vec![0; 190_000]});
+            tokio::spawn(router.clone().oneshot(from(peer, request(&review, "mutation"))))
+        };
+        let mut reviews = vec![heavy(1), heavy(1), heavy(2), heavy(3)];
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "two of two peers are decided at once");
+        reviews.push(tokio::spawn(router.clone().oneshot(review_from(4))));
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 3, "the turns of the others are free");
+        permits.add_permits(5);
+        for review in reviews {
             assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
         }
     }
@@ -322,14 +364,14 @@ mod tests {
         let (router, tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        program::serving::http_on(&tasks, listener, router);
+        serving::http_on(&tasks, listener, router);
         let body = review_by("alice", "mutation").into_body();
         let body = String::from_utf8(axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec()).unwrap();
         let head = format!("POST /v1/webhook/mutation HTTP/1.1\r\nHost: a\r\nContent-Length: {}", body.len());
         let mut connections = Vec::new();
-        for machine in [2, 2, 2, 2, 2, 1, 1, 1, 1] {
+        for last in [2, 2, 2, 2, 2, 1, 1, 1, 1] {
             let socket = TcpSocket::new_v4().unwrap();
-            socket.bind(SocketAddr::from(([127, 0, 0, machine], 0))).unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
             let mut connection = socket.connect(address).await.unwrap();
             connection.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).await.unwrap();
             connections.push(connection);
@@ -386,8 +428,8 @@ mod tests {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (router, _tasks) = router_before("/ippools", &asked, &permits).await;
         let start = |count: usize| -> Vec<_> {
-            let review = |machine| from(machine, review_by("alice", "validation"));
-            machines(count).map(|machine| tokio::spawn(router.clone().oneshot(review(machine)))).collect()
+            let review = |peer| from(peer, review_by("alice", "validation"));
+            peers(count).map(|peer| tokio::spawn(router.clone().oneshot(review(peer)))).collect()
         };
         let reviews = start(16);
         rest().await;
@@ -455,7 +497,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn long_texts_of_strangers_are_neither_logged_nor_answered() {
+    async fn long_texts_of_peers_are_neither_logged_nor_answered() {
         let (router, _tasks) =
             router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(100))).await;
         let long = "x".repeat(1_000_000);

@@ -1,7 +1,7 @@
 //! Reads the bodies of reviews within one budget of memory and within the time that the API server waits.
 //!
 //! Everybody in the cluster's network can connect and send. So a body takes memory by what has arrived of it, not by
-//! what its sender announces: a sender who announces much and sends nothing holds up nobody. Ordinary reviews take
+//! what its peer announces: a peer that announces much and sends nothing holds up nobody. Ordinary reviews take
 //! nothing of the budget, and never wait for large ones. Large ones of one peer wait for each other before they take up
 //! a quarter of it. Where those of several have used up the budget before any of them is complete, one after the other
 //! is read beside it, so that they cannot wait for each other for ever.
@@ -27,10 +27,10 @@ const BUDGET: usize = LARGE_BODIES * LARGEST;
 pub(crate) const LARGE_BODIES: usize = 16;
 /// The bytes that a body takes from the budget at a time.
 const SHARE: u32 = 64 << 10;
-/// How long a sender may pause.
+/// How long a peer may pause.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long a body may take, waiting for the budget included: the decision takes its time too.
-const WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(2));
+const BODY_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(2));
 
 /// The memory for all bodies.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Budget {
         if announced.is_some_and(|length: usize| length > LARGEST) {
             return Err(TOO_LARGE);
         }
-        timeout(WITHIN, self.collect(peer, body)).await.unwrap_or(Err(TOO_SLOW))
+        timeout(BODY_WITHIN, self.collect(peer, body)).await.unwrap_or(Err(TOO_SLOW))
     }
 
     async fn collect<'a>(&'a self, peer: &'a Peer, body: Body) -> Result<Complete<'a>, Refusal> {
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// A body whose sender sends what the test gives it.
+    /// A body of which the peer sends what the test gives it.
     fn sent_by_hand() -> (UnboundedSender<Result<Vec<u8>, Infallible>>, Body) {
         let (sender, parts) = unbounded();
         (sender, Body::from_stream(parts))
@@ -222,12 +222,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_bodies_of_one_peer_leave_three_quarters_of_the_memory_to_the_others() {
-        let (budget, stranger) = (leak(), peer());
+        let (budget, one) = (leak(), peer());
         let mut senders = Vec::new();
         for _ in 0..20 {
             let (sender, body) = sent_by_hand();
             sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
-            read_from(stranger, budget, body);
+            read_from(one, budget, body);
             senders.push(sender);
         }
         rest().await;
@@ -241,10 +241,7 @@ mod tests {
         }
         drop(senders);
         rest().await;
-        assert_eq!(
-            (budget.shares.available_permits(), stranger.large_bodies.available_permits()),
-            (BUDGET, 4)
-        );
+        assert_eq!((budget.shares.available_permits(), one.large_bodies.available_permits()), (BUDGET, 4));
     }
 
     #[tokio::test(start_paused = true)]
@@ -266,7 +263,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_who_announces_much_and_sends_nothing_takes_nothing() {
+    async fn a_peer_that_announces_much_and_sends_nothing_takes_nothing() {
         let budget = leak();
         let (mut headers, mut senders) = (HeaderMap::new(), Vec::new());
         headers.insert(header::CONTENT_LENGTH, LARGEST.into());
@@ -282,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_who_pauses_is_given_up_after_five_seconds() {
+    async fn a_peer_that_pauses_is_given_up_after_five_seconds() {
         let budget = leak();
         let (sender, body) = sent_by_hand();
         sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
@@ -292,7 +289,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sender_of_one_byte_a_second_is_given_up_before_the_api_server_gives_up() {
+    async fn a_peer_of_one_byte_a_second_is_given_up_before_the_api_server_gives_up() {
         let budget = leak();
         let drops = stream::unfold((), |()| async {
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -303,7 +300,7 @@ mod tests {
             budget.read(peer(), &HeaderMap::new(), Body::from_stream(drops)).await.unwrap_err(),
             TOO_SLOW
         );
-        assert_eq!(start.elapsed(), WITHIN);
+        assert_eq!(start.elapsed(), BODY_WITHIN);
     }
 
     #[tokio::test(start_paused = true)]

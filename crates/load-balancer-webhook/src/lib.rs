@@ -9,7 +9,7 @@
 //! ```
 //! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
 //! where they are not as they should be. A review has no side effects, so a dry run is reviewed like any other write.
-//! Whoever reaches the port gets an answer: docs/contract/load-balancer.md#9.1 says what that tells strangers.
+//! Whoever reaches the port gets an answer: docs/contract/load-balancer.md#9.1 says what that tells any peer.
 
 mod body;
 mod certificate;

@@ -2,7 +2,7 @@
 //! others.
 //!
 //! Every pod can connect, and API servers show no client certificate unless an admin configures one. So nothing but its
-//! address tells an API server from a stranger. Three to five API servers have an address each, and four peers find
+//! address tells an API server from another peer. Three to five API servers have an address each, and four peers find
 //! room at once. Behind konnectivity all API servers may have one address: a quarter serves them too, because an
 //! ordinary review is decided within milliseconds, and the others wait in the line of their peer.
 

@@ -358,7 +358,7 @@ mod tests {
     #[case::path("kube-system/secrets/token")]
     #[case::query("team-a?watch=true")]
     #[case::long(&"x".repeat(64))]
-    fn a_namespace_that_cannot_be_is_named(#[case] namespace: &str) {
+    fn a_review_of_an_impossible_namespace_is_refused(#[case] namespace: &str) {
         let request = read(&review(&json!({"request": {"namespace": namespace}}))).unwrap();
         let fault = Write::of(request).unwrap_err();
         assert!(fault.starts_with("no Namespace can have the name "), "{fault}");

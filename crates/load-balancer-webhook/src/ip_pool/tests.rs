@@ -244,6 +244,17 @@ fn a_write_of_tens_of_thousands_of_scopes_is_decided_without_a_look_at_every_pai
     let forged = update("alice", many.clone(), with(vec![0; MANY].into()));
     assert_faults(&validate(&forged, &seen, &policy()), &[]);
 
+    let part = |prefix: &str, number: usize, bit: usize| match number >> bit & 1 {
+        0 => format!("{prefix}{number}"),
+        _ => "*".to_owned(),
+    };
+    // with and without `*` in each part; those with `*` in all parts match every other
+    let mixed = (0..MANY).map(|number| {
+        json!({"project": part("pj", number, 0), "namespace": part("ns", number, 1), "guestCluster": part("c", number, 2)})
+    });
+    let mixed = create("alice", with(mixed.collect()));
+    assert_eq!(validate(&mixed, &Seen::default(), &policy()).named().len(), 20);
+
     let mut described = many.clone();
     described["spec"]["description"] = "edge VLAN".into();
     assert_faults(&validate(&update("alice", described, many.clone()), &seen, &policy()), &[]);
@@ -270,6 +281,15 @@ fn tens_of_thousands_of_records_are_sought_in_as_many_ranges_without_a_look_at_e
     assert_faults(&validate(&update(WRITER, released, old.clone()), &Seen::default(), &policy()), &[]);
     let mut shrunk = old.clone();
     shrunk["spec"]["ranges"] = ranges(MANY - 1);
+    let owned: Value = (0..MANY).map(|number| (format!("f:{}", address(number)), json!({}))).collect();
+    old["metadata"]["managedFields"] = json!([{"manager": "other", "operation": "Update",
+        "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "fieldsType": "FieldsV1",
+        "fieldsV1": {"f:status": {"f:allocated": owned}}}]);
+    let without_owners = update("alice", shrunk.clone(), old.clone());
+    assert_eq!(
+        completed(&without_owners, &Seen::default())["metadata"]["managedFields"],
+        old["metadata"]["managedFields"]
+    );
     let faults = validate(&update("alice", shrunk, old), &Seen::default(), &policy());
     assert_faults(&faults, &["is excluded: shop/web holds it"]);
 }

@@ -10,7 +10,7 @@ mod plan;
 use std::net::IpAddr;
 
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder, replace};
-use harvester_api::{IPPool, annotations, names};
+use harvester_api::{IPPool, LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -42,6 +42,7 @@ pub(crate) struct Import {
     pub(crate) recorder: Recorder,
     pub(crate) config_maps: Cache<RawObject<ConfigMap>>,
     pub(crate) pools: Cache<RawObject<IPPool>>,
+    pub(crate) load_balancers: Cache<RawObject<LoadBalancer>>,
     pub(crate) writers: Writers,
 }
 
@@ -63,7 +64,13 @@ impl Import {
     async fn see(&self, source: &ConfigMap) -> Result<Seen, Error> {
         let (in_use, unread) = self.in_use().await?;
         let pools = self.pools.list().iter().map(|pool| (pool.name_any(), (***pool).clone())).collect();
-        Ok(Seen { data: source.data.clone().unwrap_or_default(), in_use, unread, pools })
+        let shown = in_use.iter().filter_map(|entry| {
+            let key = ObjectKey::new(&entry.namespace, &entry.service);
+            let lb = self.load_balancers.get(&key)?;
+            Some((key.to_string(), lb.status.as_ref()?.address.parse().ok()?))
+        });
+        let shown = shown.collect();
+        Ok(Seen { data: source.data.clone().unwrap_or_default(), in_use, unread, shown, pools })
     }
 
     async fn act(&self, source: &RawObject<ConfigMap>, plan: Plan) -> Result<Action, Error> {

@@ -179,6 +179,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         recorder: recorder.clone(),
         config_maps: config_maps.clone(),
         pools: caches.pools.clone(),
+        load_balancers: caches.load_balancers.clone(),
         writers: writers.clone(),
     });
     // before the first claim: holders find the addresses that they had in the history

@@ -10,10 +10,15 @@ use kube::{ResourceExt, core::Status};
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::pool::{RECORD_LIMIT, stored};
+
 /// Name of the pool for everybody.
 const GLOBAL: &str = "global";
 /// Longest text of the annotation that lists what could not be imported.
 const REPORT_MAX: usize = 8192;
+
+/// The most bytes of history that the import gives a pool: the rest of the object is for its records.
+const HISTORY_LIMIT: usize = RECORD_LIMIT / 4 * 3;
 
 /// An address that was given out under the old rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub(super) struct Seen {
     pub(super) in_use: Vec<InUse>,
     /// A sentence for each ConfigMap of addresses in use that cannot be read.
     pub(super) unread: Vec<String>,
+    /// The addresses that the load balancers named in `in_use` show, by `namespace/name`.
+    pub(super) shown: BTreeMap<String, IpAddr>,
     /// The pools that are there already, by name.
     pub(super) pools: BTreeMap<String, IPPool>,
 }
@@ -54,7 +61,7 @@ pub(super) struct Remembered {
 
 /// Decides. A pool that is there already stays as it is, and only learns which addresses were in use.
 pub(super) fn decide(seen: &Seen) -> Plan {
-    let Seen { data, in_use, unread, pools } = seen;
+    let Seen { data, in_use, unread, pools, shown: _ } = seen;
     let addresses: Vec<_> = in_use.iter().map(|entry| entry.address).collect();
     let legacy = Legacy::read(data, &addresses);
     let mut plan =
@@ -66,23 +73,7 @@ pub(super) fn decide(seen: &Seen) -> Plan {
             Err(faults) => plan.faults.extend(faults.iter().map(|fault| format!("pool {name}: {fault}"))),
         }
     }
-    for InUse { namespace, service, address } in in_use {
-        let covers = |ranges: &Ranges| ranges.covering(*address).is_some();
-        let home = [namespace.as_str(), GLOBAL]
-            .into_iter()
-            .find(|name| records.get(name).is_some_and(|(ranges, _)| covers(ranges)));
-        if let Some((name, (_, record))) = home.and_then(|name| Some((name, records.get_mut(name)?))) {
-            let holder = format!("{namespace}/{service}");
-            record.remember(*address, &holder);
-            let status = pools.get(name).map(|pool| pool.status.clone().unwrap_or_default());
-            let text = address.to_string();
-            if status.is_some_and(|status| {
-                !status.allocated.contains_key(&text) && !status.allocated_history.contains_key(&text)
-            }) {
-                plan.remember.push(Remembered { pool: name.to_owned(), address: *address, holder });
-            }
-        }
-    }
+    remember(seen, &mut records, &mut plan);
     for (name, (ranges, record)) in records {
         let pool = pool(name, &legacy.pools[name], &ranges, &record);
         match pools.get(name) {
@@ -92,6 +83,73 @@ pub(super) fn decide(seen: &Seen) -> Plan {
     }
     plan.faults.extend(unread.iter().cloned());
     plan
+}
+
+/// Remembers who had which address, in the pool of the own namespace or else in the global one. Tenants write these
+/// ConfigMaps: of several namespaces that name an address only one can have had it.
+fn remember<'a>(seen: &'a Seen, records: &mut BTreeMap<&'a str, (Ranges, Record)>, plan: &mut Plan) {
+    let mut named: BTreeMap<(&str, IpAddr), BTreeMap<&str, &str>> = BTreeMap::new();
+    for InUse { namespace, service, address } in &seen.in_use {
+        let covers =
+            |name: &&str| records.get(name).is_some_and(|(ranges, _)| ranges.covering(*address).is_some());
+        if let Some(home) = [namespace.as_str(), GLOBAL].into_iter().find(covers) {
+            named.entry((home, *address)).or_default().insert(namespace, service);
+        }
+    }
+    let (mut disputed, mut sizes, mut beyond) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    for ((name, address), holders) in named {
+        let there = seen.pools.get(name);
+        if there.is_some_and(|pool| is_recorded(pool, address)) {
+            continue;
+        }
+        let holders: Vec<_> =
+            holders.iter().map(|(namespace, service)| format!("{namespace}/{service}")).collect();
+        let Some(holder) = only_holder(&holders, address, &seen.shown) else {
+            disputed.push((address, holders));
+            continue;
+        };
+        let size: &mut usize = sizes.entry(name).or_default();
+        *size += stored(&address.to_string(), holder);
+        if *size > HISTORY_LIMIT {
+            *beyond.entry(name).or_insert(0) += 1;
+        } else if there.is_some() {
+            plan.remember.push(Remembered { pool: name.to_owned(), address, holder: holder.to_owned() });
+        } else if let Some((_, record)) = records.get_mut(name) {
+            record.remember(address, holder);
+        }
+    }
+    let full = beyond.iter().map(|(name, count)| {
+        format!("pool {name}: its object has no room to remember who had {count} of the addresses in use")
+    });
+    plan.faults.extend(full);
+    if let Some((address, holders)) = disputed.first() {
+        plan.faults.push(format!(
+            "{} addresses in use are not remembered, because several namespaces name them and not one alone has a load \
+             balancer that shows them; the first is {address} of {}",
+            disputed.len(),
+            holders.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(" and ")
+        ));
+    }
+}
+
+fn is_recorded(pool: &IPPool, address: IpAddr) -> bool {
+    let text = address.to_string();
+    pool.status.as_ref().is_some_and(|status| {
+        status.allocated.contains_key(&text) || status.allocated_history.contains_key(&text)
+    })
+}
+
+/// The only one who names the address, or who shows it too.
+fn only_holder<'a>(
+    holders: &'a [String],
+    address: IpAddr,
+    shown: &BTreeMap<String, IpAddr>,
+) -> Option<&'a str> {
+    if let [holder] = holders {
+        return Some(holder);
+    }
+    let mut showing = holders.iter().filter(|holder| shown.get(*holder) == Some(&address));
+    showing.next().filter(|_| showing.next().is_none()).map(String::as_str)
 }
 
 /// Names the ranges and the namespace of the ConfigMap's pool that the pool `there` does not serve. Both have one name.
@@ -281,6 +339,55 @@ mod tests {
         let found = lacks(&plan.create[0], &serde_json::from_value(there).unwrap());
         assert_eq!(found.is_some(), lack.is_some(), "{found:?}");
         assert!(lack.is_none_or(|part| found.as_deref().unwrap_or_default().contains(part)), "{found:?}");
+    }
+
+    const GLOBAL_MAP: [(&str, &str); 2] = [("cidr-global", "10.0.0.0/16"), ("cidr-shop", "192.168.10.0/24")];
+
+    // docs/contract/load-balancer.md#8.5
+    #[rstest]
+    #[case::nobody_shows_it(&[], &[])]
+    #[case::one_shows_it(&[("shop/web", "10.0.0.7")], &[("10.0.0.7", "shop/web")])]
+    #[case::one_shows_another(&[("shop/web", "10.0.0.8")], &[])]
+    #[case::both_show_it(&[("shop/web", "10.0.0.7"), ("zzz/mine", "10.0.0.7")], &[])]
+    fn an_address_that_two_namespaces_name_goes_to_the_one_that_shows_it_or_to_neither(
+        #[case] shown: &[(&str, &str)],
+        #[case] expected: &[(&str, &str)],
+    ) {
+        let mut in_use = entries("shop", &[("10.0.0.7", "web")]);
+        in_use.extend(entries("zzz", &[("10.0.0.7", "mine")]));
+        let shown = shown.iter().map(|(holder, ip)| ((*holder).to_owned(), ip.parse().unwrap())).collect();
+        let mut seen = Seen { data: data(&GLOBAL_MAP), in_use, shown, ..Seen::default() };
+        let plan = decide(&seen);
+        assert_eq!(history(&plan, "global"), expected);
+        assert_eq!(
+            plan.faults.iter().filter(|fault| fault.contains("10.0.0.7 of shop/web")).count(),
+            usize::from(expected.is_empty()),
+            "{:?}",
+            plan.faults
+        );
+        let mut there = plan.create.into_iter().find(|pool| pool.name_any() == "global").unwrap();
+        there.status = None;
+        seen.pools.insert("global".to_owned(), there);
+        let again: Vec<_> = decide(&seen).remember.into_iter().map(|one| one.holder).collect();
+        assert_eq!(again, expected.iter().map(|(_, holder)| (*holder).to_owned()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_namespace_that_names_anothers_addresses_takes_no_history_of_its_own_pool() {
+        let mut in_use = entries("shop", &[("192.168.10.7", "web")]);
+        in_use.extend(entries("zzz", &[("192.168.10.7", "mine")]));
+        assert_eq!(history(&decided(&GLOBAL_MAP, &in_use), "shop"), [("192.168.10.7", "shop/web")]);
+    }
+
+    #[test]
+    fn a_pool_is_made_with_no_more_history_than_its_object_has_room_for() {
+        let vips: Vec<_> = (2..30_002_u32).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
+        let name = "one-of-many-thousands-of-services";
+        let services: Vec<_> = vips.iter().map(|vip| (vip.as_str(), name)).collect();
+        let plan = decided(&GLOBAL_MAP, &entries("zzz", &services));
+        let size: usize = history(&plan, "global").iter().map(|(key, holder)| stored(key, holder)).sum();
+        assert!((RECORD_LIMIT / 2..RECORD_LIMIT).contains(&size), "{size}");
+        assert!(plan.faults[0].contains("pool global: "), "{:?}", plan.faults);
     }
 
     #[test]

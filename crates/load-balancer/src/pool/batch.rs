@@ -26,7 +26,8 @@ pub(crate) enum Order {
     Claim { holder: String, known: Option<IpAddr> },
     /// Back with the address, if it is this holder's.
     Release { holder: String, address: IpAddr },
-    /// For the history: the holder had this address, and gets it when it asks.
+    /// For the history: the holder had this address, and gets it when it asks. Nothing where the history names somebody
+    /// already, or where the record is full.
     Remember { holder: String, address: IpAddr },
     /// As [`Order::Release`], or why not; the annotation that asked for it goes, and the refusal takes its place.
     Manual { annotation: String, release: Result<(IpAddr, String), String> },
@@ -175,7 +176,7 @@ impl Draft<'_> {
                     self.exhausted = None;
                 }
             }
-            Order::Remember { holder, address } => self.record.remember(*address, holder),
+            Order::Remember { holder, address } => self.remember(*address, holder),
             Order::Manual { release: Err(_), .. } | Order::Refresh => {}
         }
         Ok(())
@@ -212,6 +213,15 @@ impl Draft<'_> {
         }
     }
 
+    /// The history is a courtesy: what finds no room is not remembered, and nobody loses theirs.
+    fn remember(&mut self, address: IpAddr, holder: &str) {
+        let entry = stored(&address.to_string(), holder);
+        if self.record.last_holder(address).is_none() && self.size + entry <= self.limit {
+            self.record.remember(address, holder);
+            self.size += entry;
+        }
+    }
+
     /// Whether one more record fits; forgets history until it does.
     fn make_room(&mut self, holder: &str) -> bool {
         const AT_ONCE: usize = 16;
@@ -237,7 +247,7 @@ fn written(key: &str, holder: &str) -> usize {
 }
 
 /// Bytes of an entry in the store: also its `"f:<key>":{},` in managedFields.
-fn stored(key: &str, holder: &str) -> usize {
+pub(crate) fn stored(key: &str, holder: &str) -> usize {
     written(key, holder) + key.len() + 8
 }
 

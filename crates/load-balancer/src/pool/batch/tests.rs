@@ -233,6 +233,33 @@ fn a_record_that_would_grow_too_large_loses_history_first_and_then_refuses() {
     assert_eq!(decision.answers[1], Ok(()), "who holds an address keeps it");
 }
 
+#[test]
+fn history_that_a_record_has_no_room_for_keeps_no_claim_from_its_address() {
+    let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0/16"}]}});
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
+    let address = |n: u16| IpAddr::from([10, 0, n.to_be_bytes()[0], n.to_be_bytes()[1]]);
+    let remember = |n: u16| Order::Remember {
+        holder: format!("zzz/one-of-many-thousands-of-services-{n}"),
+        address: address(n),
+    };
+    let orders: Vec<_> = (2..20_002).map(remember).chain([claim("shop/web")]).collect();
+    let decision = decided(&pool, &orders);
+    assert_eq!(decision.answers, vec![Ok(()); 20_001]);
+    given(&decision, "shop/web");
+    let status = status(&decision);
+    let entries = status.allocated.iter().chain(&status.allocated_history);
+    let size: usize = entries.map(|(key, holder)| stored(key, holder)).sum();
+    assert!(pool.size() + size <= RECORD_LIMIT, "{size}");
+    assert!(status.allocated_history.len() > 10_000, "what fits is remembered");
+}
+
+#[test]
+fn nobody_takes_over_what_the_history_remembers_of_another() {
+    let pool = settled(&json!({}), &json!({"10.0.0.11": "shop/web"}));
+    let remember = Order::Remember { holder: "zzz/web".into(), address: ip(11) };
+    assert_eq!(decided(&pool, &[remember]).put, None);
+}
+
 fn orders() -> impl Strategy<Value = Vec<Order>> {
     let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
     let one = prop_oneof![

@@ -256,6 +256,7 @@ impl Controller {
             dummy_endpoint: self.dummy_endpoint,
             verdicts_in: self.verdicts.wait(key),
             readiness_in: self.readiness.waits(key),
+            slice_in: self.readiness.wait(key),
             now: self.clock.now_text(),
         })
     }
@@ -364,6 +365,9 @@ impl Controller {
         let failed = |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
+            // the next round sees when the object's turn comes
+            Step::WriteVerdicts(_) if !self.verdicts.turns.take(key) => Ok(Acted::Changed),
+            Step::WriteReadiness { .. } if !self.readiness.turns.take(key) => Ok(Acted::Changed),
             Step::WriteVerdicts(json) => {
                 let written = self.put(key, json).await?;
                 if matches!(written, Acted::Done) {

@@ -67,6 +67,8 @@ pub(crate) struct Seen {
     pub(crate) verdicts_in: Option<Duration>,
     /// Backends whose readiness is not to be written alone before this time has passed.
     pub(crate) readiness_in: BTreeMap<BackendId, Duration>,
+    /// After this time the slice may say again who is ready; `None`: now.
+    pub(crate) slice_in: Option<Duration>,
     /// RFC 3339.
     pub(crate) now: String,
 }
@@ -484,12 +486,16 @@ fn serve(
 /// The write of the slice.
 ///
 /// # Errors
-/// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far.
+/// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far, and one
+/// that only says who is ready waits for its turn among those of its namespace.
 fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
     let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
         return Ok(Step::WriteSlice(write));
     };
     let Some(turned) = slice::turned(slice, json) else { return Ok(Step::WriteSlice(write)) };
+    if let Some(later) = seen.slice_in {
+        return Err(later);
+    }
     let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
     let is_anybody_ready = slice::recorded_readiness(slice).values().any(|ready| *ready);
     match waits.iter().min() {

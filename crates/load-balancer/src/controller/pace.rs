@@ -17,14 +17,77 @@ const VERDICTS_APART: Duration = Duration::from_secs(1);
 /// after a write that did not wait, for twice as long.
 const READINESS_APART: Duration = Duration::from_secs(5);
 
+/// Between two writes of the objects of one namespace, of each of the two kinds: a tenant may have thousands of objects,
+/// each with a pace of its own.
+const TURNS_APART: Duration = Duration::from_millis(20);
+/// So many of them may come at once.
+const TURNS_AT_ONCE: u32 = 50;
+/// A turn that nobody has taken for so long is lost: the object may not need it any more.
+const TURN_LASTS: Duration = Duration::from_secs(5);
+
+/// The turns of the objects of a namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Mutex<AllTurns>);
+
+#[derive(Debug, Default)]
+struct AllTurns {
+    /// When the next turn begins that nobody has, by namespace.
+    next: HashMap<String, Instant>,
+    given: HashMap<ObjectKey, Instant>,
+}
+
+impl Turns {
+    /// After which time the object's turn comes; `None`: it has come, or the object has not asked for one.
+    fn wait(&self, key: &ObjectKey) -> Option<Duration> {
+        until(*self.all().given.get(key)?)
+    }
+
+    /// Whether the object may write now; if not, [`Turns::wait`] tells when.
+    pub(crate) fn take(&self, key: &ObjectKey) -> bool {
+        let (mut all, now) = (self.all(), Instant::now());
+        if let Some(turn) = all.given.get(key).copied() {
+            if turn > now {
+                return false;
+            }
+            all.given.remove(key);
+            if turn + TURN_LASTS > now {
+                return true;
+            }
+        }
+        let first = now.checked_sub(TURNS_APART * (TURNS_AT_ONCE - 1)).unwrap_or(now);
+        let next = all.next.entry(key.namespace.clone()).or_insert(first);
+        let turn = first.max(*next);
+        *next = turn + TURNS_APART;
+        let has_come = turn <= now;
+        if !has_come {
+            all.given.insert(key.clone(), turn);
+        }
+        has_come
+    }
+
+    fn forget(&self, key: &ObjectKey) {
+        let (mut all, now) = (self.all(), Instant::now());
+        all.given.remove(key);
+        all.next.retain(|_, next| *next + TURNS_APART * TURNS_AT_ONCE > now);
+    }
+
+    fn all(&self) -> MutexGuard<'_, AllTurns> {
+        self.0.lock().expect("no panic while turns are locked")
+    }
+}
+
 /// The times of writes of a status that carried only verdicts.
 #[derive(Debug, Default)]
-pub(crate) struct VerdictPace(Mutex<HashMap<ObjectKey, Instant>>);
+pub(crate) struct VerdictPace {
+    writes: Mutex<HashMap<ObjectKey, Instant>>,
+    pub(crate) turns: Turns,
+}
 
 impl VerdictPace {
     /// After which time the next one may go out; `None`: now.
     pub(crate) fn wait(&self, key: &ObjectKey) -> Option<Duration> {
-        left(*self.writes().get(key)?, VERDICTS_APART)
+        let written = self.writes().get(key).copied();
+        written.and_then(|written| left(written, VERDICTS_APART)).max(self.turns.wait(key))
     }
 
     pub(crate) fn wrote(&self, key: &ObjectKey) {
@@ -34,10 +97,11 @@ impl VerdictPace {
     /// The object is gone.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         self.writes().remove(key);
+        self.turns.forget(key);
     }
 
     fn writes(&self) -> MutexGuard<'_, HashMap<ObjectKey, Instant>> {
-        self.0.lock().expect("no panic while the times of writes are locked")
+        self.writes.lock().expect("no panic while the times of writes are locked")
     }
 }
 
@@ -45,7 +109,10 @@ type OfBackends = BTreeMap<BackendId, Instant>;
 
 /// For each backend whose readiness was written alone, when that may be written again.
 #[derive(Debug, Default)]
-pub(crate) struct ReadinessPace(Mutex<HashMap<ObjectKey, OfBackends>>);
+pub(crate) struct ReadinessPace {
+    due: Mutex<HashMap<ObjectKey, OfBackends>>,
+    pub(crate) turns: Turns,
+}
 
 impl ReadinessPace {
     /// The backends whose readiness was written a short while ago, and after which time it may be written again.
@@ -53,6 +120,11 @@ impl ReadinessPace {
         let due = self.due();
         let of_object = due.get(key).into_iter().flatten();
         of_object.filter_map(|(id, at)| Some((id.clone(), until(*at)?))).collect()
+    }
+
+    /// After which time readiness of this object may be written at all; `None`: now.
+    pub(crate) fn wait(&self, key: &ObjectKey) -> Option<Duration> {
+        self.turns.wait(key)
     }
 
     /// A write that did not wait (no backend was ready, or another backend's turn had come) uses up the backend's next turn.
@@ -70,10 +142,11 @@ impl ReadinessPace {
     /// The object is gone.
     pub(crate) fn forget(&self, key: &ObjectKey) {
         self.due().remove(key);
+        self.turns.forget(key);
     }
 
     fn due(&self) -> MutexGuard<'_, HashMap<ObjectKey, OfBackends>> {
-        self.0.lock().expect("no panic while the times of writes are locked")
+        self.due.lock().expect("no panic while the times of writes are locked")
     }
 }
 
@@ -107,5 +180,51 @@ mod tests {
         assert_eq!(wait(), None);
         pace.wrote(&key, std::slice::from_ref(&id));
         assert_eq!(wait(), Some(5));
+    }
+
+    /// How many of the objects may write at once.
+    fn at_once(turns: &Turns, namespace: &str, objects: std::ops::Range<usize>) -> usize {
+        let key = |n| ObjectKey::new(namespace, &format!("web-{n}"));
+        objects.filter(|n| turns.take(&key(*n))).count()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_objects_of_a_namespace_take_turns_and_keep_nobody_elses_waiting() {
+        let (verdicts, readiness) = (VerdictPace::default(), ReadinessPace::default());
+        assert_eq!(at_once(&verdicts.turns, "shop", 0..50), 50);
+        let (next, last) = (ObjectKey::new("shop", "web-50"), ObjectKey::new("shop", "web-549"));
+        assert_eq!((verdicts.turns.take(&next), verdicts.wait(&next)), (false, Some(TURNS_APART)));
+        assert_eq!(at_once(&verdicts.turns, "other", 0..1), 1);
+        assert_eq!(at_once(&readiness.turns, "shop", 0..51), 50, "verdicts take no turn of readiness");
+        assert_eq!(readiness.wait(&next), Some(TURNS_APART));
+
+        assert_eq!(at_once(&verdicts.turns, "shop", 51..550), 0);
+        assert_eq!(verdicts.wait(&last), Some(Duration::from_secs(10)));
+        advance(Duration::from_secs(1)).await;
+        assert_eq!(at_once(&verdicts.turns, "shop", 500..600), 0, "nobody jumps the queue");
+        assert_eq!(at_once(&verdicts.turns, "shop", 50..550), 50, "as many as had their turn in a second");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_nobody_took_is_lost_and_a_namespace_that_was_silent_is_forgotten() {
+        let turns = Turns::default();
+        assert_eq!(at_once(&turns, "shop", 0..150), 50);
+        advance(Duration::from_secs(60)).await;
+        assert_eq!(at_once(&turns, "shop", 50..150), 50, "and no more at once than ever");
+        advance(Duration::from_secs(60)).await;
+        for n in 0..150 {
+            turns.forget(&ObjectKey::new("shop", &format!("web-{n}")));
+        }
+        assert!(turns.all().next.is_empty() && turns.all().given.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_status_waits_for_its_own_pace_and_for_its_turn() {
+        let (pace, key) = (VerdictPace::default(), ObjectKey::new("shop", "web-50"));
+        at_once(&pace.turns, "shop", 0..51);
+        pace.wrote(&key);
+        assert_eq!(pace.wait(&key), Some(VERDICTS_APART));
+        advance(VERDICTS_APART).await;
+        assert_eq!((pace.wait(&key), pace.turns.take(&key)), (None, true));
     }
 }

@@ -30,6 +30,7 @@ fn seen() -> Seen {
         dummy_endpoint: [10, 52, 0, 255].into(),
         verdicts_in: None,
         readiness_in: BTreeMap::new(),
+        slice_in: None,
         now: "now".to_owned(),
     }
 }

@@ -125,3 +125,16 @@ fn the_condition_goes_by_the_slice_while_that_waits() {
     let seen = written_lately(&backend("api-0", 10), probed([true, false], [false, false]));
     assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(LATER)), "traffic still goes there");
 }
+
+#[test]
+fn readiness_waits_for_its_turn_among_those_of_its_namespace_and_other_writes_of_a_slice_do_not() {
+    let seen = Seen { slice_in: Some(LATER), ..probed([false, false], [false, true]) };
+    assert_eq!(
+        (steps(&seen), decide(&seen).again),
+        (vec![], Some(LATER)),
+        "also the first that is ready again"
+    );
+    let mut more = seen;
+    more.backends.selected.backends.push(backend("api-2", 12));
+    assert_eq!(steps(&more), ["write slice"]);
+}

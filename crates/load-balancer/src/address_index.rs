@@ -43,6 +43,11 @@ impl AddressIndex {
     pub(crate) fn addresses_of(&self, object: &ObjectKey) -> impl Iterator<Item = IpAddr> {
         self.addresses.get(object).into_iter().flatten().copied()
     }
+
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.objects.values().map(BTreeSet::len).sum()
+    }
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ use program::{
 use crate::{
     caches::Caches,
     host_datapath::{
-        HostDatapath, RefusedWrite, Reported, VmList,
+        HostDatapath, RefusedWrite, VmList,
         write::{self, DatapathKind, Deleted, Write, Written},
     },
     ownership::{Owner, Ownership, is_labelled},
@@ -118,8 +118,7 @@ pub(crate) enum Error {
     StatusReverted { key: ObjectKey },
 }
 
-/// What one reconcile knows and no cache tells: the outcome of the object's last order, and the server's answers in earlier
-/// rounds.
+/// What one reconcile knows and no cache tells: the outcome of the last order, and the server's answers in earlier rounds.
 #[derive(Default)]
 struct Learned {
     refused: Vec<(String, Refused)>,
@@ -144,7 +143,7 @@ impl Learned {
 enum Acted {
     /// The next step of the plan follows.
     Done,
-    /// The plan rests on something that has changed: see again.
+    /// The plan rests on something that has changed, or a turn that has not come: see again.
     Changed,
     /// The answer of a pool's writer will wake the object.
     Ordered,
@@ -322,11 +321,6 @@ impl Controller {
         if let Some(probes) = probes {
             self.datapath.probe(key, probes);
         }
-        if seen.object.is_some() {
-            self.datapath.report(key, seen.backends.reported.clone());
-        } else {
-            self.datapath.report(key, Reported::default());
-        }
         if orphaned {
             self.note_orphan(seen, true);
         }
@@ -365,7 +359,6 @@ impl Controller {
         let failed = |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
-            // the next round sees when the object's turn comes
             Step::WriteVerdicts(_) if !self.verdicts.turns.take(key) => Ok(Acted::Changed),
             Step::WriteReadiness { .. } if !self.readiness.turns.take(key) => Ok(Acted::Changed),
             Step::WriteVerdicts(json) => {

@@ -47,9 +47,7 @@ use crate::{
     ownership::{Owner, Ownership},
 };
 use backends::{Backend, Selected, Selector};
-use changes::Selectors;
 use plausible::Rules;
-pub(crate) use vips::Reported;
 use vips::Vips;
 use write::Write;
 
@@ -67,7 +65,6 @@ pub(crate) struct Backends {
     pub(crate) selected: Selected,
     /// The prober's verdicts; none without a health check.
     pub(crate) verdicts: BTreeMap<BackendId, Verdict>,
-    pub(crate) reported: Reported,
 }
 
 impl HostDatapath {
@@ -87,30 +84,17 @@ impl HostDatapath {
         Self { prober, vips, caches: caches.clone(), config }
     }
 
-    /// Puts the keys of LoadBalancer objects in `queue` whose Service, slice or VMs change. To be called before `queue`
-    /// hears of the objects themselves: one that is being looked at must have its selector noted.
+    /// Puts the keys of LoadBalancer objects in `queue` whose Service or slice changes; VMs: [`Vips::follow`].
     pub(crate) fn subscribe(caches: &Caches, queue: &Queue<ObjectKey>) {
         let into = queue.clone();
         caches.services.on_change(move |change| into.add(change.key.clone()));
         let into = queue.clone();
         caches.slices.on_change(move |change| into.add(change.key.clone()));
-        let (selectors, into) = (Selectors::default(), queue.clone());
-        let (noted, load_balancers) = (selectors.clone(), caches.load_balancers.clone());
-        caches
-            .load_balancers
-            .on_change(move |change| noted.note(&change.key, || load_balancers.get(&change.key)));
-        caches.vmis.on_change(move |change| {
-            if changes::matters(change) {
-                selectors.concerned_by(change).into_iter().for_each(|key| into.add(key));
-            }
-        });
     }
 
     /// Sees the VMs behind `lb`. `slice` has the addresses by which they served so far.
     pub(crate) fn see(&self, lb: &LoadBalancer, slice: Option<&EndpointSlice>) -> Backends {
         let (key, namespace) = (ObjectKey::of(lb), lb.namespace().unwrap_or_default());
-        // before the first question about an address
-        let vips = self.vips.version();
         let taken = |address| self.vips.refuse(&namespace, address);
         let rules = Rules {
             pod_cidrs: &self.config.pod_cidrs,
@@ -124,15 +108,9 @@ impl HostDatapath {
         let is_selected = |vmi: &&VirtualMachineInstance| {
             vmi.metadata.namespace.as_deref() == Some(&*namespace) && selector.selects(vmi.labels())
         };
-        let behind: Vec<_> = vmis.iter().map(|vmi| &**vmi).filter(is_selected).collect();
-        let reported = Reported::by(behind.iter().copied(), vips);
+        let behind = vmis.iter().map(|vmi| &**vmi).filter(is_selected);
         let selected = backends::select(behind, &previous, &rules);
-        Backends { selected, verdicts: self.prober.verdicts(&key), reported }
-    }
-
-    /// From now on the load balancer hears when one of these addresses becomes a VIP, or is one no more.
-    pub(crate) fn report(&self, key: &ObjectKey, reported: Reported) {
-        self.vips.report(key, reported);
+        Backends { selected, verdicts: self.prober.verdicts(&key) }
     }
 
     /// Probes exactly these targets for the load balancer.

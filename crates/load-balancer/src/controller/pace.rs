@@ -184,7 +184,7 @@ mod tests {
 
     /// How many of the objects may write at once.
     fn at_once(turns: &Turns, namespace: &str, objects: std::ops::Range<usize>) -> usize {
-        let key = |n| ObjectKey::new(namespace, &format!("web-{n}"));
+        let key = |n| ObjectKey::new(namespace, format!("web-{n}"));
         objects.filter(|n| turns.take(&key(*n))).count()
     }
 
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(at_once(&turns, "shop", 50..150), 50, "and no more at once than ever");
         advance(Duration::from_secs(60)).await;
         for n in 0..150 {
-            turns.forget(&ObjectKey::new("shop", &format!("web-{n}")));
+            turns.forget(&ObjectKey::new("shop", format!("web-{n}")));
         }
         assert!(turns.all().next.is_empty() && turns.all().given.is_empty());
     }

@@ -37,10 +37,16 @@ impl Selectors {
 
     /// The load balancers that such a change of a VMI concerns.
     pub(crate) fn concerned_by(&self, change: &Change<VirtualMachineInstance>) -> Vec<ObjectKey> {
-        let labels = || change.old.iter().chain(&change.new).map(|vmi| vmi.labels());
+        let vmis: Vec<_> = change.old.iter().chain(&change.new).map(|vmi| &**vmi).collect();
+        self.of(&change.key.namespace, &vmis)
+    }
+
+    /// The load balancers of the namespace that select one of these VMIs.
+    pub(crate) fn of(&self, namespace: &str, vmis: &[&VirtualMachineInstance]) -> Vec<ObjectKey> {
         let all = self.all();
-        let of_namespace = all.get(&change.key.namespace).into_iter().flatten();
-        let concerned = of_namespace.filter(|(_, selector)| labels().any(|labels| selector.selects(labels)));
+        let of_namespace = all.get(namespace).into_iter().flatten();
+        let concerned =
+            of_namespace.filter(|(_, selector)| vmis.iter().any(|vmi| selector.selects(vmi.labels())));
         concerned.map(|(key, _)| key.clone()).collect()
     }
 

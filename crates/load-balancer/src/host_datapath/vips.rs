@@ -15,9 +15,13 @@ use std::{
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
 use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::Service;
-use kube::Resource;
 
-use super::{backends, host_addresses::HostAddresses, plausible::Implausible};
+use super::{
+    backends,
+    changes::{self, Selectors},
+    host_addresses::HostAddresses,
+    plausible::Implausible,
+};
 use crate::{address_index::AddressIndex, caches::Caches, pool::PoolIndex, reuse};
 
 /// The addresses of one Service that count. kube-vip shows one of each family; a tenant could write tens of thousands.
@@ -30,25 +34,12 @@ pub(crate) struct Vips(Arc<Shared>);
 struct Shared {
     load_balancers: Cache<RawObject<LoadBalancer>>,
     services: Cache<RawObject<Service>>,
+    vmis: Cache<VirtualMachineInstance>,
+    selectors: Selectors,
     pools: PoolIndex,
     host: HostAddresses,
     queue: Queue<ObjectKey>,
     state: Mutex<State>,
-}
-
-/// The addresses that the VMs behind a load balancer report.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Reported {
-    addresses: BTreeSet<IpAddr>,
-    /// [`Vips::version`] from before the first question about them.
-    version: u64,
-}
-
-impl Reported {
-    pub(crate) fn by<'a>(vmis: impl IntoIterator<Item = &'a VirtualMachineInstance>, version: u64) -> Self {
-        let interfaces = vmis.into_iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|s| &s.interfaces);
-        Self { addresses: interfaces.flat_map(backends::addresses).collect(), version }
-    }
 }
 
 #[derive(Default)]
@@ -57,13 +48,13 @@ struct State {
     announced: AddressIndex,
     /// LoadBalancer objects and their `status.address`.
     written: AddressIndex,
-    /// LoadBalancer objects and every address that a VM behind them reports.
+    /// VMIs and the addresses that they report: once each, however many load balancers select one.
     reported: AddressIndex,
-    version: u64,
 }
 
 impl Vips {
-    /// Follows the caches. Keys of load balancers whose VMs a change concerns get into `queue`.
+    /// Follows the caches. Keys of load balancers whose VMs a change concerns get into `queue`. To be called before
+    /// `queue` hears of the objects themselves: one that is being looked at must have its selector noted.
     pub(crate) fn follow(
         caches: &Caches,
         pools: &PoolIndex,
@@ -73,6 +64,8 @@ impl Vips {
         let vips = Self(Arc::new(Shared {
             load_balancers: caches.load_balancers.clone(),
             services: caches.services.clone(),
+            vmis: caches.vmis.clone(),
+            selectors: Selectors::default(),
             pools: pools.clone(),
             host,
             queue: queue.clone(),
@@ -83,25 +76,12 @@ impl Vips {
         let follower = vips.clone();
         caches.services.on_change(move |change| follower.read_service(&change.key));
         let follower = vips.clone();
+        caches.vmis.on_change(move |change| follower.read_vmi(change));
+        let follower = vips.clone();
         caches.pools.on_change(move |change| follower.read_records(change));
         let follower = vips.clone();
-        vips.0.host.on_change(move |addresses| follower.wake(&mut follower.state(), addresses));
+        vips.0.host.on_change(move |addresses| follower.wake(&follower.state(), addresses));
         vips
-    }
-
-    /// Grows with every change of the VIPs and of Harvester's own addresses.
-    pub(crate) fn version(&self) -> u64 {
-        self.state().version
-    }
-
-    /// The VMs that the load balancer `key` selects report these addresses. The queue gets `key` when one of them becomes
-    /// a VIP, or is one no more; at once, if that may have happened since the look.
-    pub(crate) fn report(&self, key: &ObjectKey, reported: Reported) {
-        let mut state = self.state();
-        let changed = state.reported.set(key, reported.addresses);
-        if !changed.is_empty() && state.version != reported.version {
-            self.0.queue.add(key.clone());
-        }
     }
 
     /// Why a backend in `namespace` may not have the address.
@@ -130,34 +110,48 @@ impl Vips {
     fn read_load_balancer(&self, change: &Change<RawObject<LoadBalancer>>) {
         let (mut state, key) = (self.state(), &change.key);
         let lb = self.0.load_balancers.get(key);
+        self.0.selectors.note(key, || lb.clone());
         let written = lb.as_ref().and_then(|lb| lb.status.as_ref()?.address.parse().ok());
         let mut changed = state.written.set(key, written.into_iter().collect());
         let [old, new] = [&change.old, &change.new].map(|lb| lb.as_ref()?.pool_address());
         if old != new {
             changed.extend([old, new].into_iter().flatten().filter_map(|has| has.ip.parse::<IpAddr>().ok()));
         }
-        if lb.is_none_or(|lb| lb.meta().deletion_timestamp.is_some()) {
-            state.reported.set(key, BTreeSet::new());
-        }
-        self.wake(&mut state, &changed);
+        self.wake(&state, &changed);
     }
 
     fn read_service(&self, key: &ObjectKey) {
         let mut state = self.state();
         let shown = self.0.services.get(key).map(|service| reuse::shown(&service).take(SHOWN).collect());
         let changed = state.announced.set(key, shown.unwrap_or_default());
-        self.wake(&mut state, &changed);
+        self.wake(&state, &changed);
+    }
+
+    /// The look that follows asks anew about each address: what became a VIP before the VMI was noted is not missed.
+    fn read_vmi(&self, change: &Change<VirtualMachineInstance>) {
+        if !changes::matters(change) {
+            return;
+        }
+        let mut state = self.state();
+        let vmi = self.0.vmis.get(&change.key);
+        let interfaces =
+            vmi.iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|status| &status.interfaces);
+        state.reported.set(&change.key, interfaces.flat_map(backends::addresses).collect());
+        drop(state);
+        self.0.selectors.concerned_by(change).into_iter().for_each(|key| self.0.queue.add(key));
     }
 
     fn read_records(&self, change: &Change<RawObject<IPPool>>) {
         let changed: Vec<_> = changed_records(change).filter_map(|text| text.parse().ok()).collect();
-        self.wake(&mut self.state(), &changed);
+        self.wake(&self.state(), &changed);
     }
 
-    fn wake(&self, state: &mut State, addresses: &[IpAddr]) {
-        state.version += u64::from(!addresses.is_empty());
-        for key in addresses.iter().flat_map(|address| state.reported.objects(*address)) {
-            self.0.queue.add(key.clone());
+    fn wake(&self, state: &State, addresses: &[IpAddr]) {
+        let reporting = addresses.iter().flat_map(|address| state.reported.objects(*address));
+        for key in reporting.collect::<BTreeSet<_>>() {
+            if let Some(vmi) = self.0.vmis.get(key) {
+                self.0.selectors.of(&key.namespace, &[&vmi]).into_iter().for_each(|lb| self.0.queue.add(lb));
+            }
         }
     }
 
@@ -273,71 +267,86 @@ mod tests {
         assert_eq!(all.into_iter().filter(|ip| vips.is_vip("shop", *ip)).count(), SHOWN);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_no_longer_anothers() {
-        let World { caches, vips, queue } = world();
-        let api = ObjectKey::new("shop", "api");
-        let vmi: VirtualMachineInstance =
-            serde_json::from_value(json!({"metadata": {"name": "api-1"}, "spec": {},
-            "status": {"interfaces": [{"name": "vlan", "ipAddress": "203.0.113.77"}]}}))
-            .unwrap();
-        vips.report(&api, Reported::by([&vmi], vips.version()));
-        let depth = || queue.depth();
-        caches.services.wrote(service("203.0.113.78"));
-        assert_eq!(depth(), 0, "of another address");
-        caches.services.gone(&ObjectKey::new("shop", "web"), "u");
-        caches.services.wrote(
-            RawObject::from_json({
-                let mut other = service("203.0.113.77").json();
-                other["metadata"]["uid"] = "v".into();
-                other
-            })
-            .unwrap(),
-        );
-        assert_eq!(depth(), 1, "it became a VIP");
-        let tasks = TaskGroup::new();
+    fn vmi(namespace: &str, addresses: &[String]) -> VirtualMachineInstance {
+        // as many as caches keep of an interface
+        let interfaces = addresses.chunks(64).map(|some| json!({"name": "vlan", "ipAddresses": some}));
+        serde_json::from_value(json!({
+            "metadata": {"namespace": namespace, "name": "api-1", "uid": "vm", "labels": {"tier": "api"}},
+            "spec": {}, "status": {"interfaces": interfaces.collect::<Vec<_>>()},
+        }))
+        .unwrap()
+    }
+
+    fn selecting(namespace: &str, name: &str) -> RawObject<LoadBalancer> {
+        object(json!({
+            "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+            "metadata": {"namespace": namespace, "name": name},
+            "spec": {"backendServerSelector": {"tier": ["api"]}},
+        }))
+    }
+
+    /// How many keys were in the queue.
+    async fn woken(queue: &Queue<ObjectKey>) -> usize {
+        let (depth, tasks) = (queue.depth(), TaskGroup::new());
         queue.run(&tasks, 1, |_| async {
             Ok::<_, std::convert::Infallible>(controller_kit::Action::AwaitChange)
         });
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-        assert_eq!(depth(), 0);
+        assert_eq!(queue.depth(), 0);
         tasks.end().await;
-        caches.services.gone(&ObjectKey::new("shop", "web"), "v");
-        assert_eq!(depth(), 1, "it is one no more");
+        depth
     }
 
-    #[test]
-    fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_allocated_to_another() {
+    #[tokio::test(start_paused = true)]
+    async fn a_load_balancer_hears_when_an_address_that_its_vms_report_becomes_or_is_no_longer_anothers() {
+        let World { caches, queue, .. } = world();
+        caches.load_balancers.wrote(selecting("shop", "api"));
+        caches.vmis.wrote(vmi("shop", &["203.0.113.77".to_owned()]));
+        assert_eq!(woken(&queue).await, 1, "of the VMI itself");
+        let announced = |ip: &str, uid: &str| {
+            let mut json = service(ip).json();
+            json["metadata"]["uid"] = uid.into();
+            object(json)
+        };
+        caches.services.wrote(announced("203.0.113.78", "u"));
+        assert_eq!(woken(&queue).await, 0, "of another address");
+        caches.services.gone(&ObjectKey::new("shop", "web"), "u");
+        caches.services.wrote(announced("203.0.113.77", "v"));
+        assert_eq!(woken(&queue).await, 1, "it became a VIP");
+        caches.services.gone(&ObjectKey::new("shop", "web"), "v");
+        assert_eq!(woken(&queue).await, 1, "it is one no more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_load_balancer_hears_when_an_address_that_its_vms_report_is_allocated_to_another() {
         let World { caches, vips, queue } = world();
+        caches.load_balancers.wrote(selecting("other", "api"));
+        caches.vmis.wrote(vmi("other", &["10.0.0.7".to_owned()]));
+        woken(&queue).await;
         caches.pools.wrote(pool(&json!({"10.0.0.7": "shop/web"})));
-        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "api-1"},
-            "spec": {}, "status": {"interfaces": [{"name": "vlan", "ipAddress": "10.0.0.7"}]}}))
-        .unwrap();
-        vips.report(&ObjectKey::new("other", "api"), Reported::by([&vmi], vips.version()));
+        assert_eq!(woken(&queue).await, 1);
         let mut written = lb("vm", &allocated("none", "10.0.0.7")).json();
         written["metadata"]["resourceVersion"] = "1".into();
         caches.load_balancers.wrote(object(written.clone()));
-        assert!(queue.depth() == 1 && !vips.is_vip("other", [10, 0, 0, 7].into()));
+        assert!(woken(&queue).await == 1 && !vips.is_vip("other", [10, 0, 0, 7].into()));
         written["metadata"]["resourceVersion"] = "2".into();
         written["status"]["allocatedAddress"]["ipPool"] = "edge".into();
-        let before = vips.version();
         caches.load_balancers.wrote(object(written));
-        assert!(vips.version() > before && vips.is_vip("other", [10, 0, 0, 7].into()));
+        assert!(woken(&queue).await == 1 && vips.is_vip("other", [10, 0, 0, 7].into()));
     }
 
-    #[test]
-    fn a_load_balancer_looks_again_when_an_address_became_a_vip_between_its_look_and_its_report() {
+    #[tokio::test(start_paused = true)]
+    async fn a_vm_that_thousands_of_load_balancers_select_has_its_addresses_noted_once() {
         let World { caches, vips, queue } = world();
-        let vmi: VirtualMachineInstance = serde_json::from_value(json!({"metadata": {"name": "api-1"},
-            "spec": {}, "status": {"interfaces": [{"name": "vlan", "ipAddress": "203.0.113.77"}]}}))
-        .unwrap();
-        let (api, reported) = (ObjectKey::new("shop", "api"), Reported::by([&vmi], vips.version()));
-        caches.services.wrote(service("203.0.113.77"));
-        assert_eq!(queue.depth(), 0);
-        vips.report(&api, reported.clone());
-        assert_eq!(queue.depth(), 1);
-        vips.report(&api, reported);
-        assert_eq!(queue.depth(), 1, "nothing new");
+        let all: Vec<_> = (0..2048).map(|n| format!("10.1.{}.{}", n / 256, n % 256)).collect();
+        (0..1000).for_each(|n| drop(caches.load_balancers.wrote(selecting("shop", &format!("api-{n}")))));
+        caches.vmis.wrote(vmi("shop", &all));
+        assert_eq!(woken(&queue).await, 1000);
+        assert_eq!(vips.state().reported.entries(), 2048);
+        caches.services.wrote(service(&all[2047]));
+        assert_eq!(woken(&queue).await, 1000, "an address became a VIP");
+        caches.vmis.gone(&ObjectKey::new("shop", "api-1"), "vm");
+        assert_eq!((woken(&queue).await, vips.state().reported.entries()), (1000, 0));
     }
 
     #[test]

@@ -19,7 +19,7 @@ fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
         "conditions": [{"type": "Ready", "status": "False", "reason": "NoHealthyBackend",
             "message": "running backend servers are not probed as healthy total:1, healthy:0"}]}});
     let mut seen = serving(&merged(backend(false, "no answer in time"), &probed));
-    seen.backends = Backends { selected, verdicts: [(id, verdict)].into(), ..Backends::default() };
+    seen.backends = Backends { selected, verdicts: [(id, verdict)].into() };
     seen.has_backends_field = true;
     let mut json = seen.slice.as_ref().unwrap().json();
     json["endpoints"] = json!([

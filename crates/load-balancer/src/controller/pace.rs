@@ -19,9 +19,9 @@ const READINESS_APART: Duration = Duration::from_secs(5);
 
 /// Between two writes of the objects of one namespace, of each of the two kinds: a tenant may have thousands of objects,
 /// each with a pace of its own.
-const TURNS_APART: Duration = Duration::from_millis(20);
+const TURNS_APART: Duration = Duration::from_millis(5);
 /// So many of them may come at once.
-const TURNS_AT_ONCE: u32 = 50;
+const TURNS_AT_ONCE: u32 = 200;
 /// A turn that nobody has taken for so long is lost: the object may not need it any more.
 const TURN_LASTS: Duration = Duration::from_secs(5);
 
@@ -191,28 +191,28 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_objects_of_a_namespace_take_turns_and_keep_nobody_elses_waiting() {
         let (verdicts, readiness) = (VerdictPace::default(), ReadinessPace::default());
-        assert_eq!(at_once(&verdicts.turns, "shop", 0..50), 50);
-        let (next, last) = (ObjectKey::new("shop", "web-50"), ObjectKey::new("shop", "web-549"));
+        assert_eq!(at_once(&verdicts.turns, "shop", 0..200), 200);
+        let (next, last) = (ObjectKey::new("shop", "web-200"), ObjectKey::new("shop", "web-2199"));
         assert_eq!((verdicts.turns.take(&next), verdicts.wait(&next)), (false, Some(TURNS_APART)));
         assert_eq!(at_once(&verdicts.turns, "other", 0..1), 1);
-        assert_eq!(at_once(&readiness.turns, "shop", 0..51), 50, "verdicts take no turn of readiness");
+        assert_eq!(at_once(&readiness.turns, "shop", 0..201), 200, "verdicts take no turn of readiness");
         assert_eq!(readiness.wait(&next), Some(TURNS_APART));
 
-        assert_eq!(at_once(&verdicts.turns, "shop", 51..550), 0);
+        assert_eq!(at_once(&verdicts.turns, "shop", 201..2200), 0);
         assert_eq!(verdicts.wait(&last), Some(Duration::from_secs(10)));
         advance(Duration::from_secs(1)).await;
-        assert_eq!(at_once(&verdicts.turns, "shop", 500..600), 0, "nobody jumps the queue");
-        assert_eq!(at_once(&verdicts.turns, "shop", 50..550), 50, "as many as had their turn in a second");
+        assert_eq!(at_once(&verdicts.turns, "shop", 2150..2250), 0, "nobody jumps the queue");
+        assert_eq!(at_once(&verdicts.turns, "shop", 200..2200), 200, "as many as had their turn in a second");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_nobody_took_is_lost_and_a_namespace_that_was_silent_is_forgotten() {
         let turns = Turns::default();
-        assert_eq!(at_once(&turns, "shop", 0..150), 50);
+        assert_eq!(at_once(&turns, "shop", 0..600), 200);
         advance(Duration::from_secs(60)).await;
-        assert_eq!(at_once(&turns, "shop", 50..150), 50, "and no more at once than ever");
+        assert_eq!(at_once(&turns, "shop", 200..600), 200, "and no more at once than ever");
         advance(Duration::from_secs(60)).await;
-        for n in 0..150 {
+        for n in 0..600 {
             turns.forget(&ObjectKey::new("shop", format!("web-{n}")));
         }
         assert!(turns.all().next.is_empty() && turns.all().given.is_empty());
@@ -220,8 +220,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_status_waits_for_its_own_pace_and_for_its_turn() {
-        let (pace, key) = (VerdictPace::default(), ObjectKey::new("shop", "web-50"));
-        at_once(&pace.turns, "shop", 0..51);
+        let (pace, key) = (VerdictPace::default(), ObjectKey::new("shop", "web-200"));
+        at_once(&pace.turns, "shop", 0..201);
         pace.wrote(&key);
         assert_eq!(pace.wait(&key), Some(VERDICTS_APART));
         advance(VERDICTS_APART).await;

@@ -132,6 +132,15 @@ fn trim_vm(vm: &mut VirtualMachine) {
     }
 }
 
+/// A client whose every request fails; for tests of what reads caches.
+#[cfg(test)]
+pub(crate) fn no_server() -> Client {
+    let server = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+        Err::<http::Response<kube::client::Body>, tower::BoxError>("there is no server".into())
+    });
+    Client::new(server, "default")
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

@@ -304,13 +304,12 @@ impl Usage {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use kube::{Client, client::Body};
     use program::{Clock, TaskGroup};
     use rstest::rstest;
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::pool::WaitingFor;
+    use crate::{caches::no_server, pool::WaitingFor};
 
     fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
         let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
@@ -361,10 +360,7 @@ mod tests {
     /// With pool `edge`, for which shop/waits waits.
     fn world() -> World {
         let (caches, tasks, queues) = (Caches::empty(), TaskGroup::new(), Queues::default());
-        let server = tower::service_fn(|_: http::Request<Body>| async {
-            Err::<http::Response<Body>, tower::BoxError>("there is no server".into())
-        });
-        let (client, clock) = (Client::new(server, "default"), Clock::system());
+        let (client, clock) = (no_server(), Clock::system());
         let (index, orphans) = (PoolIndex::follow(&caches), Orphans::default());
         let writers = Writers::new(client, clock, tasks.clone(), &caches, index.clone(), orphans.clone());
         let orders = Orders::new(writers.clone(), queues.load_balancers.clone());

@@ -12,16 +12,21 @@ use super::harness::{
     service, set_type, told,
 };
 
+/// The object of a Service from which somebody stripped the finalizer.
+async fn leave_without_service(cluster: &TestCluster) {
+    let ccm = Ccm::start(cluster).await;
+    create_service(cluster, "{}", "").await;
+    allocate(cluster, "127.9.0.1").await;
+    ccm.stop().await;
+    cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
+    cluster.guest.delete::<Service>("shop/web").await;
+}
+
 test_cluster::component_tests! {
     /// As a program leaves it that was stopped in front of its POST, and as somebody does who strips finalizers.
     #[simulated_only("half a minute of patience")]
     async fn an_object_whose_service_is_gone_is_told_and_kept(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        create_service(&cluster, "{}", "").await;
-        allocate(&cluster, "127.9.0.1").await;
-        ccm.stop().await;
-        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
-        cluster.guest.delete::<Service>("shop/web").await;
+        leave_without_service(&cluster).await;
         let ccm = Ccm::start(&cluster).await;
         cluster.advance(Duration::from_secs(25)).await;
         let reported = async || {
@@ -129,12 +134,7 @@ status: {allocatedAddress: {ipPool: lab, ip: 127.9.0.3}}
 
     /// docs/contract/addresses.md#4: an object without Service is never deleted on its own.
     async fn a_cluster_ip_with_the_name_of_a_former_service_does_not_take_its_object_away(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        create_service(&cluster, "{}", "").await;
-        allocate(&cluster, "127.9.0.1").await;
-        ccm.stop().await;
-        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
-        cluster.guest.delete::<Service>("shop/web").await;
+        leave_without_service(&cluster).await;
         cluster.guest.apply(
             "{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{port: 80}]}}",
         ).await;

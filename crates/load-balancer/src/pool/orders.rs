@@ -243,13 +243,13 @@ fn is_refusal(error: &kube::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use kube::{Client, client::Body, core::Status};
+    use kube::core::Status;
     use program::{Clock, TaskGroup};
     use rstest::rstest;
 
     use super::*;
     use crate::{
-        caches::Caches,
+        caches::{Caches, no_server},
         pool::{Orphans, PoolIndex},
     };
 
@@ -283,12 +283,9 @@ mod tests {
 
     /// In a cluster without pools and without server: claims are refused at once.
     fn orders() -> Orders {
-        let server = tower::service_fn(|_: http::Request<Body>| async {
-            Err::<http::Response<Body>, tower::BoxError>("there is no server".into())
-        });
         let (caches, clock, tasks) = (Caches::empty(), Clock::system(), TaskGroup::new());
         let index = PoolIndex::follow(&caches);
-        let client = Client::new(server, "default");
+        let client = no_server();
         let writers = Writers::new(client, clock, tasks, &caches, index, Orphans::default());
         Orders::new(writers, Queue::new())
     }

@@ -28,6 +28,20 @@ async fn vm_load_balancer(cluster: &TestCluster, name: &str) {
     cluster.harvester.apply(&yaml).await;
 }
 
+/// A single backend, probed each second.
+async fn serving_one_backend(cluster: TestCluster) -> Lab {
+    let lab = Lab::start(cluster).await;
+    lab.vm("api-1", "api", "192.168.7.11").await;
+    lab.web("{port: 8080, successThreshold: 1, failureThreshold: 1, periodSeconds: 1, timeoutSeconds: 1}")
+        .await;
+    lab.answer("192.168.7.11");
+    lab.until_endpoints(&["192.168.7.11+"]).await;
+    lab.announce().await;
+    lab.until_ready_says("").await;
+    lab.cluster.advance(A_WHILE).await;
+    lab
+}
+
 test_cluster::component_tests! {
     #[each_role]
     async fn a_vm_load_balancer_comes_with_few_writes_and_goes_without_a_trace(cluster: TestCluster) {
@@ -430,14 +444,7 @@ test_cluster::component_tests! {
 
     #[simulated_only("counts writes by the clock")]
     async fn a_backend_that_flaps_each_second_writes_the_slice_twelve_times_a_minute(cluster: TestCluster) {
-        let lab = Lab::start(cluster).await;
-        lab.vm("api-1", "api", "192.168.7.11").await;
-        lab.web("{port: 8080, successThreshold: 1, failureThreshold: 1, periodSeconds: 1, timeoutSeconds: 1}").await;
-        lab.answer("192.168.7.11");
-        lab.until_endpoints(&["192.168.7.11+"]).await;
-        lab.announce().await;
-        lab.until_ready_says("").await;
-        lab.cluster.advance(A_WHILE).await;
+        let lab = serving_one_backend(cluster).await;
         lab.writes();
         lab.refuse("192.168.7.11");
         lab.cluster.advance(Duration::from_millis(2500)).await;
@@ -456,14 +463,7 @@ test_cluster::component_tests! {
 
     #[simulated_only("a second after the slice was written")]
     async fn the_only_backend_gets_traffic_again_as_soon_as_it_answers(cluster: TestCluster) {
-        let lab = Lab::start(cluster).await;
-        lab.vm("api-1", "api", "192.168.7.11").await;
-        lab.web("{port: 8080, successThreshold: 1, failureThreshold: 1, periodSeconds: 1, timeoutSeconds: 1}").await;
-        lab.answer("192.168.7.11");
-        lab.until_endpoints(&["192.168.7.11+"]).await;
-        lab.announce().await;
-        lab.until_ready_says("").await;
-        lab.cluster.advance(A_WHILE).await;
+        let lab = serving_one_backend(cluster).await;
         lab.refuse("192.168.7.11");
         lab.cluster.advance(Duration::from_millis(1500)).await;
         assert_eq!(lab.endpoints().await, [("192.168.7.11".to_owned(), false), ("dummy".to_owned(), true)]);

@@ -59,9 +59,9 @@ async fn lost_address_is_withdrawn(cluster: TestCluster, answer: &str) {
     assert!(lab.service().await.is_none() || granted(&lab.cluster, 1) == 0, "nobody announces it");
     let status = status_of(&lab.cluster, "web").await;
     assert_eq!((status.address.as_str(), status.allocated_address), ("", None));
-    let stolen = ("203.0.113.2".to_owned(), "machines/node-1".to_owned());
+    let held_by = (ADDRESS.to_owned(), "machines/node-1".to_owned());
     let held = record_of(&lab.cluster, "edge").await.allocated;
-    assert_eq!(held.into_iter().collect::<Vec<_>>(), [stolen], "the claim still waits");
+    assert_eq!(held.into_iter().collect::<Vec<_>>(), [held_by], "the claim still waits");
     faults(&lab.cluster, "[]").await;
     lab.cluster.advance(Duration::from_secs(120)).await;
     assert_eq!(address_of(&lab.cluster, "web").await, "203.0.113.3");

@@ -61,6 +61,25 @@ async fn served_by_the_second_of_two_pools(cluster: &TestCluster) -> super::fixt
     running
 }
 
+async fn orphan_goes_within_a_minute_of_the_right_to_delete_it(cluster: TestCluster) {
+    let all = ["get", "list", "watch", "create", "update"];
+    grant_on_services(&cluster, &all).await;
+    let mut lab = Lab::serving(cluster).await;
+    lab.stop_controller().await;
+    lab.cluster
+        .harvester
+        .patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}}))
+        .await;
+    vanish(&lab.cluster, "team-a/web").await;
+    lab.start_controller();
+    lab.cluster.advance(A_WHILE * 4).await;
+    assert!(lab.service().await.is_some());
+    grant_on_services(&lab.cluster, &[&all[..], &["delete"]].concat()).await;
+    lab.cluster.advance(Duration::from_secs(60)).await;
+    assert!(lab.service().await.is_none());
+    lab.until_gone().await;
+}
+
 test_cluster::component_tests! {
     #[each_role]
     async fn a_service_keeps_its_type_until_it_is_gone_and_then_its_address_goes_back(cluster: TestCluster) {
@@ -216,38 +235,14 @@ test_cluster::component_tests! {
 
     #[simulated_only("rights are asked for every half minute")]
     async fn a_right_that_is_granted_while_the_controller_runs_is_used_within_a_minute(cluster: TestCluster) {
-        let all = ["get", "list", "watch", "create", "update"];
-        grant_on_services(&cluster, &all).await;
-        let mut lab = Lab::serving(cluster).await;
-        lab.stop_controller().await;
-        lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;
-        vanish(&lab.cluster, "team-a/web").await;
-        lab.start_controller();
-        lab.cluster.advance(A_WHILE * 4).await;
-        assert!(lab.service().await.is_some());
-        grant_on_services(&lab.cluster, &[&all[..], &["delete"]].concat()).await;
-        lab.cluster.advance(Duration::from_secs(60)).await;
-        assert!(lab.service().await.is_none());
-        lab.until_gone().await;
+        orphan_goes_within_a_minute_of_the_right_to_delete_it(cluster).await;
     }
 
     // only a DELETE that is tried tells that it is allowed again, and nothing had it tried
     #[simulated_only("rights are tried every half minute")]
     async fn a_right_that_comes_back_is_used_within_a_minute_also_where_nobody_answers_for_rights(cluster: TestCluster) {
-        let all = ["get", "list", "watch", "create", "update"];
-        grant_on_services(&cluster, &all).await;
         faults(&cluster, "[{resource: selfsubjectaccessreviews, probability: 1, answer: 403}]").await;
-        let mut lab = Lab::serving(cluster).await;
-        lab.stop_controller().await;
-        lab.cluster.harvester.patch::<Service>("team-a/web", json!({"metadata": {"ownerReferences": null}})).await;
-        vanish(&lab.cluster, "team-a/web").await;
-        lab.start_controller();
-        lab.cluster.advance(A_WHILE * 4).await;
-        assert!(lab.service().await.is_some());
-        grant_on_services(&lab.cluster, &[&all[..], &["delete"]].concat()).await;
-        lab.cluster.advance(Duration::from_secs(60)).await;
-        assert!(lab.service().await.is_none());
-        lab.until_gone().await;
+        orphan_goes_within_a_minute_of_the_right_to_delete_it(cluster).await;
     }
 
     async fn an_address_in_use_of_a_pool_that_was_removed_by_force_is_not_given_by_its_successor(cluster: TestCluster) {

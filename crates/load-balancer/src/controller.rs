@@ -121,6 +121,8 @@ pub(crate) enum Error {
 /// What one reconcile knows and no cache tells: the outcome of the last order, and the server's answers in earlier rounds.
 #[derive(Default)]
 struct Learned {
+    /// The pool recorded this address just now; it had none for the object before.
+    recorded_anew: Option<(String, IpAddr)>,
     refused: Vec<(String, Refused)>,
     pending: Option<Pending>,
     /// At most one of each kind.
@@ -185,6 +187,9 @@ impl Controller {
     fn last_order(&self, key: &ObjectKey) -> Learned {
         match self.orders.take(key) {
             Outcome::None => Learned::default(),
+            Outcome::Recorded(pool, address) => {
+                Learned { recorded_anew: Some((pool, address)), ..Learned::default() }
+            }
             Outcome::Refused(refused) => Learned { refused, ..Learned::default() },
             Outcome::Pending { pending, refused, news } => {
                 if let (Some(failure), Some(retry_in)) = (news, pending.retry_in) {
@@ -208,9 +213,11 @@ impl Controller {
         let is_vm = workload == Some(WorkloadType::Vm);
         // a new object that waits for an address has no Service
         let is_served = is_vm && (has.is_some() || is_dhcp(&object));
-        // an object that has a record and no address may be one that was made again, and its predecessor's Service may
+        // a record that is not a new one may be that of an object that was made again, and its predecessor's Service may
         // have lost our label
-        let service = if is_served || (object.is_some() && has.is_none() && !recorded.is_empty()) {
+        let is_first = outranked.is_empty() && recorded.iter().eq(&learned.recorded_anew);
+        let gets_an_address = object.is_some() && has.is_none() && !recorded.is_empty();
+        let service = if is_served || gets_an_address && (is_vm || !is_first) {
             write::find(&self.client, &caches.services, key).await.map_err(failed)?
         } else {
             caches.services.get(key)

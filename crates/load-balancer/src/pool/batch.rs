@@ -35,6 +35,14 @@ pub(crate) enum Order {
     Refresh,
 }
 
+/// How an order was carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// This address; the pool had no record for the holder of this claim before.
+    RecordedAnew(IpAddr),
+    Done,
+}
+
 /// Why a claim was refused. The texts begin as the Go program's do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
@@ -99,7 +107,7 @@ pub(crate) struct Decision {
     pub(crate) put: Option<Value>,
     /// The addresses that the PUT records anew.
     pub(crate) recorded: Vec<IpAddr>,
-    pub(crate) answers: Vec<Result<(), Refused>>,
+    pub(crate) answers: Vec<Result<Answer, Refused>>,
 }
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
@@ -168,7 +176,7 @@ impl Draft<'_> {
         entries.map(|(key, holder)| stored(&key, &holder)).sum()
     }
 
-    fn carry_out(&mut self, order: &Order) -> Result<(), Refused> {
+    fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
         match order {
             Order::Claim { holder, known } => return self.claim(holder, *known),
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
@@ -179,10 +187,10 @@ impl Draft<'_> {
             Order::Remember { holder, address } => self.remember(*address, holder),
             Order::Manual { release: Err(_), .. } | Order::Refresh => {}
         }
-        Ok(())
+        Ok(Answer::Done)
     }
 
-    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<(), Refused> {
+    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<Answer, Refused> {
         let CheckedPool { pool: definition, blocked, .. } = self.checked;
         let pool = || definition.name.clone();
         let (lost, own): (Vec<_>, Vec<_>) =
@@ -199,11 +207,11 @@ impl Draft<'_> {
         let others = self.others;
         let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
         match claim {
-            Ok(Claim::Adopted(_)) => Ok(()),
+            Ok(Claim::Adopted(_)) => Ok(Answer::Done),
             Ok(Claim::Recorded(address)) => {
                 self.size += stored(&address.to_string(), holder);
                 self.recorded.push(address);
-                Ok(())
+                Ok(if lost.is_empty() { Answer::RecordedAnew(address) } else { Answer::Done })
             }
             Err(Refusal::Exhausted) => {
                 let ranges =

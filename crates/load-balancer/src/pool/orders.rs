@@ -1,11 +1,12 @@
 //! Orders of load balancers that are under way, and the answers that nobody has taken yet.
 //!
 //! A worker never waits for a pool: it submits an order, and the answer puts the object's key back into the queue as an
-//! input of the next decision. An order that was carried out needs no answer here, because the record shows it; one that
-//! could not be written is an input of every decision until it may be sent again.
+//! input of the next decision. An order that was carried out shows in the record, and leaves here only that a record is a
+//! new one; an order that could not be written is an input of every decision until it may be sent again.
 
 use std::{
     collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use std::{
 use controller_kit::{ObjectKey, Queue, error_message};
 use tokio::time::Instant;
 
-use super::{Failure, Order, Refused, Writers, writer};
+use super::{Failure, Order, Refused, Writers, batch::Answer, writer};
 use crate::{controller::UNWATCHED_AGAIN, host_datapath::write};
 
 /// The orders, at most one for each load balancer. Clones share them.
@@ -45,6 +46,7 @@ enum State {
         /// refusals before it.
         outdated: bool,
     },
+    Recorded(String, IpAddr),
     Refused(Vec<(String, Refused)>),
     /// A decision rests on the refusals, and no pool has changed since.
     Taken,
@@ -72,6 +74,8 @@ impl Entry {
 pub(crate) enum Outcome {
     /// There was none, or the record shows it, or the time has come to send it again.
     None,
+    /// The pool recorded this address; it had none for the load balancer before.
+    Recorded(String, IpAddr),
     /// The pools that refused this claim, in the order in which they were asked.
     Refused(Vec<(String, Refused)>),
     /// The pool has not carried it out. Of a failed claim `refused` are the pools that refused it before; `news` is a
@@ -126,7 +130,11 @@ impl Orders {
         self.writers.submit(pool, order.clone(), move |result| {
             let mut table = orders.table();
             match result {
-                Ok(()) => drop(table.remove(&key)),
+                Ok(Answer::Done) => drop(table.remove(&key)),
+                Ok(Answer::RecordedAnew(address)) => {
+                    let state = State::Recorded(pool_name, address);
+                    table.insert(key.clone(), Entry { state, ..Entry::default() });
+                }
                 Err(Failure::Refused(_)) if table.get(&key).is_some_and(Entry::is_outdated) => {
                     table.remove(&key);
                 }
@@ -162,6 +170,10 @@ impl Orders {
                 let pending = Pending { pool: pool.clone(), order: order.clone(), retry_in: None, failed };
                 entry.state = State::UnderWay { pool, order, outdated };
                 Outcome::Pending { pending, refused: Vec::new(), news: None }
+            }
+            State::Recorded(pool, address) => {
+                table.remove(key);
+                Outcome::Recorded(pool, address)
             }
             State::Refused(pools) => {
                 entry.state = State::Taken;
@@ -199,7 +211,7 @@ impl Orders {
             // the count of failures stays
             State::Taken | State::Failed(Unwritten { again_at: Some(_), .. }) => entry.state = State::Idle,
             State::Failed(unwritten) => unwritten.refused.clear(),
-            State::Idle => {}
+            State::Idle | State::Recorded(..) => {}
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{
-    batch::{self, Order, Others, RECORD_LIMIT, Refused, Seen},
+    batch::{self, Answer, Order, Others, RECORD_LIMIT, Refused, Seen},
     index::PoolIndex,
     orphans::Orphans,
     reservations::{Reservations, Reserved},
@@ -62,10 +62,10 @@ struct OnAnswer {
     call: Option<Call>,
 }
 
-type Call = Box<dyn FnOnce(Result<(), Failure>) + Send>;
+type Call = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
 impl OnAnswer {
-    fn answer(mut self, result: Result<(), Failure>) {
+    fn answer(mut self, result: Result<Answer, Failure>) {
         if let Some(call) = self.call.take() {
             call(result);
         }
@@ -130,7 +130,7 @@ impl Writers {
         &self,
         pool: &str,
         order: Order,
-        on_answer: impl FnOnce(Result<(), Failure>) + Send + 'static,
+        on_answer: impl FnOnce(Result<Answer, Failure>) + Send + 'static,
     ) {
         if self.0.pools.get(&ObjectKey::new("", pool)).is_none() {
             return on_answer(absent(pool, &order));
@@ -147,7 +147,7 @@ impl Writers {
     pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<(), Failure> {
         let (answer, answered) = oneshot::channel();
         // the caller may be gone; the record stands, and the holder's next claim adopts it
-        self.submit(pool, order, move |result| drop(answer.send(result)));
+        self.submit(pool, order, move |result| drop(answer.send(result.map(drop))));
         answered.await.unwrap_or_else(|_| Err(Failure::Ended { pool: pool.to_owned() }))
     }
 
@@ -169,10 +169,10 @@ impl Writers {
 }
 
 /// Nothing can be claimed from a pool that is not there, and everything else about it is done.
-fn absent(pool: &str, order: &Order) -> Result<(), Failure> {
+fn absent(pool: &str, order: &Order) -> Result<Answer, Failure> {
     match order {
         Order::Claim { .. } => Err(Refused::NoSuchPool { pool: pool.to_owned() }.into()),
-        _ => Ok(()),
+        _ => Ok(Answer::Done),
     }
 }
 
@@ -243,7 +243,7 @@ async fn write(
     name: &str,
     orders: &[Order],
     unsettled: &mut Vec<Unsettled>,
-) -> Result<Vec<Result<(), Failure>>, Failure> {
+) -> Result<Vec<Result<Answer, Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
     let gone = || Ok(orders.iter().map(|order| absent(name, order)).collect());

@@ -54,6 +54,9 @@ test_cluster::component_tests! {
             addresses.insert(address_of(&cluster, name).await);
         }
         assert_eq!((addresses.len(), addresses.contains("")), (100, false));
+        let reads = work(&cluster).into_iter().filter(|request| request.verb == "get").collect::<Vec<_>>();
+        let of_services = reads.iter().filter(|request| request.resource() == "services").count();
+        assert!(of_services <= 2, "{of_services} reads of Services for first addresses: {reads:?}");
 
         let keys: Vec<_> = names.iter().map(|name| format!("team-a/{name}")).collect();
         futures::future::join_all(keys.iter().map(|key| cluster.harvester.delete::<LoadBalancer>(key))).await;

@@ -279,7 +279,7 @@ impl HarvesterLoadBalancers {
 }
 
 impl LoadBalancers for HarvesterLoadBalancers {
-    type Plan = Write;
+    type Write = Write;
 
     fn class(&self) -> Option<&str> {
         Some(names::LOAD_BALANCER_CLASS)
@@ -291,8 +291,8 @@ impl LoadBalancers for HarvesterLoadBalancers {
         decide(&seen)
     }
 
-    async fn apply(&self, plan: Write) -> Result<(), Failure> {
-        match plan {
+    async fn apply(&self, write: Write) -> Result<(), Failure> {
+        match write {
             Write::Create(json) => self.create(json).await,
             Write::Update(json) => self.update(&json).await,
         }

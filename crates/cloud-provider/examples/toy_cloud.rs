@@ -51,13 +51,13 @@ impl ToyCloud {
 }
 
 impl LoadBalancers for ToyCloud {
-    type Plan = Create;
+    type Write = Create;
 
     fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Create> {
         let uid = service.uid().unwrap_or_default();
         let addresses = self.load_balancers().get(&uid).map(|ip| vec![IngressAddress::Ip(*ip)]);
         let is_missing = wants_load_balancer(service, None) && addresses.is_none();
-        let plan = is_missing.then(|| Create { uid, service: ObjectKey::of(service) });
+        let write = is_missing.then(|| Create { uid, service: ObjectKey::of(service) });
         let mut events = Vec::new();
         if nodes.is_empty() {
             events.push(PendingEvent::warning("UnAvailableLoadBalancer", "There are no available nodes"));
@@ -68,7 +68,7 @@ impl LoadBalancers for ToyCloud {
                 .map_or(LoadBalancerState::Absent, |addresses| LoadBalancerState::Present { addresses }),
             ..View::default()
         };
-        Decision { view, plan, events }
+        Decision { view, write, events }
     }
 
     async fn apply(&self, Create { uid, service }: Create) -> Result<(), Failure> {

@@ -12,7 +12,7 @@ use crate::Failure;
 pub trait LoadBalancers: Send + Sync + 'static {
     /// A write that the cloud decided on. The controller hands it back to [`LoadBalancers::apply`] and never looks
     /// inside.
-    type Plan: Send;
+    type Write: Send;
 
     /// The `loadBalancerClass` that the cloud serves besides Services without one.
     fn class(&self) -> Option<&str> {
@@ -21,11 +21,11 @@ pub trait LoadBalancers: Send + Sync + 'static {
 
     /// The one decision about a Service, from caches: the controller calls this often, so it must not wait. The cloud
     /// is also asked about a Service that wants no load balancer any more, to have the old one removed.
-    fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Self::Plan>;
+    fn decide(&self, service: &Service, nodes: &[Arc<Node>]) -> Decision<Self::Write>;
 
-    /// Carries out the plan of a decision. The controller calls this after it wrote the finalizer and the annotations
+    /// Carries out the write of a decision. The controller calls this after it wrote the finalizer and the annotations
     /// of that decision.
-    fn apply(&self, plan: Self::Plan) -> impl Future<Output = Result<(), Failure>> + Send;
+    fn apply(&self, write: Self::Write) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Deletes the Service's load balancer. A load balancer that does not exist is no failure, and it may still exist
     /// when this returns.
@@ -54,18 +54,18 @@ pub enum Requeue {
 
 /// A cloud's decision about one Service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decision<P> {
+pub struct Decision<W> {
     pub view: View,
     /// The write that makes the load balancer what the Service asks for. `None`: nothing is to be written, because the
     /// load balancer is as it should be, or because the Service is refused (then an Event says so).
-    pub plan: Option<P>,
+    pub write: Option<W>,
     /// Events about the Service. The controller records each once in half an hour, however often the cloud decides it.
     pub events: Vec<PendingEvent>,
 }
 
-impl<P> Default for Decision<P> {
+impl<W> Default for Decision<W> {
     fn default() -> Self {
-        Self { view: View::default(), plan: None, events: Vec::new() }
+        Self { view: View::default(), write: None, events: Vec::new() }
     }
 }
 
@@ -74,7 +74,7 @@ impl<P> Default for Decision<P> {
 pub struct View {
     pub load_balancer: LoadBalancerState,
     /// Annotations that the cloud wants on the Service. While the Service wants a load balancer, the controller writes
-    /// those that differ, before it applies the plan or publishes an address; when the Service gives it up, it removes
+    /// those that differ, before it applies the write or publishes an address; when the Service gives it up, it removes
     /// those that are `None`.
     pub annotations: Annotations,
     pub publish: Publish,

@@ -142,7 +142,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     };
     let made_for = ForService { identity, service };
     let wanted = datapath.map(|datapath| Wanted { made_for, config, datapath });
-    let later = events::later(config, path, object.is_some());
+    let later = events::keys_of_later_versions(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
@@ -155,9 +155,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     events.extend(events::keys(config));
     if let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none()) {
         events.extend(events::fixed(object, config, path));
-        events.extend(late(seen));
+        events.extend(overdue_announcement(seen));
     }
-    let plan = match (&seen.load_balancer, &wanted) {
+    let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
             Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
         }
@@ -205,7 +205,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     let more = later.as_deref().filter(|_| forbidden);
     events.extend(refusal(service, &faults, more, object.is_some()));
-    Decision { view, plan, events }
+    Decision { view, write, events }
 }
 
 /// For a Service that gives its load balancer up.
@@ -228,7 +228,7 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
         view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries));
     }
     view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
-    Decision { view, plan: None, events }
+    Decision { view, write: None, events }
 }
 
 fn state(seen: &Seen<'_>, path: Datapath) -> LoadBalancerState {
@@ -296,7 +296,7 @@ fn around(seen: &Seen<'_>, path: Datapath) -> Vec<PendingEvent> {
 }
 
 /// The Event about an address that should have been announced by now.
-fn late(seen: &Seen<'_>) -> Option<PendingEvent> {
+fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
     match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
         Phase::Allocation => None,
         Phase::Announcement => {

@@ -122,9 +122,9 @@ impl<C: LoadBalancers> ServiceController<C> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         for _ in 0..ROUNDS {
             let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
-            let Decision { view, plan: mut cloud_plan, events } =
+            let Decision { view, mut write, events } =
                 self.cloud.decide(&service, &self.nodes.get());
-            let seen = Seen { planned: cloud_plan.is_some(), view, events, ..self.see(&service) };
+            let seen = Seen { has_write: write.is_some(), view, events, ..self.see(&service) };
             let plan = decide(&seen);
             let about = service.object_ref(&());
             if let LoadBalancerState::Present { addresses } = &seen.view.load_balancer
@@ -143,7 +143,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             let released = matches!(plan.steps.last(), Some(Step::Release { .. }));
             for step in plan.steps {
                 tracing::debug!(service = %key, ?step);
-                match self.act(&service, &seen, &step, &mut cloud_plan).await {
+                match self.act(&service, &seen, &step, &mut write).await {
                     // the next step goes by the version that we wrote, and by no newer one
                     Ok(ours) => service = ours.unwrap_or(service),
                     Err(Failure::Outdated) => return Ok(Action::RequeueAfter(AFTER_CONFLICT)),
@@ -188,7 +188,7 @@ impl<C: LoadBalancers> ServiceController<C> {
         service: &Service,
         seen: &Seen,
         step: &Step,
-        cloud_plan: &mut Option<C::Plan>,
+        write: &mut Option<C::Write>,
     ) -> Result<Option<Arc<Service>>, Failure> {
         let about = service.object_ref(&());
         let absent = seen.view.load_balancer == LoadBalancerState::Absent;
@@ -201,8 +201,8 @@ impl<C: LoadBalancers> ServiceController<C> {
                     let event = PendingEvent::normal("EnsuringLoadBalancer", "Ensuring load balancer");
                     self.events.start(&about, event);
                 }
-                match cloud_plan.take() {
-                    Some(plan) => self.cloud.apply(plan).await.map(|()| None),
+                match write.take() {
+                    Some(write) => self.cloud.apply(write).await.map(|()| None),
                     None => Ok(None),
                 }
             }

@@ -25,8 +25,8 @@ pub(super) struct Seen {
     pub(super) deleted: bool,
     /// The cloud's decision.
     pub(super) view: View,
-    /// The cloud has a plan to apply.
-    pub(super) planned: bool,
+    /// The cloud has a write to apply.
+    pub(super) has_write: bool,
     /// The cloud's Events.
     pub(super) events: Vec<PendingEvent>,
 }
@@ -38,7 +38,7 @@ pub(super) enum Step {
         add_finalizer: bool,
         annotations: Annotations,
     },
-    /// Apply the cloud's plan.
+    /// Apply the cloud's write.
     Apply,
     /// Write these addresses to `status.loadBalancer`.
     Publish(Vec<IngressAddress>),
@@ -92,7 +92,7 @@ fn provide(seen: &Seen) -> Plan {
         }
         LoadBalancerState::Absent => {
             plan.steps.extend(withdrawal(seen));
-            if seen.planned {
+            if seen.has_write {
                 plan.steps.extend(prepare);
                 plan.steps.push(Step::Apply);
             }
@@ -103,7 +103,7 @@ fn provide(seen: &Seen) -> Plan {
     };
     plan.steps.extend(prepare);
     plan.steps.extend(withdrawal(seen));
-    if seen.planned {
+    if seen.has_write {
         plan.steps.push(Step::Apply);
     }
     if addresses.is_empty() {

@@ -16,7 +16,7 @@ const NAMED: usize = 20;
 
 /// One sentence about the keys of later versions that refuse nothing. `exists`: there is an object, so the address in
 /// kube-vip's annotation is ours, also when somebody took our finalizer off.
-pub(super) fn later(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
+pub(super) fn keys_of_later_versions(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
     let told_elsewhere = |key: &&str| {
         let by_the_host_datapath = match *key {
             annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,

@@ -73,7 +73,7 @@ fn decided_in(
 /// The Events about a Service that gets no load balancer.
 fn refusals(annotations: &Value, spec: &Value, change: impl FnOnce(&mut Seen<'_>)) -> Vec<&'static str> {
     let decision = decided(&service(annotations, spec), None, change);
-    if decision.plan.is_some() { vec![] } else { reasons(&decision) }
+    if decision.write.is_some() { vec![] } else { reasons(&decision) }
 }
 
 fn reasons(decision: &Decision<Write>) -> Vec<&'static str> {
@@ -82,7 +82,7 @@ fn reasons(decision: &Decision<Write>) -> Vec<&'static str> {
 
 /// Reasons of a Service for which a load balancer is made or kept.
 fn told(decision: &Decision<Write>, object: Option<&RawObject<LoadBalancer>>) -> Vec<&'static str> {
-    assert!(decision.plan.is_some() || object.is_some(), "refused: {decision:?}");
+    assert!(decision.write.is_some() || object.is_some(), "refused: {decision:?}");
     reasons(decision)
 }
 
@@ -130,7 +130,7 @@ fn a_refused_service_is_told_everything_in_one_event(
 ) {
     let decision = decided(&service(&annotations, &spec), None, |_| ());
     let [event] = &decision.events[..] else { panic!("{decision:?}") };
-    assert!(decision.plan.is_none() && event.message.contains(part), "{}", event.message);
+    assert!(decision.write.is_none() && event.message.contains(part), "{}", event.message);
 }
 
 #[test]
@@ -171,14 +171,14 @@ fn a_new_service_of_a_cluster_without_a_name_is_told_so_once() {
 fn the_host_datapath_waits_for_the_list_of_vms_in_silence_until_it_is_out_of_reach() {
     let service = service(&json!({CHECK: "80"}), &json!({}));
     let unknown = decided(&service, None, |seen| seen.backends = None);
-    assert_eq!((&unknown.plan, &unknown.view.waiting, reasons(&unknown)), (&None, &None, vec![]));
+    assert_eq!((&unknown.write, &unknown.view.waiting, reasons(&unknown)), (&None, &None, vec![]));
     let out_of_reach = decided(&service, None, |seen| {
         seen.backends = None;
         seen.vms_out_of_reach = Some("no rights".into());
     });
-    assert_eq!((out_of_reach.plan, out_of_reach.view.waiting.as_deref()), (None, Some("no rights")));
+    assert_eq!((out_of_reach.write, out_of_reach.view.waiting.as_deref()), (None, Some("no rights")));
     let empty = decided(&service, None, |seen| seen.backends = Some(Backends::default()));
-    assert_eq!((&empty.plan, reasons(&empty)), (&None, vec!["UnAvailableLoadBalancer"]));
+    assert_eq!((&empty.write, reasons(&empty)), (&None, vec!["UnAvailableLoadBalancer"]));
 }
 
 // otherwise it is reported as one whose Service is gone while the Service uses its address
@@ -190,7 +190,7 @@ fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
 ) {
     let former = object("vm", &json!({}));
     let service = service(&json!({HOST: "host"}), &json!({}));
-    let Some(Write::Update(json)) = decided(&service, Some(&former), change).plan else {
+    let Some(Write::Update(json)) = decided(&service, Some(&former), change).write else {
         panic!("not taken over")
     };
     assert_eq!(json["metadata"]["annotations"][annotations::SERVICE_UID], "1");
@@ -201,10 +201,10 @@ fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
 fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
     let right = service(&json!({CHECK: "80"}), &json!({}));
     let bare = object("vm", &json!({"address": "10.0.0.9"}));
-    let Some(Write::Update(json)) = decided(&right, Some(&bare), |_| ()).plan else { panic!("not filled") };
+    let Some(Write::Update(json)) = decided(&right, Some(&bare), |_| ()).write else { panic!("not filled") };
     let object = RawObject::from_json(json).unwrap();
     let decision = decided(&service(&json!({CHECK: "81"}), &json!({})), Some(&object), |_| ());
-    assert_eq!((reasons(&decision), decision.plan), (vec!["InvalidHealthCheck"], None));
+    assert_eq!((reasons(&decision), decision.write), (vec!["InvalidHealthCheck"], None));
     let addresses = ip("10.0.0.9");
     assert_eq!(decision.view.load_balancer, LoadBalancerState::Present { addresses: addresses.clone() });
     assert_eq!(decision.view.publish, Publish::Addresses(addresses));
@@ -221,7 +221,7 @@ fn nothing_is_decided_before_the_objects_were_listed() {
         let decision = decided(&service, None, unlisted);
         let unknown = LoadBalancerState::Unknown(Some("no rights".into()));
         assert_eq!(decision.view, View { load_balancer: unknown, ..View::default() });
-        assert_eq!((decision.plan, decision.events), (None, vec![]));
+        assert_eq!((decision.write, decision.events), (None, vec![]));
     }
 }
 
@@ -349,7 +349,7 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
     let mut service = service(&json!({key: value}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |seen| (seen.allowed, seen.policy) = (allowed, policy));
-    let Some(Write::Create(json)) = &decision.plan else { panic!("{decision:?}") };
+    let Some(Write::Create(json)) = &decision.write else { panic!("{decision:?}") };
     assert_eq!(json["spec"]["workloadType"], if allowed.host { "vm" } else { "cluster" });
     if !allowed.host {
         assert_eq!(decision.view.annotations.get(key), Some(&None), "the annotation goes");
@@ -371,12 +371,12 @@ fn a_service_whose_host_datapath_is_excluded_is_handed_to_kube_vip_without_its_f
         serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": "10.0.0.9"}]}})).unwrap();
     // kube-vip takes an address from the status too, and this one may be another's by now
     let shown = decided(&service, None, allowed);
-    assert_eq!((shown.plan, shown.view.publish), (None, Publish::Withdrawn));
+    assert_eq!((shown.write, shown.view.publish), (None, Publish::Withdrawn));
     assert_eq!(shown.view.annotations, annotation_changes(&[]));
 
     service.status = None;
     let hidden = decided(&service, None, allowed);
-    let Some(Write::Create(json)) = &hidden.plan else { panic!("{hidden:?}") };
+    let Some(Write::Create(json)) = &hidden.write else { panic!("{hidden:?}") };
     assert_eq!(json["spec"]["workloadType"], "cluster");
     let taken_away =
         annotation_changes(&[(annotations::RECORDED_DATA_PATH, None), (annotations::KUBE_VIP_IGNORE, None)]);
@@ -514,7 +514,7 @@ fn the_users_own_annotation_for_kube_vip_chooses_no_datapath() {
     let mut service = service(&json!({annotations::KUBE_VIP_IGNORE: "true"}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |_| ());
-    assert!(!is_host(&decision) && decision.plan.is_some());
+    assert!(!is_host(&decision) && decision.write.is_some());
     assert_eq!(decision.view.annotations.get(annotations::KUBE_VIP_IGNORE), None);
     let given_up = decided(&service, None, |seen| seen.wanted = false);
     assert_eq!(given_up.view.annotations.get(annotations::KUBE_VIP_IGNORE), None);
@@ -535,6 +535,6 @@ fn harvester_is_told_the_address_that_it_gave(
     had.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": ingress}]}})).unwrap();
     let object = object("cluster", &json!({"allocatedAddress": {"ip": ip}}));
     let decision = decided(&had, Some(&object), |_| {});
-    let Some(Write::Update(written)) = decision.plan else { panic!("{decision:?}") };
+    let Some(Write::Update(written)) = decision.write else { panic!("{decision:?}") };
     assert_eq!(written["status"]["address"].as_str(), address);
 }

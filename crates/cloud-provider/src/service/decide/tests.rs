@@ -20,7 +20,7 @@ fn ip(text: &str) -> Vec<IngressAddress> {
     vec![IngressAddress::parse(text)]
 }
 
-/// A state, and whether the cloud has a plan for it.
+/// A state, and whether the cloud has a write for it.
 type State = (LoadBalancerState, bool);
 
 const ABSENT: State = (LoadBalancerState::Absent, true);
@@ -35,13 +35,13 @@ fn unknown(why: Option<&str>) -> State {
 }
 
 /// A Service that wants a load balancer whose address is handed over by annotation.
-fn wanted((load_balancer, planned): State) -> Seen {
-    Seen { wanted: true, planned, view: View { load_balancer, ..View::default() }, ..Seen::default() }
+fn wanted((load_balancer, has_write): State) -> Seen {
+    Seen { wanted: true, has_write, view: View { load_balancer, ..View::default() }, ..Seen::default() }
 }
 
 /// A Service that was served and is being deleted.
 fn leaving(state: State) -> Seen {
-    Seen { wanted: false, deleting: true, has_finalizer: true, planned: false, ..wanted(state) }
+    Seen { wanted: false, deleting: true, has_finalizer: true, has_write: false, ..wanted(state) }
 }
 
 fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
@@ -133,9 +133,9 @@ fn publishing(seen: &mut Seen) {
     }),
     vec![Step::Unpublish])]
 #[case::not_made_anew_while_the_old_one_leaves(with(wanted(DELETING), has_finalizer), vec![])]
-#[case::refused_nothing_is_created(with(wanted(ABSENT), |seen| seen.planned = false), vec![])]
+#[case::refused_nothing_is_created(with(wanted(ABSENT), |seen| seen.has_write = false), vec![])]
 #[case::refused_what_exists_stays_as_it_is(
-    with(wanted(present(false, Some("10.0.0.9"))), |seen| { has_finalizer(seen); seen.planned = false; }),
+    with(wanted(present(false, Some("10.0.0.9"))), |seen| { has_finalizer(seen); seen.has_write = false; }),
     vec![])]
 #[case::nothing_is_made_while_the_cloud_has_not_read_its_lists(wanted(unknown(None)), vec![])]
 // docs/contract/cloud-controller-manager.md#L1: the object that never got an address is deleted too

@@ -1,132 +1,48 @@
 //! JSON that a server sent, as text again, without the `managedFields`: they are half of an object, and caches do not
-//! keep them. Values are copied one by one: a tree of them would cost more than all the rest of a read.
+//! keep them. The other values are copied as they stand: a tree of them would cost more than all the rest of a read, and a
+//! value that is nested deeper than a decoder goes would fail the whole list that it is in.
 
-use std::fmt;
+use std::{borrow::Cow, collections::BTreeMap};
 
-use serde::{
-    Deserializer, Serialize,
-    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
-};
+use serde::{Deserialize, Deserializer, de::Error};
+use serde_json::value::{RawValue, to_raw_value};
+
+/// The deepest nesting of an object that [`serde_json`] makes a value of, with room for the list around it.
+pub(crate) const DEEPEST: usize = 100;
 
 /// The text of one object without `metadata.managedFields`.
 ///
 /// # Errors
-/// When the deserializer's input is not JSON.
+/// When the deserializer's input is not a JSON object.
 pub(crate) fn without_managed_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    let mut text = Vec::new();
-    TextCopier { into: &mut text, place: Place::Object }.deserialize(deserializer)?;
-    String::from_utf8(text).map_err(D::Error::custom)
+    let mut fields = BTreeMap::<Cow<'_, str>, Box<RawValue>>::deserialize(deserializer)?;
+    if let Some(metadata) = fields.get_mut("metadata")
+        // whoever decodes the object reports metadata of a wrong type
+        && let Ok(mut inner) = serde_json::from_str::<BTreeMap<Cow<'_, str>, &RawValue>>(metadata.get())
+        && inner.remove("managedFields").is_some()
+    {
+        *metadata = to_raw_value(&inner).map_err(D::Error::custom)?;
+    }
+    serde_json::to_string(&fields).map_err(D::Error::custom)
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    Object,
-    Metadata,
-    Inside,
-}
-
-impl Place {
-    fn under(self, key: &str) -> Self {
-        if self == Self::Object && key == "metadata" { Self::Metadata } else { Self::Inside }
-    }
-}
-
-/// Copies one value.
-struct TextCopier<'a> {
-    into: &'a mut Vec<u8>,
-    place: Place,
-}
-
-impl TextCopier<'_> {
-    fn scalar<E: Error>(self, value: &(impl Serialize + ?Sized)) -> Result<(), E> {
-        serde_json::to_writer(self.into, value).map_err(E::custom)
-    }
-}
-
-impl<'de> DeserializeSeed<'de> for TextCopier<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for TextCopier<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("any JSON value")
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
-        self.scalar(&value)
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<(), E> {
-        self.scalar(&value)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<(), E> {
-        self.scalar(&value)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<(), E> {
-        self.scalar(&value)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        self.scalar(value)
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.scalar(&())
-    }
-
-    fn visit_none<E: Error>(self) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<(), A::Error> {
-        let Self { into, .. } = self;
-        into.push(b'[');
-        let begun = into.len();
-        loop {
-            let end = into.len();
-            if end > begun {
-                into.push(b',');
+/// How many objects and lists are inside of each other at the deepest place of a JSON text.
+pub(crate) fn depth(json: &str) -> usize {
+    let (mut depth, mut deepest, mut in_text, mut escaped) = (0_usize, 0, false, false);
+    for byte in json.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = in_text,
+            b'"' => in_text = !in_text,
+            b'{' | b'[' if !in_text => {
+                depth += 1;
+                deepest = deepest.max(depth);
             }
-            if values.next_element_seed(TextCopier { into: &mut *into, place: Place::Inside })?.is_none() {
-                into.truncate(end);
-                break;
-            }
+            b'}' | b']' if !in_text => depth = depth.saturating_sub(1),
+            _ => {}
         }
-        into.push(b']');
-        Ok(())
     }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<(), A::Error> {
-        let Self { into, place } = self;
-        into.push(b'{');
-        let begun = into.len();
-        while let Some(key) = entries.next_key::<String>()? {
-            if place == Place::Metadata && key == "managedFields" {
-                entries.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            if into.len() > begun {
-                into.push(b',');
-            }
-            serde_json::to_writer(&mut *into, &key).map_err(A::Error::custom)?;
-            into.push(b':');
-            entries.next_value_seed(TextCopier { into: &mut *into, place: place.under(&key) })?;
-        }
-        into.push(b'}');
-        Ok(())
-    }
+    deepest
 }
 
 #[cfg(test)]
@@ -140,7 +56,7 @@ mod tests {
     #[case::scalars(r#"{"a":null,"b":true,"c":-1,"d":18446744073709551615,"e":1.5,"f":"\"\u0000ü"}"#)]
     #[case::nested(r#"{"a":[],"b":{},"c":[1,[2,{"d":3}],""]}"#)]
     #[case::elsewhere(r#"{"spec":{"metadata":{"managedFields":[1]}},"managedFields":2}"#)]
-    #[case::no_object("[1,2]")]
+    #[case::metadata_of_a_wrong_type(r#"{"metadata":["managedFields"],"spec":{}}"#)]
     fn a_copy_has_the_same_values(#[case] text: &str) {
         let copied = without_managed_fields(&mut serde_json::Deserializer::from_str(text)).unwrap();
         let same: [Value; 2] = [text, &copied].map(|text| serde_json::from_str(text).unwrap());
@@ -153,6 +69,29 @@ mod tests {
     fn managed_fields_are_left_out(#[case] text: &str) {
         let copied = without_managed_fields(&mut serde_json::Deserializer::from_str(text)).unwrap();
         assert_eq!(copied, r#"{"metadata":{"name":"web"}}"#);
+    }
+
+    // an API server stores 10,000 levels where a definition prunes nothing
+    #[test]
+    fn an_object_may_be_nested_deeper_than_a_decoder_goes() {
+        let (open, close) = (r#"{"a":"#.repeat(9_000), "}".repeat(9_000));
+        let text = format!(r#"{{"metadata":{{"name":"web"}},"spec":{open}1{close}}}"#);
+        assert!(serde_json::from_str::<Value>(&text).is_err());
+        let list = format!("[{text},{text}]");
+        let list: Vec<Copied> = serde_json::from_str(&list).unwrap();
+        assert!(list.iter().all(|Copied(copied)| *copied == text));
+        assert_eq!(depth(&text), 9_001);
+    }
+
+    #[derive(Deserialize)]
+    struct Copied(#[serde(deserialize_with = "without_managed_fields")] String);
+
+    #[rstest]
+    #[case::scalar("1", 0)]
+    #[case::flat(r#"{"a":[],"b":{}}"#, 2)]
+    #[case::brackets_in_a_text(r#"["[[\"[[","\\"]"#, 1)]
+    fn depth_counts_what_is_open_at_once(#[case] json: &str, #[case] expected: usize) {
+        assert_eq!(depth(json), expected);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use kube::{Client, Resource};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error as _};
 use serde_json::Value;
 
-use crate::json_text::without_managed_fields;
+use crate::json_text::{DEEPEST, depth, without_managed_fields};
 
 /// `K` as read, and the text that it was read from (without `managedFields`, which nobody writes back).
 #[derive(Clone, Debug)]
@@ -58,6 +58,9 @@ impl<K> Deref for RawObject<K> {
 impl<'de, K: DeserializeOwned> Deserialize<'de> for RawObject<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let json = without_managed_fields(deserializer)?.into_boxed_str();
+        if depth(&json) > DEEPEST {
+            return Err(D::Error::custom(format!("it is nested deeper than {DEEPEST} levels")));
+        }
         Ok(Self { object: serde_json::from_str(&json).map_err(D::Error::custom)?, json })
     }
 }
@@ -134,6 +137,14 @@ mod tests {
         assert_eq!(after["future"]["field"], true);
         assert_eq!(after["data"]["a"], "2");
         assert_eq!(after["metadata"].get("managedFields"), None);
+    }
+
+    #[test]
+    fn an_object_that_could_not_be_written_back_is_an_error_of_its_own() {
+        let nested = |levels: usize| format!(r#"{{"future":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        assert!(serde_json::from_str::<RawObject<ConfigMap>>(&nested(DEEPEST - 1)).is_ok());
+        let error = serde_json::from_str::<RawObject<ConfigMap>>(&nested(DEEPEST)).unwrap_err().to_string();
+        assert!(error.starts_with("it is nested deeper than 100 levels"), "{error}");
     }
 
     #[test]

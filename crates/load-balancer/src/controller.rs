@@ -118,13 +118,13 @@ pub(crate) enum Error {
     StatusReverted { key: ObjectKey },
 }
 
-/// What one reconcile knows and no cache tells: the outcome of the last order, and the server's answers in earlier rounds.
+/// What one reconcile knows and no cache tells: the outcome of the orders, and the server's answers in earlier rounds.
 #[derive(Default)]
 struct Learned {
     /// The pool recorded this address just now; it had none for the object before.
     recorded_anew: Option<(String, IpAddr)>,
     refused: Vec<(String, Refused)>,
-    pending: Option<Pending>,
+    pending: Pending,
     /// At most one of each kind.
     refused_writes: Vec<RefusedWrite>,
     records_held: BTreeSet<(String, IpAddr)>,
@@ -168,7 +168,7 @@ impl Controller {
     }
 
     async fn bring_there(&self, key: &ObjectKey) -> Result<Action, Error> {
-        let mut learned = self.last_order(key);
+        let mut learned = self.outcome_of_orders(key);
         // what happens to the pools after the look wakes the object
         if self.caches.load_balancers.get(key).is_some() {
             self.waiters.enter(key, WaitingFor::Anything);
@@ -183,21 +183,13 @@ impl Controller {
         Err(Error::Contended { key: key.clone() })
     }
 
-    /// The outcome of the object's last order.
-    fn last_order(&self, key: &ObjectKey) -> Learned {
-        match self.orders.take(key) {
-            Outcome::None => Learned::default(),
-            Outcome::Recorded(pool, address) => {
-                Learned { recorded_anew: Some((pool, address)), ..Learned::default() }
-            }
-            Outcome::Refused(refused) => Learned { refused, ..Learned::default() },
-            Outcome::Pending { pending, refused, news } => {
-                if let (Some(failure), Some(retry_in)) = (news, pending.retry_in) {
-                    self.report_failed_order(key, &failure, retry_in);
-                }
-                Learned { refused, pending: Some(pending), ..Learned::default() }
-            }
+    /// The outcome of the object's orders.
+    fn outcome_of_orders(&self, key: &ObjectKey) -> Learned {
+        let Outcome { recorded_anew, refused, pending, unreported } = self.orders.look(key);
+        for (failure, retry_in) in &unreported {
+            self.report_failed_order(key, failure, *retry_in);
         }
+        Learned { recorded_anew, refused, pending, ..Learned::default() }
     }
 
     async fn see(&self, key: &ObjectKey, learned: &Learned) -> Result<Seen, Error> {
@@ -347,7 +339,7 @@ impl Controller {
             None => self.waiters.leave(key),
         }
         if seen.object.is_none() {
-            if seen.address.pending.is_none() {
+            if seen.address.pending.is_empty() {
                 self.orders.forget(key);
             }
             self.verdicts.forget(key);

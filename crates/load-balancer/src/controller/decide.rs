@@ -82,8 +82,8 @@ pub(crate) struct SeenAddress {
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
     pub(crate) outranked: Vec<(String, IpAddr)>,
     pub(crate) refused: Vec<(String, Refused)>,
-    /// The object's last order, if its pool has not carried it out.
-    pub(crate) pending: Option<Pending>,
+    /// The object's orders that no pool has carried out.
+    pub(crate) pending: Pending,
     /// Addresses that the object or its Service shows, and that the pools record for other holders only.
     pub(crate) of_others: BTreeSet<IpAddr>,
 }
@@ -208,6 +208,9 @@ pub(crate) fn decide(seen: &Seen) -> Plan {
         }
     };
     hold_back_releases(seen, &mut plan);
+    for failed in &seen.address.pending.failed {
+        plan.look_again(failed.retry_in);
+    }
     plan
 }
 
@@ -269,7 +272,7 @@ fn ending(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         }
     }
     // what a claim that is under way records goes back before the finalizer
-    if !seen.address.pending.as_ref().is_some_and(Pending::is_under_way) {
+    if seen.address.pending.under_way.is_none() {
         plan.steps.extend(status::write_without_finalizer(lb).map(Step::WriteObject));
     }
     plan
@@ -296,23 +299,18 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             // the object serves at an address, or must leave one
             let is_at_address =
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
-            let Some(pending) = in_the_way_of_claim(seen, &pool) else {
-                let (waits_for, again) = (Some(WaitingFor::Anything), is_at_address.then_some(LATE_ANSWER));
-                return Plan {
-                    steps: vec![Step::Claim { pool, known }],
-                    waits_for,
-                    again,
-                    ..Plan::default()
-                };
+            let Some(order) = in_the_way_of_claim(seen, &pool) else {
+                let steps = vec![Step::Claim { pool, known }];
+                return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
-            let waits_for = Some(pending.waits_for(lb, &pool, &seen.address.refused));
-            if !is_at_address && !pending.is_denied() {
+            let waits_for = Some(order.waits_for(lb, &pool, &seen.address.refused));
+            if !is_at_address && !order.is_denied() {
                 // the answer may be a moment away, and a server that is slow gets no more writes than it must
                 return Plan { waits_for, ..Plan::default() };
             }
             // while the object keeps its address, the condition says how it serves
-            let is_told = pending.is_denied() || meanwhile.is_none();
-            (meanwhile, is_told.then(|| pending.explain(&pool)), lost, waits_for)
+            let is_told = order.is_denied() || meanwhile.is_none();
+            (meanwhile, is_told.then(|| order.explain(&pool)), lost, waits_for)
         }
         Decision::Has { address, lost } => (Some(address), None, lost, None),
         Decision::Wait { waiting, meanwhile, lost, asked } => {

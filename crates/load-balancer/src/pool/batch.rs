@@ -35,6 +35,12 @@ pub(crate) enum Order {
     Refresh,
 }
 
+impl Order {
+    pub(crate) fn is_claim(&self) -> bool {
+        matches!(self, Self::Claim { .. })
+    }
+}
+
 /// How an order was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {

@@ -1,4 +1,4 @@
-//! Orders of load balancers that are under way, and the answers that nobody has taken yet.
+//! Orders of load balancers that are under way or failed, and the answers that nobody has taken yet.
 //!
 //! A worker never waits for a pool: it submits an order, and the answer puts the object's key back into the queue as an
 //! input of the next decision. An order that was carried out shows in the record, and leaves here only that a record is a
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use super::{Failure, Order, Refused, Writers, batch::Answer, writer};
 use crate::{controller::UNWATCHED_AGAIN, host_datapath::write};
 
-/// The orders, at most one for each load balancer. Clones share them.
+/// The orders, at most one under way for each load balancer. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Orders {
     writers: Writers,
@@ -28,15 +28,12 @@ pub(crate) struct Orders {
 #[derive(Default)]
 struct Entry {
     state: State,
-    /// Failures in a row.
-    failures: u32,
-    /// The pool that could not be written last.
-    unwritten: Option<(String, Failed)>,
+    /// At most one claim and one release of each pool. Each has a pause of its own: an order to another pool ends none.
+    failed: Vec<FailedOrder>,
 }
 
 #[derive(Default)]
 enum State {
-    /// Nothing is ordered; the entry counts failures.
     #[default]
     Idle,
     UnderWay {
@@ -50,57 +47,153 @@ enum State {
     Refused(Vec<(String, Refused)>),
     /// A decision rests on the refusals, and no pool has changed since.
     Taken,
-    Failed(Unwritten),
 }
 
-struct Unwritten {
+struct FailedOrder {
     pool: String,
     order: Order,
-    failure: Failure,
+    error: WriteError,
+    /// In a row.
+    failures: u32,
+    again_at: Instant,
     /// The pools that had refused this claim before, and have not changed since.
     refused: Vec<(String, Refused)>,
-    /// When the order may be sent again. `None`: nobody has heard of the failure yet.
-    again_at: Option<Instant>,
+    /// The failure, while nobody has reported it.
+    unreported: Option<Failure>,
+}
+
+impl FailedOrder {
+    fn is_for(&self, pool: &str, order: &Order) -> bool {
+        self.pool == pool && self.order.is_claim() == order.is_claim()
+    }
+
+    /// The pause that is left; `None`: the order may be sent again.
+    fn retry_in(&self, now: Instant) -> Option<Duration> {
+        Some(self.again_at.saturating_duration_since(now)).filter(|left| !left.is_zero())
+    }
 }
 
 impl Entry {
     fn is_outdated(&self) -> bool {
         matches!(self.state, State::UnderWay { outdated: true, .. })
     }
+
+    fn is_empty(&self) -> bool {
+        matches!(self.state, State::Idle) && self.failed.is_empty()
+    }
+
+    fn failed_claims(&mut self) -> impl Iterator<Item = &mut FailedOrder> {
+        self.failed.iter_mut().filter(|failed| failed.order.is_claim())
+    }
+
+    fn failed(&mut self, pool: String, order: Order, failure: Failure, refused: Vec<(String, Refused)>) {
+        let before = self.failed.iter().position(|failed| failed.is_for(&pool, &order));
+        let failures = before.map_or(0, |at| self.failed.swap_remove(at).failures) + 1;
+        let error = WriteError::of(&order, &failure);
+        let again_at = Instant::now() + pause(&error, &failure, failures);
+        let unreported = Some(failure);
+        self.failed.push(FailedOrder { pool, order, error, failures, again_at, refused, unreported });
+    }
+
+    fn look(&mut self, now: Instant) -> Outcome {
+        let mut outcome = Outcome::default();
+        for failed in &mut self.failed {
+            let retry_in = failed.retry_in(now);
+            outcome.unreported.extend(failed.unreported.take().zip(Some(retry_in.unwrap_or_default())));
+            // where the claim may be sent again, every pool is asked again: those that refuse write nothing
+            if let Some(retry_in) = retry_in {
+                outcome.refused.extend(failed.refused.iter().cloned());
+                let FailedOrder { pool, order, error, .. } = &*failed;
+                outcome.pending.failed.push(Failed {
+                    pool: pool.clone(),
+                    order: order.clone(),
+                    error: error.clone(),
+                    retry_in,
+                });
+            }
+        }
+        match &self.state {
+            State::Idle | State::Taken => {}
+            State::UnderWay { pool, order, .. } => {
+                let before = self.failed.iter().find(|failed| failed.is_for(pool, order));
+                let last_error = before.map(|failed| failed.error.clone());
+                let (pool, order) = (pool.clone(), order.clone());
+                outcome.pending.under_way = Some(UnderWay { pool, order, last_error });
+            }
+            State::Recorded(pool, address) => {
+                outcome.recorded_anew = Some((pool.clone(), *address));
+                self.state = State::Idle;
+            }
+            State::Refused(pools) => {
+                outcome.refused.clone_from(pools);
+                self.state = State::Taken;
+            }
+        }
+        outcome
+    }
 }
 
-/// The outcome of a load balancer's last order.
-#[derive(Debug)]
-pub(crate) enum Outcome {
-    /// There was none, or the record shows it, or the time has come to send it again.
-    None,
+/// The outcome of a load balancer's orders, as far as no record shows it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
     /// The pool recorded this address; it had none for the load balancer before.
-    Recorded(String, IpAddr),
-    /// The pools that refused this claim, in the order in which they were asked.
-    Refused(Vec<(String, Refused)>),
-    /// The pool has not carried it out. Of a failed claim `refused` are the pools that refused it before; `news` is a
-    /// failure that nobody has heard of yet.
-    Pending { pending: Pending, refused: Vec<(String, Refused)>, news: Option<Failure> },
+    pub(crate) recorded_anew: Option<(String, IpAddr)>,
+    /// The pools that refused the claim, in the order in which they were asked.
+    pub(crate) refused: Vec<(String, Refused)>,
+    pub(crate) pending: Pending,
+    /// Failures that nobody has reported yet, each with the pause after which the order is sent again.
+    pub(crate) unreported: Vec<(Failure, Duration)>,
 }
 
-/// An order that its pool has not carried out.
-#[derive(Clone, Debug)]
+/// The orders of a load balancer that no pool has carried out.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Pending {
+    pub(crate) under_way: Option<UnderWay>,
+    /// They may not be sent again yet: at most one claim and one release of each pool.
+    pub(crate) failed: Vec<Failed>,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_none() && self.failed.is_empty()
+    }
+}
+
+/// The pool's writer has the order, and its answer will wake the object.
+#[derive(Clone, Debug)]
+pub(crate) struct UnderWay {
     pub(crate) pool: String,
     pub(crate) order: Order,
-    /// It failed and may be sent again after this time. `None`: the pool's writer has it, and its answer will wake the
-    /// object.
-    pub(crate) retry_in: Option<Duration>,
-    /// Why the pool was not written: this time, or the last time where the writer has the order again.
-    pub(crate) failed: Option<Failed>,
+    /// Why the pool was not written the last time.
+    pub(crate) last_error: Option<WriteError>,
 }
 
-/// The pool could not be written.
+/// The pool could not be written, and the order is sent again after a pause.
 #[derive(Clone, Debug)]
 pub(crate) struct Failed {
+    pub(crate) pool: String,
+    pub(crate) order: Order,
+    pub(crate) error: WriteError,
+    pub(crate) retry_in: Duration,
+}
+
+/// Why a pool was not written.
+#[derive(Clone, Debug)]
+pub(crate) struct WriteError {
     pub(crate) why: String,
-    /// A claim that the server will answer in the same way until somebody mends that.
+    /// The server will answer the claim in the same way until somebody mends that.
     pub(crate) is_denied: bool,
+}
+
+impl WriteError {
+    fn of(order: &Order, failure: &Failure) -> Self {
+        let why = match failure {
+            Failure::Write { source, .. } => error_message(&**source),
+            other => error_message(other),
+        };
+        let is_denied = matches!(failure, Failure::Write { source, .. } if is_refusal(source));
+        Self { why, is_denied: is_denied && order.is_claim() }
+    }
 }
 
 impl Orders {
@@ -108,7 +201,7 @@ impl Orders {
         Self { writers, queue, table: Arc::default() }
     }
 
-    /// Submits an order for `key`. `refused` are the pools that refused this claim before, as [`Orders::take`] gave them.
+    /// Submits an order for `key`. `refused` are the pools that refused this claim before, as [`Orders::look`] gave them.
     pub(crate) fn submit(
         &self,
         key: &ObjectKey,
@@ -118,39 +211,46 @@ impl Orders {
     ) {
         let (orders, key, pool_name) = (self.clone(), key.clone(), pool.to_owned());
         {
-            let mut table = self.table();
-            let state = &mut table.entry(key.clone()).or_default().state;
-            if matches!(state, State::Failed(_)) {
+            let (mut table, now) = (self.table(), Instant::now());
+            let entry = table.entry(key.clone()).or_default();
+            if order.is_claim() && entry.failed_claims().any(|failed| failed.retry_in(now).is_some()) {
                 // they refused a claim that the object has given up
                 refused.clear();
+                entry.failed_claims().for_each(|failed| failed.refused.clear());
             }
-            let outdated = !refused.is_empty() && !matches!(state, State::Taken);
-            *state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
+            let outdated = !refused.is_empty() && !matches!(entry.state, State::Taken);
+            entry.state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
         }
         self.writers.submit(pool, order.clone(), move |result| {
             let mut table = orders.table();
+            let entry = table.entry(key.clone()).or_default();
+            let outdated = entry.is_outdated();
+            entry.state = State::Idle;
             match result {
-                Ok(Answer::Done) => drop(table.remove(&key)),
-                Ok(Answer::RecordedAnew(address)) => {
-                    let state = State::Recorded(pool_name, address);
-                    table.insert(key.clone(), Entry { state, ..Entry::default() });
-                }
-                Err(Failure::Refused(_)) if table.get(&key).is_some_and(Entry::is_outdated) => {
-                    table.remove(&key);
-                }
-                Err(Failure::Refused(why)) => {
-                    refused.push((pool_name, why));
-                    table.insert(key.clone(), Entry { state: State::Refused(refused), ..Entry::default() });
-                }
-                Err(failure) => {
-                    let entry = table.entry(key.clone()).or_default();
-                    entry.failures += 1;
-                    if entry.is_outdated() {
+                Err(failure) if !matches!(failure, Failure::Refused(_)) => {
+                    if outdated {
                         refused.clear();
                     }
-                    entry.unwritten = Some((pool_name.clone(), failed(&order, &failure)));
-                    let unwritten = Unwritten { pool: pool_name, order, failure, refused, again_at: None };
-                    entry.state = State::Failed(unwritten);
+                    entry.failed(pool_name, order, failure, refused);
+                }
+                answer => {
+                    // one address is all that an object claims
+                    let is_served = order.is_claim() && answer.is_ok();
+                    let is_over = |failed: &FailedOrder| {
+                        failed.is_for(&pool_name, &order) || is_served && failed.order.is_claim()
+                    };
+                    entry.failed.retain(|failed| !is_over(failed));
+                    entry.state = match answer {
+                        Ok(Answer::RecordedAnew(address)) => State::Recorded(pool_name, address),
+                        Err(Failure::Refused(why)) if !outdated => {
+                            refused.push((pool_name, why));
+                            State::Refused(refused)
+                        }
+                        _ => State::Idle,
+                    };
+                    if entry.is_empty() {
+                        table.remove(&key);
+                    }
                 }
             }
             drop(table);
@@ -158,60 +258,33 @@ impl Orders {
         });
     }
 
-    /// Takes the outcome of the last order. A refusal is an input of one decision.
-    pub(crate) fn take(&self, key: &ObjectKey) -> Outcome {
+    /// The outcome of the object's orders, for one decision. The next one hears of refusals and of reported failures only
+    /// what is still pending.
+    pub(crate) fn look(&self, key: &ObjectKey) -> Outcome {
         let mut table = self.table();
-        let Some(entry) = table.get_mut(key) else { return Outcome::None };
-        match std::mem::take(&mut entry.state) {
-            State::Idle | State::Taken => Outcome::None,
-            State::UnderWay { pool, order, outdated } => {
-                let before = entry.unwritten.as_ref().filter(|(unwritten, _)| *unwritten == pool);
-                let failed = before.map(|(_, failed)| failed.clone());
-                let pending = Pending { pool: pool.clone(), order: order.clone(), retry_in: None, failed };
-                entry.state = State::UnderWay { pool, order, outdated };
-                Outcome::Pending { pending, refused: Vec::new(), news: None }
-            }
-            State::Recorded(pool, address) => {
-                table.remove(key);
-                Outcome::Recorded(pool, address)
-            }
-            State::Refused(pools) => {
-                entry.state = State::Taken;
-                Outcome::Refused(pools)
-            }
-            State::Failed(unwritten) => {
-                let now = Instant::now();
-                if unwritten.again_at.is_some_and(|at| at <= now) {
-                    // every pool is asked again: those that refuse write nothing
-                    return Outcome::None;
-                }
-                let again_at = unwritten.again_at.unwrap_or_else(|| now + pause(&unwritten, entry.failures));
-                let Unwritten { pool, order, failure, refused, .. } = &unwritten;
-                let pending = Pending {
-                    pool: pool.clone(),
-                    order: order.clone(),
-                    retry_in: Some(again_at - now),
-                    failed: Some(failed(order, failure)),
-                };
-                let news = unwritten.again_at.is_none().then(|| failure.clone());
-                let outcome = Outcome::Pending { pending, refused: refused.clone(), news };
-                entry.state = State::Failed(Unwritten { again_at: Some(again_at), ..unwritten });
-                outcome
-            }
+        let Some(entry) = table.get_mut(key) else { return Outcome::default() };
+        let outcome = entry.look(Instant::now());
+        if entry.is_empty() {
+            table.remove(key);
         }
+        outcome
     }
 
-    /// A pool has changed in a way that may help the load balancer: answers from before count for nothing.
+    /// A pool has changed in a way that may help the load balancer to an address: answers to claims from before count for
+    /// nothing.
     pub(crate) fn outdate(&self, key: &ObjectKey) {
         let mut table = self.table();
         let Some(entry) = table.get_mut(key) else { return };
         match &mut entry.state {
             State::UnderWay { outdated, .. } => *outdated = true,
-            State::Refused(_) => drop(table.remove(key)),
-            // the count of failures stays
-            State::Taken | State::Failed(Unwritten { again_at: Some(_), .. }) => entry.state = State::Idle,
-            State::Failed(unwritten) => unwritten.refused.clear(),
+            State::Refused(_) | State::Taken => entry.state = State::Idle,
             State::Idle | State::Recorded(..) => {}
+        }
+        for failed in entry.failed_claims() {
+            failed.refused.clear();
+            if failed.unreported.is_none() {
+                failed.again_at = Instant::now();
+            }
         }
     }
 
@@ -226,25 +299,12 @@ impl Orders {
 }
 
 /// The time until an order that could not be written may be sent again.
-fn pause(unwritten: &Unwritten, failures: u32) -> Duration {
-    if is_denied_claim(&unwritten.order, &unwritten.failure) {
+fn pause(error: &WriteError, failure: &Failure, failures: u32) -> Duration {
+    if error.is_denied {
         return UNWATCHED_AGAIN;
     }
-    let asked = writer::asked_to_wait(&unwritten.failure).unwrap_or_default();
+    let asked = writer::asked_to_wait(failure).unwrap_or_default();
     controller_kit::backoff(failures).max(asked)
-}
-
-fn failed(order: &Order, failure: &Failure) -> Failed {
-    let why = match failure {
-        Failure::Write { source, .. } => error_message(&**source),
-        other => error_message(other),
-    };
-    Failed { why, is_denied: is_denied_claim(order, failure) }
-}
-
-fn is_denied_claim(order: &Order, failure: &Failure) -> bool {
-    let is_claim = matches!(order, Order::Claim { .. });
-    is_claim && matches!(failure, Failure::Write { source, .. } if is_refusal(source))
 }
 
 /// Whether the server will answer the same request in the same way, as far as it alone is concerned.
@@ -302,61 +362,88 @@ mod tests {
         Orders::new(writers, Queue::new())
     }
 
-    fn refusals(outcome: Outcome) -> Vec<(String, Refused)> {
-        match outcome {
-            Outcome::None => Vec::new(),
-            Outcome::Refused(pools) => pools,
-            other => panic!("{other:?}"),
-        }
-    }
-
     // an address of the first pool came free meanwhile: who goes on with the second must come back to the first
     #[tokio::test(start_paused = true)]
     async fn a_refusal_counts_for_nothing_after_a_change_of_pools_also_while_a_decision_rests_on_it() {
         let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
-        let claim = || Order::Claim { holder: key.to_string(), known: None };
+        let refusals = || orders.look(&key).refused;
         for (changed, expected) in [(false, &["edge", "core"][..]), (true, &[][..])] {
             orders.submit(&key, "edge", claim(), Vec::new());
-            let refused = refusals(orders.take(&key));
+            let refused = refusals();
             assert_eq!(refused.len(), 1);
             if changed {
                 orders.outdate(&key);
             }
             orders.submit(&key, "core", claim(), refused);
-            let refused = refusals(orders.take(&key));
-            assert_eq!(refused.into_iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
+            assert_eq!(refusals().into_iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
             assert_eq!(orders.queue.depth(), 1, "the object is looked at again");
-            assert!(matches!(orders.take(&key), Outcome::None), "an answer is an input of one decision");
+            assert!(refusals().is_empty(), "an answer is an input of one decision");
         }
     }
 
-    fn failed_claim(refused: Vec<(String, Refused)>) -> Unwritten {
-        let order = Order::Claim { holder: "shop/web".to_owned(), known: None };
-        let failure = Failure::Contended { pool: "core".to_owned() };
-        Unwritten { pool: "core".to_owned(), order, failure, refused, again_at: None }
+    fn claim() -> Order {
+        Order::Claim { holder: "shop/web".to_owned(), known: None }
+    }
+
+    fn release() -> Order {
+        Order::Release { holder: "shop/web".to_owned(), address: [10, 0, 1, 7].into() }
+    }
+
+    /// A claim that pool `edge` refused, and for which pool `core` could not be written.
+    fn behind_a_failed_claim(orders: &Orders, key: &ObjectKey) {
+        let refused = vec![("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
+        fail(orders, key, "core", claim(), refused);
+    }
+
+    fn fail(orders: &Orders, key: &ObjectKey, pool: &str, order: Order, refused: Vec<(String, Refused)>) {
+        let failure = Failure::Contended { pool: pool.to_owned() };
+        orders.table().entry(key.clone()).or_default().failed(pool.to_owned(), order, failure, refused);
     }
 
     // the first pool may have room again, and refuses without a write where it has none
     #[tokio::test(start_paused = true)]
     async fn a_claim_that_may_be_sent_again_begins_with_the_first_pool() {
         let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
-        let refused = vec![("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
-        let state = State::Failed(failed_claim(refused));
-        orders.table().insert(key.clone(), Entry { state, failures: 1, unwritten: None });
-        let Outcome::Pending { pending, refused, news } = orders.take(&key) else { panic!("not pending") };
-        assert_eq!((refused.len(), news.is_some()), (1, true));
-        tokio::time::advance(pending.retry_in.expect("it failed")).await;
-        assert!(matches!(orders.take(&key), Outcome::None));
+        behind_a_failed_claim(&orders, &key);
+        let Outcome { refused, pending, unreported, .. } = orders.look(&key);
+        assert_eq!((refused.len(), unreported.len()), (1, 1));
+        tokio::time::advance(pending.failed[0].retry_in).await;
+        let Outcome { refused, pending, unreported, .. } = orders.look(&key);
+        assert!(refused.is_empty() && pending.is_empty() && unreported.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_change_of_pools_before_anybody_heard_of_a_failure_outdates_the_refusals_before_it() {
         let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
-        let refused = vec![("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
-        let state = State::Failed(failed_claim(refused));
-        orders.table().insert(key.clone(), Entry { state, failures: 1, unwritten: None });
+        behind_a_failed_claim(&orders, &key);
         orders.outdate(&key);
-        let Outcome::Pending { refused, .. } = orders.take(&key) else { panic!("not pending") };
-        assert_eq!(refused.len(), 0);
+        let outcome = orders.look(&key);
+        assert_eq!((outcome.refused.len(), outcome.pending.failed.len()), (0, 1));
+        orders.outdate(&key);
+        assert!(orders.look(&key).pending.is_empty(), "a change after that lets the claim be sent again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_order_that_failed_has_a_pause_of_its_own() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let pauses = || {
+            let failed = orders.look(&key).pending.failed;
+            failed.iter().map(|failed| (failed.pool.clone(), failed.retry_in.as_millis())).collect::<Vec<_>>()
+        };
+        let pause = |pool: &str, millis| (pool.to_owned(), millis);
+        for (pool, order) in
+            [("edge", release()), ("edge", claim()), ("core", release()), ("core", release())]
+        {
+            fail(&orders, &key, pool, order, Vec::new());
+        }
+        let expected = [pause("edge", 5), pause("edge", 5), pause("core", 10)];
+        assert_eq!(pauses(), expected);
+        // there is no such pool: a release of it is done, a claim from it refused
+        orders.submit(&key, "lab", release(), Vec::new());
+        assert_eq!(pauses(), expected, "a release elsewhere changes nothing");
+        orders.submit(&key, "edge", release(), Vec::new());
+        assert_eq!(pauses(), expected[1..]);
+        orders.submit(&key, "edge", claim(), Vec::new());
+        assert_eq!(pauses(), expected[2..]);
     }
 }

@@ -6,7 +6,9 @@ use harvester_api::{IPPool, LoadBalancer};
 use serde_json::json;
 use test_cluster::TestCluster;
 
-use super::fixtures::{address_of, faults, granted, pool, ready_of, record_of, status_of, work};
+use super::fixtures::{
+    address_of, controller, faults, granted, load_balancer, pool, ready_of, record_of, status_of, work,
+};
 use super::lab::{A_WHILE, Lab};
 
 const CHECK: &str =
@@ -36,6 +38,21 @@ async fn moving(cluster: TestCluster, answer: &str) -> Lab {
     lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", json!({"spec": {"ipPool": "core"}})).await;
     lab.cluster.advance(Duration::from_secs(1)).await;
     lab
+}
+
+/// PUTs of the pool since the last look.
+fn puts_of(cluster: &TestCluster, pool: &str) -> usize {
+    let is_put = |request: &test_cluster::Request| {
+        let path = request.uri.split('?').next().unwrap_or_default();
+        request.verb == "update" && path.ends_with(&format!("/ippools/{pool}"))
+    };
+    work(cluster).iter().filter(|request| is_put(request)).count()
+}
+
+/// The pool records one more address for `web`.
+async fn record(cluster: &TestCluster, pool: &str, address: &str) {
+    let recorded = json!({"status": {"allocated": {address: "team-a/web"}}});
+    cluster.harvester.patch::<IPPool>(pool, recorded).await;
 }
 
 async fn verdict_reaches_the_slice(cluster: TestCluster, answer: &str) {
@@ -125,5 +142,74 @@ test_cluster::component_tests! {
         };
         assert!(puts("endpointslices") >= 5, "{}", puts("endpointslices"));
         assert!((3..=8).contains(&puts("ippools")), "5 ms, 10 ms, ... 30 s: {}", puts("ippools"));
+    }
+
+    #[simulated_only("counts writes by the clock")]
+    async fn releases_that_fail_in_several_pools_are_sent_again_later_and_later(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        pool(&cluster, "core", 30, 40).await;
+        load_balancer(&cluster, "web", ", ipPool: edge").await;
+        cluster.settle().await;
+        // each release reads the Service: a read that takes its time lets a hot loop end
+        faults(&cluster, "[{verb: update, resource: ippools, answer: 500},
+            {verb: get, resource: services, answer: delay=50ms}]").await;
+        record(&cluster, "core", "192.0.2.30").await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(60)).await;
+        for pool in ["core", "edge"] {
+            // the controller of pools writes the counts of `core`, and fails as often
+            let puts = puts_of(&cluster, pool);
+            assert!((3..=30).contains(&puts), "{puts} of {pool}: 5 ms, 10 ms, ... 30 s");
+        }
+        faults(&cluster, "[]").await;
+        cluster.advance(Duration::from_secs(60)).await;
+        assert!(cluster.harvester.list::<LoadBalancer>().await.is_empty());
+        for pool in ["core", "edge"] {
+            assert_eq!(record_of(&cluster, pool).await.allocated.len(), 0, "{pool}");
+        }
+    }
+
+    #[simulated_only("counts writes by the clock")]
+    async fn a_release_that_fails_lets_a_denied_claim_wait_and_its_condition_stand(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        pool(&lab.cluster, "core", 30, 40).await;
+        pool(&lab.cluster, "lab", 50, 60).await;
+        let to = |pool: &str| json!({"spec": {"ipPool": pool}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", to("lab")).await;
+        lab.cluster.advance(A_WHILE).await;
+        faults(&lab.cluster, "[{verb: update, resource: ippools, name: core, answer: 403},
+            {verb: update, resource: ippools, name: edge, answer: 500}]").await;
+        lab.announce().await;
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", to("core")).await;
+        lab.cluster.advance(Duration::from_secs(2)).await;
+        assert_eq!(ready_of(&lab.cluster, "web").await.reason, "PoolNotWritten");
+        lab.cluster.harvester.forget_requests();
+        lab.cluster.advance(Duration::from_secs(20)).await;
+        assert!(puts_of(&lab.cluster, "edge") >= 1, "the release of the first address is tried again");
+        assert_eq!(puts_of(&lab.cluster, "core"), 0, "the claim was denied less than a minute ago");
+        let work = work(&lab.cluster);
+        let told = work.iter().filter(|request| request.is_write() && request.resource() == "loadbalancers");
+        assert_eq!(told.count(), 0, "the condition says the same");
+    }
+
+    #[simulated_only("counts writes by the clock")]
+    async fn a_pool_that_cannot_be_written_is_asked_later_and_later_also_behind_one_that_refuses(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "second", 30, 40).await;
+        pool(&cluster, "first", 10, 20).await;
+        let full = json!({"spec": {"description": "x".repeat(1_200_000), "selector": {"priority": 9}}});
+        cluster.harvester.patch::<IPPool>("first", full).await;
+        cluster.settle().await;
+        faults(&cluster, "[{verb: update, resource: ippools, name: second, answer: 500}]").await;
+        cluster.harvester.forget_requests();
+        load_balancer(&cluster, "web", "").await;
+        cluster.advance(Duration::from_secs(10)).await;
+        let puts = puts_of(&cluster, "second");
+        assert!((3..=20).contains(&puts), "{puts}: 5 ms, 10 ms, ... 5 s");
+        faults(&cluster, "[]").await;
+        cluster.advance(Duration::from_secs(30)).await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.30");
     }
 }

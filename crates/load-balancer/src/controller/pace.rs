@@ -42,27 +42,25 @@ impl Turns {
         until(*self.all().given.get(key)?)
     }
 
-    /// Whether the object may write now; if not, [`Turns::wait`] tells when.
+    /// Whether the object may write now; if not, [`Turns::wait`] tells when. It keeps its turn until the server has stored
+    /// the write: one that fails does not begin at the end of the line.
     pub(crate) fn take(&self, key: &ObjectKey) -> bool {
         let (mut all, now) = (self.all(), Instant::now());
         if let Some(turn) = all.given.get(key).copied() {
-            if turn > now {
-                return false;
-            }
-            all.given.remove(key);
             if turn + TURN_LASTS > now {
-                return true;
+                return turn <= now;
             }
         }
         let first = now.checked_sub(TURNS_APART * (TURNS_AT_ONCE - 1)).unwrap_or(now);
         let next = all.next.entry(key.namespace.clone()).or_insert(first);
         let turn = first.max(*next);
         *next = turn + TURNS_APART;
-        let has_come = turn <= now;
-        if !has_come {
-            all.given.insert(key.clone(), turn);
-        }
-        has_come
+        all.given.insert(key.clone(), turn);
+        turn <= now
+    }
+
+    fn used(&self, key: &ObjectKey) {
+        self.all().given.remove(key);
     }
 
     fn forget(&self, key: &ObjectKey) {
@@ -92,6 +90,7 @@ impl VerdictPace {
 
     pub(crate) fn wrote(&self, key: &ObjectKey) {
         self.writes().insert(key.clone(), Instant::now());
+        self.turns.used(key);
     }
 
     /// The object is gone.
@@ -137,6 +136,7 @@ impl ReadinessPace {
             let turn = of_object.get(id).copied().unwrap_or(now) + READINESS_APART;
             of_object.insert(id.clone(), turn.min(now + READINESS_APART * 2));
         }
+        self.turns.used(key);
     }
 
     /// The object is gone.
@@ -203,6 +203,21 @@ mod tests {
         advance(Duration::from_secs(1)).await;
         assert_eq!(at_once(&verdicts.turns, "shop", 2150..2250), 0, "nobody jumps the queue");
         assert_eq!(at_once(&verdicts.turns, "shop", 200..2200), 200, "as many as had their turn in a second");
+    }
+
+    // traffic must not go on to a backend that died because somebody else had written the slice a moment ago
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_failed_does_not_go_to_the_end_of_the_line() {
+        let pace = ReadinessPace::default();
+        let (first, last) = (ObjectKey::new("shop", "web-0"), ObjectKey::new("shop", "web-2199"));
+        at_once(&pace.turns, "shop", 0..2200);
+        assert!(pace.turns.take(&first), "its first write failed");
+        advance(Duration::from_secs(10)).await;
+        at_once(&pace.turns, "shop", 2200..4200);
+        assert!(pace.turns.take(&last), "its turn has come");
+        assert!(pace.turns.take(&last), "its first write failed");
+        pace.wrote(&last, &[]);
+        assert!(!pace.turns.take(&last), "a write that the server stored uses up the turn");
     }
 
     #[tokio::test(start_paused = true)]

@@ -567,11 +567,11 @@ fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
     object.as_ref().is_some_and(|lb| lb.spec.ipam() == harvester_api::Ipam::Dhcp)
 }
 
-/// When the object is looked at again: after `again`, and where no watch may tell what ends its state, after a minute, or
-/// with the `refused` writes, which come later and later.
+/// When the object is looked at again: after `again`, and with the `refused` writes, which come later and later, or after a
+/// minute where another state may end that no watch tells of.
 fn next_look(again: Option<Duration>, unwatched: bool, refused: Option<Duration>) -> Option<Duration> {
-    let unwatched = unwatched.then(|| refused.unwrap_or(UNWATCHED_AGAIN));
-    again.into_iter().chain(unwatched).min()
+    let unwatched = unwatched.then_some(UNWATCHED_AGAIN);
+    again.into_iter().chain(refused.or(unwatched)).min()
 }
 
 #[cfg(test)]
@@ -585,6 +585,7 @@ mod tests {
     #[case::unwatched(None, true, None, Some(60))]
     #[case::a_refused_write(None, true, Some(600), Some(600))]
     #[case::a_denied_claim_beside_a_refused_write(Some(60), true, Some(600), Some(60))]
+    #[case::a_refused_write_that_keeps_nothing_else_waiting(None, false, Some(60), Some(60))]
     #[case::a_verdict_that_waits(Some(3), true, None, Some(3))]
     fn an_object_is_looked_at_again_for_the_first_of_its_reasons(
         #[case] again: Option<u64>,

@@ -33,7 +33,7 @@ use crate::{
     pool::{Order, Refused, WaitingFor, orders::Pending},
     reuse::Holder,
 };
-use lost::{at_lost_address, is_of_others, leave_lost_address, withdrawal};
+use lost::{at_lost_address, is_of_others, leave_lost_address, refused_withdrawal, withdrawal};
 use pending::{LATE_ANSWER, hold_back_releases, in_the_way_of_claim, lasting_records};
 use releases::{release_all, release_others};
 
@@ -352,6 +352,9 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             "address {lost} belongs to somebody else according to the pools; the load balancer gives it up"
         );
         plan.events.push(PendingEvent::warning("AddressLost", message));
+    }
+    if plan.steps.is_empty() && is_vm {
+        plan.events.extend(refused_withdrawal(seen, lb));
     }
     if let (true, Some(address)) = (plan.steps.is_empty(), &address) {
         plan.steps = release_others(seen, lb, address);

@@ -2,16 +2,16 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use harvester_api::LoadBalancer;
+use harvester_api::{IPPool, LoadBalancer};
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Event, Service};
-use kube::{Client, client::Body};
+use kube::{Client, ResourceExt as _, client::Body};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
 use super::fixtures::{
     Controller, address_of, controller, faults, granted, in_step, load_balancer, pool, ready_of, record_of,
-    work,
+    told, work,
 };
 use super::lab::Lab;
 
@@ -175,6 +175,28 @@ test_cluster::component_tests! {
         faults(&lab.cluster, "[]").await;
         lab.cluster.advance(Duration::from_secs(600)).await;
         lab.until_gone().await;
+    }
+
+    #[simulated_only("faults are the simulated server's")]
+    async fn a_service_that_may_not_be_withdrawn_from_a_lost_address_is_tried_again(cluster: TestCluster) {
+        let lab = Lab::serving(cluster).await;
+        faults(&lab.cluster, "[{verb: update, resource: services, answer: 403}]").await;
+        // kube-vip would pass over its deletion
+        let ignored = json!({"metadata": {"annotations": {"kube-vip.io/ignore": "true"}}});
+        lab.cluster.harvester.patch::<Service>("team-a/web", ignored).await;
+        let named = json!({"spec": {"ipPool": "nowhere"}});
+        lab.cluster.harvester.patch::<LoadBalancer>("team-a/web", named).await;
+        let stolen = json!({"status": {"allocated": {"203.0.113.2": "machines/node-1"}}});
+        lab.cluster.harvester.patch::<IPPool>("edge", stolen).await;
+        lab.cluster.advance(Duration::from_secs(5)).await;
+        assert_eq!(lab.endpoints().await, []);
+        let is_ignored = |service: &Service| service.annotations().contains_key("kube-vip.io/ignore");
+        assert!(lab.service().await.as_ref().is_some_and(is_ignored), "its PUT is refused");
+        assert_eq!(told(&lab.cluster, "ServiceRefused").await, granted(&lab.cluster, 1));
+        faults(&lab.cluster, "[]").await;
+        lab.cluster.advance(Duration::from_secs(600)).await;
+        // the existing role may not delete Services
+        assert!(!lab.service().await.as_ref().is_some_and(is_ignored), "kube-vip sees the end of it");
     }
 
     #[simulated_only("an hour of refused writes")]

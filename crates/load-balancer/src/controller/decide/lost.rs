@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use controller_kit::RawObject;
+use controller_kit::{PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer};
 use k8s_openapi::api::core::v1::Service;
 use kube::Resource as _;
@@ -62,4 +62,10 @@ pub(super) fn withdrawal(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Vec<Step>
         steps.push(delete(service));
     }
     steps
+}
+
+/// Why the Service goes on asking for the lost address, where the server refuses the write that comes before its deletion.
+/// The condition says why the object has no address, and not this.
+pub(super) fn refused_withdrawal(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Option<PendingEvent> {
+    show_to_kube_vip(seen, at_lost_address(seen, lb)?).err()
 }

@@ -76,12 +76,22 @@ impl InTheWay<'_> {
     /// Why the object has no address of `wanted` yet.
     pub(super) fn explain(&self, wanted: &str) -> Explanation {
         let (Self::UnderWay(UnderWay { pool, .. }) | Self::Failed(Failed { pool, .. })) = self;
-        let Some(WriteError { why, .. }) = self.error() else {
-            return Explanation::new("ClaimUnderWay", format!("waiting for an address of pool {wanted}"));
+        let not_written = |doing: &str, WriteError { why, .. }: &WriteError| {
+            let message =
+                format!("fail to {doing} an address in pool {pool}: the pool cannot be written: {why}");
+            Explanation::new("PoolNotWritten", message)
         };
-        let doing = if self.order().is_claim() { "reserve" } else { "release" };
-        let message = format!("fail to {doing} an address in pool {pool}: the pool cannot be written: {why}");
-        Explanation::new("PoolNotWritten", message)
+        match (self.order(), self.error()) {
+            (Order::Release { .. }, Some(error)) => not_written("release", error),
+            (Order::Release { address, .. }, None) => {
+                let message = format!(
+                    "waiting until pool {pool} has taken {address} back, then for an address of pool {wanted}"
+                );
+                Explanation::new("ReleaseUnderWay", message)
+            }
+            (_, Some(error)) => not_written("reserve", error),
+            (_, None) => Explanation::new("ClaimUnderWay", format!("waiting for an address of pool {wanted}")),
+        }
     }
 }
 

@@ -113,6 +113,17 @@ fn a_claim_that_is_sent_again_goes_on_saying_why_the_last_one_failed() {
     assert_eq!(reason(&written(&waits)), (false, "PoolNotWritten".to_owned()));
 }
 
+#[test]
+fn an_object_that_has_sent_no_claim_yet_says_which_release_it_waits_for() {
+    let waits = with(lost(), release("core", "10.0.2.5", None));
+    let status = written(&waits);
+    assert_eq!(reason(&status), (false, "ReleaseUnderWay".to_owned()));
+    assert_eq!(
+        status["conditions"][0]["message"],
+        "waiting until pool core has taken 10.0.2.5 back, then for an address of pool edge"
+    );
+}
+
 #[rstest]
 #[case::under_way(claim("edge", None), "ClaimUnderWay", None)]
 #[case::failed(claim("edge", failed(false)), "PoolNotWritten", Some(RETRY))]

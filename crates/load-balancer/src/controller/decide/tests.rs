@@ -5,6 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::host_datapath::TOO_MANY_LISTENERS;
 mod pace;
 mod pending;
 

@@ -1,0 +1,121 @@
+//! A vm object that has an address: its slice, its Service, and the status that tells what they do.
+
+use std::time::Duration;
+
+use controller_kit::{Explanation, PendingEvent, RawObject};
+use harvester_api::{AllocatedAddress, LoadBalancer};
+
+use super::{
+    Plan, Seen, Step, is_finalized, is_needed,
+    lost::{is_of_others, leave_lost_address},
+    ready,
+};
+use crate::{
+    condition::Ready,
+    controller::status::{self, Shown},
+    host_datapath::{self, Served, TOO_MANY_LISTENERS, slice, write::Write},
+};
+
+/// The object's finalizer and address are stored before the network carries anything for it.
+pub(super) fn serve(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    address: &AllocatedAddress,
+    waiting: Option<Explanation>,
+    plan: &mut Plan,
+) {
+    let view = host_datapath::Seen {
+        lb,
+        address: &address.ip,
+        service: seen.service.as_deref(),
+        slice: seen.slice.as_deref(),
+        backends: &seen.backends,
+        refused: seen.refused_writes.first(),
+        dummy: seen.dummy_endpoint,
+        now: &seen.now,
+    };
+    let host_datapath::Plan { slice, service, probes, mut served, unwatched } = host_datapath::decide(&view);
+    plan.probes = Some(probes);
+    plan.unwatched = unwatched;
+    let slice = pace(seen, slice);
+    let is_held_back = slice.is_err();
+    if let Err(later) = slice {
+        plan.look_again(later);
+        served = host_datapath::served_by_slice(&view);
+    }
+    if is_of_others(seen, lb, &served.address) {
+        served.address.clear();
+    }
+    let moves = leave_lost_address(seen, lb, address);
+    let writes = if moves.is_empty() {
+        Vec::from_iter(slice.into_iter().chain([Step::WriteService(service)]))
+    } else {
+        moves
+    };
+    let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
+    let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
+        let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
+        let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
+        let without_address = without_address
+            .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
+        let served = without_address.as_ref();
+        let shown = Shown { address: Some(address), ready: setting_up, served, has_backends_field: false };
+        plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
+    }
+    if !writes.is_empty() {
+        // the status says what the writes lead to: it is decided anew with their answers
+        plan.steps.extend(writes);
+        return;
+    }
+    if !plan.steps.is_empty() {
+        return;
+    }
+    let waiting = waiting.or_else(|| served.waiting.clone());
+    if let Some(refusal) = waiting.as_ref().filter(|waiting| waiting.reason == TOO_MANY_LISTENERS)
+        && shown_reason(lb) != Some(TOO_MANY_LISTENERS)
+    {
+        plan.events.push(PendingEvent::warning(refusal.reason, refusal.message.clone()));
+    }
+    let shown = Shown {
+        address: Some(address),
+        ready: ready(seen, waiting),
+        served: Some(&served),
+        // the state of the backends is told with the slice
+        has_backends_field: seen.has_backends_field && !is_held_back,
+    };
+    let Some(json) = status::write(lb, &shown, &seen.now) else { return };
+    if !status::is_only_verdicts(lb, &json) {
+        plan.steps.push(Step::WriteObject(json));
+    } else if let Some(later) = seen.verdicts_in {
+        plan.look_again(later);
+    } else {
+        plan.steps.push(Step::WriteVerdicts(json));
+    }
+}
+
+/// The write of the slice.
+///
+/// # Errors
+/// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far, and one
+/// that only says who is ready waits for its turn among those of its namespace.
+fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
+    let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
+        return Ok(Step::WriteSlice(write));
+    };
+    let Some(turned) = slice::turned(slice, json) else { return Ok(Step::WriteSlice(write)) };
+    if let Some(later) = seen.slice_in {
+        return Err(later);
+    }
+    let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
+    let is_anybody_ready = slice::recorded_readiness(slice).values().any(|ready| *ready);
+    match waits.iter().min() {
+        Some(first) if is_anybody_ready && waits.len() == turned.len() => Err(**first),
+        _ => Ok(Step::WriteReadiness { write, turned }),
+    }
+}
+
+fn shown_reason(lb: &LoadBalancer) -> Option<&str> {
+    let conditions = lb.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    harvester_api::condition::ready(conditions).map(|ready| ready.reason.as_str())
+}

@@ -337,7 +337,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 address: address.as_ref(),
                 ready: ready(seen, waiting.or(without_vms)),
                 served: is_withdrawn.then_some(&nothing),
-                has_backends_field: seen.has_backends_field,
+                backends: (is_withdrawn && seen.has_backends_field).then_some(&[]),
             };
             plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
             if let (Some(address), true) = (&address, is_vm) {
@@ -433,7 +433,7 @@ fn show(
     waiting: Option<Explanation>,
     plan: &mut Plan,
 ) {
-    let shown = Shown { address, ready: ready(seen, waiting), served: None, has_backends_field: false };
+    let shown = Shown { address, ready: ready(seen, waiting), served: None, backends: None };
     plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
 }
 

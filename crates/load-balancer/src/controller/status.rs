@@ -2,7 +2,7 @@
 //! was read.
 
 use controller_kit::RawObject;
-use harvester_api::{AllocatedAddress, LoadBalancer, finalizers};
+use harvester_api::{AllocatedAddress, BackendStatus, LoadBalancer, finalizers};
 use serde_json::{Map, Value, json};
 
 use crate::{
@@ -16,11 +16,11 @@ pub(crate) struct Shown<'a> {
     /// `None`: the object has no address.
     pub(crate) address: Option<&'a AllocatedAddress>,
     pub(crate) ready: Ready,
-    /// The fields of the host datapath. `None` leaves them alone: for guest clusters the cloud controller manager
-    /// writes them.
+    /// The address and the backend servers of the host datapath. `None` leaves them alone: for guest clusters the cloud
+    /// controller manager writes them.
     pub(crate) served: Option<&'a Served>,
-    /// Whether the CRD knows `status.backends`.
-    pub(crate) has_backends_field: bool,
+    /// `None` leaves them as they are.
+    pub(crate) backends: Option<&'a [BackendStatus]>,
 }
 
 /// The object to PUT, if it differs from what was read.
@@ -33,9 +33,9 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
         if let Some(served) = shown.served {
             set_text(status, "address", &served.address);
             set_list(status, "backendServers", json!(served.backend_servers));
-            if shown.has_backends_field {
-                set_list(status, "backends", json!(served.backends));
-            }
+        }
+        if let Some(backends) = shown.backends {
+            set_list(status, "backends", json!(backends));
         }
     })
 }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn shown(address: Option<&AllocatedAddress>) -> Shown<'_> {
-        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, has_backends_field: false }
+        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, backends: None }
     }
 
     #[test]

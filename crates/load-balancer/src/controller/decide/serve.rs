@@ -60,7 +60,7 @@ pub(super) fn serve(
         let without_address = without_address
             .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
         let served = without_address.as_ref();
-        let shown = Shown { address: Some(address), ready: setting_up, served, has_backends_field: false };
+        let shown = Shown { address: Some(address), ready: setting_up, served, backends: None };
         plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
     }
     if !writes.is_empty() {
@@ -82,7 +82,7 @@ pub(super) fn serve(
         ready: ready(seen, waiting),
         served: Some(&served),
         // the state of the backends is told with the slice
-        has_backends_field: seen.has_backends_field && !is_held_back,
+        backends: (seen.has_backends_field && !is_held_back).then_some(&served.backends),
     };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_verdicts(lb, &json) {

@@ -51,7 +51,7 @@ use crate::{
 use address::RecordedHolder;
 pub(crate) use decide::UNWATCHED_AGAIN;
 use decide::{Because, Plan, Release, Seen, SeenAddress, Step};
-pub(crate) use pace::{ReadinessPace, VerdictPace};
+pub(crate) use pace::{SlicePace, StatusPace};
 pub(crate) use refusals::Refusals;
 
 /// Rounds of see, decide, act in one reconcile: more than any way from one settled state to another takes.
@@ -100,8 +100,8 @@ pub(crate) struct Controller {
     /// The queue of the record garbage collector, of pools.
     pub(crate) records: Queue<ObjectKey>,
     pub(crate) dummy_endpoint: Ipv4Addr,
-    pub(crate) verdicts: VerdictPace,
-    pub(crate) readiness: ReadinessPace,
+    pub(crate) status_pace: StatusPace,
+    pub(crate) slice_pace: SlicePace,
     pub(crate) refusals: Refusals,
 }
 
@@ -145,7 +145,7 @@ impl Learned {
 enum Acted {
     /// The next step of the plan follows.
     Done,
-    /// The plan rests on something that has changed, or a turn that has not come: see again.
+    /// The plan rests on something that has changed: see again.
     Changed,
     /// The answer of a pool's writer will wake the object.
     Ordered,
@@ -252,9 +252,9 @@ impl Controller {
             may_delete_services,
             has_backends_field,
             dummy_endpoint: self.dummy_endpoint,
-            verdicts_in: self.verdicts.wait(key),
-            readiness_in: self.readiness.waits(key),
-            slice_in: self.readiness.wait(key),
+            backend_status_in: self.status_pace.allowed_in(key),
+            slice_readiness_in: self.slice_pace.allowed_in(key),
+            backend_due_in: self.slice_pace.backends_due_in(key),
             now: self.clock.now_text(),
         })
     }
@@ -325,6 +325,9 @@ impl Controller {
         }
         for step in &steps {
             tracing::debug!(load_balancer = %key, %step);
+            if !self.may_take(key, step) {
+                return Ok(None);
+            }
             match self.act(seen, step, learned).await? {
                 Acted::Done => {}
                 Acted::Changed => return Ok(None),
@@ -342,8 +345,8 @@ impl Controller {
             if seen.address.pending.is_empty() {
                 self.orders.forget(key);
             }
-            self.verdicts.forget(key);
-            self.readiness.forget(key);
+            self.status_pace.forget(key);
+            self.slice_pace.forget(key);
             self.refusals.forget(key);
         }
         self.note_orphan(seen, orphaned || learned.held_by_stranger);
@@ -353,17 +356,25 @@ impl Controller {
         Ok(Some(again.map_or(Action::AwaitChange, Action::RequeueAfter)))
     }
 
+    /// Whether the rate of the namespace allows the step. If not, `see` sees from now on when it will: it cannot do so before
+    /// the object asks, and only one that has something to write may use up the rate.
+    fn may_take(&self, key: &ObjectKey, step: &Step) -> bool {
+        match step {
+            Step::WriteBackendStatus(_) => self.status_pace.limiter.try_acquire(key),
+            Step::WriteSliceReadiness { .. } => self.slice_pace.limiter.try_acquire(key),
+            _ => true,
+        }
+    }
+
     async fn act(&self, seen: &Seen, step: &Step, learned: &mut Learned) -> Result<Acted, Error> {
         let key = &seen.key;
         let failed = |source| Error::Datapath { step: step.to_string(), key: key.clone(), source };
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
-            Step::WriteVerdicts(_) if !self.verdicts.turns.take(key) => Ok(Acted::Changed),
-            Step::WriteReadiness { .. } if !self.readiness.turns.take(key) => Ok(Acted::Changed),
-            Step::WriteVerdicts(json) => {
+            Step::WriteBackendStatus(json) => {
                 let written = self.put(key, json).await?;
                 if matches!(written, Acted::Done) {
-                    self.verdicts.wrote(key);
+                    self.status_pace.wrote(key);
                 }
                 Ok(written)
             }
@@ -371,12 +382,12 @@ impl Controller {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 written.map_err(failed)
             }
-            Step::WriteReadiness { write, turned } => {
+            Step::WriteSliceReadiness { write, flipped } => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
                 let written = written.map_err(failed)?;
                 // one that failed is sent again at once: traffic must not go on to a backend that died
                 if matches!(written, Acted::Done) {
-                    self.readiness.wrote(key, turned);
+                    self.slice_pace.wrote(key, flipped);
                 }
                 Ok(written)
             }

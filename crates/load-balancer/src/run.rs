@@ -27,7 +27,7 @@ use tokio::{net::TcpListener, sync::watch};
 use crate::{
     Config,
     caches::Caches,
-    controller::{self, Controller, ReadinessPace, Refusals, VerdictPace},
+    controller::{self, Controller, Refusals, SlicePace, StatusPace},
     host_datapath::{
         HostDatapath,
         host_addresses::{self, HostAddresses},
@@ -217,8 +217,8 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pools: queues.pools.clone(),
         records: queues.records.clone(),
         dummy_endpoint,
-        verdicts: VerdictPace::default(),
-        readiness: ReadinessPace::default(),
+        status_pace: StatusPace::default(),
+        slice_pace: SlicePace::default(),
         refusals: Refusals::default(),
         caches: caches.clone(),
     };

@@ -63,12 +63,12 @@ pub(crate) struct Seen {
     /// Whether the CRD has `status.backends`: the server drops unknown fields, and we would write them for ever.
     pub(crate) has_backends_field: bool,
     pub(crate) dummy_endpoint: Ipv4Addr,
-    /// After this time a write may again carry nothing but verdicts; `None`: now.
-    pub(crate) verdicts_in: Option<Duration>,
-    /// Backends whose readiness is not to be written alone before this time has passed.
-    pub(crate) readiness_in: BTreeMap<BackendId, Duration>,
-    /// After this time the slice may say again who is ready; `None`: now.
-    pub(crate) slice_in: Option<Duration>,
+    /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
+    pub(crate) backend_status_in: Option<Duration>,
+    /// After this time a write of the slice may say nothing new but who is ready; `None`: now.
+    pub(crate) slice_readiness_in: Option<Duration>,
+    /// Backends whose readiness alone is not to be written before this time has passed.
+    pub(crate) backend_due_in: BTreeMap<BackendId, Duration>,
     /// RFC 3339.
     pub(crate) now: String,
 }
@@ -93,13 +93,13 @@ pub(crate) struct SeenAddress {
 pub(crate) enum Step {
     /// The object: finalizer and status, or its last version.
     WriteObject(Value),
-    /// [`Step::WriteObject`] of which nothing but the verdicts in `status.backends` is new.
-    WriteVerdicts(Value),
+    /// [`Step::WriteObject`] of which nothing but the state of backends in `status.backends` is new.
+    WriteBackendStatus(Value),
     WriteSlice(Write),
     /// [`Step::WriteSlice`] that says nothing new but who is ready.
-    WriteReadiness {
+    WriteSliceReadiness {
         write: Write,
-        turned: Vec<BackendId>,
+        flipped: Vec<BackendId>,
     },
     WriteService(Write),
     /// The Service with this UID.
@@ -152,9 +152,9 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::WriteObject(_) => f.write_str("write object"),
-            Self::WriteVerdicts(_) => f.write_str("write verdicts"),
+            Self::WriteBackendStatus(_) => f.write_str("write backend status"),
             Self::WriteSlice(_) => f.write_str("write slice"),
-            Self::WriteReadiness { .. } => f.write_str("write readiness"),
+            Self::WriteSliceReadiness { .. } => f.write_str("write slice readiness"),
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
             Self::DeleteOrphan { .. } => f.write_str("delete orphan"),

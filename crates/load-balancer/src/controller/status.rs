@@ -40,8 +40,8 @@ pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) 
     })
 }
 
-/// Whether `written` says nothing new but verdicts: the backends are those that `lb` shows, in another state.
-pub(crate) fn is_only_verdicts(lb: &RawObject<LoadBalancer>, written: &Value) -> bool {
+/// Whether `written` says nothing new but the state of backends: they are those that `lb` shows.
+pub(crate) fn is_only_backend_status(lb: &RawObject<LoadBalancer>, written: &Value) -> bool {
     let names = |json: &Value| -> Vec<[Value; 2]> {
         let backends = json.pointer("/status/backends").and_then(Value::as_array);
         let name = |backend: &Value| [backend["name"].clone(), backend["address"].clone()];

@@ -13,12 +13,12 @@ pub(crate) fn port(check: Option<&HealthCheck>) -> Option<u16> {
     u16::try_from(check?.port?).ok().filter(|port| *port > 0)
 }
 
-/// One target for each backend; none without a health check. A backend that the slice knows begins with the verdict
-/// there, so that a restart takes nobody's traffic away; a new one begins as not ready.
+/// One target for each backend; none without a health check. A backend that the slice knows begins with the readiness
+/// that it records, so that a restart takes nobody's traffic away; a new one begins as not ready.
 pub(crate) fn targets(
     check: Option<&HealthCheck>,
     backends: &[Backend],
-    verdicts: &BTreeMap<BackendId, bool>,
+    recorded: &BTreeMap<BackendId, bool>,
 ) -> BTreeMap<BackendId, Target> {
     let (Some(check), Some(port)) = (check, port(check)) else { return BTreeMap::new() };
     let HealthCheck { port: _, success_threshold, failure_threshold, period_seconds, timeout_seconds } =
@@ -28,7 +28,7 @@ pub(crate) fn targets(
     let target = |backend: &Backend| Target {
         address: SocketAddr::from((backend.id.address, port)),
         check,
-        ready: verdicts.get(&backend.id).copied().unwrap_or(false),
+        ready: recorded.get(&backend.id).copied().unwrap_or(false),
     };
     backends.iter().map(|backend| (backend.id.clone(), target(backend))).collect()
 }
@@ -64,13 +64,13 @@ mod tests {
     }
 
     #[test]
-    fn known_backends_begin_with_the_slices_verdict_and_new_ones_as_not_ready() {
+    fn known_backends_begin_with_the_readiness_of_the_slice_and_new_ones_as_not_ready() {
         // docs/contract/load-balancer.md#10.5: verdicts survive a restart, a changed check, and a health check that is
         // added
         let check = HealthCheck { port: Some(80), period_seconds: Some(2), ..HealthCheck::default() };
         let (old, new) = (backend("old", 11), backend("new", 12));
-        let verdicts = BTreeMap::from([(old.id.clone(), true)]);
-        let targets = targets(Some(&check), &[old.clone(), new.clone()], &verdicts);
+        let recorded = BTreeMap::from([(old.id.clone(), true)]);
+        let targets = targets(Some(&check), &[old.clone(), new.clone()], &recorded);
         assert_eq!((targets[&old.id].ready, targets[&new.id].ready), (true, false));
         assert_eq!(targets[&old.id].address, "192.168.7.11:80".parse().unwrap());
         assert_eq!(

@@ -62,13 +62,13 @@ pub(crate) fn write(
 }
 
 /// The backends of another readiness in `written`, if nothing else in it is new. The dummy is there while nobody is ready.
-pub(crate) fn turned(existing: &EndpointSlice, written: &Value) -> Option<Vec<BackendId>> {
+pub(crate) fn flipped(existing: &EndpointSlice, written: &Value) -> Option<Vec<BackendId>> {
     let written = serde_json::from_value::<EndpointSlice>(written.clone()).ok()?;
     let but_backends = |slice: &EndpointSlice| EndpointSlice { endpoints: Vec::new(), ..slice.clone() };
     let (before, after) = (recorded_readiness(existing), recorded_readiness(&written));
     let same = before.keys().eq(after.keys()) && but_backends(existing) == but_backends(&written);
-    let turned = after.into_iter().filter(|(id, ready)| before.get(id) != Some(ready)).map(|(id, _)| id);
-    same.then(|| turned.collect())
+    let flipped = after.into_iter().filter(|(id, ready)| before.get(id) != Some(ready)).map(|(id, _)| id);
+    same.then(|| flipped.collect())
 }
 
 /// The write that takes all traffic away.

@@ -85,12 +85,12 @@ pub(super) fn serve(
         backends: (seen.has_backends_field && !is_held_back).then_some(&served.backends),
     };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
-    if !status::is_only_verdicts(lb, &json) {
+    if !status::is_only_backend_status(lb, &json) {
         plan.steps.push(Step::WriteObject(json));
-    } else if let Some(later) = seen.verdicts_in {
+    } else if let Some(later) = seen.backend_status_in {
         plan.look_again(later);
     } else {
-        plan.steps.push(Step::WriteVerdicts(json));
+        plan.steps.push(Step::WriteBackendStatus(json));
     }
 }
 
@@ -98,20 +98,20 @@ pub(super) fn serve(
 ///
 /// # Errors
 /// The time after which it may go out: one that only repeats what flaps waits, unless nobody has been ready so far, and one
-/// that only says who is ready waits for its turn among those of its namespace.
+/// that only says who is ready waits until the rate of its namespace allows it.
 fn pace(seen: &Seen, write: Write) -> Result<Step, Duration> {
     let (Some(slice), Write::Replace(json)) = (&seen.slice, &write) else {
         return Ok(Step::WriteSlice(write));
     };
-    let Some(turned) = slice::turned(slice, json) else { return Ok(Step::WriteSlice(write)) };
-    if let Some(later) = seen.slice_in {
+    let Some(flipped) = slice::flipped(slice, json) else { return Ok(Step::WriteSlice(write)) };
+    if let Some(later) = seen.slice_readiness_in {
         return Err(later);
     }
-    let waits: Vec<_> = turned.iter().filter_map(|id| seen.readiness_in.get(id)).collect();
+    let waits: Vec<_> = flipped.iter().filter_map(|id| seen.backend_due_in.get(id)).collect();
     let is_anybody_ready = slice::recorded_readiness(slice).values().any(|ready| *ready);
     match waits.iter().min() {
-        Some(first) if is_anybody_ready && waits.len() == turned.len() => Err(**first),
-        _ => Ok(Step::WriteReadiness { write, turned }),
+        Some(first) if is_anybody_ready && waits.len() == flipped.len() => Err(**first),
+        _ => Ok(Step::WriteSliceReadiness { write, flipped }),
     }
 }
 

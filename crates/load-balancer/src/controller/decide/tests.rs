@@ -29,9 +29,9 @@ fn seen() -> Seen {
         may_delete_services: true,
         has_backends_field: false,
         dummy_endpoint: [10, 52, 0, 255].into(),
-        verdicts_in: None,
-        readiness_in: BTreeMap::new(),
-        slice_in: None,
+        backend_status_in: None,
+        backend_due_in: BTreeMap::new(),
+        slice_readiness_in: None,
         now: "now".to_owned(),
     }
 }

@@ -27,10 +27,10 @@ fn a_write_that_carries_only_verdicts_waits_and_every_other_goes_out_at_once() {
             "targetRef": {"namespace": "shop", "name": "api-1", "uid": "v1"}},
         json["endpoints"][0]]);
     seen.slice = Some(Arc::new(RawObject::from_json(json).unwrap()));
-    assert_eq!(steps(&seen), ["write verdicts"]);
+    assert_eq!(steps(&seen), ["write backend status"]);
 
-    seen.verdicts_in = Some(Duration::from_millis(300));
-    assert_eq!((steps(&seen), decide(&seen).again), (vec![], seen.verdicts_in));
+    seen.backend_status_in = Some(Duration::from_millis(300));
+    assert_eq!((steps(&seen), decide(&seen).again), (vec![], seen.backend_status_in));
     let turned = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
     let turned = Seen { object: seen.object.as_ref().map(|lb| patched(lb, &turned)), ..seen.clone() };
     assert_eq!(steps(&turned), ["write object"], "the condition turns");
@@ -75,16 +75,16 @@ fn probed(slice: [bool; 2], prober: [bool; 2]) -> Seen {
 }
 
 fn written_lately(backend: &backends::Backend, seen: Seen) -> Seen {
-    Seen { readiness_in: [(backend.id.clone(), LATER)].into(), ..seen }
+    Seen { backend_due_in: [(backend.id.clone(), LATER)].into(), ..seen }
 }
 
 #[test]
 fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() {
     let seen = probed([true, false], [true, true]);
-    assert_eq!(steps(&seen), ["write readiness"]);
+    assert_eq!(steps(&seen), ["write slice readiness"]);
 
     let other = written_lately(&backend("api-2", 12), seen.clone());
-    assert_eq!(steps(&other), ["write readiness"], "it is another backend that flaps");
+    assert_eq!(steps(&other), ["write slice readiness"], "it is another backend that flaps");
     let seen = written_lately(&backend("api-1", 11), seen);
     assert_eq!((steps(&seen), decide(&seen).again), (vec![], Some(LATER)), "nor does the status tell");
     let mut more = seen.clone();
@@ -97,7 +97,7 @@ fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() 
 }
 
 #[rstest]
-#[case::the_first_is_ready_again([false, false], [false, true], &["write readiness"])]
+#[case::the_first_is_ready_again([false, false], [false, true], &["write slice readiness"])]
 #[case::another_one_is_ready([true, false], [true, true], &[])]
 #[case::the_last_one_dies([false, true], [false, false], &[])]
 fn a_slice_goes_out_at_once_only_for_the_first_backend_that_is_ready_again(
@@ -128,7 +128,7 @@ fn the_condition_goes_by_the_slice_while_that_waits() {
 
 #[test]
 fn readiness_waits_for_its_turn_among_those_of_its_namespace_and_other_writes_of_a_slice_do_not() {
-    let seen = Seen { slice_in: Some(LATER), ..probed([false, false], [false, true]) };
+    let seen = Seen { slice_readiness_in: Some(LATER), ..probed([false, false], [false, true]) };
     assert_eq!(
         (steps(&seen), decide(&seen).again),
         (vec![], Some(LATER)),

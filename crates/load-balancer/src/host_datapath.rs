@@ -150,7 +150,7 @@ pub(crate) struct Plan {
     pub(crate) slice: Write,
     pub(crate) service: Write,
     pub(crate) probes: BTreeMap<BackendId, Target>,
-    /// True once both writes are done.
+    /// The status once both writes are done.
     pub(crate) served: Served,
     /// Nothing tells when this ends.
     pub(crate) unwatched: bool,

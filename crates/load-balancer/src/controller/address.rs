@@ -32,7 +32,7 @@ pub(crate) struct Seen<'a> {
     /// names.
     pub(crate) recorded: &'a [(String, IpAddr)],
     /// The object's Service names the status' address already.
-    pub(crate) served: bool,
+    pub(crate) service_names_address: bool,
     /// The pools that refused this claim, in the order in which they were asked.
     pub(crate) refused: &'a [(String, Refused)],
 }
@@ -74,13 +74,15 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
     let Some(has) = lb.pool_address() else { return fresh(seen, None) };
     let trusted = match seen.holder {
         RecordedHolder::Us => true,
-        RecordedHolder::NoSuchPool => lb.spec.workload() == WorkloadType::Cluster || seen.served,
+        RecordedHolder::NoSuchPool => {
+            lb.spec.workload() == WorkloadType::Cluster || seen.service_names_address
+        }
         RecordedHolder::SomebodyElse | RecordedHolder::Nobody => false,
     };
     // a record that somebody erased takes no address from the network: the pool gets it back from the object
     let is_shown = match lb.spec.workload() {
         // without a Service that names it the address has nobody who announces it, and may be another's by now
-        WorkloadType::Vm => seen.served,
+        WorkloadType::Vm => seen.service_names_address,
         WorkloadType::Cluster => lb.status.as_ref().is_some_and(|status| status.address == has.ip),
     };
     let meanwhile = (trusted || seen.holder == RecordedHolder::Nobody && is_shown).then(|| has.clone());

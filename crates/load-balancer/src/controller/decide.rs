@@ -291,7 +291,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         pools: &seen.address.pools,
         holder: seen.address.holder,
         recorded: &lasting_records(seen),
-        served: is_served(seen, lb),
+        service_names_address: service_names_address(seen, lb),
         refused: &seen.address.refused,
     });
     let (address, waiting, lost, waits_for) = match decision {
@@ -464,7 +464,7 @@ fn is_finalized(lb: &RawObject<LoadBalancer>) -> bool {
 }
 
 /// Whether the object's Service names the status' address already.
-fn is_served(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
+fn service_names_address(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
     let named = seen.service.as_ref().and_then(|service| service.spec.as_ref()?.load_balancer_ip.clone());
     lb.pool_address().is_some_and(|has| Some(has.ip) == named)
 }

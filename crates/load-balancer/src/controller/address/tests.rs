@@ -60,7 +60,8 @@ fn records(recorded: &[(&str, &str)]) -> Vec<(String, IpAddr)> {
 
 fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)]) -> Decision {
     let (pools, recorded) = (pools(), records(recorded));
-    let seen = Seen { lb, pools: &pools, holder, recorded: &recorded, served: false, refused: &[] };
+    let seen =
+        Seen { lb, pools: &pools, holder, recorded: &recorded, service_names_address: false, refused: &[] };
     decide(&seen)
 }
 
@@ -132,7 +133,7 @@ fn a_refused_claim_goes_on_to_the_next_pool_or_waits(
         pools: &pools,
         holder: RecordedHolder::Nobody,
         recorded: &[],
-        served: false,
+        service_names_address: false,
         refused: &refused,
     };
     match (decide(&seen), expected) {
@@ -155,7 +156,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         pools: &pools,
         holder: RecordedHolder::Us,
         recorded: &recorded,
-        served: false,
+        service_names_address: false,
         refused: &refused,
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen) else { panic!("it moved") };
@@ -194,7 +195,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         pools: &pools,
         holder: RecordedHolder::NoSuchPool,
         recorded: &[],
-        served: true,
+        service_names_address: true,
         refused: &[],
     };
     assert_eq!(decide(&seen), has(address("nowhere", "10.0.1.1")));
@@ -211,7 +212,7 @@ fn a_single_address_has_no_gateway() {
         pools: &pools,
         holder: RecordedHolder::Nobody,
         recorded: &recorded,
-        served: false,
+        service_names_address: false,
         refused: &[],
     };
     let mask = "255.255.255.255".to_owned();

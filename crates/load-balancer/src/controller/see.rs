@@ -1,0 +1,128 @@
+//! What one decision about an object rests on: caches, and the server where caches know nothing.
+
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+
+use controller_kit::{ObjectKey, RawObject};
+use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType};
+use k8s_openapi::api::core::v1::Service;
+
+use super::{
+    Allowed, Controller, Error, Learned,
+    address::RecordedHolder,
+    decide::{Seen, SeenAddress},
+};
+use crate::{
+    host_datapath::{VmList, write},
+    reuse,
+};
+
+impl Controller {
+    pub(super) async fn see(&self, key: &ObjectKey, learned: &Learned) -> Result<Seen, Error> {
+        let caches = &self.caches;
+        let object = caches.load_balancers.get(key);
+        let workload = object.as_ref().map(|lb| lb.spec.workload());
+        let has = object.as_ref().and_then(|lb| lb.pool_address());
+        let own = key.to_string();
+        let is_outranked = |(pool, address): &(String, IpAddr)| self.index.is_outranked(pool, *address, &own);
+        let (outranked, recorded): (Vec<_>, Vec<_>) =
+            self.index.recorded_for(key).into_iter().partition(is_outranked);
+        let failed = |source| Error::Datapath { step: "look".to_owned(), key: key.clone(), source };
+        let is_vm = workload == Some(WorkloadType::Vm);
+        // a new object that waits for an address has no Service
+        let needs_service = is_vm && (has.is_some() || is_dhcp(&object));
+        // a record that is not a new one may be that of an object that was made again, and its predecessor's Service may
+        // have lost our label
+        let is_first = outranked.is_empty() && recorded.iter().eq(&learned.recorded_anew);
+        let gets_an_address = object.is_some() && has.is_none() && !recorded.is_empty();
+        let service = if needs_service || gets_an_address && (is_vm || !is_first) {
+            write::find(&self.client, &caches.services, key).await.map_err(failed)?
+        } else {
+            caches.services.get(key)
+        };
+        let slice = if needs_service || is_vm && (!recorded.is_empty() || service.is_some()) {
+            write::find(&self.client, &caches.slices, key).await.map_err(failed)?
+        } else {
+            caches.slices.get(key)
+        };
+        let backends = match &object {
+            Some(lb) if is_vm => self.datapath.see(lb, slice.as_ref().map(|slice| &***slice)),
+            _ => Default::default(),
+        };
+        let vm_list = VmList::of(
+            workload.unwrap_or(WorkloadType::Cluster),
+            self.vm_watch.is_listed(),
+            self.vm_watch.error().as_deref(),
+        );
+        let Allowed { may_delete_services, has_backends_field } = Allowed::of(&self.capabilities);
+        let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
+        Ok(Seen {
+            key: key.clone(),
+            address: SeenAddress {
+                pools: self.index.checked_pools(),
+                holder: self.recorded_holder(key, has.as_ref()),
+                recorded,
+                outranked,
+                refused: learned.refused.clone(),
+                pending: learned.pending.clone(),
+                of_others,
+            },
+            object,
+            service,
+            slice,
+            vm_list,
+            backends,
+            unlisted: caches.unlisted(),
+            refused_writes: learned.refused_writes.clone(),
+            records_held: learned.records_held.clone(),
+            may_delete_services,
+            has_backends_field,
+            dummy_endpoint: self.dummy_endpoint,
+            backend_status_in: self.status_pace.allowed_in(key),
+            slice_readiness_in: self.slice_pace.allowed_in(key),
+            backend_due_in: self.slice_pace.backends_due_in(key),
+            now: self.clock.now_text(),
+        })
+    }
+
+    /// The addresses shown or asked for by the object that the pools record for other holders only.
+    fn lost_addresses(
+        &self,
+        key: &ObjectKey,
+        lb: Option<&RawObject<LoadBalancer>>,
+        service: Option<&RawObject<Service>>,
+    ) -> BTreeSet<IpAddr> {
+        let own = key.to_string();
+        let written = lb.and_then(|lb| lb.status.as_ref()?.address.parse().ok());
+        let shown =
+            service.into_iter().flat_map(|service| reuse::asked_for(service).chain(reuse::shown(service)));
+        let is_lost = |address: &IpAddr| {
+            let holders = self.index.holders_of(*address);
+            !holders.is_empty() && holders.iter().all(|(_, holder)| *holder != own)
+        };
+        written.into_iter().chain(shown).filter(is_lost).collect()
+    }
+
+    fn recorded_holder(&self, key: &ObjectKey, has: Option<&AllocatedAddress>) -> RecordedHolder {
+        let Some(has) = has else { return RecordedHolder::Nobody };
+        let own = key.to_string();
+        let is_anothers = |address| self.index.holders_of(address).iter().any(|(_, holder)| *holder != own);
+        let Some(pool) = self.caches.pools.get(&ObjectKey::new("", &has.ip_pool)) else {
+            // the pool was removed by force, and its successor may have given the address
+            let lost = has.ip.parse().is_ok_and(is_anothers);
+            return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
+        };
+        match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
+            None => RecordedHolder::Nobody,
+            Some(holder) if *holder == own => {
+                let outranked = |address| self.index.is_outranked(&has.ip_pool, address, &own);
+                let lost = has.ip.parse().is_ok_and(outranked);
+                if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
+            }
+            Some(_) => RecordedHolder::SomebodyElse,
+        }
+    }
+}
+
+fn is_dhcp(object: &Option<Arc<RawObject<LoadBalancer>>>) -> bool {
+    object.as_ref().is_some_and(|lb| lb.spec.ipam() == Ipam::Dhcp)
+}

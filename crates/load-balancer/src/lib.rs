@@ -31,6 +31,7 @@ mod import;
 mod ownership;
 mod pool;
 mod record_gc;
+mod refusal;
 mod reuse;
 mod run;
 mod status_reverted;

@@ -7,12 +7,11 @@ use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{DeleteParams, PostParams, Preconditions};
-use kube::core::Status;
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::ownership::is_labelled;
+use crate::{ownership::is_labelled, refusal};
 
 /// The write that an object needs, if it needs one.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,9 +104,8 @@ pub(crate) async fn carry_out<K: DatapathKind>(
             remember(cache, object);
             Ok(Written::Done)
         }
-        // a webhook that denies without a code is answered with 400
-        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 403 | 422) || is_denial(&status) => {
-            let for_good = status.code != 403 || is_denial(&status);
+        Err(kube::Error::Api(status)) if refusal::is_lasting(&status) => {
+            let for_good = refusal::is_about_the_object(&status);
             Ok(Written::Refused { why: status.message.clone(), for_good })
         }
         // a 404 for a POST is not about the object: its namespace is not there
@@ -117,12 +115,6 @@ pub(crate) async fn carry_out<K: DatapathKind>(
         }
         Err(source) => Err(failed(doing)(source)),
     }
-}
-
-/// Whether admission denied the write. The server passes on whatever code from 400 a webhook gives; the words are its own,
-/// for webhooks and for policies.
-pub(crate) fn is_denial(status: &Status) -> bool {
-    ["denied the request", "denied request"].iter().any(|words| status.message.contains(words))
 }
 
 /// The newest version known of an object. The watch tells only of those with our label: one of somebody else's, and one

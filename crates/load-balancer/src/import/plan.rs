@@ -10,7 +10,10 @@ use kube::{ResourceExt, core::Status};
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::pool::{RECORD_LIMIT, stored};
+use crate::{
+    pool::{RECORD_LIMIT, stored},
+    refusal,
+};
 
 /// Name of the pool for everybody.
 const GLOBAL: &str = "global";
@@ -246,12 +249,9 @@ pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String
     Ok(entries.into_iter().filter_map(of).collect())
 }
 
-/// Whether the server will give the same answer to the same object again. A webhook's denial comes as 500 from the Go
-/// program, like the failure to reach a webhook.
+/// Whether the server will give the same answer to the same object again.
 pub(super) fn is_final_refusal(status: &Status) -> bool {
-    // rights that are missing today may be there tomorrow: 401 and 403 are about us, not about the object
-    let about_the_object = (400..500).contains(&status.code) && !matches!(status.code, 401 | 403 | 409 | 429);
-    about_the_object || status.message.contains("denied the request")
+    refusal::is_about_the_object(status)
 }
 
 /// Marks the ConfigMap as imported, with what could not be.

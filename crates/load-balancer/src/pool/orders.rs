@@ -15,7 +15,7 @@ use controller_kit::{ObjectKey, Queue, error_message};
 use tokio::time::Instant;
 
 use super::{Failure, Order, Refused, Writers, batch::Answer, writer};
-use crate::{controller::UNWATCHED_AGAIN, host_datapath::write};
+use crate::{controller::UNWATCHED_AGAIN, refusal};
 
 /// The orders, at most one under way for each load balancer. Clones share them.
 #[derive(Clone)]
@@ -191,7 +191,8 @@ impl WriteError {
             Failure::Write { source, .. } => error_message(&**source),
             other => error_message(other),
         };
-        let is_denied = matches!(failure, Failure::Write { source, .. } if is_refusal(source));
+        let is_denied = matches!(failure, Failure::Write { source, .. }
+            if matches!(&**source, kube::Error::Api(status) if refusal::is_lasting(status)));
         Self { why, is_denied: is_denied && order.is_claim() }
     }
 }
@@ -307,51 +308,15 @@ fn pause(error: &WriteError, failure: &Failure, failures: u32) -> Duration {
     controller_kit::backoff(failures).max(asked)
 }
 
-/// Whether the server will answer the same request in the same way, as far as it alone is concerned.
-fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status)
-        if matches!(status.code, 400..500) && !matches!(status.code, 401 | 408 | 409 | 429) || write::is_denial(status))
-}
-
 #[cfg(test)]
 mod tests {
-    use kube::core::Status;
     use program::{Clock, TaskGroup};
-    use rstest::rstest;
 
     use super::*;
     use crate::{
         caches::{Caches, no_server},
         pool::{Orphans, PoolIndex},
     };
-
-    const WEBHOOK: &str = "admission webhook \"pools.example.com\" denied the request: not during the freeze";
-    const POLICY: &str = "ippools \"edge\" is forbidden: ValidatingAdmissionPolicy 'freeze' with binding 'all' denied \
-                          request: not now";
-
-    #[rstest]
-    #[case::forbidden(403, "ippools \"edge\" is forbidden", true)]
-    #[case::invalid(422, "IPPool \"edge\" is invalid", true)]
-    #[case::a_webhook_without_code(400, WEBHOOK, true)]
-    // the server passes on any code from 400 that the webhook gives
-    #[case::a_webhook_with_a_code_of_its_own(500, WEBHOOK, true)]
-    #[case::a_webhook_that_says_busy(429, WEBHOOK, true)]
-    #[case::a_policy(401, POLICY, true)]
-    #[case::a_webhook_that_is_away(
-        500,
-        "failed calling webhook \"pools.example.com\": connection refused",
-        false
-    )]
-    #[case::expired_credentials(401, "Unauthorized", false)]
-    #[case::busy(429, "too many requests", false)]
-    fn a_denial_by_admission_is_a_refusal_whatever_its_code(
-        #[case] code: u16,
-        #[case] message: &str,
-        #[case] expected: bool,
-    ) {
-        let status = Status::failure(message, "").with_code(code);
-        assert_eq!(is_refusal(&kube::Error::Api(Box::new(status))), expected);
-    }
 
     /// In a cluster without pools and without server: claims are refused at once.
     fn orders() -> Orders {

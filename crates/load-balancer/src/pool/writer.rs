@@ -24,7 +24,7 @@ use super::{
     orphans::Orphans,
     reservations::{Reservations, Reserved},
 };
-use crate::{caches::Caches, status_reverted};
+use crate::{caches::Caches, refusal, status_reverted};
 
 /// A conflict means that somebody else wrote the pool; so many in a row mean that something is wrong.
 const CONFLICTS: usize = 20;
@@ -289,9 +289,7 @@ async fn write(
                 }
             }
             Err(error) => {
-                // a server that gave up waiting for etcd may still have written
-                let settled = matches!(&error, kube::Error::Api(status)
-                    if status.code < 500 || status.message.contains("denied the request"));
+                let settled = matches!(&error, kube::Error::Api(status) if refusal::stored_nothing(status));
                 if !settled {
                     let until = Instant::now() + LOST_PUT;
                     unsettled.push(Unsettled { until, _reserved: reserved });

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    pool::{RECORD_LIMIT, stored},
+    pool::{RECORD_LIMIT, bytes_in_store},
     refusal,
 };
 
@@ -112,7 +112,7 @@ fn remember<'a>(seen: &'a Seen, records: &mut BTreeMap<&'a str, (Ranges, Record)
             continue;
         };
         let size: &mut usize = sizes.entry(name).or_default();
-        *size += stored(&address.to_string(), holder);
+        *size += bytes_in_store(&address.to_string(), holder);
         if *size > HISTORY_LIMIT {
             *beyond.entry(name).or_insert(0) += 1;
         } else if there.is_some() {
@@ -385,7 +385,8 @@ mod tests {
         let name = "one-of-many-thousands-of-services";
         let services: Vec<_> = vips.iter().map(|vip| (vip.as_str(), name)).collect();
         let plan = decided(&GLOBAL_MAP, &entries("zzz", &services));
-        let size: usize = history(&plan, "global").iter().map(|(key, holder)| stored(key, holder)).sum();
+        let size: usize =
+            history(&plan, "global").iter().map(|(key, holder)| bytes_in_store(key, holder)).sum();
         assert!((RECORD_LIMIT / 2..RECORD_LIMIT).contains(&size), "{size}");
         assert!(plan.faults[0].contains("pool global: "), "{:?}", plan.faults);
     }

@@ -170,7 +170,12 @@ impl Draft<'_> {
     fn measure(&mut self, pool: &RawObject<IPPool>) {
         let status = pool.status.as_ref();
         let maps = |of: fn(&harvester_api::IPPoolStatus) -> &std::collections::BTreeMap<String, String>| {
-            status.map(of).into_iter().flatten().map(|(key, holder)| written(key, holder)).sum::<usize>()
+            status
+                .map(of)
+                .into_iter()
+                .flatten()
+                .map(|(key, holder)| bytes_in_json(key, holder))
+                .sum::<usize>()
         };
         let read = maps(|status| &status.allocated) + maps(|status| &status.allocated_history);
         self.rest = pool.size().saturating_sub(read);
@@ -179,7 +184,7 @@ impl Draft<'_> {
 
     fn size_of_record(&self) -> usize {
         let entries = self.record.allocated().into_iter().chain(self.record.allocated_history());
-        entries.map(|(key, holder)| stored(&key, &holder)).sum()
+        entries.map(|(key, holder)| bytes_in_store(&key, &holder)).sum()
     }
 
     fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
@@ -215,7 +220,7 @@ impl Draft<'_> {
         match claim {
             Ok(Claim::Adopted(_)) => Ok(Answer::Done),
             Ok(Claim::Recorded(address)) => {
-                self.size += stored(&address.to_string(), holder);
+                self.size += bytes_in_store(&address.to_string(), holder);
                 self.recorded.push(address);
                 Ok(if lost.is_empty() { Answer::RecordedAnew(address) } else { Answer::Done })
             }
@@ -229,7 +234,7 @@ impl Draft<'_> {
 
     /// The history is a courtesy: what finds no room is not remembered, and nobody loses theirs.
     fn remember(&mut self, address: IpAddr, holder: &str) {
-        let entry = stored(&address.to_string(), holder);
+        let entry = bytes_in_store(&address.to_string(), holder);
         if self.record.last_holder(address).is_none() && self.size + entry <= self.limit {
             self.record.remember(address, holder);
             self.size += entry;
@@ -239,7 +244,7 @@ impl Draft<'_> {
     /// Whether one more record fits; forgets history until it does.
     fn make_room(&mut self, holder: &str) -> bool {
         const AT_ONCE: usize = 16;
-        let needed = stored(LONGEST_ADDRESS, holder);
+        let needed = bytes_in_store(LONGEST_ADDRESS, holder);
         while self.size + needed > self.limit {
             if self.record.trim_history(&self.checked.pool.ranges, AT_ONCE) == 0 {
                 return false;
@@ -256,13 +261,13 @@ fn has_ranges(checked: &CheckedPool) -> bool {
 }
 
 /// Bytes of an entry in JSON: two quoted texts, colon, comma.
-fn written(key: &str, holder: &str) -> usize {
+fn bytes_in_json(key: &str, holder: &str) -> usize {
     key.len() + holder.len() + 6
 }
 
 /// Bytes of an entry in the store: also its `"f:<key>":{},` in managedFields.
-pub(crate) fn stored(key: &str, holder: &str) -> usize {
-    written(key, holder) + key.len() + 8
+pub(crate) fn bytes_in_store(key: &str, holder: &str) -> usize {
+    bytes_in_json(key, holder) + key.len() + 8
 }
 
 fn shortened(text: &str) -> String {

@@ -90,7 +90,9 @@ impl InTheWay<'_> {
                 Explanation::new("ReleaseUnderWay", message)
             }
             (_, Some(error)) => not_written("reserve", error),
-            (_, None) => Explanation::new("ClaimUnderWay", format!("waiting for an address of pool {wanted}")),
+            (_, None) => {
+                Explanation::new("ClaimUnderWay", format!("waiting for an address of pool {wanted}"))
+            }
         }
     }
 }
@@ -101,7 +103,8 @@ pub(super) fn lasting_records(seen: &Seen) -> Vec<(String, IpAddr)> {
     let under_way = under_way.iter().map(|order| (&order.pool, &order.order));
     let orders: Vec<_> = under_way.chain(failed.iter().map(|failed| (&failed.pool, &failed.order))).collect();
     let is_going = |(pool, address): &(String, IpAddr)| {
-        let gives_back = |order: &Order| matches!(order, Order::Release { address: given, .. } if given == address);
+        let gives_back =
+            |order: &Order| matches!(order, Order::Release { address: given, .. } if given == address);
         orders.iter().any(|(of, order)| *of == pool && gives_back(order))
     };
     seen.address.recorded.iter().filter(|record| !is_going(record)).cloned().collect()

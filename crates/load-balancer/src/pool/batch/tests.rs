@@ -249,7 +249,7 @@ fn history_that_a_record_has_no_room_for_keeps_no_claim_from_its_address() {
     given(&decision, "shop/web");
     let status = status(&decision);
     let entries = status.allocated.iter().chain(&status.allocated_history);
-    let size: usize = entries.map(|(key, holder)| stored(key, holder)).sum();
+    let size: usize = entries.map(|(key, holder)| bytes_in_store(key, holder)).sum();
     assert!(pool.size() + size <= RECORD_LIMIT, "{size}");
     assert!(status.allocated_history.len() > 10_000, "what fits is remembered");
 }

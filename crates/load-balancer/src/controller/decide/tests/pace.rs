@@ -100,7 +100,7 @@ fn a_slice_that_says_only_who_is_ready_waits_and_every_other_goes_out_at_once() 
 #[case::the_first_is_ready_again([false, false], [false, true], &["write slice readiness"])]
 #[case::another_one_is_ready([true, false], [true, true], &[])]
 #[case::the_last_one_dies([false, true], [false, false], &[])]
-fn a_slice_goes_out_at_once_only_for_the_first_backend_that_is_ready_again(
+fn of_backends_that_wait_only_the_first_that_is_ready_again_goes_out_at_once(
     #[case] slice: [bool; 2],
     #[case] prober: [bool; 2],
     #[case] expected: &[&str],

@@ -221,11 +221,19 @@ impl Drop for UnderWay {
     }
 }
 
-/// The open connections, by the order in which they were accepted.
+/// The open connections.
 #[derive(Clone, Default)]
-struct Connections(Arc<Mutex<BTreeMap<u64, Open>>>);
+struct Connections(Arc<Mutex<Open>>);
 
+#[derive(Default)]
 struct Open {
+    /// By the order in which they were accepted.
+    connections: BTreeMap<u64, Connection>,
+    /// The number of the next one. None is used twice: a connection that ends removes its own number only.
+    next: u64,
+}
+
+struct Connection {
     peer: IpAddr,
     /// The number of requests under way.
     requests: watch::Receiver<usize>,
@@ -248,9 +256,9 @@ impl Connections {
     fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
         let mut open = self.open();
         let peer = peer(address);
-        if open.len() >= most {
+        if open.connections.len() >= most {
             let mut peers: HashMap<IpAddr, (usize, (bool, u64))> = HashMap::new();
-            for (number, connection) in open.iter() {
+            for (number, connection) in &open.connections {
                 let this = (*connection.requests.borrow() > 0, *number);
                 let (count, first) = peers.entry(connection.peer).or_insert((0, this));
                 (*count, *first) = (*count + 1, this.min(*first));
@@ -262,27 +270,26 @@ impl Connections {
             if of == peer && is_busy {
                 return None;
             }
-            if let Some(connection) = open.remove(&number) {
+            if let Some(connection) = open.connections.remove(&number) {
                 connection.evicted.cancel();
             }
         }
-        let number = open.last_key_value().map_or(0, |(last, _)| last + 1);
+        let number = open.next;
+        open.next += 1;
         let (requests, evicted) = (watch::Sender::new(0), CancellationToken::new());
-        let connection = Open { peer, requests: requests.subscribe(), evicted: evicted.clone() };
-        open.insert(number, connection);
+        let connection = Connection { peer, requests: requests.subscribe(), evicted: evicted.clone() };
+        open.connections.insert(number, connection);
         Some(Place { connections: self.clone(), number, requests, evicted })
     }
 
-    fn open(&self) -> MutexGuard<'_, BTreeMap<u64, Open>> {
+    fn open(&self) -> MutexGuard<'_, Open> {
         self.0.lock().expect("no panic while connections are counted")
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.evicted.is_cancelled() {
-            self.connections.open().remove(&self.number);
-        }
+        self.connections.open().connections.remove(&self.number);
     }
 }
 
@@ -479,7 +486,7 @@ mod tests {
         let place = |last| place(&connections, last).unwrap();
         let (busy, first, second) = (busy(&connections, 1), place(1), place(1));
         let of_another = place(2);
-        assert_eq!(connections.open().len(), 4);
+        assert_eq!(connections.open().connections.len(), 4);
 
         let newest = place(3);
         assert_eq!(
@@ -487,9 +494,9 @@ mod tests {
             [false, true, false, false, false]
         );
         drop(first);
-        assert_eq!(connections.open().len(), 4);
+        assert_eq!(connections.open().connections.len(), 4);
         drop((busy, second, of_another, newest));
-        assert!(connections.open().is_empty(), "nothing is kept of a connection that is closed");
+        assert!(connections.open().connections.is_empty(), "nothing is kept of a connection that is closed");
     }
 
     #[test]
@@ -508,7 +515,7 @@ mod tests {
             evicted([&second, &third, &fourth, &of_another, &next, &last]),
             [true, false, false, true, false, false]
         );
-        assert_eq!(connections.open().len(), 4);
+        assert_eq!(connections.open().connections.len(), 4);
     }
 
     #[test]
@@ -522,6 +529,19 @@ mod tests {
             [false, false, false, true, false]
         );
         assert!(place(&connections, 1).is_none());
+    }
+
+    #[test]
+    fn a_connection_that_ends_while_another_takes_its_place_leaves_that_one_open() {
+        let connections = Connections::default();
+        let place = |last| connections.place(IpAddr::from([192, 0, 2, last]), 1).unwrap();
+        let (mut ended, newest) = (place(1), place(2));
+        assert_eq!(evicted([&ended, &newest]), [true, false]);
+        // as if it had ended just before
+        ended.evicted = CancellationToken::new();
+        drop(ended);
+        let left = connections.open().connections.len();
+        assert_eq!(left, 1);
     }
 
     #[rstest]

@@ -1,7 +1,8 @@
 //! A router on a socket, with TLS or without, until the process ends. Requests under way may finish.
 //!
-//! Strangers can connect too. So a connection without request is closed within a minute, and at the most 1,024 are open:
-//! beyond that, a new connection takes the place of one of the peer that has the most, be a request under way or not.
+//! Every pod can connect. So a connection without request is closed within a minute, and at the most 1,024 are open:
+//! beyond that, a new connection takes the place of an idle one, or else of one of the peer that has the most. It takes
+//! none from a peer that has fewer than its own.
 //!
 //! [`guarded`] keeps paths from strangers where a program cannot ask the API server who somebody is: they are open to
 //! this machine, and to everybody where a flag says so.
@@ -240,6 +241,14 @@ struct Connection {
     evicted: CancellationToken,
 }
 
+/// The numbers of the connections of one peer, the oldest first.
+#[derive(Default)]
+struct Held {
+    all: Vec<u64>,
+    /// Those without request under way.
+    idle: Vec<u64>,
+}
+
 /// The place of one connection among the open ones, until it is dropped.
 struct Place {
     connections: Connections,
@@ -250,26 +259,13 @@ struct Place {
 }
 
 impl Connections {
-    /// A place for one more connection. Where `most` are open, it is that of another one, of the peer that has the most:
-    /// the oldest without request, or else the oldest. So whoever opens many takes places from nobody who has fewer.
-    /// `None` where this peer has the most, and all of its connections have requests under way.
+    /// A place for one more connection. Where `most` are open, it is that of another one ([`Open::to_evict`]); `None`
+    /// where this peer must not take any.
     fn place(&self, address: IpAddr, most: usize) -> Option<Place> {
         let mut open = self.open();
         let peer = peer(address);
         if open.connections.len() >= most {
-            let mut peers: HashMap<IpAddr, (usize, (bool, u64))> = HashMap::new();
-            for (number, connection) in &open.connections {
-                let this = (*connection.requests.borrow() > 0, *number);
-                let (count, first) = peers.entry(connection.peer).or_insert((0, this));
-                (*count, *first) = (*count + 1, this.min(*first));
-            }
-            // among those that have as many, the newcomer's own peer comes first
-            let rank =
-                |of: &IpAddr, (count, first): (usize, (bool, u64))| (count, *of == peer, Reverse(first));
-            let (of, (_, (is_busy, number))) = peers.into_iter().max_by_key(|(of, held)| rank(of, *held))?;
-            if of == peer && is_busy {
-                return None;
-            }
+            let number = open.to_evict(peer, most)?;
             if let Some(connection) = open.connections.remove(&number) {
                 connection.evicted.cancel();
             }
@@ -284,6 +280,35 @@ impl Connections {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         self.0.lock().expect("no panic while connections are counted")
+    }
+}
+
+impl Open {
+    /// The connection that ends for one more of `newcomer`: one of that peer, or of a peer that has more. An idle one
+    /// ends before any with a request under way: the oldest of the peer that has the most idle ones. Only a peer with
+    /// less than half of an equal part keeps its idle ones, because an API server may have just opened them. Where all
+    /// others have requests, the oldest of the peer that has the most ends; `None` where that peer is the newcomer.
+    fn to_evict(&self, newcomer: IpAddr, most: usize) -> Option<u64> {
+        let mut peers = HashMap::from([(newcomer, Held::default())]);
+        for (number, connection) in &self.connections {
+            let held = peers.entry(connection.peer).or_default();
+            held.all.push(*number);
+            if *connection.requests.borrow() == 0 {
+                held.idle.push(*number);
+            }
+        }
+        let (own, half) = (peers[&newcomer].all.len(), most / peers.len() / 2);
+        peers.retain(|peer, held| *peer == newcomer || held.all.len() > own);
+        let of_idle = peers
+            .iter()
+            .filter(|(_, held)| held.all.len() >= half)
+            .max_by_key(|(peer, held)| (held.idle.len(), **peer == newcomer, Reverse(held.idle.first())))
+            .and_then(|(_, held)| held.idle.first().copied());
+        of_idle.or_else(|| {
+            peers.remove(&newcomer);
+            let most = peers.values().max_by_key(|held| (held.all.len(), Reverse(held.all.first())))?;
+            most.all.first().copied()
+        })
     }
 }
 
@@ -480,6 +505,12 @@ mod tests {
         places.map(|place| place.evicted.is_cancelled())
     }
 
+    /// The places in this list of those that are evicted.
+    fn evicted_of(places: &[Place]) -> Vec<usize> {
+        let evicted = places.iter().enumerate().filter(|(_, place)| place.evicted.is_cancelled());
+        evicted.map(|(number, _)| number).collect()
+    }
+
     #[test]
     fn a_new_connection_takes_the_place_of_one_without_request_of_the_peer_that_has_the_most() {
         let connections = Connections::default();
@@ -542,6 +573,47 @@ mod tests {
         drop(ended);
         let left = connections.open().connections.len();
         assert_eq!(left, 1);
+    }
+
+    #[test]
+    fn a_request_under_way_keeps_its_connection_while_others_have_none() {
+        let connections = Connections::default();
+        let place = |last| place(&connections, last).unwrap();
+        let reviews = [1, 1].map(|last| busy(&connections, last));
+        let (second, third) = (place(2), place(3));
+        let newest = place(4);
+        assert_eq!(
+            evicted([&reviews[0], &reviews[1], &second, &third, &newest]),
+            [false, false, true, false, false]
+        );
+    }
+
+    #[test]
+    fn peers_that_open_many_connections_without_request_end_no_request_of_another() {
+        let connections = Connections::default();
+        let place = |last| connections.place(IpAddr::from([192, 0, 2, last]), CONNECTIONS);
+        let reviews: Vec<_> = (0..130).map(|_| place(1).unwrap()).collect();
+        reviews.iter().for_each(|review| review.requests.send_modify(|count| *count = 1));
+        let idle: Vec<_> = (2..=10).cycle().take(3_000).filter_map(place).collect();
+        assert_eq!(idle.len(), 3_000);
+        assert!(evicted_of(&reviews).is_empty());
+        assert_eq!(connections.open().connections.len(), CONNECTIONS);
+    }
+
+    #[test]
+    fn peers_whose_connections_all_have_requests_leave_a_peer_with_few_those_that_it_just_opened() {
+        let connections = Connections::default();
+        let place = |last| connections.place(IpAddr::from([192, 0, 2, last]), CONNECTIONS);
+        let requests = |last| {
+            let opened = place(last);
+            opened.iter().for_each(|place| place.requests.send_modify(|count| *count = 1));
+            opened
+        };
+        let _busy: Vec<_> = (2..=10).cycle().take(CONNECTIONS).map(requests).collect();
+        let opened: Vec<_> = (0..20).map(|_| place(1).unwrap()).collect();
+        let _more: Vec<_> = (2..=21).cycle().take(1_000).map(requests).collect();
+        assert!(evicted_of(&opened).is_empty());
+        assert_eq!(connections.open().connections.len(), CONNECTIONS);
     }
 
     #[rstest]

@@ -305,7 +305,7 @@ pub(crate) fn names(namespace: &str, address: &Address) -> BTreeSet<String> {
     names
 }
 
-/// TLS 1.2 and 1.3, HTTP/2 and 1.1.
+/// TLS 1.2 and 1.3, HTTP/1.1.
 fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, Error> {
     let unusable = |error: String| Error::Unusable(error);
     let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
@@ -316,7 +316,7 @@ fn server_config(serving: &Serving) -> Result<Arc<ServerConfig>, Error> {
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
         .map_err(|error| unusable(error.to_string()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![program::serving::PROTOCOL.to_vec()];
     Ok(Arc::new(config))
 }
 
@@ -337,6 +337,7 @@ mod tests {
         assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
         let now = "2026-08-20T10:00:00Z".parse().unwrap();
         let authority = new_authority(None, now).unwrap();
-        server_config(&new_serving(&authority, &names, now).unwrap()).unwrap();
+        let config = server_config(&new_serving(&authority, &names, now).unwrap()).unwrap();
+        assert_eq!(config.alpn_protocols, [b"http/1.1"], "API servers speak it to webhooks");
     }
 }

@@ -34,6 +34,7 @@ use hyper_util::{
     server::conn::auto::Builder,
     service::TowerToHyperService,
 };
+use rustls::ServerConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -56,10 +57,11 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long a client of HTTP/1 may take for the headers of a request, the pause before it included; as in the API
 /// server.
 const HEADERS_WITHIN: Duration = Duration::from_secs(32);
-/// Bytes of a request that a connection reads before the router asks for them.
-const READ_AHEAD: u32 = 64 << 10;
-/// Requests that one connection of HTTP/2 may have under way. API servers and kubelets send one at a time.
-const STREAMS: u32 = 8;
+/// Bytes that a connection reads at a time; the headers of a request must find room in them.
+const READ_AHEAD: usize = 16 << 10;
+/// The one protocol of every port, as TLS names it. API servers speak it to webhooks (kubernetes#75791), and the other
+/// clients where nothing else is on offer. A connection of HTTP/2 could hold the bodies of many requests.
+pub const PROTOCOL: &[u8] = b"http/1.1";
 
 /// The source of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ pub async fn https(
     certificate: &Certificate,
     router: Router,
 ) -> Result<(), String> {
-    let tls = rustls(certificate).await?;
+    let tls = tls_config(certificate).await?;
     let listener = listen(address).map_err(|error| format!("serve HTTPS at {address}: {error}"))?;
     tasks.spawn(serve(tasks.stop.clone(), listener, RustlsAcceptor::new(tls), router));
     Ok(())
@@ -327,37 +329,30 @@ pub fn peer(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Bounds what a client can make a connection hold. HTTP/2 gets room for every stream at once: the bytes of a request
-/// that waits must not keep those of another request on the same connection away.
+/// Bounds what a client can make a connection hold.
 fn builder() -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN)
-        .max_buf_size(READ_AHEAD as usize);
-    builder
-        .http2()
-        .max_concurrent_streams(STREAMS)
-        .initial_stream_window_size(READ_AHEAD)
-        .initial_connection_window_size(STREAMS * READ_AHEAD);
+    let mut builder = Builder::new(TokioExecutor::new()).http1_only();
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADERS_WITHIN).max_buf_size(READ_AHEAD);
     builder
 }
 
-async fn rustls(certificate: &Certificate) -> Result<RustlsConfig, String> {
-    match certificate {
+async fn tls_config(certificate: &Certificate) -> Result<RustlsConfig, String> {
+    let config = match certificate {
         Certificate::Files { certificate, key } => {
             let read = RustlsConfig::from_pem_file(certificate, key).await;
-            read.map_err(|error| format!("use certificate {}: {error}", certificate.display()))
+            read.map_err(|error| format!("use certificate {}: {error}", certificate.display()))?
         }
         Certificate::SelfSigned => {
             let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()])
                 .map_err(|error| format!("make a certificate: {error}"))?;
             let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
             let config = RustlsConfig::from_pem(certificate.into_bytes(), key.into_bytes()).await;
-            config.map_err(|error| format!("use a certificate of our own: {error}"))
+            config.map_err(|error| format!("use a certificate of our own: {error}"))?
         }
-    }
+    };
+    let mut offered = ServerConfig::clone(&config.get_inner());
+    offered.alpn_protocols = vec![PROTOCOL.to_vec()];
+    Ok(RustlsConfig::from_config(Arc::new(offered)))
 }
 
 /// The router, which answers 401 to other machines on paths that are not in `open`. `/healthz` opens this path,
@@ -387,10 +382,17 @@ fn is_open(path: &str, open: &[String]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use axum::{body::Body, routing::post};
+    use futures::StreamExt as _;
     use kube::{Client, Config};
     use rstest::rstest;
     use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
         net::TcpStream,
         time::timeout,
     };
@@ -416,7 +418,7 @@ mod tests {
     }
 
     fn client(scheme: &str, address: SocketAddr) -> Client {
-        drop(::rustls::crypto::ring::default_provider().install_default());
+        drop(rustls::crypto::ring::default_provider().install_default());
         let mut config = Config::new(format!("{scheme}://{address}").parse().unwrap());
         (config.accept_invalid_certs, config.default_retry) = (true, false);
         Client::try_from(config).unwrap()
@@ -489,6 +491,50 @@ mod tests {
         let end = timeout(Duration::from_secs(60), idle.read_to_end(&mut answer)).await;
         assert!(end.is_ok(), "the server closes the connection");
         tasks.end().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_of_http_2_gets_no_connection() {
+        let (address, tasks) = (free(), TaskGroup::new());
+        http(&tasks, address, router(Health::default(), Metrics::default())).unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        assert_eq!(answer, b"", "the server speaks HTTP/1.1 only");
+        tasks.end().await;
+
+        let tls = tls_config(&Certificate::SelfSigned).await.unwrap();
+        assert_eq!(tls.get_inner().alpn_protocols, [b"http/1.1"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_holds_little_of_a_body_that_nobody_reads_on() {
+        const PIPE: usize = 256 << 10;
+        let (asked, read) = (1 << 20, Arc::new(AtomicUsize::new(0)));
+        let counted = read.clone();
+        let handler = async move |body: Body| {
+            let mut parts = body.into_data_stream();
+            while counted.load(Ordering::Relaxed) < asked {
+                let part = parts.next().await.unwrap().unwrap();
+                counted.fetch_add(part.len(), Ordering::Relaxed);
+            }
+            pending::<()>().await;
+        };
+        let router = Router::new().route("/", post(handler));
+        let (mut client, server) = duplex(PIPE);
+        let peer = SocketAddr::from(([192, 0, 2, 1], 40_000));
+        let served = tokio::spawn(async move {
+            connection(server, peer, router, &watch::Sender::new(0), CancellationToken::new()).await;
+        });
+        client.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 8388608\r\n\r\n").await.unwrap();
+        let mut sent = 0;
+        while let Ok(part) = timeout(Duration::from_secs(1), client.write(&[b'x'; 1_024])).await {
+            sent += part.unwrap();
+        }
+        let ahead = sent - PIPE - read.load(Ordering::Relaxed);
+        assert!(ahead <= 32 << 10, "{ahead} bytes that the handler did not read");
+        served.abort();
     }
 
     fn place(connections: &Connections, last: u8) -> Option<Place> {

@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
 use crate::Policy;
+use crate::peers::TURNS_OF_PEER;
 use crate::review::{GROUP, Reason, cut, deny};
 
 /// A limit of one count of an object.
@@ -56,10 +57,19 @@ const SCOPES: Limit = Limit { field: "spec.selector.scope", count: |size| size.s
 
 /// Fields and list entries of a whole review. Its two objects have about one in 32 bytes, and at most 1.5 MiB each.
 const VALUES_OF_REVIEW: usize = 200_000;
-/// A review with more fields and list entries takes the turn of two, and so on.
+/// A review with more fields and list entries takes two turns, and so on.
 const VALUES_OF_TURN: usize = 20_000;
 /// Bytes of a text that every answer repeats whole. A UID of Kubernetes has 36.
 pub(crate) const LONGEST_REPEATED: usize = 256;
+
+/// What a review counts for among those that are decided at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weight {
+    /// So many of them, at most all that one peer has.
+    Turns(u32),
+    /// More than that.
+    Heavy,
+}
 
 /// How large an object is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,9 +164,12 @@ impl<'a> Outline<'a> {
         repeated.into_iter().find_map(|(name, text)| (text.len() > LONGEST_REPEATED).then_some(name))
     }
 
-    /// How many of the reviews that are decided at once this one counts for, by the memory that it takes.
-    pub(crate) fn turns(&self) -> usize {
-        1 + self.values / VALUES_OF_TURN
+    /// What the review counts for among those that are decided at once, by the memory that it takes.
+    pub(crate) fn weight(&self) -> Weight {
+        match u32::try_from(1 + self.values / VALUES_OF_TURN) {
+            Ok(turns @ ..=TURNS_OF_PEER) => Weight::Turns(turns),
+            _ => Weight::Heavy,
+        }
     }
 
     /// The answer to a review over the limits. The load balancer's controller may write a status of any size, since
@@ -490,11 +503,14 @@ mod tests {
     }
 
     #[rstest]
-    #[case::ordinary(100, 1)]
-    #[case::large(40_000, 3)]
-    fn a_large_review_counts_for_several(#[case] values: usize, #[case] turns: usize) {
+    #[case::ordinary(100, Weight::Turns(1))]
+    #[case::large(40_000, Weight::Turns(3))]
+    #[case::largest(79_998, Weight::Turns(4))]
+    #[case::heavy(79_999, Weight::Heavy)]
+    #[case::heaviest(200_000, Weight::Heavy)]
+    fn a_large_review_counts_for_several(#[case] values: usize, #[case] weight: Weight) {
         let review = json!({"more": vec![0; values]}).to_string();
-        assert_eq!(Outline::read(review.as_bytes()).unwrap().turns(), turns);
+        assert_eq!(Outline::read(review.as_bytes()).unwrap().weight(), weight);
     }
 
     #[rstest]

@@ -13,10 +13,13 @@ use std::sync::{Arc, Mutex, Weak};
 use tokio::sync::Semaphore;
 
 use crate::body::LARGE_BODIES;
-use crate::server::REVIEWS_AT_ONCE;
 
 /// The peers that can take their whole part at once.
-pub(crate) const PEERS: usize = 4;
+const PEERS: usize = 4;
+/// The turns of one peer.
+pub(crate) const TURNS_OF_PEER: u32 = 4;
+/// So many reviews are parsed and decided at once; the others wait. A review in memory is many times its body.
+pub(crate) const TURNS: usize = PEERS * TURNS_OF_PEER as usize;
 
 /// The peers with requests under way.
 #[derive(Debug, Default)]
@@ -28,6 +31,8 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// The turns of its reviews.
     pub(crate) turns: Semaphore,
+    /// The turn of its heavy reviews. There is one, so that those of two peers are decided at once.
+    pub(crate) heavy: Semaphore,
     /// Its bodies that may take memory of the budget.
     pub(crate) large_bodies: Semaphore,
 }
@@ -48,8 +53,12 @@ impl Peers {
 
 impl Peer {
     pub(crate) fn new(address: IpAddr) -> Self {
-        let part = |whole: usize| Semaphore::new(whole / PEERS);
-        Self { address, turns: part(REVIEWS_AT_ONCE), large_bodies: part(LARGE_BODIES) }
+        Self {
+            address,
+            turns: Semaphore::new(TURNS_OF_PEER as usize),
+            heavy: Semaphore::new(1),
+            large_bodies: Semaphore::new(LARGE_BODIES / PEERS),
+        }
     }
 }
 

@@ -19,16 +19,14 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::body::{Budget, Complete};
-use crate::limits::{LONGEST_REPEATED, Outline};
-use crate::peers::{PEERS, Peer, Peers};
+use crate::limits::{LONGEST_REPEATED, Outline, Weight};
+use crate::peers::{Peer, Peers, TURNS};
 use crate::registration::TIMEOUT;
 use crate::review::{self, Write, cut};
 use crate::reviewer::{Reviewer, Unseen};
 
-/// So many reviews are parsed and decided at once; the others wait. A review in memory is many times its body.
-pub(crate) const REVIEWS_AT_ONCE: usize = 16;
-/// So many reviews are decided at once that count for more than the part of a peer. They take memory for ten ordinary
-/// ones and more; a second one finds a turn where the first of another peer is stuck.
+/// So many heavy reviews are decided at once, beside the others. Each takes memory for up to ten ordinary ones; a second
+/// one finds a turn where the first of another peer is stuck.
 const HEAVY_AT_ONCE: usize = 2;
 /// How long a review may take, from its head to its decision: an API server that gives up does not learn why.
 const REVIEW_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
@@ -43,7 +41,7 @@ struct Server {
     reviewer: Reviewer,
     bodies: Budget,
     turns: Semaphore,
-    /// The turns of reviews that count for more than the part of a peer.
+    /// The turns of heavy reviews.
     heavy: Semaphore,
     peers: Peers,
 }
@@ -51,7 +49,7 @@ struct Server {
 /// The routes of the webhook.
 pub(crate) fn router(reviewer: Reviewer) -> Router {
     let (bodies, peers) = (Budget::new(), Peers::default());
-    let (turns, heavy) = (Semaphore::new(REVIEWS_AT_ONCE), Semaphore::new(HEAVY_AT_ONCE));
+    let (turns, heavy) = (Semaphore::new(TURNS), Semaphore::new(HEAVY_AT_ONCE));
     let server = Arc::new(Server { reviewer, bodies, turns, heavy, peers });
     let route = |role: Role| {
         post(
@@ -95,7 +93,7 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
         return send(refusal, &cut(outline.user()));
     }
     // taken when the body is complete: a slow peer must not hold up the others
-    let Ok(_turns) = timeout_at(until, turns(server, peer, outline.turns())).await else {
+    let Ok(_turns) = timeout_at(until, turns(server, peer, outline.weight())).await else {
         tracing::warn!(peer = %peer.address, "a review waited too long for its turn");
         let why = "too many reviews are waiting, of this peer or of all: try again";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
@@ -122,21 +120,16 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
     }
 }
 
-/// Waits for the turns of a review: in the line of its peer, then in that of all. One that counts for more than the
-/// part of a peer takes that part, and waits among its like before: in the line of all, those behind it would wait
-/// although turns are free.
-async fn turns<'a>(server: &'a Server, peer: &'a Peer, count: usize) -> Vec<SemaphorePermit<'a>> {
-    let part = REVIEWS_AT_ONCE / PEERS;
-    let taken = u32::try_from(count.min(part)).expect("at most four");
-    let mut lines = vec![(&peer.turns, taken), (&server.turns, taken)];
-    if count > part {
-        lines.insert(1, (&server.heavy, 1));
-    }
-    let mut turns = Vec::new();
-    for (line, count) in lines {
-        turns.push(line.acquire_many(count).await.expect("nothing closes this semaphore"));
-    }
-    turns
+/// Waits for the turns of a review: in the line of its peer, then in that of all. Heavy ones have lines of their own,
+/// where they hold up no others.
+async fn turns<'a>(server: &'a Server, peer: &'a Peer, weight: Weight) -> [SemaphorePermit<'a>; 2] {
+    let (count, of_peer, of_all) = match weight {
+        Weight::Turns(count) => (count, &peer.turns, &server.turns),
+        Weight::Heavy => (1, &peer.heavy, &server.heavy),
+    };
+    let take =
+        async |line: &'a Semaphore| line.acquire_many(count).await.expect("nothing closes this semaphore");
+    [take(of_peer).await, take(of_all).await]
 }
 
 fn cannot_decide(why: &str) -> Response {
@@ -254,6 +247,13 @@ mod tests {
         from(peer, review_by("alice", "mutation"))
     }
 
+    /// Such a review with nearly as many values as any may have.
+    fn heavy_from(peer: u8) -> Request<Body> {
+        let mut review = review("alice");
+        review["request"]["oldObject"] = json!({"status": vec![0; 190_000]});
+        from(peer, request(&review, "mutation"))
+    }
+
     fn from(peer: u8, mut request: Request<Body>) -> Request<Body> {
         request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, peer], 40_000))));
         request
@@ -341,11 +341,7 @@ mod tests {
     async fn heavy_reviews_wait_for_each_other_and_keep_no_turn_from_ordinary_ones() {
         let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
         let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
-        let heavy = |peer| {
-            let mut review = review("alice");
-            review["request"]["oldObject"] = json!({"status": vec![0; 190_000]});
-            tokio::spawn(router.clone().oneshot(from(peer, request(&review, "mutation"))))
-        };
+        let heavy = |peer| tokio::spawn(router.clone().oneshot(heavy_from(peer)));
         let mut reviews = vec![heavy(1), heavy(1), heavy(2), heavy(3)];
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 2, "two of two peers are decided at once");
@@ -353,6 +349,29 @@ mod tests {
         rest().await;
         assert_eq!(asked.load(Ordering::SeqCst), 3, "the turns of the others are free");
         permits.add_permits(5);
+        for review in reviews {
+            assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_heavy_review_that_waits_for_others_holds_up_no_ordinary_one_of_its_peer() {
+        let (asked, permits) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+        let (router, _tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
+        let start = |request| tokio::spawn(router.clone().oneshot(request));
+        let mut reviews = vec![start(heavy_from(2)), start(heavy_from(3))];
+        rest().await;
+        reviews.extend([start(heavy_from(1)), start(heavy_from(1))]);
+        rest().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2, "those of two other peers are stuck");
+        reviews.extend((0..4).map(|_| start(review_from(1))));
+        rest().await;
+        assert_eq!(
+            asked.load(Ordering::SeqCst),
+            6,
+            "all turns of the peer are free for its ordinary reviews"
+        );
+        permits.add_permits(8);
         for review in reviews {
             assert_eq!(review.await.unwrap().unwrap().status(), StatusCode::OK);
         }

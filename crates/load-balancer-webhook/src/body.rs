@@ -113,6 +113,7 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::net::IpAddr;
 
     use futures::channel::mpsc::{UnboundedSender, unbounded};
     use futures::future::join_all;
@@ -134,7 +135,7 @@ mod tests {
 
     /// A peer that sends nothing else.
     fn peer() -> &'static Peer {
-        Box::leak(Box::new(Peer::new([192, 0, 2, 1].into())))
+        Box::leak(Box::new(Peer::new(IpAddr::from([192, 0, 2, 1]).into())))
     }
 
     /// Reads a body until it is complete and holds it from then on.

@@ -7,9 +7,9 @@
 //! ordinary review is decided within milliseconds, and the others wait in the line of their peer.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, Weak};
 
+use program::serving::PeerAddress;
 use tokio::sync::Semaphore;
 
 use crate::body::LARGE_BODIES;
@@ -23,12 +23,12 @@ pub(crate) const TURNS: usize = PEERS * TURNS_OF_PEER as usize;
 
 /// The peers with requests under way.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<HashMap<IpAddr, Weak<Peer>>>);
+pub(crate) struct Peers(Mutex<HashMap<PeerAddress, Weak<Peer>>>);
 
 /// The part of one peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) address: IpAddr,
+    pub(crate) address: PeerAddress,
     /// The turns of its reviews.
     pub(crate) turns: Semaphore,
     /// The turn of its heavy reviews. There is one, so that those of two peers are decided at once.
@@ -39,7 +39,7 @@ pub(crate) struct Peer {
 
 impl Peers {
     /// The part of the peer at this address. All its requests hold the same one.
-    pub(crate) fn at(&self, address: IpAddr) -> Arc<Peer> {
+    pub(crate) fn at(&self, address: PeerAddress) -> Arc<Peer> {
         let mut peers = self.0.lock().expect("no panic while peers are looked up");
         peers.retain(|_, peer| peer.strong_count() > 0);
         let known = peers.get(&address).and_then(Weak::upgrade);
@@ -52,7 +52,7 @@ impl Peers {
 }
 
 impl Peer {
-    pub(crate) fn new(address: IpAddr) -> Self {
+    pub(crate) fn new(address: PeerAddress) -> Self {
         Self {
             address,
             turns: Semaphore::new(TURNS_OF_PEER as usize),
@@ -64,18 +64,24 @@ impl Peer {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+
+    fn address(last: u8) -> PeerAddress {
+        IpAddr::from([192, 0, 2, last]).into()
+    }
 
     #[test]
     fn the_requests_of_one_peer_share_its_part_until_the_last_one_ends() {
         let peers = Peers::default();
-        let [one, other] = [1, 2].map(|last| peers.at(IpAddr::from([192, 0, 2, last])));
-        assert!(Arc::ptr_eq(&one, &peers.at(IpAddr::from([192, 0, 2, 1]))));
+        let [one, other] = [1, 2].map(|last| peers.at(address(last)));
+        assert!(Arc::ptr_eq(&one, &peers.at(address(1))));
         assert!(!Arc::ptr_eq(&one, &other));
         drop(one);
-        peers.at(IpAddr::from([192, 0, 2, 3]));
+        peers.at(address(3));
         let known = peers.0.lock().unwrap();
-        assert!(!known.contains_key(&IpAddr::from([192, 0, 2, 1])), "nothing is kept of a peer that is gone");
-        assert!(known.contains_key(&IpAddr::from([192, 0, 2, 2])));
+        assert!(!known.contains_key(&address(1)), "nothing is kept of a peer that is gone");
+        assert!(known.contains_key(&address(2)));
     }
 }

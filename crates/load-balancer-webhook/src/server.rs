@@ -1,6 +1,6 @@
 //! The HTTP side: reviews in, answers out.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use axum::{Extension, Router};
 use futures::FutureExt as _;
 use kube::api::DynamicObject;
 use kube::core::admission::{AdmissionRequest, AdmissionResponse};
-use program::serving;
+use program::serving::PeerAddress;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
@@ -58,7 +58,7 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
                   headers: HeaderMap,
                   body: Body| async move {
                 let until = Instant::now() + REVIEW_WITHIN;
-                let peer = server.peers.at(peer(connection));
+                let peer = server.peers.at(peer_address(connection));
                 let body = match server.bodies.read(&peer, &headers, body).await {
                     Ok(body) => body,
                     Err(refusal) => return refusal.into_response(),
@@ -74,8 +74,10 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
 }
 
 /// The peer that sends a request. Without socket, inside of one process, all requests come from one.
-fn peer(connection: Option<Extension<ConnectInfo<SocketAddr>>>) -> IpAddr {
-    connection.map_or(Ipv6Addr::UNSPECIFIED.into(), |Extension(ConnectInfo(peer))| serving::peer(peer.ip()))
+fn peer_address(connection: Option<Extension<ConnectInfo<SocketAddr>>>) -> PeerAddress {
+    let address =
+        connection.map_or(Ipv6Addr::UNSPECIFIED.into(), |Extension(ConnectInfo(address))| address.ip());
+    address.into()
 }
 
 async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, until: Instant) -> Response {
@@ -383,7 +385,7 @@ mod tests {
         let (router, tasks) = router_before("/network-attachment-definitions/", &asked, &permits).await;
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        serving::http_on(&tasks, listener, router);
+        program::serving::http_on(&tasks, listener, router);
         let body = review_by("alice", "mutation").into_body();
         let body = String::from_utf8(axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec()).unwrap();
         let head = format!("POST /v1/webhook/mutation HTTP/1.1\r\nHost: a\r\nContent-Length: {}", body.len());

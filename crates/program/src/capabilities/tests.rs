@@ -106,7 +106,7 @@ async fn a_feature_is_back_within_sixty_seconds_of_its_grant() {
     fixture.grant(create_events()).await;
     sleep(Duration::from_secs(60)).await;
     assert!(capabilities.allows(&EVENTS));
-    assert_eq!(changes.load(Ordering::Relaxed), 1, "listeners hear of it once");
+    assert_eq!(changes.load(Ordering::Relaxed), 1, "subscribers hear of it once");
 }
 
 #[tokio::test(start_paused = true)]
@@ -239,7 +239,7 @@ async fn where_nobody_answers_for_a_right_a_request_is_tried_within_sixty_second
         sleep(Duration::from_secs(1)).await;
     }
     assert!(tries > 0 && works_at.is_some_and(|second| second < 180), "{works_at:?}");
-    assert_eq!(changes.load(Ordering::Relaxed), 2, "listeners hear of the refusal and of the grant");
+    assert_eq!(changes.load(Ordering::Relaxed), 2, "subscribers hear of the refusal and of the grant");
 }
 
 // who waited for the right heard of no try, and asked for nothing any more

@@ -26,6 +26,7 @@ impl FromIterator<Range> for Coverage {
 }
 
 impl Coverage {
+    /// Whether the address lies in one of the ranges, be it that range's gateway or not.
     pub fn covers(&self, address: IpAddr) -> bool {
         let below = self.stretches.partition_point(|(start, _)| *start <= address);
         self.stretches[..below].last().is_some_and(|(_, furthest)| address <= *furthest)

@@ -14,7 +14,7 @@ mod selection;
 
 pub use coverage::Coverage;
 pub use family::Family;
-pub use pool::{Pool, PoolFault, Scope, Selector};
+pub use pool::{Pool, PoolFault, Scope, Selector, added};
 pub use range::{Range, RangeError, RangeSpec};
 pub use ranges::{RangeFault, Ranges};
 pub use record::{Claim, Record, Refusal, Request};

@@ -1,10 +1,10 @@
 //! A pool as its spec describes it, and what speaks against it: alone, and beside the other pools.
 
-use std::{collections::HashMap, fmt, net::IpAddr};
+use std::{collections::HashMap, fmt, hash::Hash, net::IpAddr};
 
 use crate::{
     ranges::{RangeFault, Ranges},
-    scopes::Index,
+    scopes::ScopeIndex,
 };
 
 /// A checked pool.
@@ -135,19 +135,20 @@ impl Pool {
             faults.extend(second.map(|other| PoolFault::SecondGlobal(other.name.clone())));
             return faults;
         }
-        let fresh = fresh(scopes, former.map_or(&[], |former| &former.scopes));
-        faults.extend(pairs(scopes, &fresh).map(|(first, second)| PoolFault::ScopesOverlap {
+        let added = added(scopes, former.map_or(&[], |former| &former.scopes));
+        faults.extend(pairs(scopes, &added).map(|(first, second)| PoolFault::ScopesOverlap {
             first: scopes[first].clone(),
             second: scopes[second].clone(),
         }));
-        let had_priority = had_priority && !was_global;
-        let had_network = had_priority && former.is_some_and(|former| former.network == *network);
+        // a global pool's priority is compared with nobody's
+        let priority_stood = had_priority && !was_global;
+        let network_stood = priority_stood && former.is_some_and(|former| former.network == *network);
         // where neither priority nor network changes, only scopes that were not there can be the same as another pool's
-        let numbers = if had_network { fresh } else { (0..scopes.len()).collect() };
-        let index = Index::of(numbers.into_iter().map(|number| (number, &scopes[number])));
+        let indices = if network_stood { added } else { (0..scopes.len()).collect() };
+        let index = ScopeIndex::of(indices.into_iter().map(|index| (index, &scopes[index])));
         for other in self.besides(others).filter(|other| !other.selector.is_global()) {
             let its = &other.selector;
-            if !had_priority && *priority != 0 && *priority == its.priority {
+            if !priority_stood && *priority != 0 && *priority == its.priority {
                 faults.push(PoolFault::SamePriority { pool: other.name.clone(), priority: *priority });
             }
             if *priority == 0 && its.priority == 0 && *network == its.network {
@@ -184,36 +185,35 @@ impl Pool {
     }
 }
 
-/// The numbers of the scopes that were not there before. A scope that is there twice was there twice, or is fresh.
-fn fresh(scopes: &[Scope], former: &[Scope]) -> Vec<usize> {
-    let mut stood: HashMap<&Scope, usize> = HashMap::new();
-    for scope in former {
-        *stood.entry(scope).or_default() += 1;
+/// The indices of the items of `now` that `former` has not: of equal items as many stood as there were.
+pub fn added<T: Eq + Hash>(now: &[T], former: &[T]) -> Vec<usize> {
+    let mut stood: HashMap<&T, usize> = HashMap::new();
+    for item in former {
+        *stood.entry(item).or_default() += 1;
     }
-    let is_fresh = |scope: &Scope| match stood.get_mut(scope) {
+    let is_added = |index: &usize| match stood.get_mut(&now[*index]) {
         Some(count) if *count > 0 => {
             *count -= 1;
             false
         }
         _ => true,
     };
-    let is_fresh: Vec<bool> = scopes.iter().map(is_fresh).collect();
-    (0..scopes.len()).filter(|number| is_fresh[*number]).collect()
+    (0..now.len()).filter(is_added).collect()
 }
 
-/// Pairs of scopes that match each other, at least one of them fresh: those that are found first.
-fn pairs(scopes: &[Scope], fresh: &[usize]) -> impl Iterator<Item = (usize, usize)> {
-    // without a fresh scope nobody asks
-    let indexed = if fresh.is_empty() { &[] } else { scopes };
-    let index = Index::of(indexed.iter().enumerate());
+/// Pairs of scopes that match each other, at least one of them added: those that are found first.
+fn pairs(scopes: &[Scope], added: &[usize]) -> impl Iterator<Item = (usize, usize)> {
+    // without an added scope nobody asks
+    let indexed = if added.is_empty() { &[] } else { scopes };
+    let index = ScopeIndex::of(indexed.iter().enumerate());
     let of_one = |one: &usize| {
         let one = *one;
-        // a pair of two fresh ones is found from both sides
+        // a pair of two added ones is found from both sides
         let is_new =
-            move |other: &usize| *other > one || (*other < one && fresh.binary_search(other).is_err());
+            move |other: &usize| *other > one || (*other < one && added.binary_search(other).is_err());
         index.matching(&scopes[one]).filter(is_new).map(move |other| (one.min(other), one.max(other)))
     };
-    let mut pairs: Vec<_> = fresh.iter().flat_map(of_one).take(PAIRS).collect();
+    let mut pairs: Vec<_> = added.iter().flat_map(of_one).take(PAIRS).collect();
     pairs.sort_unstable();
     pairs.into_iter()
 }
@@ -250,6 +250,18 @@ mod tests {
             })
             .collect();
         Pool { ranges: Ranges::parse(&specs).unwrap(), ..pool(name, 0, &[]) }
+    }
+
+    #[rstest]
+    #[case::none_before(&[1, 2], &[], &[0, 1])]
+    #[case::all_before(&[1, 2], &[2, 1], &[])]
+    #[case::twice_and_once_before(&[1, 1], &[1], &[1])]
+    fn items_that_stood_before_are_taken_off_one_by_one(
+        #[case] now: &[i32],
+        #[case] former: &[i32],
+        #[case] expected: &[usize],
+    ) {
+        assert_eq!(added(now, former), expected);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and
 //! takes back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, labels};
-use ipam::{Coverage, PoolFault, Range, RangeSpec};
+use ipam::{Coverage, PoolFault, Range, RangeFault, RangeSpec};
 use json_patch::PatchOperation;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -119,9 +119,11 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
             }
         }
         Err(range_faults) if spec_changes => {
-            let former = old.as_ref().and_then(|old| ip_pools::definition(old).err());
-            for fault in added(range_faults, former.unwrap_or_default()) {
-                faults.add(|| Fault::invalid(fault.to_string()));
+            let former = old.as_ref().and_then(|old| ip_pools::definition(old).err()).unwrap_or_default();
+            let texts = |faults: Vec<RangeFault>| faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+            let [now, former] = [range_faults, former].map(texts);
+            for index in ipam::added(&now, &former) {
+                faults.add(|| Fault::invalid(now[index].clone()));
             }
         }
         Err(_) => {}
@@ -173,22 +175,6 @@ fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam:
     let former = old.map(ip_pools::bare);
     let mut faults = overlaps.unwrap_or_default();
     faults.extend(own.selector_faults(former.as_ref().map(|former| &former.selector), others));
-    faults
-}
-
-/// The faults that were not there before.
-fn added<F: ToString>(mut faults: Vec<F>, former: Vec<F>) -> Vec<F> {
-    let mut stood: HashMap<String, usize> = HashMap::new();
-    for fault in former {
-        *stood.entry(fault.to_string()).or_default() += 1;
-    }
-    faults.retain(|fault| match stood.get_mut(&fault.to_string()) {
-        Some(count) if *count > 0 => {
-            *count -= 1;
-            false
-        }
-        _ => true,
-    });
     faults
 }
 

@@ -184,18 +184,6 @@ fn two_pools_that_overlap_already_can_be_changed_but_not_made_to_overlap_more() 
     check(&[("10", "21")], &["192.168.100.10-192.168.100.21 with 192.168.100.15-192.168.100.16 of pool old"]);
 }
 
-#[rstest]
-#[case::one(vec![1, 2], vec![], vec![1, 2])]
-#[case::all_before(vec![1, 2], vec![2, 1], vec![])]
-#[case::twice_and_once_before(vec![1, 1], vec![1], vec![1])]
-fn faults_that_stood_before_are_taken_off_one_by_one(
-    #[case] faults: Vec<i32>,
-    #[case] former: Vec<i32>,
-    #[case] expected: Vec<i32>,
-) {
-    assert_eq!(added(faults, former), expected);
-}
-
 #[test]
 fn of_a_hundred_excluded_addresses_twenty_are_named() {
     let held: Vec<String> = (100..200).map(|ip| ip.to_string()).collect();

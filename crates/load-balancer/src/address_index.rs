@@ -39,6 +39,13 @@ impl AddressIndex {
         self.objects.get(&address).into_iter().flatten()
     }
 
+    /// The objects of one namespace that name `address`. Those of others cost nothing.
+    pub(crate) fn objects_in(&self, namespace: &str, address: IpAddr) -> impl Iterator<Item = &ObjectKey> {
+        let objects = self.objects.get(&address);
+        let from_there = objects.map(|objects| objects.range(ObjectKey::new(namespace, "")..));
+        from_there.into_iter().flatten().take_while(move |object| object.namespace == namespace)
+    }
+
     /// The addresses that `object` names.
     pub(crate) fn addresses_of(&self, object: &ObjectKey) -> impl Iterator<Item = IpAddr> {
         self.addresses.get(object).into_iter().flatten().copied()
@@ -62,6 +69,13 @@ mod tests {
         assert_eq!(index.set(&web, [ip(2), ip(3)].into()), [ip(1), ip(3)]);
         assert_eq!((index.objects(ip(1)).count(), index.objects(ip(3)).count()), (0, 1));
         assert_eq!(index.addresses_of(&web).collect::<Vec<_>>(), [ip(2), ip(3)]);
+        for other in ["sho", "shop-2"] {
+            index.set(&ObjectKey::new(other, "web"), [ip(2)].into());
+        }
+        assert_eq!(index.objects_in("shop", ip(2)).collect::<Vec<_>>(), [&web]);
+        for other in ["sho", "shop-2"] {
+            index.set(&ObjectKey::new(other, "web"), BTreeSet::new());
+        }
         assert_eq!(index.set(&web, BTreeSet::new()), [ip(2), ip(3)]);
         assert!(index.objects.is_empty());
     }

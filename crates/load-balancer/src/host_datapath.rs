@@ -84,7 +84,7 @@ impl HostDatapath {
         Self { prober, vips, caches: caches.clone(), config }
     }
 
-    /// Puts the keys of LoadBalancer objects in `queue` whose Service or slice changes; VMs: [`Vips::follow`].
+    /// Puts the keys of LoadBalancer objects in `queue` whose Service or slice changes; VMs: `changes`.
     pub(crate) fn subscribe(caches: &Caches, queue: &Queue<ObjectKey>) {
         let into = queue.clone();
         caches.services.on_change(move |change| into.add(change.key.clone()));

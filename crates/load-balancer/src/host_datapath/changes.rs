@@ -1,62 +1,153 @@
-//! The load balancers that a change of a VMI concerns.
+//! The load balancers that a change of a VMI concerns: it is in their selectors, or it reports an address that became, or
+//! is no longer, one that no backend may have.
 //!
 //! VMIs change all the time (heartbeats, the guest agent's refresh); labels, deletion and addresses count.
 //! Old and new labels are compared: a VM that leaves a selector matters as much as one that enters it.
 
-use std::collections::{BTreeMap, HashMap};
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard},
+};
 
-use controller_kit::{Change, ObjectKey, RawObject};
+use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
 use harvester_api::{LoadBalancer, VirtualMachineInstance, WorkloadType};
 use kube::ResourceExt as _;
 
 use super::backends::{Selector, addresses};
+use crate::{address_index::AddressIndex, caches::Caches};
 
-type ByName = BTreeMap<ObjectKey, Selector>;
+/// The most VMIs of a namespace that report a changed address and whose labels are compared with selectors; with more of
+/// them all load balancers of the namespace are looked at. A tenant can make an address come and go all day: the watch,
+/// which serves everybody, would compare each time, while the queue joins what it is asked for and namespaces take turns.
+const COMPARED: usize = 4;
+
+/// The VMIs' addresses and the load balancers' selectors; wakes the load balancers that a change concerns.
+pub(crate) struct BackendChanges {
+    load_balancers: Cache<RawObject<LoadBalancer>>,
+    vmis: Cache<VirtualMachineInstance>,
+    queue: Queue<ObjectKey>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    selectors: Selectors,
+    /// VMIs and the addresses that they report: once each, however many load balancers select one.
+    reported: AddressIndex,
+}
+
+impl BackendChanges {
+    /// Follows the caches. Keys of load balancers whose VMs a change concerns get into `queue`. To be called before
+    /// `queue` hears of the objects themselves: one that is being looked at must have its selector noted.
+    pub(crate) fn follow(caches: &Caches, queue: &Queue<ObjectKey>) -> Arc<Self> {
+        let changes = Arc::new(Self {
+            load_balancers: caches.load_balancers.clone(),
+            vmis: caches.vmis.clone(),
+            queue: queue.clone(),
+            state: Mutex::default(),
+        });
+        let follower = changes.clone();
+        caches.load_balancers.on_change(move |change| follower.on_load_balancer(&change.key));
+        let follower = changes.clone();
+        caches.vmis.on_change(move |change| follower.on_vmi(change));
+        changes
+    }
+
+    /// Two changes may be told in the wrong order: the cache has what is true now.
+    fn on_load_balancer(&self, key: &ObjectKey) {
+        let mut state = self.state();
+        state.selectors.note(key, self.load_balancers.get(key).as_deref());
+    }
+
+    /// The look that follows asks anew about each address: what became a VIP before the VMI was noted is not missed.
+    fn on_vmi(&self, change: &Change<VirtualMachineInstance>) {
+        if !matters(change) {
+            return;
+        }
+        let mut state = self.state();
+        let vmi = self.vmis.get(&change.key);
+        let interfaces =
+            vmi.iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|status| &status.interfaces);
+        state.reported.set(&change.key, interfaces.flat_map(addresses).collect());
+        let concerned = state.selectors.concerned_by(change);
+        drop(state);
+        concerned.into_iter().for_each(|key| self.queue.add(key));
+    }
+
+    /// Wakes the load balancers whose VMs report one of these addresses: those of `namespace`, or of all namespaces.
+    pub(crate) fn wake(&self, addresses: &[IpAddr], namespace: Option<&str>) {
+        let state = self.state();
+        let reporting = addresses.iter().flat_map(|address| match namespace {
+            Some(namespace) => state.reported.objects_in(namespace, *address).collect::<Vec<_>>(),
+            None => state.reported.objects(*address).collect(),
+        });
+        let mut by_namespace: BTreeMap<&str, BTreeSet<&ObjectKey>> = BTreeMap::new();
+        for vmi in reporting {
+            by_namespace.entry(&vmi.namespace).or_default().insert(vmi);
+        }
+        let mut concerned = Vec::new();
+        for (namespace, vmis) in by_namespace {
+            if vmis.len() > COMPARED {
+                concerned.extend(state.selectors.of_namespace(namespace).map(|(key, _)| key.clone()));
+                continue;
+            }
+            let vmis: Vec<_> = vmis.into_iter().filter_map(|key| self.vmis.get(key)).collect();
+            let vmis: Vec<_> = vmis.iter().map(|vmi| &**vmi).collect();
+            concerned.extend(state.selectors.selecting(namespace, &vmis));
+        }
+        drop(state);
+        concerned.into_iter().for_each(|key| self.queue.add(key));
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while VMIs and selectors are locked")
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reported_addresses(&self) -> usize {
+        self.state().reported.entries()
+    }
+}
 
 /// The selectors of all load balancers of type vm, by namespace: a change of a VMI costs one tenant's load balancers a
-/// look, and those of others nothing. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Selectors(Arc<Mutex<HashMap<String, ByName>>>);
+/// look, and those of others nothing.
+#[derive(Debug, Default)]
+struct Selectors(HashMap<String, BTreeMap<ObjectKey, Selector>>);
 
 impl Selectors {
-    /// Takes over the selector that the load balancer has now. Two changes may be told in the wrong order.
-    pub(crate) fn note(&self, key: &ObjectKey, now: impl FnOnce() -> Option<Arc<RawObject<LoadBalancer>>>) {
-        let mut all = self.all();
-        let of_vms = now().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
-        let of_namespace = all.entry(key.namespace.clone()).or_default();
-        match of_vms {
-            Some(lb) => drop(of_namespace.insert(key.clone(), Selector::of(&lb))),
+    /// Takes over the selector that the load balancer has now; `None`: it is gone.
+    fn note(&mut self, key: &ObjectKey, lb: Option<&RawObject<LoadBalancer>>) {
+        let of_namespace = self.0.entry(key.namespace.clone()).or_default();
+        match lb.filter(|lb| lb.spec.workload() == WorkloadType::Vm) {
+            Some(lb) => drop(of_namespace.insert(key.clone(), Selector::of(lb))),
             None => drop(of_namespace.remove(key)),
         }
         if of_namespace.is_empty() {
-            all.remove(&key.namespace);
+            self.0.remove(&key.namespace);
         }
     }
 
     /// The load balancers that such a change of a VMI concerns.
-    pub(crate) fn concerned_by(&self, change: &Change<VirtualMachineInstance>) -> Vec<ObjectKey> {
+    fn concerned_by(&self, change: &Change<VirtualMachineInstance>) -> Vec<ObjectKey> {
         let vmis: Vec<_> = change.old.iter().chain(&change.new).map(|vmi| &**vmi).collect();
-        self.of(&change.key.namespace, &vmis)
+        self.selecting(&change.key.namespace, &vmis)
     }
 
     /// The load balancers of the namespace that select one of these VMIs.
-    pub(crate) fn of(&self, namespace: &str, vmis: &[&VirtualMachineInstance]) -> Vec<ObjectKey> {
-        let all = self.all();
-        let of_namespace = all.get(namespace).into_iter().flatten();
-        let concerned =
-            of_namespace.filter(|(_, selector)| vmis.iter().any(|vmi| selector.selects(vmi.labels())));
-        concerned.map(|(key, _)| key.clone()).collect()
+    fn selecting(&self, namespace: &str, vmis: &[&VirtualMachineInstance]) -> Vec<ObjectKey> {
+        let selects =
+            |(_, selector): &(&ObjectKey, &Selector)| vmis.iter().any(|vmi| selector.selects(vmi.labels()));
+        self.of_namespace(namespace).filter(selects).map(|(key, _)| key.clone()).collect()
     }
 
-    fn all(&self) -> MutexGuard<'_, HashMap<String, ByName>> {
-        self.0.lock().expect("no panic while the selectors are locked")
+    fn of_namespace(&self, namespace: &str) -> impl Iterator<Item = (&ObjectKey, &Selector)> {
+        self.0.get(namespace).into_iter().flatten()
     }
 }
 
 /// Whether a change of a VMI can make a difference to any load balancer.
-pub(crate) fn matters(change: &Change<VirtualMachineInstance>) -> bool {
+fn matters(change: &Change<VirtualMachineInstance>) -> bool {
     change.old.as_deref().map(essence) != change.new.as_deref().map(essence)
 }
 
@@ -95,14 +186,14 @@ mod tests {
         name: &str,
         workload: &str,
         tier: Option<&str>,
-    ) -> (ObjectKey, Option<Arc<RawObject<LoadBalancer>>>) {
+    ) -> (ObjectKey, Option<RawObject<LoadBalancer>>) {
         let selector = tier.map(|tier| json!({"tier": [tier]})).unwrap_or(json!({}));
         let object = RawObject::from_json(json!({
             "apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
             "metadata": {"namespace": namespace, "name": name},
             "spec": {"workloadType": workload, "backendServerSelector": selector},
         }));
-        (ObjectKey::new(namespace, name), Some(Arc::new(object.unwrap())))
+        (ObjectKey::new(namespace, name), Some(object.unwrap()))
     }
 
     #[rstest]
@@ -123,7 +214,7 @@ mod tests {
         #[case] new: Option<Arc<VirtualMachineInstance>>,
         #[case] expected: &[&str],
     ) {
-        let selectors = Selectors::default();
+        let mut selectors = Selectors::default();
         let load_balancers = [
             load_balancer("shop", "api", "vm", Some("api")),
             load_balancer("shop", "web", "vm", Some("web")),
@@ -131,30 +222,33 @@ mod tests {
             load_balancer("shop", "all", "vm", None),
             load_balancer("other", "api", "vm", Some("api")),
         ];
-        load_balancers.into_iter().for_each(|(key, lb)| selectors.note(&key, || lb));
+        load_balancers.into_iter().for_each(|lb| note(&mut selectors, lb));
         let change = Change { key: ObjectKey::new("shop", "web-1"), old, new };
         let expected: Vec<ObjectKey> = expected.iter().map(|name| ObjectKey::new("shop", *name)).collect();
         let concerned = if matters(&change) { selectors.concerned_by(&change) } else { Vec::new() };
         assert_eq!(concerned, expected);
     }
 
+    fn note(selectors: &mut Selectors, (key, lb): (ObjectKey, Option<RawObject<LoadBalancer>>)) {
+        selectors.note(&key, lb.as_ref());
+    }
+
     #[test]
     fn a_load_balancer_that_is_gone_or_selects_otherwise_is_forgotten() {
-        let selectors = Selectors::default();
-        let note = |(key, lb): (ObjectKey, Option<_>)| selectors.note(&key, || lb);
+        let mut selectors = Selectors::default();
         let appears = Change {
             key: ObjectKey::new("shop", "web-1"),
             old: None,
             new: Some(vmi("api", "192.168.7.10", &json!({}))),
         };
-        note(load_balancer("shop", "web", "vm", Some("api")));
+        note(&mut selectors, load_balancer("shop", "web", "vm", Some("api")));
         assert_eq!(selectors.concerned_by(&appears), [ObjectKey::new("shop", "web")]);
-        note(load_balancer("shop", "web", "vm", Some("db")));
+        note(&mut selectors, load_balancer("shop", "web", "vm", Some("db")));
         assert_eq!(selectors.concerned_by(&appears), []);
-        note(load_balancer("shop", "web", "cluster", Some("api")));
-        assert!(selectors.all().is_empty());
-        note(load_balancer("shop", "web", "vm", Some("api")));
-        note((ObjectKey::new("shop", "web"), None));
-        assert!(selectors.all().is_empty());
+        note(&mut selectors, load_balancer("shop", "web", "cluster", Some("api")));
+        assert!(selectors.0.is_empty());
+        note(&mut selectors, load_balancer("shop", "web", "vm", Some("api")));
+        note(&mut selectors, (ObjectKey::new("shop", "web"), None));
+        assert!(selectors.0.is_empty());
     }
 }

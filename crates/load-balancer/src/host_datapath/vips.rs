@@ -7,38 +7,31 @@
 //! another's VMs out of service.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use controller_kit::{Cache, Change, ObjectKey, Queue, RawObject};
-use harvester_api::{IPPool, LoadBalancer, VirtualMachineInstance};
+use harvester_api::{IPPool, LoadBalancer};
 use k8s_openapi::api::core::v1::Service;
 
-use super::{
-    backends,
-    changes::{self, Selectors},
-    host_addresses::HostAddresses,
-    plausible::Implausible,
-};
+use super::{changes::BackendChanges, host_addresses::HostAddresses, plausible::Implausible};
 use crate::{address_index::AddressIndex, caches::Caches, pool::PoolIndex, reuse};
 
 /// The addresses of one Service that count. kube-vip shows one of each family; a tenant could write tens of thousands.
 const SHOWN: usize = 16;
 
-/// The addresses, and the load balancers that ask for them. Clones share them.
+/// The addresses. Clones share them.
 #[derive(Clone)]
 pub(crate) struct Vips(Arc<Shared>);
 
 struct Shared {
     load_balancers: Cache<RawObject<LoadBalancer>>,
     services: Cache<RawObject<Service>>,
-    vmis: Cache<VirtualMachineInstance>,
-    selectors: Selectors,
     pools: PoolIndex,
     host: HostAddresses,
-    queue: Queue<ObjectKey>,
+    backends: Arc<BackendChanges>,
     state: Mutex<State>,
 }
 
@@ -48,13 +41,10 @@ struct State {
     announced: AddressIndex,
     /// LoadBalancer objects and their `status.address`.
     written: AddressIndex,
-    /// VMIs and the addresses that they report: once each, however many load balancers select one.
-    reported: AddressIndex,
 }
 
 impl Vips {
-    /// Follows the caches. Keys of load balancers whose VMs a change concerns get into `queue`. To be called before
-    /// `queue` hears of the objects themselves: one that is being looked at must have its selector noted.
+    /// Follows the caches, and wakes load balancers by way of [`BackendChanges::follow`], which says when to call it.
     pub(crate) fn follow(
         caches: &Caches,
         pools: &PoolIndex,
@@ -64,23 +54,19 @@ impl Vips {
         let vips = Self(Arc::new(Shared {
             load_balancers: caches.load_balancers.clone(),
             services: caches.services.clone(),
-            vmis: caches.vmis.clone(),
-            selectors: Selectors::default(),
             pools: pools.clone(),
             host,
-            queue: queue.clone(),
+            backends: BackendChanges::follow(caches, queue),
             state: Mutex::default(),
         }));
         let follower = vips.clone();
-        caches.load_balancers.on_change(move |change| follower.read_load_balancer(change));
+        caches.load_balancers.on_change(move |change| follower.on_load_balancer(change));
         let follower = vips.clone();
-        caches.services.on_change(move |change| follower.read_service(&change.key));
+        caches.services.on_change(move |change| follower.on_service(&change.key));
         let follower = vips.clone();
-        caches.vmis.on_change(move |change| follower.read_vmi(change));
-        let follower = vips.clone();
-        caches.pools.on_change(move |change| follower.read_records(change));
-        let follower = vips.clone();
-        vips.0.host.on_change(move |addresses| follower.wake(&follower.state(), addresses));
+        caches.pools.on_change(move |change| follower.on_records(change));
+        let backends = vips.0.backends.clone();
+        vips.0.host.on_change(move |addresses| backends.wake(addresses, None));
         vips
     }
 
@@ -93,9 +79,9 @@ impl Vips {
     }
 
     fn is_vip(&self, namespace: &str, address: IpAddr) -> bool {
-        let here = |key: &ObjectKey| key.namespace == namespace;
         let state = self.state();
-        if state.announced.objects(address).chain(state.written.objects(address)).any(here) {
+        let is_here = |index: &AddressIndex| index.objects_in(namespace, address).next().is_some();
+        if is_here(&state.announced) || is_here(&state.written) {
             return true;
         }
         drop(state);
@@ -107,52 +93,31 @@ impl Vips {
         })
     }
 
-    fn read_load_balancer(&self, change: &Change<RawObject<LoadBalancer>>) {
+    fn on_load_balancer(&self, change: &Change<RawObject<LoadBalancer>>) {
         let (mut state, key) = (self.state(), &change.key);
         let lb = self.0.load_balancers.get(key);
-        self.0.selectors.note(key, || lb.clone());
         let written = lb.as_ref().and_then(|lb| lb.status.as_ref()?.address.parse().ok());
-        let mut changed = state.written.set(key, written.into_iter().collect());
+        let changed = state.written.set(key, written.into_iter().collect());
+        drop(state);
+        self.0.backends.wake(&changed, Some(&key.namespace));
         let [old, new] = [&change.old, &change.new].map(|lb| lb.as_ref()?.pool_address());
         if old != new {
-            changed.extend([old, new].into_iter().flatten().filter_map(|has| has.ip.parse::<IpAddr>().ok()));
+            let changed = [old, new].into_iter().flatten().filter_map(|has| has.ip.parse().ok());
+            self.0.backends.wake(&changed.collect::<Vec<_>>(), None);
         }
-        self.wake(&state, &changed);
     }
 
-    fn read_service(&self, key: &ObjectKey) {
+    fn on_service(&self, key: &ObjectKey) {
         let mut state = self.state();
         let shown = self.0.services.get(key).map(|service| reuse::shown(&service).take(SHOWN).collect());
         let changed = state.announced.set(key, shown.unwrap_or_default());
-        self.wake(&state, &changed);
-    }
-
-    /// The look that follows asks anew about each address: what became a VIP before the VMI was noted is not missed.
-    fn read_vmi(&self, change: &Change<VirtualMachineInstance>) {
-        if !changes::matters(change) {
-            return;
-        }
-        let mut state = self.state();
-        let vmi = self.0.vmis.get(&change.key);
-        let interfaces =
-            vmi.iter().filter_map(|vmi| vmi.status.as_ref()).flat_map(|status| &status.interfaces);
-        state.reported.set(&change.key, interfaces.flat_map(backends::addresses).collect());
         drop(state);
-        self.0.selectors.concerned_by(change).into_iter().for_each(|key| self.0.queue.add(key));
+        self.0.backends.wake(&changed, Some(&key.namespace));
     }
 
-    fn read_records(&self, change: &Change<RawObject<IPPool>>) {
+    fn on_records(&self, change: &Change<RawObject<IPPool>>) {
         let changed: Vec<_> = changed_records(change).filter_map(|text| text.parse().ok()).collect();
-        self.wake(&self.state(), &changed);
-    }
-
-    fn wake(&self, state: &State, addresses: &[IpAddr]) {
-        let reporting = addresses.iter().flat_map(|address| state.reported.objects(*address));
-        for key in reporting.collect::<BTreeSet<_>>() {
-            if let Some(vmi) = self.0.vmis.get(key) {
-                self.0.selectors.of(&key.namespace, &[&vmi]).into_iter().for_each(|lb| self.0.queue.add(lb));
-            }
-        }
+        self.0.backends.wake(&changed, None);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -176,6 +141,7 @@ fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = &
 
 #[cfg(test)]
 mod tests {
+    use harvester_api::VirtualMachineInstance;
     use program::TaskGroup;
     use rstest::rstest;
     use serde_json::{Value, json};
@@ -342,11 +308,47 @@ mod tests {
         (0..1000).for_each(|n| drop(caches.load_balancers.wrote(selecting("shop", &format!("api-{n}")))));
         caches.vmis.wrote(vmi("shop", &all));
         assert_eq!(woken(&queue).await, 1000);
-        assert_eq!(vips.state().reported.entries(), 2048);
+        assert_eq!(vips.0.backends.reported_addresses(), 2048);
         caches.services.wrote(service(&all[2047]));
         assert_eq!(woken(&queue).await, 1000, "an address became a VIP");
         caches.vmis.gone(&ObjectKey::new("shop", "api-1"), "vm");
-        assert_eq!((woken(&queue).await, vips.state().reported.entries()), (1000, 0));
+        assert_eq!((woken(&queue).await, vips.0.backends.reported_addresses()), (1000, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_tenants_word_wakes_nobody_of_another_namespace() {
+        let World { caches, queue, .. } = world();
+        (0..50).for_each(|n| drop(caches.load_balancers.wrote(selecting("victim", &format!("api-{n}")))));
+        caches.vmis.wrote(vmi("victim", &["172.17.0.1".to_owned()]));
+        assert_eq!(woken(&queue).await, 50, "of the VMI itself");
+        let mut written = lb("cluster", &json!({"address": "172.17.0.1"})).json();
+        written["metadata"]["resourceVersion"] = "1".into();
+        caches.load_balancers.wrote(object(written.clone()));
+        written["metadata"]["resourceVersion"] = "2".into();
+        written["status"]["address"] = "".into();
+        caches.load_balancers.wrote(object(written));
+        caches.services.wrote(service("172.17.0.1"));
+        assert_eq!(woken(&queue).await, 0);
+    }
+
+    #[rstest]
+    #[case::compared(4, 0)]
+    #[case::more_than_are_compared(5, 20)]
+    #[tokio::test(start_paused = true)]
+    async fn of_an_address_that_many_vms_report_all_load_balancers_of_their_namespace_hear(
+        #[case] vms: usize,
+        #[case] expected: usize,
+    ) {
+        let World { caches, queue, .. } = world();
+        (0..20).for_each(|n| drop(caches.load_balancers.wrote(selecting("shop", &format!("api-{n}")))));
+        for n in 0..vms {
+            let mut other = vmi("shop", &["172.17.0.1".to_owned()]);
+            other.metadata.name = Some(format!("db-{n}"));
+            other.metadata.labels = Some([("tier".to_owned(), "db".to_owned())].into());
+            caches.vmis.wrote(other);
+        }
+        caches.services.wrote(service("172.17.0.1"));
+        assert_eq!(woken(&queue).await, expected);
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Import {
         let shown = in_use.iter().filter_map(|entry| {
             let key = ObjectKey::new(&entry.namespace, &entry.service);
             let lb = self.load_balancers.get(&key)?;
-            Some((key.to_string(), lb.status.as_ref()?.address.parse().ok()?))
+            Some((key.to_string(), plan::shown_by(&lb)?))
         });
         let shown = shown.collect();
         Ok(Seen { data: source.data.clone().unwrap_or_default(), in_use, unread, shown, pools })

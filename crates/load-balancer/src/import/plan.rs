@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, net::IpAddr};
 
 use harvester_api::{
-    IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector, annotations, labels,
+    IPPool, IPPoolSpec, IPPoolStatus, Ipam, LoadBalancer, PoolRange, PoolScope, PoolSelector, WorkloadType,
+    annotations, labels,
 };
 use ipam::{Range, RangeSpec, Ranges, Record, legacy::Legacy};
 use kube::{ResourceExt, core::Status};
@@ -249,6 +250,13 @@ pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String
     Ok(entries.into_iter().filter_map(of).collect())
 }
 
+/// The address of a pool that a load balancer shows and that its tenant cannot write: the webhook restores the status of
+/// objects of type vm, and with DHCP the address comes from elsewhere.
+pub(super) fn shown_by(lb: &LoadBalancer) -> Option<IpAddr> {
+    let is_trusted = lb.spec.workload() == WorkloadType::Vm && lb.spec.ipam() == Ipam::Pool;
+    lb.status.as_ref().filter(|_| is_trusted)?.address.parse().ok()
+}
+
 /// Whether the server will give the same answer to the same object again.
 pub(super) fn is_final_refusal(status: &Status) -> bool {
     refusal::is_about_the_object(status)
@@ -370,6 +378,20 @@ mod tests {
         seen.pools.insert("global".to_owned(), there);
         let again: Vec<_> = decide(&seen).remember.into_iter().map(|one| one.holder).collect();
         assert_eq!(again, expected.iter().map(|(_, holder)| (*holder).to_owned()).collect::<Vec<_>>());
+    }
+
+    #[rstest]
+    #[case::of_a_pool(json!({"workloadType": "vm", "ipam": "pool"}), Some([10, 0, 0, 7]))]
+    #[case::as_converted(json!({}), Some([10, 0, 0, 7]))]
+    #[case::with_dhcp(json!({"workloadType": "vm", "ipam": "dhcp"}), None)]
+    #[case::of_a_guest_cluster(json!({"workloadType": "cluster", "ipam": "pool"}), None)]
+    fn only_an_address_that_no_tenant_writes_counts_as_shown(
+        #[case] spec: Value,
+        #[case] expected: Option<[u8; 4]>,
+    ) {
+        let lb = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec, "status": {"address": "10.0.0.7"}});
+        let lb: LoadBalancer = serde_json::from_value(lb).unwrap();
+        assert_eq!(shown_by(&lb), expected.map(IpAddr::from));
     }
 
     #[test]

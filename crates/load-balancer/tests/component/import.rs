@@ -25,6 +25,11 @@ test_cluster::component_tests! {
             "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: team-a}, data: {kubevip-services:
                '{\"services\":[{\"vip\":\"192.0.2.105\",\"serviceName\":\"web\"},{\"vip\":\"192.0.2.201\",\"serviceName\":\"api\"}]}'}}",
         ).await;
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {name: api, namespace: team-a},
+              spec: {workloadType: vm, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]},
+              status: {address: 192.0.2.201}}",
+        ).await;
         let _running = controller(&cluster).await;
         let names: Vec<_> = cluster.harvester.list::<IPPool>().await.into_iter().filter_map(|pool| pool.metadata.name).collect();
         assert_eq!(names, ["broken", "default", "team-a"]);
@@ -35,12 +40,34 @@ test_cluster::component_tests! {
         assert!(report.contains("nodash") && report.contains("192.0.2.0/33"), "{report}");
 
         // each finds the address that it had, also the one that a range of today would not give out
-        for (name, address) in [("web", "192.0.2.105"), ("api", "192.0.2.201")] {
-            load_balancer(&cluster, name, "").await;
-            cluster.settle().await;
-            assert_eq!(address_of(&cluster, name).await, address);
-        }
+        assert_eq!(address_of(&cluster, "api").await, "192.0.2.201");
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.105");
         in_step(&cluster).await;
+    }
+
+    async fn an_address_that_two_namespaces_name_is_not_remembered_for_one_whose_tenant_writes_what_it_shows(
+        cluster: TestCluster
+    ) {
+        cluster.harvester.apply(
+            "{apiVersion: v1, kind: ConfigMap, metadata: {name: kubevip, namespace: kube-system},
+              data: {cidr-global: 192.0.2.0/28}}",
+        ).await;
+        for (namespace, service) in [("team-a", "web"), ("default", "mine")] {
+            cluster.harvester.apply(&format!(
+                "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: kubevip, namespace: {namespace}}}, data: {{kubevip-services:
+                   '{{\"services\":[{{\"vip\":\"192.0.2.7\",\"serviceName\":\"{service}\"}}]}}'}}}}"
+            )).await;
+        }
+        cluster.harvester.apply(
+            "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {name: mine, namespace: default},
+              spec: {workloadType: cluster, ipam: dhcp}, status: {address: 192.0.2.7}}",
+        ).await;
+        let _running = controller(&cluster).await;
+        assert_eq!(record_of(&cluster, "global").await.allocated_history.len(), 0);
+        let report = annotations_of(&cluster).await[annotations::IMPORT_ERRORS].clone();
+        assert!(report.contains("192.0.2.7 of default/mine and team-a/web"), "{report}");
     }
 
     async fn a_map_that_comes_later_is_imported_once(cluster: TestCluster) {

@@ -100,7 +100,7 @@ fn remember<'a>(seen: &'a Seen, records: &mut BTreeMap<&'a str, (Ranges, Record)
             named.entry((home, *address)).or_default().insert(namespace, service);
         }
     }
-    let (mut disputed, mut sizes, mut beyond) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    let (mut disputed, mut settled, mut turns) = (Vec::new(), Vec::new(), BTreeMap::new());
     for ((name, address), holders) in named {
         let there = seen.pools.get(name);
         if there.is_some_and(|pool| is_recorded(pool, address)) {
@@ -112,14 +112,26 @@ fn remember<'a>(seen: &'a Seen, records: &mut BTreeMap<&'a str, (Ranges, Record)
             disputed.push((address, holders));
             continue;
         };
+        // one namespace that names thousands of addresses leaves room for the few of another
+        let namespace = holder.split('/').next().unwrap_or_default().to_owned();
+        let turn: &mut usize = turns.entry((name, namespace)).or_default();
+        *turn += 1;
+        settled.push((*turn, name, address, holder.to_owned()));
+    }
+    settled.sort_by_key(|(turn, ..)| *turn);
+    let (mut sizes, mut beyond) = (BTreeMap::new(), BTreeMap::new());
+    for (_, name, address, holder) in settled {
         let size: &mut usize = sizes.entry(name).or_default();
-        *size += bytes_in_store(&address.to_string(), holder);
-        if *size > HISTORY_LIMIT {
+        let larger = *size + bytes_in_store(&address.to_string(), &holder);
+        if larger > HISTORY_LIMIT {
             *beyond.entry(name).or_insert(0) += 1;
-        } else if there.is_some() {
-            plan.remember.push(Remembered { pool: name.to_owned(), address, holder: holder.to_owned() });
+            continue;
+        }
+        *size = larger;
+        if seen.pools.contains_key(name) {
+            plan.remember.push(Remembered { pool: name.to_owned(), address, holder });
         } else if let Some((_, record)) = records.get_mut(name) {
-            record.remember(address, holder);
+            record.remember(address, &holder);
         }
     }
     let full = beyond.iter().map(|(name, count)| {
@@ -230,7 +242,11 @@ struct ServiceEntry {
     service_name: String,
 }
 
-/// Reads the key `kubevip-services` of a namespace's ConfigMap. Entries that are no addresses are passed over.
+/// The most characters of an error: it quotes the text, which a tenant writes.
+const ERROR_MAX: usize = 200;
+
+/// Reads the key `kubevip-services` of a namespace's ConfigMap. Entries that are no addresses are passed over, and so are
+/// those of names that no Service can have.
 ///
 /// # Errors
 /// The text is no list of Services: a sentence that says so.
@@ -239,15 +255,25 @@ pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String
         return Ok(Vec::new());
     }
     let read = serde_json::from_str::<Services>(text).map_err(|error| {
+        let error: String = error.to_string().chars().take(ERROR_MAX).collect();
         format!("ConfigMap {namespace}/kubevip, kubevip-services cannot be read, so addresses in use are not known: {error}")
     });
     let entries = read?.services;
     let of = |entry: ServiceEntry| {
         let address = entry.vip.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified())?;
-        let named = !entry.service_name.is_empty();
-        named.then(|| InUse { namespace: namespace.to_owned(), service: entry.service_name, address })
+        is_label(&entry.service_name).then(|| InUse {
+            namespace: namespace.to_owned(),
+            service: entry.service_name,
+            address,
+        })
     };
     Ok(entries.into_iter().filter_map(of).collect())
+}
+
+/// As Kubernetes asks it of a Service's name; where a `-` stands does not matter here.
+fn is_label(name: &str) -> bool {
+    let is_admitted = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(is_admitted)
 }
 
 /// The address of a pool that a load balancer shows and that its tenant cannot write: the webhook restores the status of
@@ -411,6 +437,35 @@ mod tests {
             history(&plan, "global").iter().map(|(key, holder)| bytes_in_store(key, holder)).sum();
         assert!((RECORD_LIMIT / 2..RECORD_LIMIT).contains(&size), "{size}");
         assert!(plan.faults[0].contains("pool global: "), "{:?}", plan.faults);
+    }
+
+    #[test]
+    fn a_name_that_no_service_can_have_takes_no_room() {
+        let long = "a".repeat(900_000);
+        let mut in_use = entries("evil", &[("10.0.0.1", &long), ("10.0.0.2", "A_b"), ("10.0.0.3", "a/b")]);
+        in_use.extend(entries("shop", &[("10.0.0.7", "web")]));
+        assert_eq!(history(&decided(&GLOBAL_MAP, &in_use), "global"), [("10.0.0.7", "shop/web")]);
+    }
+
+    #[test]
+    fn a_namespace_that_names_thousands_of_addresses_leaves_room_for_those_of_others() {
+        let vips: Vec<_> = (2..30_002_u32).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
+        let services: Vec<_> = vips.iter().map(|vip| (vip.as_str(), "mine")).collect();
+        let mut in_use = entries("evil", &services);
+        in_use.extend(entries("shop", &[("10.0.200.1", "web"), ("10.0.200.2", "api")]));
+        let plan = decided(&GLOBAL_MAP, &in_use);
+        let found = history(&plan, "global");
+        let of_shop: Vec<_> = found.iter().filter(|(_, holder)| holder.starts_with("shop/")).collect();
+        assert_eq!(of_shop, [&("10.0.200.1", "shop/web"), &("10.0.200.2", "shop/api")]);
+        assert!(found.len() > 5_000, "{}", found.len());
+        let size: usize = found.iter().map(|(key, holder)| stored(key, holder)).sum();
+        assert!(size <= HISTORY_LIMIT, "{size}");
+    }
+
+    #[test]
+    fn a_config_map_that_cannot_be_read_is_a_short_sentence() {
+        let why = services("evil", &json!({"services": "a".repeat(900_000)}).to_string()).unwrap_err();
+        assert!(why.len() < 400, "{}", why.len());
     }
 
     #[test]

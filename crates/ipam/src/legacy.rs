@@ -2,9 +2,12 @@
 //!
 //! Everything that can be understood is, piece by piece; the rest is reported. Where an address lies on the edge of
 //! what a range of ours can offer (network, broadcast, first of a subnet), it becomes a range of its own (`/32`) if the
-//! text names it, or if somebody has it already.
+//! text of a range begins or ends with it, or if somebody has it already.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 
@@ -13,10 +16,12 @@ use crate::{
     range::{Range, RangeError, RangeSpec},
 };
 
-/// The ranges that were read, by the name of their pool, and the entries that could not be read.
+/// The ranges that were read, by the name of their pool, and what could not be taken over.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Legacy {
     pub pools: BTreeMap<String, Vec<RangeSpec>>,
+    /// The edges of ranges that are in the text of a pool and that nobody has: these ranges do not offer them.
+    pub left_out: BTreeSet<(String, IpAddr)>,
     pub faults: Vec<LegacyFault>,
 }
 
@@ -49,9 +54,12 @@ pub enum LegacyReason {
 const OTHER_PREFIXES: [&str; 5] = ["search", "interface", "allow", "skip", "kubevip"];
 
 impl Legacy {
-    /// Reads the data of the ConfigMap. Both keys of one name make one pool. `in_use` are the addresses that were
-    /// given out under the old rules.
-    pub fn read<'a>(data: impl IntoIterator<Item = (&'a String, &'a String)>, in_use: &[IpAddr]) -> Self {
+    /// Reads the data of the ConfigMap. Both keys of one name make one pool. `is_held` answers whether somebody has an
+    /// address of a pool already: the old allocator gave out network, broadcast and first addresses too.
+    pub fn read<'a>(
+        data: impl IntoIterator<Item = (&'a String, &'a String)>,
+        is_held: impl Fn(&str, IpAddr) -> bool,
+    ) -> Self {
         let mut legacy = Self::default();
         for (key, value) in data {
             let (kind, name) = key.split_once('-').unwrap_or((key, ""));
@@ -71,7 +79,7 @@ impl Legacy {
                 match read_piece(kind, piece) {
                     Ok(specs) => {
                         for spec in specs {
-                            legacy.add(key, name, piece, spec, in_use);
+                            legacy.add(key, name, piece, spec, &is_held);
                         }
                     }
                     Err(reason) => legacy.fault(key, piece, reason),
@@ -81,8 +89,18 @@ impl Legacy {
         legacy
     }
 
-    fn add(&mut self, key: &str, name: &str, piece: &str, spec: RangeSpec, in_use: &[IpAddr]) {
-        for spec in reachable(spec, in_use) {
+    fn add(
+        &mut self,
+        key: &str,
+        name: &str,
+        piece: &str,
+        spec: RangeSpec,
+        is_held: &impl Fn(&str, IpAddr) -> bool,
+    ) {
+        let (held, left_out): (BTreeSet<_>, BTreeSet<_>) =
+            edges(&spec).into_iter().partition(|address| is_held(name, *address));
+        self.left_out.extend(left_out.into_iter().map(|address| (name.to_owned(), address)));
+        for spec in with_edges(spec, &held) {
             match self.free(&spec) {
                 Ok(()) => self.pools.entry(name.to_owned()).or_default().push(spec),
                 Err(reason) => self.fault(key, piece, reason),
@@ -162,30 +180,30 @@ fn single(address: IpAddr) -> RangeSpec {
     RangeSpec::subnet(IpNet::from(address).to_string())
 }
 
-/// The range, and a range of its own for each address of it that is in use and that it would not offer: the old
-/// allocator gave out network, broadcast and first addresses too.
-fn reachable(spec: RangeSpec, in_use: &[IpAddr]) -> Vec<RangeSpec> {
+/// The addresses that the text of a range stands for and that the range does not offer: network and broadcast address of a
+/// whole subnet, and the first address, which is the gateway.
+fn edges(spec: &RangeSpec) -> BTreeSet<IpAddr> {
+    let Ok(range) = Range::parse(spec) else { return BTreeSet::new() };
+    let subnet = range.subnet();
+    let outermost = spec.start.is_empty().then(|| [subnet.network(), subnet.broadcast()]);
+    let gateway = range.gateway().filter(|gateway| range.covers(*gateway));
+    outermost.into_iter().flatten().chain(gateway).filter(|address| !range.offers(*address)).collect()
+}
+
+/// The range, and a range of its own for each of these edges of it.
+fn with_edges(spec: RangeSpec, edges: &BTreeSet<IpAddr>) -> Vec<RangeSpec> {
     let Ok(range) = Range::parse(&spec) else { return vec![spec] };
-    let lost: Vec<_> = in_use
-        .iter()
-        .copied()
-        .filter(|address| range.subnet().contains(address) && !range.offers(*address))
-        .collect();
-    if lost.is_empty() {
+    if edges.is_empty() {
         return vec![spec];
     }
-    // the two addresses of a /31 are both at an edge: a range of ours offers one of them at most
+    // a range of ours offers one address of a /31 at most
     if range.subnet().prefix_len() + 1 == range.subnet().max_prefix_len() {
         return range.subnet().hosts().map(single).collect();
     }
-    let edge =
-        |address: &IpAddr| *address == range.subnet().network() || *address == range.subnet().broadcast();
-    let mut specs: Vec<_> = lost
-        .iter()
-        .filter(|address| edge(address) && spec.start.is_empty())
-        .map(|address| single(*address))
-        .collect();
-    match range.gateway().filter(|gateway| lost.contains(gateway) && range.start() == *gateway) {
+    let gateway = range.gateway().filter(|gateway| edges.contains(gateway));
+    let mut specs: Vec<_> =
+        edges.iter().filter(|address| Some(**address) != gateway).map(|address| single(*address)).collect();
+    match gateway {
         None => specs.push(spec),
         Some(gateway) => {
             specs.push(single(gateway));
@@ -207,8 +225,8 @@ mod tests {
     fn read(data: &[(&str, &str)], in_use: &[&str]) -> Legacy {
         let data: BTreeMap<String, String> =
             data.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let in_use: Vec<_> = in_use.iter().map(|address| address.parse().unwrap()).collect();
-        Legacy::read(&data, &in_use)
+        let in_use: Vec<IpAddr> = in_use.iter().map(|address| address.parse().unwrap()).collect();
+        Legacy::read(&data, |_, address| in_use.contains(&address))
     }
 
     /// Ranges as `subnet` or `subnet (start-end)`.
@@ -313,6 +331,19 @@ mod tests {
         assert_eq!(ranges.total(), 7);
         let first_of_range = read(&[("range-a", "192.168.40.1-192.168.40.10")], &["192.168.40.1"]);
         assert!(Ranges::parse(&first_of_range.pools["a"]).unwrap().offers("192.168.40.1".parse().unwrap()));
+    }
+
+    #[test]
+    fn an_address_is_in_use_in_the_pool_of_its_holder_only() {
+        let data = [("cidr-a", "10.0.0.0/24"), ("range-b", "10.0.1.1-10.0.1.9")];
+        let data: BTreeMap<_, _> = data.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let legacy =
+            Legacy::read(&data, |pool, address| pool == "b" || address == IpAddr::from([10, 0, 0, 255]));
+        assert_eq!(texts(&legacy, "a"), ["10.0.0.255/32", "10.0.0.0/24"]);
+        assert_eq!(texts(&legacy, "b"), ["10.0.1.1/32", "10.0.1.0/28 (10.0.1.2-10.0.1.9)"]);
+        let left_out: Vec<_> =
+            legacy.left_out.iter().map(|(pool, address)| format!("{pool} {address}")).collect();
+        assert_eq!(left_out, ["a 10.0.0.0", "a 10.0.0.1"]);
     }
 
     #[rstest]

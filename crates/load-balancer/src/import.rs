@@ -5,6 +5,7 @@
 //! learns which addresses were in use, so an interrupted import can be repeated; the annotation also names the ranges
 //! of the ConfigMap that such a pool lacks.
 
+mod in_use;
 mod plan;
 
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use kube::{
 };
 
 use crate::pool::{Failure, Order, Writers};
+use in_use::InUse;
 use plan::{Plan, Remembered, Seen};
 
 /// A failure after which the queue tries again.
@@ -64,10 +66,9 @@ impl Import {
     async fn see(&self, source: &ConfigMap) -> Result<Seen, Error> {
         let (in_use, unread) = self.in_use().await?;
         let pools = self.pools.list().iter().map(|pool| (pool.name_any(), (***pool).clone())).collect();
-        let shown = in_use.iter().filter_map(|entry| {
-            let key = ObjectKey::new(&entry.namespace, &entry.service);
-            let lb = self.load_balancers.get(&key)?;
-            Some((key.to_string(), plan::shown_by(&lb)?))
+        let shown = in_use.iter().filter_map(|InUse { holder, .. }| {
+            let lb = self.load_balancers.get(holder)?;
+            Some((holder.clone(), in_use::shown_by(&lb)?))
         });
         let shown = shown.collect();
         Ok(Seen { data: source.data.clone().unwrap_or_default(), in_use, unread, shown, pools })
@@ -90,7 +91,8 @@ impl Import {
             }
         }
         let orders = remember.into_iter().map(|Remembered { pool, address, holder }| async move {
-            let remembered = self.writers.order(&pool, Order::Remember { holder, address }).await;
+            let order = Order::Remember { holder: holder.to_string(), address };
+            let remembered = self.writers.order(&pool, order).await;
             remembered.map_err(|source| Error::Remember { address, source })
         });
         for remembered in futures::future::join_all(orders).await {
@@ -117,14 +119,14 @@ impl Import {
 
     /// Addresses given out by kube-vip-cloud-provider, which kept a ConfigMap of that name in every namespace; and a
     /// sentence for each of these ConfigMaps that cannot be read.
-    async fn in_use(&self) -> Result<(Vec<plan::InUse>, Vec<String>), Error> {
+    async fn in_use(&self) -> Result<(Vec<InUse>, Vec<String>), Error> {
         let params = ListParams::default().fields(&format!("metadata.name={}", names::KUBEVIP_CONFIG_MAP));
         let all = Api::<ConfigMap>::all(self.client.clone()).list(&params).await;
         let all = all.map_err(|source| Error::Request { doing: "list ConfigMaps named kubevip", source })?;
         let of = |map: ConfigMap| {
             let namespace = map.namespace().unwrap_or_default();
             let text = map.data.unwrap_or_default().remove(names::KUBEVIP_SERVICES).unwrap_or_default();
-            plan::services(&namespace, &text)
+            in_use::services(&namespace, &text)
         };
         let (mut addresses, mut unread) = (Vec::new(), Vec::new());
         for read in all.items.into_iter().map(of) {

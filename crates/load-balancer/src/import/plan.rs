@@ -1,36 +1,32 @@
 //! The plan of an import: a pure function.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
+use controller_kit::ObjectKey;
 use harvester_api::{
-    IPPool, IPPoolSpec, IPPoolStatus, Ipam, LoadBalancer, PoolRange, PoolScope, PoolSelector, WorkloadType,
-    annotations, labels,
+    IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector, annotations, labels,
 };
 use ipam::{Range, RangeSpec, Ranges, Record, legacy::Legacy};
 use kube::{ResourceExt, core::Status};
-use serde::Deserialize;
 use serde_json::Value;
 
+use super::in_use::{Holders, InUse};
 use crate::{
     pool::{RECORD_LIMIT, bytes_in_store},
     refusal,
 };
 
 /// Name of the pool for everybody.
-const GLOBAL: &str = "global";
+pub(super) const GLOBAL: &str = "global";
 /// Longest text of the annotation that lists what could not be imported.
 const REPORT_MAX: usize = 8192;
 
-/// The most bytes of history that the import gives a pool: the rest of the object is for its records.
+/// The most bytes of history that the import gives a pool: the rest of the object is for its records. A pool that is there
+/// already may have less room. Its writer passes over what finds none, and no fault says so.
 const HISTORY_LIMIT: usize = RECORD_LIMIT / 4 * 3;
-
-/// An address that was given out under the old rules.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct InUse {
-    pub(super) namespace: String,
-    pub(super) service: String,
-    pub(super) address: IpAddr,
-}
 
 /// Everything that the import depends on.
 #[derive(Debug, Default)]
@@ -40,8 +36,8 @@ pub(super) struct Seen {
     pub(super) in_use: Vec<InUse>,
     /// A sentence for each ConfigMap of addresses in use that cannot be read.
     pub(super) unread: Vec<String>,
-    /// The addresses that the load balancers named in `in_use` show, by `namespace/name`.
-    pub(super) shown: BTreeMap<String, IpAddr>,
+    /// The addresses that the load balancers named in `in_use` show.
+    pub(super) shown: BTreeMap<ObjectKey, IpAddr>,
     /// The pools that are there already, by name.
     pub(super) pools: BTreeMap<String, IPPool>,
 }
@@ -60,14 +56,14 @@ pub(super) struct Plan {
 pub(super) struct Remembered {
     pub(super) pool: String,
     pub(super) address: IpAddr,
-    pub(super) holder: String,
+    pub(super) holder: ObjectKey,
 }
 
 /// Decides. A pool that is there already stays as it is, and only learns which addresses were in use.
 pub(super) fn decide(seen: &Seen) -> Plan {
-    let Seen { data, in_use, unread, pools, shown: _ } = seen;
-    let addresses: Vec<_> = in_use.iter().map(|entry| entry.address).collect();
-    let legacy = Legacy::read(data, &addresses);
+    let Seen { data, in_use, unread, shown, pools } = seen;
+    let holders = Holders::new(in_use, shown);
+    let legacy = Legacy::read(data, |pool, address| holders.showing(pool, address).is_some());
     let mut plan =
         Plan { faults: legacy.faults.iter().map(ToString::to_string).collect(), ..Plan::default() };
     let mut records: BTreeMap<&str, (Ranges, Record)> = BTreeMap::new();
@@ -77,7 +73,17 @@ pub(super) fn decide(seen: &Seen) -> Plan {
             Err(faults) => plan.faults.extend(faults.iter().map(|fault| format!("pool {name}: {fault}"))),
         }
     }
-    remember(seen, &mut records, &mut plan);
+    let offers = |pool: &str, address| records.get(pool).is_some_and(|(ranges, _)| ranges.offers(address));
+    let Settled { remembered, faults } = settle(&holders, pools, offers, &legacy.left_out);
+    plan.faults.extend(faults);
+    let (remembered, faults) = limited(remembered);
+    plan.faults.extend(faults);
+    for Remembered { pool, address, holder } in remembered {
+        match records.get_mut(&*pool) {
+            Some((_, record)) if !pools.contains_key(&pool) => record.remember(address, &holder.to_string()),
+            _ => plan.remember.push(Remembered { pool, address, holder }),
+        }
+    }
     for (name, (ranges, record)) in records {
         let pool = pool(name, &legacy.pools[name], &ranges, &record);
         match pools.get(name) {
@@ -89,63 +95,83 @@ pub(super) fn decide(seen: &Seen) -> Plan {
     plan
 }
 
-/// Remembers who had which address, in the pool of the own namespace or else in the global one. Tenants write these
-/// ConfigMaps: of several namespaces that name an address only one can have had it.
-fn remember<'a>(seen: &'a Seen, records: &mut BTreeMap<&'a str, (Ranges, Record)>, plan: &mut Plan) {
-    let mut named: BTreeMap<(&str, IpAddr), BTreeMap<&str, &str>> = BTreeMap::new();
-    for InUse { namespace, service, address } in &seen.in_use {
-        let covers =
-            |name: &&str| records.get(name).is_some_and(|(ranges, _)| ranges.covering(*address).is_some());
-        if let Some(home) = [namespace.as_str(), GLOBAL].into_iter().find(covers) {
-            named.entry((home, *address)).or_default().insert(namespace, service);
+/// The addresses whose holders the import believes, and sentences about the others.
+struct Settled {
+    remembered: Vec<Remembered>,
+    faults: Vec<String>,
+}
+
+/// Decides who had which address, in the pool of the own namespace or else in the global one. `left_out` are addresses at
+/// the edges of ranges, which became no ranges of their own.
+fn settle(
+    holders: &Holders<'_>,
+    pools: &BTreeMap<String, IPPool>,
+    offers: impl Fn(&str, IpAddr) -> bool,
+    left_out: &BTreeSet<(String, IpAddr)>,
+) -> Settled {
+    let (mut remembered, mut disputed, mut at_edges) = (Vec::new(), Vec::new(), Vec::new());
+    for (address, named) in holders.all() {
+        let of_whom = || named.iter().take(2).map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let mut homes = named.iter().map(|holder| &*holder.namespace).chain([GLOBAL]);
+        let is_known = |pool: &str| pools.get(pool).is_some_and(|pool| is_recorded(pool, address));
+        let is_left_out = |pool: &str| left_out.contains(&(pool.to_owned(), address)) && !is_known(pool);
+        // the ranges of two pools do not overlap
+        match homes.clone().find(|pool| offers(pool, address)) {
+            Some(pool) if is_known(pool) => {}
+            Some(pool) => match holders.believed(pool, address) {
+                Some(holder) => {
+                    let (pool, holder) = (pool.to_owned(), holder.clone());
+                    remembered.push(Remembered { pool, address, holder });
+                }
+                None => disputed.push(format!("{address} of {}", of_whom())),
+            },
+            None if homes.any(is_left_out) => at_edges.push(format!("{address} of {}", of_whom())),
+            None => {}
         }
     }
-    let (mut disputed, mut settled, mut turns) = (Vec::new(), Vec::new(), BTreeMap::new());
-    for ((name, address), holders) in named {
-        let there = seen.pools.get(name);
-        if there.is_some_and(|pool| is_recorded(pool, address)) {
-            continue;
-        }
-        let holders: Vec<_> =
-            holders.iter().map(|(namespace, service)| format!("{namespace}/{service}")).collect();
-        let Some(holder) = only_holder(&holders, address, &seen.shown) else {
-            disputed.push((address, holders));
-            continue;
-        };
-        // one namespace that names thousands of addresses leaves room for the few of another
-        let namespace = holder.split('/').next().unwrap_or_default().to_owned();
-        let turn: &mut usize = turns.entry((name, namespace)).or_default();
+    let first_of = |addresses: &[String], why: &str| {
+        let first = addresses.first()?;
+        Some(format!("{} addresses in use {why}; the first is {first}", addresses.len()))
+    };
+    let disputed = first_of(
+        &disputed,
+        "are not remembered, because several namespaces name them and not one alone has a load balancer of type vm \
+         that shows them",
+    );
+    let at_edges = first_of(
+        &at_edges,
+        "are at the edge of a subnet (network, broadcast or first address), where pools give none, and no load balancer \
+         of type vm shows them, or several do: add a range of one address (/32 or /128) for each that must stay in use",
+    );
+    Settled { remembered, faults: disputed.into_iter().chain(at_edges).collect() }
+}
+
+/// The addresses for which there is room, and a sentence for each pool that has not room for all. The namespaces of a pool
+/// take turns: one that names thousands of addresses leaves room for the few of another.
+fn limited(all: Vec<Remembered>) -> (Vec<Remembered>, Vec<String>) {
+    let (mut turns, mut sizes, mut beyond) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+    let turn = |one: Remembered| {
+        let turn: &mut usize = turns.entry((one.pool.clone(), one.holder.namespace.clone())).or_default();
         *turn += 1;
-        settled.push((*turn, name, address, holder.to_owned()));
-    }
-    settled.sort_by_key(|(turn, ..)| *turn);
-    let (mut sizes, mut beyond) = (BTreeMap::new(), BTreeMap::new());
-    for (_, name, address, holder) in settled {
-        let size: &mut usize = sizes.entry(name).or_default();
-        let larger = *size + bytes_in_store(&address.to_string(), &holder);
+        (*turn, one)
+    };
+    let mut all: Vec<_> = all.into_iter().map(turn).collect();
+    all.sort_by_key(|(turn, _)| *turn);
+    let has_room = |one: &Remembered| {
+        let size: &mut usize = sizes.entry(one.pool.clone()).or_default();
+        let larger = *size + bytes_in_store(&one.address.to_string(), &one.holder.to_string());
         if larger > HISTORY_LIMIT {
-            *beyond.entry(name).or_insert(0) += 1;
-            continue;
+            *beyond.entry(one.pool.clone()).or_insert(0) += 1;
+            return false;
         }
         *size = larger;
-        if seen.pools.contains_key(name) {
-            plan.remember.push(Remembered { pool: name.to_owned(), address, holder });
-        } else if let Some((_, record)) = records.get_mut(name) {
-            record.remember(address, &holder);
-        }
-    }
+        true
+    };
+    let remembered = all.into_iter().map(|(_, one)| one).filter(has_room).collect();
     let full = beyond.iter().map(|(name, count)| {
         format!("pool {name}: its object has no room to remember who had {count} of the addresses in use")
     });
-    plan.faults.extend(full);
-    if let Some((address, holders)) = disputed.first() {
-        plan.faults.push(format!(
-            "{} addresses in use are not remembered, because several namespaces name them and not one alone has a load \
-             balancer that shows them; the first is {address} of {}",
-            disputed.len(),
-            holders.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(" and ")
-        ));
-    }
+    (remembered, full.collect())
 }
 
 fn is_recorded(pool: &IPPool, address: IpAddr) -> bool {
@@ -153,19 +179,6 @@ fn is_recorded(pool: &IPPool, address: IpAddr) -> bool {
     pool.status.as_ref().is_some_and(|status| {
         status.allocated.contains_key(&text) || status.allocated_history.contains_key(&text)
     })
-}
-
-/// The only one who names the address, or who shows it too.
-fn only_holder<'a>(
-    holders: &'a [String],
-    address: IpAddr,
-    shown: &BTreeMap<String, IpAddr>,
-) -> Option<&'a str> {
-    if let [holder] = holders {
-        return Some(holder);
-    }
-    let mut showing = holders.iter().filter(|holder| shown.get(*holder) == Some(&address));
-    showing.next().filter(|_| showing.next().is_none()).map(String::as_str)
 }
 
 /// Names the ranges and the namespace of the ConfigMap's pool that the pool `there` does not serve. Both have one name.
@@ -228,61 +241,6 @@ fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IP
     pool
 }
 
-#[derive(Deserialize)]
-struct Services {
-    #[serde(default)]
-    services: Vec<ServiceEntry>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-#[derive(Default)]
-struct ServiceEntry {
-    vip: String,
-    service_name: String,
-}
-
-/// The most characters of an error: it quotes the text, which a tenant writes.
-const ERROR_MAX: usize = 200;
-
-/// Reads the key `kubevip-services` of a namespace's ConfigMap. Entries that are no addresses are passed over, and so are
-/// those of names that no Service can have.
-///
-/// # Errors
-/// The text is no list of Services: a sentence that says so.
-pub(super) fn services(namespace: &str, text: &str) -> Result<Vec<InUse>, String> {
-    if text.is_empty() {
-        return Ok(Vec::new());
-    }
-    let read = serde_json::from_str::<Services>(text).map_err(|error| {
-        let error: String = error.to_string().chars().take(ERROR_MAX).collect();
-        format!("ConfigMap {namespace}/kubevip, kubevip-services cannot be read, so addresses in use are not known: {error}")
-    });
-    let entries = read?.services;
-    let of = |entry: ServiceEntry| {
-        let address = entry.vip.parse::<IpAddr>().ok().filter(|address| !address.is_unspecified())?;
-        is_label(&entry.service_name).then(|| InUse {
-            namespace: namespace.to_owned(),
-            service: entry.service_name,
-            address,
-        })
-    };
-    Ok(entries.into_iter().filter_map(of).collect())
-}
-
-/// As Kubernetes asks it of a Service's name; where a `-` stands does not matter here.
-fn is_label(name: &str) -> bool {
-    let is_admitted = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    (1..=63).contains(&name.len()) && name.bytes().all(is_admitted)
-}
-
-/// The address of a pool that a load balancer shows and that its tenant cannot write: the webhook restores the status of
-/// objects of type vm, and with DHCP the address comes from elsewhere.
-pub(super) fn shown_by(lb: &LoadBalancer) -> Option<IpAddr> {
-    let is_trusted = lb.spec.workload() == WorkloadType::Vm && lb.spec.ipam() == Ipam::Pool;
-    lb.status.as_ref().filter(|_| is_trusted)?.address.parse().ok()
-}
-
 /// Whether the server will give the same answer to the same object again.
 pub(super) fn is_final_refusal(status: &Status) -> bool {
     refusal::is_about_the_object(status)
@@ -307,7 +265,7 @@ mod tests {
     use rstest::rstest;
     use serde_json::json;
 
-    use super::*;
+    use super::{super::in_use::services, *};
 
     fn data(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
         entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
@@ -377,6 +335,10 @@ mod tests {
 
     const GLOBAL_MAP: [(&str, &str); 2] = [("cidr-global", "10.0.0.0/16"), ("cidr-shop", "192.168.10.0/24")];
 
+    fn showing(shown: &[(&str, &str)]) -> BTreeMap<ObjectKey, IpAddr> {
+        shown.iter().filter_map(|(holder, ip)| Some((ObjectKey::parse(holder)?, ip.parse().ok()?))).collect()
+    }
+
     // docs/contract/load-balancer.md#8.5
     #[rstest]
     #[case::nobody_shows_it(&[], &[])]
@@ -389,8 +351,7 @@ mod tests {
     ) {
         let mut in_use = entries("shop", &[("10.0.0.7", "web")]);
         in_use.extend(entries("zzz", &[("10.0.0.7", "mine")]));
-        let shown = shown.iter().map(|(holder, ip)| ((*holder).to_owned(), ip.parse().unwrap())).collect();
-        let mut seen = Seen { data: data(&GLOBAL_MAP), in_use, shown, ..Seen::default() };
+        let mut seen = Seen { data: data(&GLOBAL_MAP), in_use, shown: showing(shown), ..Seen::default() };
         let plan = decide(&seen);
         assert_eq!(history(&plan, "global"), expected);
         assert_eq!(
@@ -402,22 +363,8 @@ mod tests {
         let mut there = plan.create.into_iter().find(|pool| pool.name_any() == "global").unwrap();
         there.status = None;
         seen.pools.insert("global".to_owned(), there);
-        let again: Vec<_> = decide(&seen).remember.into_iter().map(|one| one.holder).collect();
+        let again: Vec<_> = decide(&seen).remember.iter().map(|one| one.holder.to_string()).collect();
         assert_eq!(again, expected.iter().map(|(_, holder)| (*holder).to_owned()).collect::<Vec<_>>());
-    }
-
-    #[rstest]
-    #[case::of_a_pool(json!({"workloadType": "vm", "ipam": "pool"}), Some([10, 0, 0, 7]))]
-    #[case::as_converted(json!({}), Some([10, 0, 0, 7]))]
-    #[case::with_dhcp(json!({"workloadType": "vm", "ipam": "dhcp"}), None)]
-    #[case::of_a_guest_cluster(json!({"workloadType": "cluster", "ipam": "pool"}), None)]
-    fn only_an_address_that_no_tenant_writes_counts_as_shown(
-        #[case] spec: Value,
-        #[case] expected: Option<[u8; 4]>,
-    ) {
-        let lb = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec, "status": {"address": "10.0.0.7"}});
-        let lb: LoadBalancer = serde_json::from_value(lb).unwrap();
-        assert_eq!(shown_by(&lb), expected.map(IpAddr::from));
     }
 
     #[test]
@@ -462,10 +409,54 @@ mod tests {
         assert!(size <= HISTORY_LIMIT, "{size}");
     }
 
+    const EDGES: [(&str, &str); 2] = [("cidr-global", "10.0.0.0/24"), ("cidr-shop", "10.0.1.0/24")];
+
+    // docs/contract/load-balancer.md#IM-3
+    #[rstest]
+    #[case::nobody_shows_it("10.0.0.1", &[("evil", "")], None, true)]
+    #[case::its_load_balancer_shows_it("10.0.0.1", &[("evil", "10.0.0.1")], Some("10.0.0.1/32"), false)]
+    #[case::it_shows_another("10.0.0.255", &[("evil", "10.0.0.7")], None, true)]
+    #[case::two_show_it("10.0.0.0", &[("shop", "10.0.0.0"), ("evil", "10.0.0.0")], None, true)]
+    #[case::of_another_namespaces_pool("10.0.1.1", &[("evil", "10.0.1.1")], None, false)]
+    #[case::of_its_own_pool("10.0.1.0", &[("shop", "10.0.1.0")], Some("10.0.1.0/32"), false)]
+    #[case::of_its_own_pool_and_named_elsewhere(
+        "10.0.1.0", &[("shop", "10.0.1.0"), ("evil", "10.0.1.0")], Some("10.0.1.0/32"), false)]
+    fn an_address_at_the_edge_of_a_range_is_given_only_to_the_load_balancer_that_shows_it(
+        #[case] ip: &str,
+        #[case] named_and_shown: &[(&str, &str)],
+        #[case] opened: Option<&str>,
+        #[case] is_told: bool,
+    ) {
+        let in_use = named_and_shown.iter().flat_map(|(namespace, _)| entries(namespace, &[(ip, "web")]));
+        let shown: Vec<_> =
+            named_and_shown.iter().map(|(namespace, ip)| (format!("{namespace}/web"), *ip)).collect();
+        let shown: Vec<_> = shown.iter().map(|(holder, ip)| (holder.as_str(), *ip)).collect();
+        let seen =
+            Seen { data: data(&EDGES), in_use: in_use.collect(), shown: showing(&shown), ..Seen::default() };
+        let plan = decide(&seen);
+        let subnets =
+            plan.create.iter().flat_map(|pool| &pool.spec.ranges).map(|range| range.subnet.as_str());
+        assert_eq!(subnets.filter(|subnet| subnet.ends_with("/32")).collect::<Vec<_>>(), opened.as_slice());
+        let remembered = plan.create.iter().flat_map(|pool| history(&plan, &pool.name_any()));
+        assert_eq!(remembered.count(), usize::from(opened.is_some()));
+        assert_eq!(
+            plan.faults.iter().filter(|fault| fault.contains(ip)).count(),
+            usize::from(is_told),
+            "{:?}",
+            plan.faults
+        );
+    }
+
     #[test]
-    fn a_config_map_that_cannot_be_read_is_a_short_sentence() {
-        let why = services("evil", &json!({"services": "a".repeat(900_000)}).to_string()).unwrap_err();
-        assert!(why.len() < 400, "{}", why.len());
+    fn an_address_that_a_tenant_names_thousands_of_times_is_one_fault() {
+        let in_use = entries("evil", &[("10.0.0.0", "web"); 10_000]);
+        let plan = decided(&EDGES, &in_use);
+        assert_eq!(plan.faults.len(), 1, "{:?}", &plan.faults[..2]);
+        assert!(
+            plan.faults[0].len() < 500 && plan.create[0].spec.ranges.len() == 1,
+            "{:?}",
+            plan.create[0].spec
+        );
     }
 
     #[test]
@@ -489,8 +480,13 @@ mod tests {
         let seen = Seen { data: data(&map), in_use, pools: pools.collect(), ..Seen::default() };
         let again = decide(&seen);
         assert_eq!((again.create.len(), again.faults.len()), (0, 0));
-        let remembered: Vec<_> = again.remember.iter().map(|entry| (&*entry.pool, &*entry.holder)).collect();
-        assert_eq!(remembered, [("default", "default/lb2")], "a pool that was there and does not know it");
+        let remembered: Vec<_> =
+            again.remember.iter().map(|one| (&*one.pool, one.holder.to_string())).collect();
+        assert_eq!(
+            remembered,
+            [("default", "default/lb2".to_owned())],
+            "a pool that was there and does not know it"
+        );
     }
 
     // docs/contract/load-balancer.md#IM-1: any of these ended the Go program, again and again

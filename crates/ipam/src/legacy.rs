@@ -354,6 +354,12 @@ mod tests {
         "10.0.0.0",
         "10.0.0.0/28 (10.0.0.5-10.0.0.9)"
     )]
+    #[case::the_gateway_outside_of_the_range(
+        "range-a",
+        "10.0.0.5-10.0.0.9",
+        "10.0.0.1",
+        "10.0.0.0/28 (10.0.0.5-10.0.0.9)"
+    )]
     fn an_address_in_use_that_the_text_does_not_name_changes_nothing(
         #[case] key: &str,
         #[case] value: &str,

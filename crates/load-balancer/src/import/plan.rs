@@ -76,7 +76,8 @@ pub(super) fn decide(seen: &Seen) -> Plan {
     let offers = |pool: &str, address| records.get(pool).is_some_and(|(ranges, _)| ranges.offers(address));
     let Settled { remembered, faults } = settle(&holders, pools, offers, &legacy.left_out);
     plan.faults.extend(faults);
-    let (remembered, faults) = limited(remembered);
+    let is_shown = |one: &Remembered| holders.showing(&one.pool, one.address).is_some();
+    let (remembered, faults) = limited(remembered, is_shown);
     plan.faults.extend(faults);
     for Remembered { pool, address, holder } in remembered {
         match records.get_mut(&*pool) {
@@ -146,17 +147,20 @@ fn settle(
     Settled { remembered, faults: disputed.into_iter().chain(at_edges).collect() }
 }
 
-/// The addresses for which there is room, and a sentence for each pool that has not room for all. The namespaces of a pool
-/// take turns: one that names thousands of addresses leaves room for the few of another.
-fn limited(all: Vec<Remembered>) -> (Vec<Remembered>, Vec<String>) {
+/// The addresses for which there is room, and a sentence for each pool that has not room for all. Those that load balancers
+/// show come first: one at an edge of a range is there for its holder alone. Of each kind the namespaces take turns: one
+/// that names thousands of addresses leaves room for the few of another.
+fn limited(all: Vec<Remembered>, is_shown: impl Fn(&Remembered) -> bool) -> (Vec<Remembered>, Vec<String>) {
     let (mut turns, mut sizes, mut beyond) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-    let turn = |one: Remembered| {
-        let turn: &mut usize = turns.entry((one.pool.clone(), one.holder.namespace.clone())).or_default();
+    let place = |one: Remembered| {
+        let is_shown = is_shown(&one);
+        let turn: &mut usize =
+            turns.entry((is_shown, one.pool.clone(), one.holder.namespace.clone())).or_default();
         *turn += 1;
-        (*turn, one)
+        ((!is_shown, *turn), one)
     };
-    let mut all: Vec<_> = all.into_iter().map(turn).collect();
-    all.sort_by_key(|(turn, _)| *turn);
+    let mut all: Vec<_> = all.into_iter().map(place).collect();
+    all.sort_by_key(|(place, _)| *place);
     let has_room = |one: &Remembered| {
         let size: &mut usize = sizes.entry(one.pool.clone()).or_default();
         let larger = *size + bytes_in_store(&one.address.to_string(), &one.holder.to_string());
@@ -445,6 +449,19 @@ mod tests {
             "{:?}",
             plan.faults
         );
+    }
+
+    #[test]
+    fn an_address_that_its_load_balancer_shows_is_remembered_before_all_that_nobody_shows() {
+        let vips: Vec<_> = (2..30_002_u32).map(|n| format!("10.0.{}.{}", n >> 8, n & 255)).collect();
+        let services: Vec<_> = vips.iter().map(|vip| (vip.as_str(), "mine")).collect();
+        let mut in_use = entries("shop", &services);
+        in_use.extend(entries("shop", &[("10.0.255.255", "web")]));
+        let shown = showing(&[("shop/web", "10.0.255.255")]);
+        let plan = decide(&Seen { data: data(&GLOBAL_MAP), in_use, shown, ..Seen::default() });
+        let global = plan.create.iter().find(|pool| pool.name_any() == "global").unwrap();
+        assert_eq!(global.spec.ranges[0].subnet, "10.0.255.255/32", "anybody may draw from it");
+        assert!(history(&plan, "global").contains(&("10.0.255.255", "shop/web")));
     }
 
     #[test]

@@ -115,7 +115,8 @@ fn settle(
         let of_whom = || named.iter().take(2).map(ToString::to_string).collect::<Vec<_>>().join(" and ");
         let mut homes = named.iter().map(|holder| &*holder.namespace).chain([GLOBAL]);
         let is_known = |pool: &str| pools.get(pool).is_some_and(|pool| is_recorded(pool, address));
-        let is_left_out = |pool: &str| left_out.contains(&(pool.to_owned(), address)) && !is_known(pool);
+        let is_given = |pool: &str| pools.get(pool).is_some_and(|pool| gives(pool, address));
+        let is_left_out = |pool: &str| left_out.contains(&(pool.to_owned(), address)) && !is_given(pool);
         // the ranges of two pools do not overlap
         match homes.clone().find(|pool| offers(pool, address)) {
             Some(pool) if is_known(pool) => {}
@@ -183,6 +184,10 @@ fn is_recorded(pool: &IPPool, address: IpAddr) -> bool {
     pool.status.as_ref().is_some_and(|status| {
         status.allocated.contains_key(&text) || status.allocated_history.contains_key(&text)
     })
+}
+
+fn gives(pool: &IPPool, address: IpAddr) -> bool {
+    ip_pools::definition(pool).is_ok_and(|pool| pool.ranges.offers(address))
 }
 
 /// Names the ranges and the namespace of the ConfigMap's pool that the pool `there` does not serve. Both have one name.
@@ -462,6 +467,19 @@ mod tests {
         let global = plan.create.iter().find(|pool| pool.name_any() == "global").unwrap();
         assert_eq!(global.spec.ranges[0].subnet, "10.0.255.255/32", "anybody may draw from it");
         assert!(history(&plan, "global").contains(&("10.0.255.255", "shop/web")));
+    }
+
+    #[rstest]
+    #[case::as_it_was_imported(&["10.0.0.0/24"], 1)]
+    #[case::with_the_range_that_the_fault_asks_for(&["10.0.0.0/24", "10.0.0.255/32"], 0)]
+    fn an_edge_that_the_pool_gives_by_now_is_no_fault(#[case] subnets: &[&str], #[case] faults: usize) {
+        let in_use = entries("shop", &[("10.0.0.255", "web")]);
+        let mut there = decided(&EDGES, &[]).create.remove(0);
+        let range = |subnet: &&str| PoolRange { subnet: (*subnet).to_owned(), ..PoolRange::default() };
+        there.spec.ranges = subnets.iter().map(range).collect();
+        let pools = [("global".to_owned(), there)].into();
+        let plan = decide(&Seen { data: data(&EDGES), in_use, pools, ..Seen::default() });
+        assert_eq!(plan.faults.len(), faults, "{:?}", plan.faults);
     }
 
     #[test]

@@ -122,8 +122,7 @@ impl<C: LoadBalancers> ServiceController<C> {
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
         for _ in 0..ROUNDS {
             let Some(mut service) = self.services.get(&key) else { return Ok(Action::AwaitChange) };
-            let Decision { view, mut write, events } =
-                self.cloud.decide(&service, &self.nodes.get());
+            let Decision { view, mut write, events } = self.cloud.decide(&service, &self.nodes.get());
             let seen = Seen { has_write: write.is_some(), view, events, ..self.see(&service) };
             let plan = decide(&seen);
             let about = service.object_ref(&());

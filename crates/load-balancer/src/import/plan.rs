@@ -414,7 +414,7 @@ mod tests {
         let of_shop: Vec<_> = found.iter().filter(|(_, holder)| holder.starts_with("shop/")).collect();
         assert_eq!(of_shop, [&("10.0.200.1", "shop/web"), &("10.0.200.2", "shop/api")]);
         assert!(found.len() > 5_000, "{}", found.len());
-        let size: usize = found.iter().map(|(key, holder)| stored(key, holder)).sum();
+        let size: usize = found.iter().map(|(key, holder)| bytes_in_store(key, holder)).sum();
         assert!(size <= HISTORY_LIMIT, "{size}");
     }
 

@@ -5,14 +5,20 @@
 //! nothing of the budget, and never wait for large ones. Large ones of one peer wait for each other before they take up
 //! a quarter of it. Where those of several have used up the budget before any of them is complete, one after the other
 //! is read beside it, so that they cannot wait for each other for ever.
+//!
+//! An answer may restore as much as its review holds. So a large one keeps the memory of the review until the peer has
+//! taken it, and is given up where the peer does not.
 
+use std::io;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::http::{HeaderMap, StatusCode, header};
-use futures::StreamExt as _;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use axum::response::Response;
+use futures::{StreamExt as _, stream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{sleep, timeout};
 
 use crate::peers::Peer;
 use crate::registration::TIMEOUT;
@@ -27,7 +33,9 @@ const BUDGET: usize = LARGE_BODIES * LARGEST;
 pub(crate) const LARGE_BODIES: usize = 16;
 /// The bytes that a body takes from the budget at a time.
 const SHARE: u32 = 64 << 10;
-/// How long a peer may pause.
+/// Bytes of a large answer that leave the budget at a time.
+const PART: usize = 16 << 10;
+/// How long a peer may pause, or take a large answer.
 const PAUSE: Duration = Duration::from_secs(5);
 /// How long a body may take, waiting for the budget included: the decision takes its time too.
 const BODY_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(2));
@@ -35,18 +43,21 @@ const BODY_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(2));
 /// The memory for all bodies.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    shares: Semaphore,
+    shares: Arc<Semaphore>,
     /// Held by the one body that is read although the budget is used up.
-    out_of_turn: Semaphore,
+    out_of_turn: Arc<Semaphore>,
 }
 
-/// A complete body, which returns its part of the budget when it is dropped.
+/// A complete body, and the memory that it takes.
 #[derive(Debug)]
-pub(crate) struct Complete<'a> {
+pub(crate) struct Complete {
     pub(crate) bytes: Vec<u8>,
-    /// Of the budget, and the place among the large bodies of its peer.
-    _shares: Vec<SemaphorePermit<'a>>,
+    pub(crate) memory: Memory,
 }
+
+/// A part of the budget and the place among the large bodies of a peer, until it is dropped. Ordinary bodies have none.
+#[derive(Debug)]
+pub(crate) struct Memory(Vec<OwnedSemaphorePermit>);
 
 /// The answer to a request whose body cannot be read.
 pub(crate) type Refusal = (StatusCode, &'static str);
@@ -57,19 +68,19 @@ const BROKEN: Refusal = (StatusCode::BAD_REQUEST, "the review ended before it wa
 
 impl Budget {
     pub(crate) fn new() -> Self {
-        Self { shares: Semaphore::new(BUDGET), out_of_turn: Semaphore::new(1) }
+        Self { shares: Arc::new(Semaphore::new(BUDGET)), out_of_turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// Reads a whole body.
     ///
     /// # Errors
     /// The body is too large, or does not arrive in time, or breaks off.
-    pub(crate) async fn read<'a>(
-        &'a self,
-        peer: &'a Peer,
+    pub(crate) async fn read(
+        &self,
+        peer: &Peer,
         headers: &HeaderMap,
         body: Body,
-    ) -> Result<Complete<'a>, Refusal> {
+    ) -> Result<Complete, Refusal> {
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
         if announced.is_some_and(|length: usize| length > LARGEST) {
@@ -78,7 +89,7 @@ impl Budget {
         timeout(BODY_WITHIN, self.collect(peer, body)).await.unwrap_or(Err(TOO_SLOW))
     }
 
-    async fn collect<'a>(&'a self, peer: &'a Peer, body: Body) -> Result<Complete<'a>, Refusal> {
+    async fn collect(&self, peer: &Peer, body: Body) -> Result<Complete, Refusal> {
         let mut body = body.into_data_stream();
         let (mut bytes, mut shares, mut room) = (Vec::new(), Vec::new(), FREE);
         while let Some(part) = timeout(PAUSE, body.next()).await.map_err(|_| TOO_SLOW)? {
@@ -88,17 +99,17 @@ impl Budget {
                 return Err(TOO_LARGE);
             }
             if length > FREE && shares.is_empty() {
-                let large = peer.large_bodies.acquire().await;
+                let large = peer.large_bodies.clone().acquire_owned().await;
                 shares.push(large.expect("nothing closes this semaphore"));
             }
             while length > room {
                 tokio::select! {
                     biased;
-                    share = self.shares.acquire_many(SHARE) => {
+                    share = self.shares.clone().acquire_many_owned(SHARE) => {
                         shares.push(share.expect("nothing closes this semaphore"));
                         room += SHARE as usize;
                     }
-                    turn = self.out_of_turn.acquire() => {
+                    turn = self.out_of_turn.clone().acquire_owned() => {
                         shares.push(turn.expect("nothing closes this semaphore"));
                         room = LARGEST;
                     }
@@ -106,7 +117,40 @@ impl Budget {
             }
             bytes.extend_from_slice(&part);
         }
-        Ok(Complete { bytes, _shares: shares })
+        Ok(Complete { bytes, memory: Memory(shares) })
+    }
+}
+
+impl Memory {
+    /// The answer, which keeps this memory until its peer has taken it, or until it is given up.
+    pub(crate) async fn kept_by(self, answer: Response, peer: Arc<Peer>) -> Response {
+        let (head, body) = answer.into_parts();
+        let bytes = to_bytes(body, usize::MAX).await.expect("the body of an answer is one piece");
+        if self.0.is_empty() || bytes.len() <= FREE {
+            return Response::from_parts(head, bytes.into());
+        }
+        let left = Arc::new(Mutex::new(Some((bytes, self, peer))));
+        let watched = Arc::downgrade(&left);
+        // a connection whose peer takes nothing does not ask for the next part
+        tokio::spawn(async move {
+            sleep(PAUSE).await;
+            if let Some(left) = watched.upgrade() {
+                *left.lock().expect("no panic while a part is taken") = None;
+            }
+        });
+        let parts = stream::unfold(left, async |left| {
+            let part = {
+                let mut left = left.lock().expect("no panic while a part is taken");
+                // a copy, because a part of the whole would keep all of it
+                let next = |(bytes, ..): &mut (Bytes, Self, Arc<Peer>)| {
+                    Bytes::copy_from_slice(&bytes.split_to(bytes.len().min(PART)))
+                };
+                left.as_mut().map(next).ok_or(io::ErrorKind::TimedOut)
+            };
+            let is_end = part.as_ref().is_ok_and(Bytes::is_empty);
+            (!is_end).then_some((part, left))
+        });
+        Response::from_parts(head, Body::from_stream(parts.map(|part| part.map_err(io::Error::from))))
     }
 }
 
@@ -139,7 +183,7 @@ mod tests {
     }
 
     /// Reads a body until it is complete and holds it from then on.
-    fn read(budget: &'static Budget, body: Body) -> JoinHandle<Result<Complete<'static>, Refusal>> {
+    fn read(budget: &'static Budget, body: Body) -> JoinHandle<Result<Complete, Refusal>> {
         read_from(peer(), budget, body)
     }
 
@@ -147,7 +191,7 @@ mod tests {
         peer: &'static Peer,
         budget: &'static Budget,
         body: Body,
-    ) -> JoinHandle<Result<Complete<'static>, Refusal>> {
+    ) -> JoinHandle<Result<Complete, Refusal>> {
         tokio::spawn(async move { budget.read(peer, &HeaderMap::new(), body).await })
     }
 
@@ -293,7 +337,7 @@ mod tests {
     async fn a_peer_of_one_byte_a_second_is_given_up_before_the_api_server_gives_up() {
         let budget = leak();
         let drops = stream::unfold((), |()| async {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
             Some((Ok::<_, Infallible>(b"x".to_vec()), ()))
         });
         let start = Instant::now();

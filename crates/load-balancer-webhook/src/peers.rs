@@ -34,7 +34,7 @@ pub(crate) struct Peer {
     /// The turn of its heavy reviews. There is one, so that those of two peers are decided at once.
     pub(crate) heavy: Semaphore,
     /// Its bodies that may take memory of the budget.
-    pub(crate) large_bodies: Semaphore,
+    pub(crate) large_bodies: Arc<Semaphore>,
 }
 
 impl Peers {
@@ -57,7 +57,7 @@ impl Peer {
             address,
             turns: Semaphore::new(TURNS_OF_PEER as usize),
             heavy: Semaphore::new(1),
-            large_bodies: Semaphore::new(LARGE_BODIES / PEERS),
+            large_bodies: Arc::new(Semaphore::new(LARGE_BODIES / PEERS)),
         }
     }
 }

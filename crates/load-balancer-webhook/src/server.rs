@@ -59,11 +59,12 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
                   body: Body| async move {
                 let until = Instant::now() + REVIEW_WITHIN;
                 let peer = server.peers.at(peer_address(connection));
-                let body = match server.bodies.read(&peer, &headers, body).await {
-                    Ok(body) => body,
+                let Complete { bytes, memory } = match server.bodies.read(&peer, &headers, body).await {
+                    Ok(complete) => complete,
                     Err(refusal) => return refusal.into_response(),
                 };
-                answer(&server, role, &peer, body, until).await
+                let answer = answer(&server, role, &peer, bytes, until).await;
+                memory.kept_by(answer, peer).await
             },
         )
     };
@@ -80,9 +81,9 @@ fn peer_address(connection: Option<Extension<ConnectInfo<SocketAddr>>>) -> PeerA
     address.into()
 }
 
-async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, until: Instant) -> Response {
+async fn answer(server: &Server, role: Role, peer: &Peer, body: Vec<u8>, until: Instant) -> Response {
     let reviewer = &server.reviewer;
-    let outline = match Outline::read(&body.bytes) {
+    let outline = match Outline::read(&body) {
         Ok(outline) => outline,
         Err(error) => return no_review(&format!("the body is no AdmissionReview: {error}")),
     };
@@ -100,7 +101,7 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Complete<'_>, un
         let why = "too many reviews are waiting, of this peer or of all: try again";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };
-    let request = match review::read(&body.bytes) {
+    let request = match review::read(&body) {
         Ok(request) => request,
         Err(why) => return no_review(&why),
     };
@@ -442,6 +443,35 @@ mod tests {
         assert!(start.elapsed() < TIMEOUT);
         assert_eq!(asked.load(Ordering::SeqCst), 4);
         drop(others);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_that_a_peer_does_not_take_keep_its_part_of_the_memory_for_five_seconds() {
+        let (router, _tasks) = router_before("/ippools", &Arc::default(), &Arc::new(Semaphore::new(0))).await;
+        // the mutator gives the status back whole
+        let mut wipe = review("alice");
+        wipe["request"]["operation"] = "UPDATE".into();
+        wipe["request"]["oldObject"] = wipe["request"]["object"].clone();
+        wipe["request"]["oldObject"]["status"] = json!({"note": "x".repeat(100_000)});
+        let start = || tokio::spawn(router.clone().oneshot(from(1, request(&wipe, "mutation"))));
+        let mut untaken = Vec::new();
+        for _ in 0..4 {
+            untaken.push(start().await.unwrap().unwrap());
+        }
+        let (fifth, sixth) = (start(), start());
+        rest().await;
+        assert!(!fifth.is_finished() && !sixth.is_finished(), "four answers keep the part of the peer");
+        let taken = text(untaken.pop().unwrap()).await;
+        assert!(taken.len() > 130_000 && serde_json::from_str::<serde_json::Value>(&taken).is_ok());
+        untaken.push(fifth.await.unwrap().unwrap());
+        rest().await;
+        assert!(!sixth.is_finished());
+
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(sixth.await.unwrap().unwrap().status(), StatusCode::OK);
+        for answer in untaken {
+            assert!(axum::body::to_bytes(answer.into_body(), usize::MAX).await.is_err(), "it is given up");
+        }
     }
 
     #[tokio::test]

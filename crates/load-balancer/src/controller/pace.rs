@@ -17,15 +17,15 @@ const BACKEND_STATUS_APART: Duration = Duration::from_secs(1);
 /// after a write that did not wait, for twice as long.
 const READINESS_APART: Duration = Duration::from_secs(5);
 
-/// Writes of the objects of one namespace, of each of the two kinds: a tenant may have thousands of objects, each with a
-/// pace of its own.
-const PER_SECOND: u32 = 200;
+/// Between two writes of the objects of one namespace, of each of the two kinds: a tenant may have thousands of objects,
+/// each with a pace of its own.
+const RATE_INTERVAL: Duration = Duration::from_millis(5);
 /// So many of them may come at once.
 const BURST: u32 = 200;
 /// A reservation that nobody has used for so long is lost: the object may not need it any more.
 const RESERVATION_LASTS: Duration = Duration::from_secs(5);
 
-/// Gives the objects of a namespace times to write at, [`PER_SECOND`], in the order in which they ask.
+/// Gives the objects of a namespace times to write at, [`RATE_INTERVAL`] apart, in the order in which they ask.
 #[derive(Debug, Default)]
 pub(crate) struct NamespaceRateLimiter(Mutex<Reservations>);
 
@@ -37,8 +37,6 @@ struct Reservations {
 }
 
 impl NamespaceRateLimiter {
-    const APART: Duration = Duration::from_micros(1_000_000 / PER_SECOND as u64);
-
     /// The time until the object's reservation; `None`: its time has come, or the object has not asked for one.
     fn wait(&self, key: &ObjectKey) -> Option<Duration> {
         until(*self.reservations().reserved.get(key)?)
@@ -53,10 +51,10 @@ impl NamespaceRateLimiter {
         {
             return reserved <= now;
         }
-        let first = now.checked_sub(Self::APART * (BURST - 1)).unwrap_or(now);
+        let first = now.checked_sub(RATE_INTERVAL * (BURST - 1)).unwrap_or(now);
         let next = all.next.entry(key.namespace.clone()).or_insert(first);
         let reserved = first.max(*next);
-        *next = reserved + Self::APART;
+        *next = reserved + RATE_INTERVAL;
         all.reserved.insert(key.clone(), reserved);
         reserved <= now
     }
@@ -69,7 +67,7 @@ impl NamespaceRateLimiter {
     fn forget(&self, key: &ObjectKey) {
         let (mut all, now) = (self.reservations(), Instant::now());
         all.reserved.remove(key);
-        all.next.retain(|_, next| *next + Self::APART * BURST > now);
+        all.next.retain(|_, next| *next + RATE_INTERVAL * BURST > now);
     }
 
     fn reservations(&self) -> MutexGuard<'_, Reservations> {
@@ -199,11 +197,11 @@ mod tests {
         let (next, last) = (ObjectKey::new("shop", "web-200"), ObjectKey::new("shop", "web-2199"));
         assert_eq!(
             (statuses.limiter.try_acquire(&next), statuses.allowed_in(&next)),
-            (false, Some(NamespaceRateLimiter::APART))
+            (false, Some(RATE_INTERVAL))
         );
         assert_eq!(at_once(&statuses.limiter, "other", 0..1), 1);
         assert_eq!(at_once(&slices.limiter, "shop", 0..201), 200, "statuses take nothing from slices");
-        assert_eq!(slices.allowed_in(&next), Some(NamespaceRateLimiter::APART));
+        assert_eq!(slices.allowed_in(&next), Some(RATE_INTERVAL));
 
         assert_eq!(at_once(&statuses.limiter, "shop", 201..2200), 0);
         assert_eq!(statuses.allowed_in(&last), Some(Duration::from_secs(10)));

@@ -17,6 +17,8 @@ use crate::{AddressRules, Parts, Settings, load_balancers::Rules, run, run::Elec
 
 /// Name in usage texts, User-Agent and managedFields.
 pub const PROGRAM: &str = "harvester-cloud-provider";
+/// Kind of the configuration that `/configz` shows, as in the Go program.
+const CONFIG: &str = "cloudcontrollermanager.config.k8s.io";
 const EXIT_CLOUD_CONFIG: u8 = 255;
 /// Crates that log at the level of `-v`.
 const OURS: [&str; 7] = [
@@ -88,10 +90,14 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     let Process { tasks, clock, health, metrics } = process;
     let at = &options.serving;
     if at.port != 0 {
-        let router = http::router(health.clone(), Arc::clone(&metrics));
+        let router = http::router(health.clone(), Arc::clone(&metrics))
+            .merge(http::configz(CONFIG, &options.config()));
         let router = serving::guarded(router, &at.open_paths);
         let address = SocketAddr::new(at.address, at.port);
         serving::https(&tasks, address, &at.certificate, router).await.map_err(Fatal::Serving)?;
+    }
+    if let Some(address) = at.plain_metrics {
+        serving::http(&tasks, address, http::metrics(Arc::clone(&metrics))).map_err(Fatal::Serving)?;
     }
     let parts = Parts { health, metrics, ..Parts::new(guest, connection.client(), clock) };
     let namespace = connection.namespace().to_owned();

@@ -40,10 +40,21 @@ impl fmt::Debug for Checks {
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<Checks>>);
 
-#[derive(Clone, Copy, Debug)]
-enum Probe {
+/// The question of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// Would a restart of the process help?
     Liveness,
+    /// Liveness, and can it do its work?
     Readiness,
+}
+
+/// The answer of one check.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CheckResult {
+    pub name: &'static str,
+    /// Why it fails, in one line.
+    pub failure: Option<String>,
 }
 
 /// One named check, which its owner passes or fails.
@@ -74,16 +85,24 @@ impl Health {
 
     /// A line for each liveness check that fails.
     pub fn liveness_report(&self) -> String {
-        let (told, asked) = {
-            let checks = self.locked();
-            (report(&checks.liveness), checks.asked.clone())
-        };
-        told + &report(&asked.into_iter().map(|(name, why)| (name, why())).collect())
+        report(&self.results(Probe::Liveness))
     }
 
     /// A line for each check of either sort that fails: a process that should be restarted is not ready.
     pub fn readiness_report(&self) -> String {
-        self.liveness_report() + &report(&self.locked().readiness)
+        report(&self.results(Probe::Readiness))
+    }
+
+    /// Every check that a probe asks, those of liveness first.
+    pub fn results(&self, probe: Probe) -> Vec<CheckResult> {
+        let (liveness, asked, readiness) = {
+            let checks = self.locked();
+            let readiness = matches!(probe, Probe::Readiness).then(|| checks.readiness.clone());
+            (checks.liveness.clone(), checks.asked.clone(), readiness.unwrap_or_default())
+        };
+        let asked = asked.into_iter().map(|(name, why)| (name, why()));
+        let all = liveness.into_iter().chain(asked).chain(readiness);
+        all.map(|(name, failure)| CheckResult { name, failure }).collect()
     }
 
     fn check(&self, probe: Probe, name: &'static str, state: Option<String>) -> Check {
@@ -125,8 +144,9 @@ impl Check {
     }
 }
 
-fn report(checks: &Named) -> String {
-    checks.iter().filter_map(|(name, why)| Some(format!("{name}: {}\n", why.as_ref()?))).collect()
+fn report(results: &[CheckResult]) -> String {
+    let line = |result: &CheckResult| Some(format!("{}: {}\n", result.name, result.failure.as_ref()?));
+    results.iter().filter_map(line).collect()
 }
 
 #[cfg(test)]

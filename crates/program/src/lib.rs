@@ -15,6 +15,8 @@ pub mod pod;
 mod runtime;
 #[cfg(feature = "process")]
 pub mod serving;
+#[cfg(feature = "process")]
+mod slis;
 mod subscribers;
 mod task_group;
 

@@ -77,6 +77,11 @@ pub const FLAGS: Table = Table {
         Flag::value("kube-api-burst", "NUMBER", "requests at once to each cluster").default("1000"),
         Flag::value("secure-port", "PORT", "HTTPS port of health and metrics, 0 for none").default("10258"),
         Flag::value("bind-address", "ADDRESS", "address of health and metrics").default("0.0.0.0"),
+        Flag::value(
+            "metrics-bind-address",
+            "ADDRESS:PORT",
+            "where /metrics is served for everybody over plain HTTP, as Prometheus scrapes it; nowhere unless given",
+        ),
         Flag::value("tls-cert-file", "FILE", "certificate of health and metrics; else one is made in memory"),
         Flag::value("tls-private-key-file", "FILE", "its key"),
         Flag::value("authorization-always-allow-paths", "LIST", "paths for everybody")

@@ -1,6 +1,11 @@
 //! The flags as checked values. The program names every fault, not only the first.
 
-use std::{net::IpAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    num::NonZeroUsize,
+    path::PathBuf,
+    time::Duration,
+};
 
 use cloud_config::RequestLimit;
 use cloud_provider::Duties;
@@ -57,6 +62,8 @@ pub(super) struct Serving {
     pub(super) port: u16,
     pub(super) certificate: Certificate,
     pub(super) open_paths: Vec<String>,
+    /// Where metrics alone are served over plain HTTP.
+    pub(super) plain_metrics: Option<SocketAddr>,
 }
 
 impl Options {
@@ -128,6 +135,11 @@ impl Options {
             node_prefixes,
         };
         reader.finish(options)
+    }
+
+    /// The effective values, for `/configz`.
+    pub(super) fn config(&self) -> serde_json::Value {
+        self.effective.iter().map(|(name, value)| (*name, value.as_str())).collect()
     }
 
     /// The effective values in one line, and what is doubtful about them.
@@ -238,6 +250,7 @@ fn serving(reader: &mut Reader<'_>) -> Serving {
         port: reader.number("secure-port", 10258),
         certificate,
         open_paths: reader.list("authorization-always-allow-paths", |path| Ok(path.to_owned())),
+        plain_metrics: reader.optional("metrics-bind-address", program::flags::listen_address),
     }
 }
 
@@ -330,9 +343,16 @@ mod tests {
     #[case::excluded(&["--data-path=host", "--allowed-data-paths=guest"], "excludes")]
     #[case::half_a_pair(&["--tls-cert-file=a"], "need each other")]
     #[case::port(&["--secure-port=99999"], "no number")]
+    #[case::metrics_without_port(&["--metrics-bind-address=0.0.0.0"], ":9402")]
     fn a_wrong_value_is_refused_with_its_flag(#[case] args: &[&str], #[case] part: &str) {
         let faults = options(args).unwrap_err();
         assert!(faults.len() == 1 && faults[0].contains(part), "{faults:?}");
+    }
+
+    #[test]
+    fn the_configuration_has_the_effective_values() {
+        let config = options(&["--cluster-name=blue"]).unwrap().config();
+        assert_eq!((&config["cluster-name"], &config["data-path"]), (&"blue".into(), &"guest".into()));
     }
 
     #[test]

@@ -93,16 +93,20 @@ impl Health {
         report(&self.results(Probe::Readiness))
     }
 
-    /// Every check that a probe asks, those of liveness first.
+    /// Every check that a probe asks, by name. One that is asked for both fails for either reason.
     pub fn results(&self, probe: Probe) -> Vec<CheckResult> {
         let (liveness, asked, readiness) = {
             let checks = self.locked();
             let readiness = matches!(probe, Probe::Readiness).then(|| checks.readiness.clone());
             (checks.liveness.clone(), checks.asked.clone(), readiness.unwrap_or_default())
         };
-        let asked = asked.into_iter().map(|(name, why)| (name, why()));
-        let all = liveness.into_iter().chain(asked).chain(readiness);
-        all.map(|(name, failure)| CheckResult { name, failure }).collect()
+        let mut all = readiness;
+        for (name, failure) in liveness.into_iter().chain(asked.into_iter().map(|(name, why)| (name, why())))
+        {
+            let result = all.entry(name).or_default();
+            *result = failure.or(result.take());
+        }
+        all.into_iter().map(|(name, failure)| CheckResult { name, failure }).collect()
     }
 
     fn check(&self, probe: Probe, name: &'static str, state: Option<String>) -> Check {
@@ -179,6 +183,18 @@ mod tests {
         });
         assert_eq!(health.liveness_report(), "");
         assert_eq!(health.readiness_report(), "lease: overdue\n");
+    }
+
+    #[test]
+    fn a_check_of_both_probes_is_one_check_and_fails_for_either_reason() {
+        let health = Health::default();
+        health.readiness("lease").pass();
+        health.liveness("lease").fail("overdue");
+        let lease = CheckResult { name: "lease", failure: Some("overdue".to_owned()) };
+        assert_eq!(health.results(Probe::Readiness), [lease]);
+        health.liveness("lease").pass();
+        health.readiness("lease").fail("of another");
+        assert_eq!(health.readiness_report(), "lease: of another\n");
     }
 
     #[test]

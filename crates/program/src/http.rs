@@ -62,9 +62,13 @@ pub fn router(health: Health, metrics: Metrics) -> Router {
 }
 
 impl Served {
-    fn ask(&self, path: &'static str, probe: Probe) -> Vec<CheckResult> {
+    fn results(&self, probe: Probe) -> Vec<CheckResult> {
         let ping = CheckResult { name: PING, failure: None };
-        let results: Vec<_> = std::iter::once(ping).chain(self.health.results(probe)).collect();
+        std::iter::once(ping).chain(self.health.results(probe)).collect()
+    }
+
+    fn ask(&self, path: &'static str, probe: Probe) -> Vec<CheckResult> {
+        let results = self.results(probe);
         self.slis.count(path, &results);
         results
     }
@@ -108,7 +112,7 @@ pub fn configz(kind: &str, config: &serde_json::Value) -> Router {
 }
 
 async fn scrape_slis(State(served): State<Served>) -> Response {
-    let now = PROBES.map(|(path, probe)| (path, served.health.results(probe)));
+    let now = PROBES.map(|(path, probe)| (path, served.results(probe)));
     served.slis.set_now(&now);
     encoded(&served.slis.registry())
 }
@@ -195,6 +199,7 @@ mod tests {
         for line in [
             r#"kubernetes_healthcheck{name="lists",type="readyz"} 0"#,
             r#"kubernetes_healthcheck{name="lease",type="healthz"} 1"#,
+            r#"kubernetes_healthcheck{name="ping",type="livez"} 1"#,
             r#"kubernetes_healthchecks_total{name="lists",type="readyz",status="error"} 2"#,
             r#"kubernetes_healthchecks_total{name="ping",type="readyz",status="success"} 2"#,
         ] {

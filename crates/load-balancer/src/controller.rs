@@ -262,11 +262,12 @@ impl Controller {
         match step {
             Step::WriteObject(json) => self.put(key, json).await,
             Step::WriteBackendStatus(json) => {
-                let written = self.put(key, json).await?;
-                if matches!(written, Acted::Done) {
-                    self.status_pace.wrote(key);
+                let written = self.put(key, json).await;
+                match &written {
+                    Ok(Acted::Done) => self.status_pace.wrote(key),
+                    _ => self.status_pace.limiter.keep(key),
                 }
-                Ok(written)
+                written
             }
             Step::WriteSlice(write) => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
@@ -274,12 +275,12 @@ impl Controller {
             }
             Step::WriteSliceReadiness { write, flipped } => {
                 let written = self.write("EndpointSlice", &self.caches.slices, seen, write, learned).await;
-                let written = written.map_err(failed)?;
-                // one that failed is sent again at once: traffic must not go on to a backend that died
-                if matches!(written, Acted::Done) {
-                    self.slice_pace.wrote(key, flipped);
+                match &written {
+                    Ok(Acted::Done) => self.slice_pace.wrote(key, flipped),
+                    // it is sent again at once: traffic must not go on to a backend that died
+                    _ => self.slice_pace.limiter.keep(key),
                 }
-                Ok(written)
+                written.map_err(failed)
             }
             Step::WriteService(write) => {
                 let written = self.write("Service", &self.caches.services, seen, write, learned).await;

@@ -13,6 +13,7 @@ use std::{io, net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duratio
 
 use axum::{
     Extension, Router,
+    body::Body,
     extract::{ConnectInfo, Request},
     http::StatusCode,
     middleware::{self, Next},
@@ -22,6 +23,7 @@ use axum_server::{
     accept::{Accept, DefaultAcceptor},
     tls_rustls::{RustlsAcceptor, RustlsConfig},
 };
+use http_body_util::BodyExt as _;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::conn::auto::Builder,
@@ -175,8 +177,14 @@ async fn connection(
         move |request: Request, next: Next| {
             let under_way = UnderWay::begin(requests.clone());
             async move {
-                let _under_way = under_way;
-                next.run(request).await
+                let answer = next.run(request).await;
+                // a body that is dropped has been sent, or will not be
+                answer.map(|body| {
+                    Body::new(body.map_err(move |error| {
+                        let _until_then = &under_way;
+                        error
+                    }))
+                })
             }
         },
     ));
@@ -201,7 +209,7 @@ async fn idle(mut under_way: watch::Receiver<usize>) {
     }
 }
 
-/// A request of a connection that is not answered yet.
+/// A request of a connection whose answer has not been sent yet.
 struct UnderWay(watch::Sender<usize>);
 
 impl UnderWay {
@@ -275,7 +283,7 @@ mod tests {
         sync::atomic::{AtomicUsize, Ordering},
     };
 
-    use axum::{body::Body, routing::post};
+    use axum::routing::post;
     use futures::StreamExt as _;
     use kube::{Client, Config};
     use rstest::rstest;
@@ -363,6 +371,30 @@ mod tests {
         let end = timeout(Duration::from_hours(1), slow.read_to_end(&mut answer)).await;
         assert!(end.is_ok(), "the server closes the connection");
         tasks.end().await;
+    }
+
+    // else its connection is taken for an idle one, and ended in the middle of a long answer
+    #[tokio::test]
+    async fn a_request_is_under_way_until_its_answer_has_been_sent() {
+        let (mut client, server) = duplex(1 << 10);
+        let requests = watch::Sender::new(0);
+        let parts = || futures::stream::iter([Ok::<_, io::Error>("part")]).chain(futures::stream::pending());
+        let router = Router::new().route("/", axum::routing::get(async move || Body::from_stream(parts())));
+        let counted = requests.clone();
+        let served = tokio::spawn(async move {
+            connection(server, ([127, 0, 0, 1], 40_000).into(), router, &counted, CancellationToken::new())
+                .await;
+        });
+        client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+        let mut answer = [0; 1 << 10];
+        let mut read = 0;
+        while !String::from_utf8_lossy(&answer[..read]).contains("part") {
+            read += client.read(&mut answer[read..]).await.unwrap();
+        }
+        assert_eq!(*requests.borrow(), 1);
+        drop(client);
+        served.await.unwrap();
+        assert_eq!(*requests.borrow(), 0);
     }
 
     #[rstest]

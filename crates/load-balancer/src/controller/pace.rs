@@ -42,8 +42,7 @@ impl NamespaceRateLimiter {
         until(*self.reservations().reserved.get(key)?)
     }
 
-    /// Whether the object may write now; if not, [`NamespaceRateLimiter::wait`] tells when. It keeps its reservation until
-    /// the server has stored the write: one that fails does not begin at the end of the line.
+    /// Whether the object may write now; if not, [`NamespaceRateLimiter::wait`] tells when.
     pub(crate) fn try_acquire(&self, key: &ObjectKey) -> bool {
         let (mut all, now) = (self.reservations(), Instant::now());
         if let Some(reserved) = all.reserved.get(key).copied()
@@ -57,6 +56,14 @@ impl NamespaceRateLimiter {
         *next = reserved + RATE_INTERVAL;
         all.reserved.insert(key.clone(), reserved);
         reserved <= now
+    }
+
+    /// The server has not stored the write: the object may send it again now, and for as long as a new reservation lasts,
+    /// however long the server took. So a write that fails does not begin at the end of the line.
+    pub(crate) fn keep(&self, key: &ObjectKey) {
+        if let Some(reserved) = self.reservations().reserved.get_mut(key) {
+            *reserved = Instant::now();
+        }
     }
 
     fn used(&self, key: &ObjectKey) {
@@ -220,6 +227,9 @@ mod tests {
         advance(Duration::from_secs(10)).await;
         at_once(&pace.limiter, "shop", 2200..4200);
         assert!(pace.limiter.try_acquire(&last), "its time has come");
+        // the server gave up after a while
+        advance(RESERVATION_LASTS * 2).await;
+        pace.limiter.keep(&last);
         assert!(pace.limiter.try_acquire(&last), "its first write failed");
         pace.wrote(&last, &[]);
         assert!(!pace.limiter.try_acquire(&last), "a write that the server stored uses up the reservation");

@@ -86,7 +86,11 @@ impl Entry {
         self.failed.iter_mut().filter(|failed| failed.order.is_claim())
     }
 
-    fn failed(&mut self, pool: String, order: Order, failure: Failure, refused: Vec<(String, Refused)>) {
+    /// `refused` counts for a claim only: a release that fails says nothing about other pools, and its pause may be long.
+    fn failed(&mut self, pool: String, order: Order, failure: Failure, mut refused: Vec<(String, Refused)>) {
+        if !order.is_claim() {
+            refused.clear();
+        }
         let before = self.failed.iter().position(|failed| failed.is_for(&pool, &order));
         let failures = before.map_or(0, |at| self.failed.swap_remove(at).failures) + 1;
         let error = WriteError::of(&order, &failure);
@@ -386,6 +390,16 @@ mod tests {
         assert_eq!((outcome.refused.len(), outcome.pending.failed.len()), (0, 1));
         orders.outdate(&key);
         assert!(orders.look(&key).pending.is_empty(), "a change after that lets the claim be sent again");
+    }
+
+    // else a full pool is asked again without a pause, or a free address passed over until the release is sent again
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_failed_keeps_no_refusal_of_a_claim() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        let refused = vec![("core".to_owned(), Refused::NoSuchPool { pool: "core".to_owned() })];
+        fail(&orders, &key, "lab", release(), refused);
+        let outcome = orders.look(&key);
+        assert_eq!((outcome.refused.len(), outcome.pending.failed.len()), (0, 1));
     }
 
     #[tokio::test(start_paused = true)]

@@ -110,6 +110,8 @@ fn settings(options: Options, namespace: String) -> Settings {
         addresses: AddressRules {
             management_network: options.management_network.clone(),
             prefixes: options.node_prefixes,
+            excluded: options.node_excluded,
+            ignore_annotations: options.ignores_annotations,
         },
         rules: Rules {
             cluster: options.cluster,

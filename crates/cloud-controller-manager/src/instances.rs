@@ -2,37 +2,47 @@
 
 use std::sync::Arc;
 
-use cloud_provider::{Instance, InstanceMetadata, Instances};
+use cloud_provider::{AddressProblem, Instance, InstanceMetadata, Instances};
 use controller_kit::Explanation;
-use guest_vms::{GuestVms, Lookup};
+use guest_vms::{AddressRules, GuestVms, Lookup, Vm};
 use harvester_api::names::PROVIDER_ID_PREFIX;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::outage::Outage;
+use crate::{announced::Announced, outage::Outage};
 
 /// Harvester's VMs.
 pub(crate) struct VmInstances {
     vms: GuestVms,
     outage: Outage,
+    addresses: AddressRules,
+    announced: Announced,
 }
 
 impl VmInstances {
-    pub(crate) fn new(vms: GuestVms, outage: Outage) -> Self {
-        Self { vms, outage }
+    pub(crate) fn new(vms: GuestVms, outage: Outage, addresses: AddressRules, announced: Announced) -> Self {
+        Self { vms, outage, addresses, announced }
+    }
+
+    fn metadata(&self, node: &Node, vm: Vm) -> InstanceMetadata {
+        let addresses = self.addresses.addresses(node, &vm, |ip| self.announced.contains(ip));
+        let problem = addresses.problem;
+        let faults = addresses.faults.into_iter();
+        InstanceMetadata {
+            provider_id: format!("{PROVIDER_ID_PREFIX}{}", vm.uid),
+            zone: vm.zone,
+            region: vm.region,
+            addresses: addresses.list,
+            address_problem: problem.map(|it| AddressProblem { why: it.sentence, is_passing: it.is_passing }),
+            remarks: faults.map(|fault| Explanation::new("InvalidNodeAnnotation", fault)).collect(),
+        }
     }
 }
 
 impl Instances for VmInstances {
     fn instance(&self, node: &Node) -> Instance {
         match self.vms.find(node) {
-            Lookup::Found(vm) => Instance::Found(InstanceMetadata {
-                provider_id: format!("{PROVIDER_ID_PREFIX}{}", vm.uid),
-                zone: vm.zone,
-                region: vm.region,
-                internal_ips: vm.internal_ips,
-                address_hint: Some("start the guest agent in the VM"),
-            }),
+            Lookup::Found(vm) => Instance::Found(self.metadata(node, vm)),
             Lookup::Missing(why) => Instance::Missing(Explanation::new("MachineNotFound", why)),
             Lookup::Unknown => Instance::Unknown(self.outage.of_vms().map(|why| {
                 let sentence = format!("node {} waits for its VM: {why}", node.name_any());
@@ -44,6 +54,13 @@ impl Instances for VmInstances {
     fn subscribe(&self, requeue: Arc<dyn Fn() + Send + Sync>) {
         let woken = requeue.clone();
         self.vms.on_change(move || woken());
+        let (woken, vms) = (requeue.clone(), self.vms.clone());
+        self.announced.on_change(move |ips| {
+            // most are announced before a VM has them
+            if vms.report_any(|ip| ips.contains(&ip)) {
+                woken();
+            }
+        });
         self.outage.on_change(move || requeue());
     }
 }

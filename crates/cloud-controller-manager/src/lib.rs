@@ -8,18 +8,20 @@
 //!  kube-vip's status ───────────┘        ▲
 //!                                        └── watch of LoadBalancer objects ◄── Harvester allocates and announces
 //!
-//!  Node ◄── provider ID, zone, region ── guest-vms ◄── watch of VirtualMachines and VirtualMachineInstances
+//!  Node ◄── provider ID, zone, region, addresses ── guest-vms ◄── watch of VirtualMachines and VirtualMachineInstances
 //! ```
 //!
 //! * [`service_config`]: annotations become checked types once, here; one Event names every fault of a Service.
 //! * [`datapath`]: the datapath of a Service, chosen before the object exists and never changed after.
 //! * [`load_balancers`]: the LoadBalancer object of a Service. No GET, no polling: over a Service's life on the guest
 //!   datapath one POST, at most one PUT, one DELETE.
+//! * `announced`: the addresses that Services announce, which no Node has.
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
 #![forbid(unsafe_code)]
 
+mod announced;
 pub mod cli;
 pub mod cluster;
 pub mod datapath;

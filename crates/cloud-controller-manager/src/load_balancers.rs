@@ -34,6 +34,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub use self::{decide::Write, object::ClusterIdentity};
+pub(crate) use self::decide::ingress;
 use self::{
     decide::{Found, Phase, Seen, decide},
     lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},

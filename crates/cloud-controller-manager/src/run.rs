@@ -26,6 +26,7 @@ use prometheus_client::registry::Registry;
 use tokio::time::sleep;
 
 use crate::{
+    announced::Announced,
     instances::VmInstances,
     load_balancers::{HarvesterLoadBalancers, Rules},
     outage::{self, Checks, LOAD_BALANCERS, Outage},
@@ -192,8 +193,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let objects: Cache<RawObject<LoadBalancer>> =
         Cache::start(tasks, Api::namespaced(harvester.clone(), &namespace), any());
     let cluster = rules.cluster.chosen_name().map(str::to_owned);
-    let vms =
-        GuestVms::start(tasks, &harvester, VmSettings { namespace: namespace.clone(), cluster, addresses });
+    let vms = GuestVms::start(tasks, &harvester, VmSettings { namespace: namespace.clone(), cluster });
     let host_names = settings.host_names.then(|| {
         let wanted = Wanted { rights: vec![host_name_right(&namespace)], fields: Vec::new() };
         Capabilities::start(tasks, harvester.clone(), wanted)
@@ -223,7 +223,8 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
         queue.register(&mut metrics.lock().expect("no panic while registering"), name);
     };
     if follows_nodes {
-        let cloud = Arc::new(VmInstances::new(vms.clone(), outage.clone()));
+        let announced = Announced::follow(&services);
+        let cloud = Arc::new(VmInstances::new(vms.clone(), outage.clone(), addresses, announced));
         let (recorder, workers) = (recorder("cloud-node-controller"), settings.node_workers.max(1));
         let queue = NodeController::start(tasks, guest.clone(), &cloud, &nodes, recorder, workers, duties);
         register(queue, "node");

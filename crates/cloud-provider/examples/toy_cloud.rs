@@ -16,7 +16,7 @@ use cloud_provider::{
     LoadBalancers, NodeController, Publish, Requeue, RequeueFn, ServiceController, View, wants_load_balancer,
 };
 use controller_kit::{Cache, ObjectKey, PendingEvent, Recorder};
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, NodeAddress, Service};
 use kube::{Api, Client, ResourceExt, runtime::watcher};
 use program::{
     Clock, TaskGroup,
@@ -103,8 +103,9 @@ impl Instances for ToyCloud {
             provider_id: format!("toy://{}", node.name_any()),
             zone: Some("playroom".to_owned()),
             region: None,
-            internal_ips: vec![IpAddr::from([192, 0, 2, 1])],
-            address_hint: None,
+            addresses: vec![NodeAddress { type_: "InternalIP".to_owned(), address: "192.0.2.1".to_owned() }],
+            address_problem: None,
+            remarks: Vec::new(),
         })
     }
 

@@ -1,9 +1,9 @@
 //! The trait of a cloud that runs the instances behind Nodes.
 
-use std::{net::IpAddr, sync::Arc};
+use std::sync::Arc;
 
 use controller_kit::Explanation;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
 
 /// A cloud's instances, as far as Nodes are concerned.
 pub trait Instances: Send + Sync + 'static {
@@ -15,7 +15,7 @@ pub trait Instances: Send + Sync + 'static {
 }
 
 /// Whether a Node has an instance.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Instance {
     Found(InstanceMetadata),
     /// The cloud has no such instance; the explanation says how the cloud looked for it. A Node that waits for the cloud
@@ -27,7 +27,7 @@ pub enum Instance {
 }
 
 /// The facts about an instance that go into its Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct InstanceMetadata {
     /// `<cloud>://<id>`; the controller writes it once.
     pub provider_id: String,
@@ -35,8 +35,22 @@ pub struct InstanceMetadata {
     pub zone: Option<String>,
     /// As [`InstanceMetadata::zone`].
     pub region: Option<String>,
-    /// Addresses for a Node that has no InternalIP of its own; the first of each family counts.
-    pub internal_ips: Vec<IpAddr>,
-    /// What a person can do where `internal_ips` is empty, for an Event: "start the agent of the instance".
-    pub address_hint: Option<&'static str>,
+    /// The IP addresses that the Node should have, in their order, by the cloud's own rules and by what the kubelet asks
+    /// for in the annotation `alpha.kubernetes.io/provided-node-ip`; the controller adds the Hostname. Empty where the
+    /// cloud cannot say: the Node keeps its addresses.
+    pub addresses: Vec<NodeAddress>,
+    /// Why `addresses` is empty, or has no InternalIP; for Events.
+    pub address_problem: Option<AddressProblem>,
+    /// What else a person should know about this Node; for Events.
+    pub remarks: Vec<Explanation>,
+}
+
+/// Why an instance gives its Node no address, or no InternalIP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressProblem {
+    /// The cause and the next step, as the part of a sentence: "its agent is silent: start it".
+    pub why: String,
+    /// An instance that starts or stops has this problem for a while. Only a Node that waits for its first address is
+    /// told of it.
+    pub is_passing: bool,
 }

@@ -9,7 +9,7 @@ mod node;
 mod service;
 
 pub use failure::Failure;
-pub use instances::{Instance, InstanceMetadata, Instances};
+pub use instances::{AddressProblem, Instance, InstanceMetadata, Instances};
 pub use load_balancers::{
     Annotations, Decision, IngressAddress, LoadBalancerState, LoadBalancers, Publish, Removal, Requeue,
     RequeueFn, View,

@@ -1,9 +1,10 @@
-//! Nodes learn from their instances: provider ID, zone and region, and an address where they have none. So a Node that
-//! the kubelet registered as uninitialised becomes usable.
+//! Nodes learn from their instances: provider ID, zone and region, and addresses. So a Node that the kubelet registered
+//! as uninitialised becomes usable.
 //!
-//! The controller follows zone and region for as long as the Node lives (an instance moves), by a PATCH of the
-//! labels; the Go program tainted the Node to have it initialised again
-//! (docs/contract/cloud-controller-manager.md#V2 and #V3).
+//! The controller follows zone, region and addresses for as long as the Node lives: an instance moves, by a PATCH of the
+//! labels (the Go program tainted the Node to have it initialised again,
+//! docs/contract/cloud-controller-manager.md#V2 and #V3), and gets other addresses, by a PATCH of the whole list
+//! (docs/contract/cloud-controller-manager.md#18.4).
 
 mod controller;
 mod decide;

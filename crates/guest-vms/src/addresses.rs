@@ -1,106 +1,193 @@
-//! The addresses of a VM that its Node may have as InternalIP.
+//! The IP addresses of a Node: a decision about what its VM reports, what its annotations say, and the flags.
+//!
+//! One network of the VM counts, and its order. An address that no node can have is left out, and so is one that a
+//! Service announces. InternalIPs are the kubelet's own choice, else what is in `--node-ip-cidr`, else the first address
+//! of each family (docs/contract/cloud-controller-manager.md#8.6).
+
+mod annotations;
+mod report;
 
 use std::net::IpAddr;
 
-use harvester_api::VirtualMachineInstance;
 use ipnet::IpNet;
+use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::ResourceExt;
 
-/// `--management-network` and `--node-ip-cidr`.
+pub use self::report::Report;
+use self::{
+    annotations::Annotations,
+    report::{LeftOut, Network, listed},
+};
+use crate::Vm;
+
+/// What flags say about the addresses of Nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AddressRules {
-    /// With namespace.
+    /// `--management-network`, with namespace.
     pub management_network: Option<String>,
-    /// Empty: every address will do.
+    /// `--node-ip-cidr`: where InternalIPs are. Empty: anywhere.
     pub prefixes: Vec<IpNet>,
+    /// `--node-exclude-ip-ranges`: no ExternalIPs are there. Without `prefixes` it means nothing.
+    pub excluded: Vec<IpNet>,
+    /// `--disable-annotation-alpha-provided-ip-addr`: the annotations of Nodes mean nothing.
+    pub ignore_annotations: bool,
+}
+
+/// The addresses of a Node, and what a person should know about them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeAddresses {
+    /// InternalIPs and ExternalIPs in the order of the Node's list. Empty: nothing can be said now.
+    pub list: Vec<NodeAddress>,
+    /// Why there is none, or no InternalIP.
+    pub problem: Option<AddressProblem>,
+    /// What the annotations of the Node say in vain.
+    pub faults: Vec<String>,
+}
+
+/// Why a VM gives its Node no address, or no InternalIP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressProblem {
+    /// With the next step.
+    pub sentence: String,
+    /// A VM that starts or stops is in this state for a while.
+    pub is_passing: bool,
+}
+
+impl AddressProblem {
+    fn passing(sentence: String) -> Self {
+        Self { sentence, is_passing: true }
+    }
+
+    fn lasting(sentence: String) -> Self {
+        Self { sentence, is_passing: false }
+    }
 }
 
 impl AddressRules {
-    /// Addresses of one network of the VM, in the order of its status: the management network; without that flag
-    /// the first multus network, or the pod network of a VM that has no other
-    /// (docs/contract/cloud-controller-manager.md#N4). An address that cannot be read is passed over.
-    pub(crate) fn internal_ips(&self, instance: &VirtualMachineInstance) -> Vec<IpAddr> {
-        let namespace = instance.namespace().unwrap_or_default();
-        // a bare name means the VM's namespace
-        let full =
-            |name: &str| if name.contains('/') { name.to_owned() } else { format!("{namespace}/{name}") };
-        let networks = &instance.spec.networks;
-        let multus = |wanted: Option<&str>| {
-            networks.iter().find(|network| {
-                let name = network.multus.as_ref().map(|multus| full(&multus.network_name));
-                name.is_some_and(|name| wanted.is_none_or(|wanted| name == wanted))
+    /// The addresses of `node`, whose VM is `vm`. An address for which `is_announced` holds belongs to a Service.
+    pub fn addresses(&self, node: &Node, vm: &Vm, is_announced: impl Fn(IpAddr) -> bool) -> NodeAddresses {
+        let annotations =
+            if self.ignore_annotations { Annotations::default() } else { Annotations::of(node) };
+        let (list, problem) = match self.decide(node, vm, &annotations, is_announced) {
+            Ok((list, problem)) => (list, problem),
+            Err(problem) => (Vec::new(), Some(problem)),
+        };
+        NodeAddresses { list, problem, faults: annotations.faults }
+    }
+
+    fn decide(
+        &self,
+        node: &Node,
+        vm: &Vm,
+        annotations: &Annotations,
+        is_announced: impl Fn(IpAddr) -> bool,
+    ) -> Result<(Vec<NodeAddress>, Option<AddressProblem>), AddressProblem> {
+        let provided = annotations.provided.as_ref().map_err(|why| AddressProblem::lasting(why.clone()))?;
+        let report = vm.report.as_ref().ok_or_else(|| {
+            AddressProblem::passing(format!(
+                "VM {} of node {} is not running: start it",
+                vm.name,
+                node.name_any()
+            ))
+        })?;
+        let network = self.network(&vm.name, report, provided)?;
+        // an address that the kubelet serves at is the node's, whoever announces it too
+        let (usable, left_out) = network.usable(|ip| is_announced(ip) && !provided.contains(&ip));
+        if usable.is_empty() {
+            return Err(nothing_usable(&vm.name, report, network, &left_out));
+        }
+
+        if let Some(missing) = provided.iter().find(|ip| !usable.contains(ip)) {
+            return Err(AddressProblem::lasting(format!(
+                "the kubelet of node {} serves at {missing} (--node-ip), which VM {} does not report on {} ({}): set \
+                 --management-network to the network of that address, or correct --node-ip",
+                node.name_any(),
+                vm.name,
+                network.called(),
+                listed(&usable)
+            )));
+        }
+        let (by_kubelet, by_prefix) = (!provided.is_empty(), !self.prefixes.is_empty());
+        let is_candidate = |ip: &IpAddr| {
+            if by_kubelet { provided.contains(ip) } else { !by_prefix || is_in(&self.prefixes, ip) }
+        };
+        let hides = |ip: &IpAddr| {
+            if by_prefix && !by_kubelet { is_in(&self.excluded, ip) } else { annotations.hidden.contains(ip) }
+        };
+        let first = |of: fn(&IpAddr) -> bool| usable.iter().copied().find(|ip| of(ip) && is_candidate(ip));
+        let internal = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)];
+        let is_internal = |ip: &IpAddr| internal.contains(&Some(*ip));
+        let others = usable.iter().filter(|ip| !provided.contains(ip));
+        let shown = provided.iter().chain(others).filter(|ip| is_internal(ip) || !hides(ip));
+        let list: Vec<_> = shown
+            .map(|ip| NodeAddress {
+                type_: if is_internal(ip) { INTERNAL } else { EXTERNAL }.to_owned(),
+                address: ip.to_string(),
             })
-        };
-        let chosen = match &self.management_network {
-            Some(network) => multus(Some(network)),
-            None => multus(None).or_else(|| networks.iter().find(|network| network.pod.is_some())),
-        };
-        let interfaces = instance.status.as_ref().map(|status| &status.interfaces[..]).unwrap_or_default();
-        let Some(interface) = chosen.and_then(|network| interfaces.iter().find(|it| it.name == network.name))
-        else {
-            return Vec::new();
-        };
-        let texts = match &interface.ip_addresses[..] {
-            [] => std::slice::from_ref(&interface.ip_address),
-            texts => texts,
-        };
-        let wanted =
-            |ip: &IpAddr| self.prefixes.is_empty() || self.prefixes.iter().any(|net| net.contains(ip));
-        texts.iter().filter_map(|text| text.parse().ok()).filter(is_usable).filter(wanted).collect()
+            .collect();
+        let problem = (internal == [None, None]).then(|| {
+            AddressProblem::lasting(format!(
+                "--node-ip-cidr ({}) contains no address that VM {} reports on {} ({}): correct the flag",
+                listed(&self.prefixes),
+                vm.name,
+                network.called(),
+                listed(&usable)
+            ))
+        });
+        Ok((list, problem))
+    }
+
+    /// The management network; without that flag the network where the kubelet serves, else the first one that is not
+    /// the pod network, else the pod network (docs/contract/cloud-controller-manager.md#N4).
+    fn network<'a>(
+        &self,
+        vm: &str,
+        report: &'a Report,
+        provided: &[IpAddr],
+    ) -> Result<&'a Network, AddressProblem> {
+        let networks = &report.networks;
+        if let Some(wanted) = &self.management_network {
+            return networks.iter().find(|network| network.name.as_ref() == Some(wanted)).ok_or_else(|| {
+                let called: Vec<_> = networks.iter().map(Network::called).collect();
+                AddressProblem::lasting(format!(
+                    "VM {vm} has no network {wanted} (it has {}): correct --management-network, or give the VM an \
+                     interface there",
+                    if called.is_empty() { "none".to_owned() } else { listed(&called) }
+                ))
+            });
+        }
+        let served = networks.iter().find(|network| provided.iter().any(|ip| network.reports(*ip)));
+        let first = || networks.iter().find(|network| network.name.is_some());
+        served
+            .or_else(first)
+            .or_else(|| networks.first())
+            .ok_or_else(|| AddressProblem::lasting(format!("VM {vm} has no network: give it an interface")))
     }
 }
 
-fn is_usable(ip: &IpAddr) -> bool {
-    let local = match ip {
-        IpAddr::V4(ip) => ip.is_link_local() || ip.is_broadcast(),
-        IpAddr::V6(ip) => ip.is_unicast_link_local(),
-    };
-    !(local || ip.is_loopback() || ip.is_multicast() || ip.is_unspecified())
+/// The types of a Node's IP addresses.
+const INTERNAL: &str = "InternalIP";
+const EXTERNAL: &str = "ExternalIP";
+
+fn is_in(ranges: &[IpNet], ip: &IpAddr) -> bool {
+    ranges.iter().any(|range| range.contains(ip))
+}
+
+fn nothing_usable(vm: &str, report: &Report, network: &Network, left_out: &[LeftOut]) -> AddressProblem {
+    let on = network.called();
+    AddressProblem::passing(if !left_out.is_empty() {
+        format!(
+            "VM {vm} reports no address for a node on {on}, only {}: give it one, by DHCP or in the VM",
+            listed(left_out)
+        )
+    } else if report.has_agent {
+        format!(
+            "the guest agent of VM {vm} reports no address on {on}: give the VM one, by DHCP or in the VM"
+        )
+    } else {
+        format!("the guest agent of VM {vm} is not connected: install and start qemu-guest-agent in the VM")
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn vm(networks: &Value) -> VirtualMachineInstance {
-        serde_json::from_value(json!({
-            "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
-            "metadata": {"name": "vm-a", "namespace": "default"},
-            "spec": {"networks": networks},
-            "status": {"interfaces": [
-                {"name": "nic-0", "ipAddresses": ["192.168.1.10", "bad", "192.168.1.200", "fd00::10", "fe80::1"]},
-                {"name": "nic-1", "ipAddress": "10.0.0.5"},
-                {"name": "pod", "ipAddresses": ["10.52.0.7", "127.0.0.1"]}]},
-        }))
-        .unwrap()
-    }
-
-    fn two() -> Value {
-        json!([{"name": "nic-0", "multus": {"networkName": "default/mgmt"}},
-            {"name": "nic-1", "multus": {"networkName": "net2"}}])
-    }
-
-    #[rstest]
-    #[case::first_network(two(), None, None, &["192.168.1.10", "192.168.1.200", "fd00::10"])]
-    #[case::management_network(two(), Some("default/net2"), None, &["10.0.0.5"])]
-    #[case::unknown_network(two(), Some("default/none"), None, &[])]
-    #[case::prefix(two(), None, Some("192.168.1.128/25"), &["192.168.1.200"])]
-    #[case::pod_network_only(json!([{"name": "pod", "pod": {}}]), None, None, &["10.52.0.7"])]
-    #[case::none(json!([]), None, None, &[])]
-    fn internal_ips(
-        #[case] networks: Value,
-        #[case] management: Option<&str>,
-        #[case] prefix: Option<&str>,
-        #[case] expected: &[&str],
-    ) {
-        let rules = AddressRules {
-            management_network: management.map(str::to_owned),
-            prefixes: prefix.into_iter().map(|text| text.parse().unwrap()).collect(),
-        };
-        let texts: Vec<_> = rules.internal_ips(&vm(&networks)).iter().map(ToString::to_string).collect();
-        assert_eq!(texts, expected);
-    }
-}
+mod tests;

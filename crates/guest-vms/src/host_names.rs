@@ -185,7 +185,7 @@ impl HostNames {
     }
 }
 
-fn has_agent(vmi: &VirtualMachineInstance) -> bool {
+pub(crate) fn has_agent(vmi: &VirtualMachineInstance) -> bool {
     let conditions = vmi.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     conditions.iter().any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
 }

@@ -2,12 +2,14 @@
 //! cloud controller manager, for the CSI driver and for diagnosis. Reads only.
 //!
 //! ```text
-//!  VirtualMachines ─────────┐ watched                    ┌─► find(node): the VM, its place and addresses
-//!  VirtualMachineInstances ─┼──► directory, addresses ───┤
+//!  VirtualMachines ─────────┐ watched                    ┌─► find(node): the VM, its place and what it reports
+//!  VirtualMachineInstances ─┼──► directory ──────────────┤
 //!  guest agents (host names)┘ asked where needed         └─► backends(nodes): VM names and labels
 //! ```
 //! * A VM is a Node's by provider ID, by the host name that its guest agent reports, or by its name (module
 //!   `directory`).
+//! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
+//!   have a say, and the Services of the guest cluster.
 //! * Two watches tell nearly everything. A host name has no watch; module `host_names` asks a guest agent for it once,
 //!   and only where no Node is known to be that VM.
 //! * Where the role grants `get` on VMs and not `list`, module `by_name` reads the VM that has the Node's name.
@@ -20,6 +22,6 @@ mod directory;
 mod host_names;
 mod vms;
 
-pub use addresses::AddressRules;
+pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use host_names::right as host_name_right;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

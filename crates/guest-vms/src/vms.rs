@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::{
-    addresses::AddressRules,
+    addresses::Report,
     by_name::{NamedReads, NamesRead},
     directory::Directory,
     host_names::HostNames,
@@ -29,7 +29,6 @@ pub(crate) struct Shared {
     pub(crate) vms: Cache<VirtualMachine>,
     pub(crate) vmis: Cache<VirtualMachineInstance>,
     pub(crate) namespace: String,
-    addresses: AddressRules,
     directory: Mutex<Directory>,
     names_read: NamesRead,
     subscribers: Subscribers,
@@ -42,7 +41,6 @@ pub struct VmSettings {
     pub namespace: String,
     /// Name of the guest cluster; `None` where nobody chose one: such a name distinguishes no clusters.
     pub cluster: Option<String>,
-    pub addresses: AddressRules,
 }
 
 /// The VM of a Node.
@@ -64,8 +62,8 @@ pub struct Vm {
     pub zone: Option<String>,
     /// As [`Vm::zone`].
     pub region: Option<String>,
-    /// Addresses that a Node may have as InternalIP, in the order of the VM's status.
-    pub internal_ips: Vec<IpAddr>,
+    /// Its networks and their addresses; `None` while it does not run.
+    pub report: Option<Report>,
 }
 
 /// The VMs behind eligible Nodes.
@@ -92,7 +90,7 @@ pub struct Backend {
 impl GuestVms {
     /// Starts the watches.
     pub fn start(tasks: &TaskGroup, client: &Client, settings: VmSettings) -> Self {
-        let VmSettings { namespace, cluster, addresses } = settings;
+        let VmSettings { namespace, cluster } = settings;
         let config = watcher::Config::default;
         let vms = Api::namespaced(client.clone(), &namespace);
         let vmis = Api::namespaced(client.clone(), &namespace);
@@ -100,7 +98,6 @@ impl GuestVms {
             vms: Cache::start_trimmed(tasks, vms, config(), trim_vm),
             vmis: Cache::start_trimmed(tasks, vmis, config(), trim_vmi),
             namespace,
-            addresses,
             directory: Mutex::new(Directory::new(cluster)),
             names_read: NamesRead::default(),
             subscribers: Subscribers::default(),
@@ -183,8 +180,13 @@ impl GuestVms {
             uid: vm.uid().unwrap_or_default(),
             zone: place(annotations::TOPOLOGY_ZONE),
             region: place(annotations::TOPOLOGY_REGION),
-            internal_ips: vmi.as_ref().map(|vmi| self.0.addresses.internal_ips(vmi)).unwrap_or_default(),
+            report: vmi.as_ref().map(|vmi| Report::of(vmi)),
         }
+    }
+
+    /// Whether some VM reports an address for which `wanted` holds.
+    pub fn report_any(&self, wanted: impl Fn(IpAddr) -> bool) -> bool {
+        self.0.vmis.list().iter().any(|vmi| Report::of(vmi).has_any(&wanted))
     }
 
     /// The VMs behind `nodes`; nothing while the lists are not complete, because absence proves nothing then.
@@ -272,22 +274,18 @@ struct Facts<'a> {
     places: [Option<&'a String>; 2],
     labels: [Option<&'a String>; 2],
     stays_put: bool,
-    addresses: Vec<(&'a str, &'a [String], &'a str)>,
+    report: Report,
 }
 
 impl<'a> Facts<'a> {
     fn of(vmi: &'a VirtualMachineInstance) -> Self {
-        let interfaces = vmi.status.as_ref().map(|status| &status.interfaces[..]).unwrap_or_default();
         Self {
             uid: vmi.uid(),
             places: [annotations::TOPOLOGY_ZONE, annotations::TOPOLOGY_REGION]
                 .map(|key| vmi.annotations().get(key)),
             labels: [labels::GUEST_CLUSTER, labels::VM_NAME].map(|key| vmi.labels().get(key)),
             stays_put: stays_put(vmi),
-            addresses: interfaces
-                .iter()
-                .map(|it| (&*it.name, &it.ip_addresses[..], &*it.ip_address))
-                .collect(),
+            report: Report::of(vmi),
         }
     }
 }

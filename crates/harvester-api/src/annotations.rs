@@ -111,6 +111,11 @@ pub const KUBE_VIP_HWADDR: &str = "kube-vip.io/hwaddr";
 /// kube-vip: address of the DHCP lease, asked for again after a restart.
 pub const KUBE_VIP_REQUESTED_IP: &str = "kube-vip.io/requestedIP";
 
+/// On a Node, by its kubelet: its `--node-ip`, one address or `v4,v6`. A kubelet without that flag writes none.
+pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";
+/// On a Node, by users: a JSON list of addresses that are not to be its ExternalIPs.
+pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additional-internal-ips";
+
 /// On VirtualMachineInstances, from the host's labels, and as labels on guest Nodes.
 pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
 /// See [`TOPOLOGY_REGION`].

@@ -22,12 +22,16 @@ pub const FLAGS: Table = Table {
         Flag::value(
             "node-ip-cidr",
             "CIDRS",
-            "prefixes for the InternalIP of nodes, at most one of each family",
+            "where the InternalIPs of nodes are, at most one entry of each family",
         ),
         Flag::value(
             "node-exclude-ip-ranges",
             "CIDRS",
-            "ranges that are no ExternalIP of nodes; checked only: nodes get no ExternalIP",
+            "where no ExternalIPs of nodes are; it acts with --node-ip-cidr alone",
+        ),
+        Flag::switch(
+            "disable-annotation-alpha-provided-ip-addr",
+            "choose addresses of nodes without the kubelet's --node-ip and without what their annotations hide",
         ),
         Flag::switch("disable-vmi-controller", "do not follow the zone and region of VMs"),
         Flag::switch(
@@ -89,7 +93,6 @@ pub const FLAGS: Table = Table {
         Flag::value("v", "LEVEL", "how much is logged: 0 to 2 info, 3 and 4 debug, 5 and more trace"),
         Flag::value("logging-format", "FORMAT", "text or json").default("text"),
         // taken and ignored
-        Flag::ignored("disable-annotation-alpha-provided-ip-addr", FlagType::Switch),
         Flag::ignored("cloud-provider", FlagType::Value),
         Flag::ignored("allow-untagged-cloud", FlagType::Switch),
         Flag::ignored("authentication-skip-lookup", FlagType::Switch),

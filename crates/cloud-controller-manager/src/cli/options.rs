@@ -34,12 +34,13 @@ pub(super) struct Options {
     pub(super) cluster: GuestCluster,
     /// As it was given, for the warning.
     cluster_flag: String,
-    /// `--node-exclude-ip-ranges` was given, which is about addresses of a sort that nodes do not get.
-    excludes_addresses: bool,
     pub(super) policy: Policy,
     pub(super) allowed: AllowedDatapaths,
     pub(super) management_network: Option<String>,
     pub(super) node_prefixes: Vec<IpNet>,
+    pub(super) node_excluded: Vec<IpNet>,
+    /// `--disable-annotation-alpha-provided-ip-addr`.
+    pub(super) ignores_annotations: bool,
     pub(super) pod_token_file: Option<PathBuf>,
     /// Without the identity.
     pub(super) election: Option<ElectionSettings>,
@@ -75,7 +76,8 @@ impl Options {
         let cluster_flag = given.last("cluster-name").unwrap_or("kubernetes").to_owned();
         let management_network = reader.read("management-network", None, network);
         let node_prefixes = reader.read("node-ip-cidr", vec![], prefixes);
-        let excluded = reader.list("node-exclude-ip-ranges", |item| prefix(item).map(|_| item.to_owned()));
+        let excluded = reader.list("node-exclude-ip-ranges", prefix);
+        let ignores_annotations = reader.is_on("disable-annotation-alpha-provided-ip-addr");
         let policy = reader.read("data-path", Policy::default(), |text| match text {
             "guest" => Ok(Policy::Guest),
             "annotation" => Ok(Policy::Annotation),
@@ -116,11 +118,11 @@ impl Options {
                 ("controllers", controllers.join(",")),
                 ("management-network", management_network.clone().unwrap_or_default()),
                 ("node-ip-cidr", reader.text("node-ip-cidr").unwrap_or_default()),
-                ("node-exclude-ip-ranges", excluded.join(",")),
                 (
-                    "disable-annotation-alpha-provided-ip-addr",
-                    reader.is_on("disable-annotation-alpha-provided-ip-addr").to_string(),
+                    "node-exclude-ip-ranges",
+                    excluded.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
                 ),
+                ("disable-annotation-alpha-provided-ip-addr", ignores_annotations.to_string()),
                 ("disable-vmi-controller", reader.is_on("disable-vmi-controller").to_string()),
                 ("show-full-help-on-error", reader.is_on("show-full-help-on-error").to_string()),
                 ("data-path", reader.text("data-path").unwrap_or_else(|| "guest".to_owned())),
@@ -130,9 +132,10 @@ impl Options {
                 ),
             ],
             cluster_flag,
-            excludes_addresses: !excluded.is_empty(),
             management_network,
             node_prefixes,
+            node_excluded: excluded,
+            ignores_annotations,
         };
         reader.finish(options)
     }
@@ -150,10 +153,8 @@ impl Options {
         if let Some(warning) = self.cluster.warning(&self.cluster_flag) {
             tracing::warn!("{warning}");
         }
-        if self.excludes_addresses {
-            tracing::warn!(
-                "--node-exclude-ip-ranges has nothing to exclude: nodes get no ExternalIP from this version"
-            );
+        if !self.node_excluded.is_empty() && self.node_prefixes.is_empty() {
+            tracing::warn!("--node-exclude-ip-ranges excludes nothing without --node-ip-cidr");
         }
         if self.management_network.is_none() {
             tracing::warn!(
@@ -359,6 +360,19 @@ mod tests {
     fn all_wrong_values_are_told_together() {
         let wrong = ["--node-ip-cidr=x", "--data-path=y", "--controllers=z", "--no-such-flag"];
         assert_eq!(options(&wrong).unwrap_err().len(), 4);
+    }
+
+    #[test]
+    fn every_flag_about_addresses_of_nodes_is_taken() {
+        let options = options(&[
+            "--node-exclude-ip-ranges=10.0.0.0/8, 10.1.2.3",
+            "--node-exclude-ip-ranges=fd00::/64",
+            "--disable-annotation-alpha-provided-ip-addr",
+        ])
+        .unwrap();
+        let ranges: Vec<_> = options.node_excluded.iter().map(ToString::to_string).collect();
+        assert_eq!(ranges, ["10.0.0.0/8", "10.1.2.3/32", "fd00::/64"]);
+        assert!(options.ignores_annotations);
     }
 
     #[test]

@@ -393,7 +393,7 @@ pub(super) fn status_address(object: &LoadBalancer) -> Option<&str> {
 }
 
 /// The addresses in the Service's status; on the guest datapath kube-vip writes them.
-pub(super) fn ingress(service: &Service) -> Vec<&str> {
+pub(crate) fn ingress(service: &Service) -> Vec<&str> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let entries = status.and_then(|status| status.ingress.as_deref()).unwrap_or_default();
     entries.iter().filter_map(|entry| entry.ip.as_deref()).filter(|ip| !ip.is_empty()).collect()

@@ -155,7 +155,7 @@ test_cluster::component_tests! {
         ).await;
         let told = async || {
             let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
-            let hint = "stays tainted: start the guest agent in the VM, or give the kubelet --node-ip";
+            let hint = "start qemu-guest-agent in the VM, or give the kubelet --node-ip";
             events.iter().any(|event| {
                 event.reason.as_deref() == Some("NodeWithoutAddress")
                     && event.message.as_ref().is_some_and(|message| message.ends_with(hint))

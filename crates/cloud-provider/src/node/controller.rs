@@ -149,7 +149,8 @@ fn patch(node: &Node, step: &Step) -> Value {
 fn matters(change: &Change<Node>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
     let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
-    (old.uid(), old.labels(), &old.spec) != (new.uid(), new.labels(), &new.spec)
+    (old.uid(), old.labels(), old.annotations(), &old.spec)
+        != (new.uid(), new.labels(), new.annotations(), &new.spec)
         || addresses(old) != addresses(new)
         || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
 }

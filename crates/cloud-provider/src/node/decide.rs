@@ -1,6 +1,6 @@
 //! The decision about one Node.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::collections::BTreeMap;
 
 use controller_kit::PendingEvent;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
@@ -8,6 +8,11 @@ use kube::ResourceExt;
 
 use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS, waits_for_cloud};
 use crate::{Instance, InstanceMetadata, node::Duties};
+
+/// Types of a Node's addresses.
+const INTERNAL: &str = "InternalIP";
+const EXTERNAL: &str = "ExternalIP";
+const HOSTNAME: &str = "Hostname";
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
@@ -43,21 +48,17 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         Instance::Unknown(None) => return plan,
     };
     let labels = labels(node, metadata);
+    let addresses = addresses(node, metadata);
     if duties.initialise
-        && let Some(addresses) = addresses(node, &metadata.internal_ips)
+        && let Some(list) = &addresses
+        && list != present(node)
     {
         // a write of its own, before the Node can be used; the next round decides the rest on its answer
-        plan.steps.push(Step::Addresses(addresses));
-    } else if waits && internal_ips(node).next().is_none() {
-        let message = format!(
-            "node {} has no InternalIP and its instance {} reports no address for it, so it stays tainted: {}, or give \
-             the kubelet --node-ip",
-            node.name_any(),
-            metadata.provider_id,
-            metadata.address_hint.unwrap_or("see that the instance reports one")
-        );
-        plan.events.push(PendingEvent::warning("NodeWithoutAddress", message));
-    } else if waits {
+        plan.steps.push(Step::Addresses(list.clone()));
+        return plan;
+    }
+    let has_address = present(node).iter().any(|it| [INTERNAL, EXTERNAL].contains(&&*it.type_));
+    if waits && has_address {
         let spec = node.spec.as_ref();
         let there = spec.and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
         let provider_id = there.is_empty().then(|| metadata.provider_id.clone());
@@ -68,12 +69,69 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
     } else if !waits_for_cloud(node) && duties.follow_topology && !labels.is_empty() {
         plan.steps.push(Step::Label(labels));
     }
+    if duties.initialise {
+        plan.events.extend(problem(node, metadata, addresses.is_some(), has_address, waits));
+        plan.events
+            .extend(metadata.remarks.iter().map(|it| PendingEvent::warning(it.reason, it.message.as_str())));
+    }
     plan
 }
 
-fn internal_ips(node: &Node) -> impl Iterator<Item = &NodeAddress> {
-    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
-    addresses.iter().filter(|address| address.type_ == "InternalIP")
+fn present(node: &Node) -> &[NodeAddress] {
+    node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default()
+}
+
+fn has_internal_ip(list: &[NodeAddress]) -> bool {
+    list.iter().any(|address| address.type_ == INTERNAL)
+}
+
+/// The list that the Node should have, or nothing where it keeps the one that it has: while its instance reports nothing,
+/// where it would lose its last InternalIP (docs/contract/cloud-controller-manager.md#N3 and #N9), and where another
+/// program wrote the InternalIP of a Node that this cloud did not finish: a kubelet that expects no cloud does so again
+/// and again.
+fn addresses(node: &Node, metadata: &InstanceMetadata) -> Option<Vec<NodeAddress>> {
+    let reported = &metadata.addresses;
+    let may_be_written = !has_internal_ip(present(node))
+        || has_internal_ip(reported) && (waits_for_cloud(node) || is_of_this_cloud(node, metadata));
+    (may_be_written && !reported.is_empty()).then(|| {
+        let hostname = NodeAddress { type_: HOSTNAME.to_owned(), address: node.name_any() };
+        reported.iter().cloned().chain([hostname]).collect()
+    })
+}
+
+/// Whether the provider ID of the Node is one of this cloud's.
+fn is_of_this_cloud(node: &Node, metadata: &InstanceMetadata) -> bool {
+    let cloud = |id: &str| id.split_once("://").map(|(cloud, _)| cloud.to_owned());
+    let there = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+    cloud(there).is_some_and(|there| cloud(&metadata.provider_id) == Some(there))
+}
+
+/// The Event about a Node whose instance gives it no address, or no InternalIP.
+fn problem(
+    node: &Node,
+    metadata: &InstanceMetadata,
+    is_followed: bool,
+    has_address: bool,
+    waits: bool,
+) -> Option<PendingEvent> {
+    let name = node.name_any();
+    let (why, is_passing) = match &metadata.address_problem {
+        Some(problem) => (problem.why.clone(), problem.is_passing),
+        None if !metadata.addresses.is_empty() => return None,
+        None => (format!("its instance {} reports none", metadata.provider_id), true),
+    };
+    let (reason, message) = if !has_address && waits {
+        let what =
+            format!("node {name} has no address, so it stays tainted: {why}, or give the kubelet --node-ip");
+        ("NodeWithoutAddress", what)
+    } else if is_passing {
+        return None;
+    } else if is_followed {
+        ("NodeWithoutInternalIP", format!("node {name} has no InternalIP: {why}"))
+    } else {
+        ("NodeAddressesKept", format!("node {name} keeps the addresses that it has: {why}"))
+    };
+    Some(PendingEvent::warning(reason, message))
 }
 
 /// The labels that differ. A label that the instance does not mention stays, since a person may have set it; so does
@@ -90,24 +148,6 @@ fn labels(node: &Node, metadata: &InstanceMetadata) -> BTreeMap<String, String> 
         .collect()
 }
 
-/// The list with an InternalIP, for a Node that has none: the first address of each family. A Node that has one
-/// keeps its list, also while its instance reports nothing (docs/contract/cloud-controller-manager.md#N3).
-fn addresses(node: &Node, reported: &[IpAddr]) -> Option<Vec<NodeAddress>> {
-    let there = node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default();
-    let first = |of: fn(&IpAddr) -> bool| reported.iter().copied().find(of);
-    let found: Vec<IpAddr> = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)].into_iter().flatten().collect();
-    if found.is_empty() || internal_ips(node).next().is_some() {
-        return None;
-    }
-    let entry = |type_: &str, address: String| NodeAddress { type_: type_.to_owned(), address };
-    let mut list: Vec<_> = found.into_iter().map(|ip| entry("InternalIP", ip.to_string())).collect();
-    if there.iter().all(|address| address.type_ != "Hostname") {
-        list.push(entry("Hostname", node.name_any()));
-    }
-    list.extend(there);
-    Some(list)
-}
-
 #[cfg(test)]
 mod tests {
     use controller_kit::Explanation;
@@ -115,6 +155,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::AddressProblem;
 
     const ALL: Duties = Duties { initialise: true, follow_topology: true };
 
@@ -134,9 +175,28 @@ mod tests {
             provider_id: "cloud://7".into(),
             zone: Some("zone-a".into()),
             region: Some("region-1".into()),
-            internal_ips: ["198.18.0.5", "198.18.0.6", "fd00::5"].map(|ip| ip.parse().unwrap()).into(),
-            address_hint: None,
+            addresses: addresses(&[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6]),
+            address_problem: None,
+            remarks: vec![],
         }
+    }
+
+    const INTERNAL_V4: (&str, &str) = ("InternalIP", "198.18.0.5");
+    const INTERNAL_V6: (&str, &str) = ("InternalIP", "fd00::5");
+    const OLD: (&str, &str) = ("InternalIP", "198.18.0.99");
+    const NAME: (&str, &str) = ("Hostname", "worker-1");
+
+    fn addresses(list: &[(&str, &str)]) -> Vec<NodeAddress> {
+        let entry = |(type_, address): &(&str, &str)| NodeAddress {
+            type_: (*type_).to_owned(),
+            address: (*address).to_owned(),
+        };
+        list.iter().map(entry).collect()
+    }
+
+    fn silent(why: &str, is_passing: bool) -> InstanceMetadata {
+        let address_problem = Some(AddressProblem { why: why.to_owned(), is_passing });
+        InstanceMetadata { addresses: vec![], address_problem, ..metadata() }
     }
 
     fn topology(zone: &str, region: &str) -> BTreeMap<String, String> {
@@ -153,7 +213,7 @@ mod tests {
         let plan = decide(&seen, &Instance::Found(metadata()), ALL);
         let [Step::Addresses(addresses)] = &plan.steps[..] else { panic!("{plan:?}") };
         let list: Vec<_> = addresses.iter().map(|entry| (&*entry.type_, &*entry.address)).collect();
-        assert_eq!(list, [("InternalIP", "198.18.0.5"), ("InternalIP", "fd00::5"), ("Hostname", "worker-1")]);
+        assert_eq!(list, [INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME]);
 
         seen.status.as_mut().unwrap().addresses = Some(addresses.clone());
         let plan = decide(&seen, &Instance::Found(metadata()), ALL);
@@ -169,7 +229,7 @@ mod tests {
         let mut json = fresh();
         json["spec"]["providerID"] = "cloud://other".into();
         json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
-        let plan = decide(&node(&json), &Instance::Found(metadata()), ALL);
+        let plan = decide(&node(&json), &Instance::Found(silent("", true)), ALL);
         assert!(
             plan.steps.iter().any(|step| matches!(step, Step::Initialise { provider_id: None, .. })),
             "{plan:?}"
@@ -195,24 +255,31 @@ mod tests {
         assert_eq!(decide(&node(&settled("a", "b")), &instance, ALL), Plan::default());
     }
 
+    fn reasons(plan: &Plan) -> Vec<&str> {
+        plan.events.iter().map(|event| event.reason).collect()
+    }
+
     #[test]
     fn a_node_without_any_address_stays_tainted_and_an_event_says_what_to_do() {
-        let address_hint = Some("start its agent");
-        let silent = InstanceMetadata { internal_ips: vec![], address_hint, ..metadata() };
+        let silent = silent("its agent is silent: start it", true);
         let plan = decide(&node(&fresh()), &Instance::Found(silent.clone()), ALL);
-        let reasons: Vec<_> = plan.events.iter().map(|event| event.reason).collect();
-        assert_eq!((plan.steps, reasons), (vec![], vec!["NodeWithoutAddress"]));
-        assert!(plan.events[0].message.ends_with(": start its agent, or give the kubelet --node-ip"));
+        assert_eq!((&plan.steps[..], reasons(&plan)), (&[][..], vec!["NodeWithoutAddress"]));
+        assert!(
+            plan.events[0]
+                .message
+                .ends_with(": its agent is silent: start it, or give the kubelet --node-ip")
+        );
         // a kubelet with --node-ip has brought one along
         let mut json = fresh();
         json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
         let plan = decide(&node(&json), &Instance::Found(silent), ALL);
         assert!(matches!(plan.steps[..], [Step::Initialise { .. }]), "{plan:?}");
+        assert_eq!(reasons(&plan), ["Synced"]);
     }
 
     fn settled(zone: &str, region: &str) -> Value {
         json!({"metadata": {"name": "worker-1", "labels": topology(zone, region)}, "spec": {"providerID": "cloud://7"},
-            "status": {"addresses": [{"type": "InternalIP", "address": "198.18.0.99"}]}})
+            "status": {"addresses": addresses(&[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME])}})
     }
 
     #[rstest]
@@ -237,14 +304,54 @@ mod tests {
         assert_eq!(written, keys);
     }
 
-    // docs/contract/cloud-controller-manager.md#N3: a silent instance takes no address away
+    // docs/contract/cloud-controller-manager.md#18.4, #N3 and #N9
+    #[rstest]
+    #[case::follows_its_instance("cloud://7", &[OLD, NAME], metadata(), &[INTERNAL_V4,
+        ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME], &[])]
+    #[case::order_counts("cloud://7", &[INTERNAL_V6, ("ExternalIP", "198.18.0.6"), INTERNAL_V4, NAME], metadata(),
+        &[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME], &[])]
+    // docs/contract/cloud-controller-manager.md#N14: the Go program wrote this list again every five minutes
+    #[case::in_step("cloud://7", &[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME], metadata(),
+        &[], &[])]
+    #[case::a_silent_instance_takes_nothing("cloud://7", &[OLD, NAME], silent("agent", true), &[], &[])]
+    #[case::a_fault_takes_nothing("cloud://7", &[OLD, NAME], silent("no network", false), &[],
+        &["NodeAddressesKept"])]
+    #[case::the_last_internal_ip_stays("cloud://7", &[OLD, NAME], outside(), &[], &["NodeAddressesKept"])]
+    #[case::no_internal_ip_yet("cloud://7", &[NAME], outside(), &[("ExternalIP", "198.18.0.6"), NAME], &[])]
+    #[case::no_internal_ip("cloud://7", &[("ExternalIP", "198.18.0.6"), NAME], outside(), &[],
+        &["NodeWithoutInternalIP"])]
+    // its kubelet would write its own list again, and so on
+    #[case::of_another_cloud("other://7", &[OLD, NAME], metadata(), &[], &[])]
+    #[case::of_no_cloud("", &[OLD, NAME], metadata(), &[], &[])]
+    #[case::without_any("", &[], metadata(), &[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME],
+        &[])]
+    fn addresses_follow_what_an_instance_reports(
+        #[case] provider_id: &str,
+        #[case] there: &[(&str, &str)],
+        #[case] metadata: InstanceMetadata,
+        #[case] written: &[(&str, &str)],
+        #[case] events: &[&str],
+    ) {
+        let mut json = settled("zone-a", "region-1");
+        json["spec"]["providerID"] = provider_id.into();
+        json["status"]["addresses"] = json!(addresses(there));
+        let plan = decide(&node(&json), &Instance::Found(metadata), ALL);
+        let written = (!written.is_empty()).then(|| Step::Addresses(addresses(written)));
+        let expected: Vec<_> = written.into_iter().collect();
+        assert_eq!((&plan.steps, &reasons(&plan)[..]), (&expected, events));
+    }
+
+    /// An instance whose addresses are none that its Node may have as InternalIP.
+    fn outside() -> InstanceMetadata {
+        let addresses = addresses(&[("ExternalIP", "198.18.0.6")]);
+        InstanceMetadata { addresses, ..silent("the flag excludes them", false) }
+    }
+
     #[test]
-    fn addresses_that_a_node_has_stay_whatever_the_instance_reports() {
-        for ips in [vec![], metadata().internal_ips] {
-            let metadata = InstanceMetadata { internal_ips: ips, ..metadata() };
-            let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(metadata), ALL);
-            assert_eq!(plan.steps, []);
-        }
+    fn remarks_of_the_cloud_become_events() {
+        let metadata = InstanceMetadata { remarks: vec![why()], ..silent("agent", true) };
+        let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(metadata), ALL);
+        assert_eq!(reasons(&plan), ["OutOfReach"]);
     }
 
     #[rstest]

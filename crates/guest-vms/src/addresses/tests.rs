@@ -40,8 +40,7 @@ fn node(annotations: &[(&str, &str)]) -> Node {
 fn rules(flags: &[(&str, &str)]) -> AddressRules {
     let of = |name| flags.iter().filter(move |(flag, _)| *flag == name).map(|(_, value)| *value);
     let nets = |name| {
-        let single =
-            |text: &str| text.parse::<IpAddr>().map(IpNet::from).unwrap_or_else(|_| text.parse().unwrap());
+        let single = |text: &str| text.parse::<IpAddr>().map_or_else(|_| text.parse().unwrap(), IpNet::from);
         of(name).map(single).collect()
     };
     AddressRules {

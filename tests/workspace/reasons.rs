@@ -1,4 +1,4 @@
-//! docs/load-balancing.md and docs/nodes.md explain the reason of every Event and condition that people see.
+//! docs/load-balancing.md explains the reason of every Event and condition that people see.
 
 use std::{collections::BTreeSet, fs};
 
@@ -32,8 +32,7 @@ fn is_reason(text: &str) -> bool {
 
 #[test]
 fn every_reason_of_an_event_or_a_condition_is_explained() {
-    let read = |file| fs::read_to_string(root().join(file)).unwrap();
-    let document = ["docs/load-balancing.md", "docs/nodes.md"].map(read).concat();
+    let document = fs::read_to_string(root().join("docs/load-balancing.md")).unwrap();
     let (mut found, mut missing) = (BTreeSet::new(), Vec::new());
     for line in product::lines() {
         if !line.place.split('/').nth(1).is_some_and(|of| CRATES.contains(&of)) {
@@ -47,7 +46,7 @@ fn every_reason_of_an_event_or_a_condition_is_explained() {
         }
     }
     assert!(found.len() > 50, "the reasons are found: {}", found.len());
-    assert!(missing.is_empty(), "explain these in docs/load-balancing.md or docs/nodes.md: {missing:#?}");
+    assert!(missing.is_empty(), "explain these in docs/load-balancing.md: {missing:#?}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::ResourceExt;
 
 pub use self::report::Report;
+pub(crate) use self::report::ips;
 use self::{
     annotations::Annotations,
     report::{LeftOut, Network, listed},

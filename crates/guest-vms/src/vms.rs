@@ -15,7 +15,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::{
-    addresses::Report,
+    addresses::{self, Report},
     by_name::{NamedReads, NamesRead},
     directory::Directory,
     host_names::HostNames,
@@ -186,7 +186,7 @@ impl GuestVms {
 
     /// Whether some VM reports an address for which `wanted` holds.
     pub fn report_any(&self, wanted: impl Fn(IpAddr) -> bool) -> bool {
-        self.0.vmis.list().iter().any(|vmi| Report::of(vmi).has_any(&wanted))
+        self.0.vmis.list().iter().any(|vmi| addresses::ips(vmi).any(&wanted))
     }
 
     /// The VMs behind `nodes`; nothing while the lists are not complete, because absence proves nothing then.

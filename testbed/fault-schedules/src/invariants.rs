@@ -154,7 +154,7 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
             pool.name
         );
     }
-    nodes_are_where_their_vms_are(cluster).await;
+    nodes_are_as_their_vms_are(cluster).await;
 }
 
 /// The choices by which a Service is served. A stopped program may have made its object late, for what it asked before; an
@@ -234,13 +234,25 @@ fn is_not_written_again(service: &Service, simulation: &SimHarvester) -> bool {
     simulation.announced().iter().any(|(_, vip)| vip.service_uid == uid && vip.was_passed_over)
 }
 
-async fn nodes_are_where_their_vms_are(cluster: &TestCluster) {
+async fn nodes_are_as_their_vms_are(cluster: &TestCluster) {
     let zone = |of: &BTreeMap<String, String>| of.get(annotations::TOPOLOGY_ZONE).cloned();
     let nodes = cluster.guest.list::<Node>().await;
-    let nodes: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), zone(node.labels()))).collect();
+    let zones: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), zone(node.labels()))).collect();
     let instances = cluster.harvester.list::<VirtualMachineInstance>().await;
     let of_vms = instances.iter().map(|instance| (instance.name_any(), zone(instance.annotations())));
-    assert_eq!(nodes, of_vms.collect(), "zones of Nodes (left) and of their VMs (right)");
+    assert_eq!(zones, of_vms.collect(), "zones of Nodes (left) and of their VMs (right)");
+
+    let ip_of_node = |node: &Node| {
+        let addresses = node.status.as_ref()?.addresses.as_ref()?;
+        addresses.iter().find(|it| it.type_ == "InternalIP").map(|it| it.address.clone())
+    };
+    let addresses: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), ip_of_node(node))).collect();
+    let ip_of_vm = |instance: &VirtualMachineInstance| {
+        let interface = instance.status.as_ref()?.interfaces.first()?;
+        interface.ip_addresses.first().cloned()
+    };
+    let of_vms = instances.iter().map(|instance| (instance.name_any(), ip_of_vm(instance)));
+    assert_eq!(addresses, of_vms.collect(), "InternalIPs of Nodes (left) and addresses of their VMs (right)");
 }
 
 /// # Panics

@@ -158,7 +158,8 @@ impl Options {
         }
         if self.management_network.is_none() {
             tracing::warn!(
-                "--management-network is not set: the first network of each VM is taken for its addresses"
+                "--management-network is not set: the addresses of a node are those of the network of its kubelet's --node-ip, \
+                 else of the first network of its VM"
             );
         }
     }

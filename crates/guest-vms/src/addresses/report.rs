@@ -57,11 +57,13 @@ impl Report {
         });
         Self { has_agent: has_agent(instance), networks: networks.collect() }
     }
+}
 
-    /// Whether an address for which `wanted` holds is reported on any network.
-    pub(crate) fn has_any(&self, wanted: impl Fn(IpAddr) -> bool) -> bool {
-        self.networks.iter().flat_map(Network::ips).any(wanted)
-    }
+/// All addresses that are reported on the networks of the VM.
+pub(crate) fn ips(instance: &VirtualMachineInstance) -> impl Iterator<Item = IpAddr> {
+    let interfaces = instance.status.iter().flat_map(|status| &status.interfaces);
+    let of_networks = interfaces.filter(|interface| !interface.name.is_empty());
+    of_networks.flat_map(|it| it.ip_addresses.iter().chain([&it.ip_address])).filter_map(|text| read(text))
 }
 
 impl Network {
@@ -70,11 +72,7 @@ impl Network {
     }
 
     pub(super) fn reports(&self, ip: IpAddr) -> bool {
-        self.ips().any(|reported| reported == ip)
-    }
-
-    fn ips(&self) -> impl Iterator<Item = IpAddr> {
-        self.addresses.iter().filter_map(|text| read(text))
+        self.addresses.iter().any(|text| read(text) == Some(ip))
     }
 
     /// The addresses that a Node can have, each once (the API server refuses a list that repeats one), and the others.

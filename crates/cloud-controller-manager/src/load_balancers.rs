@@ -33,8 +33,8 @@ use kube::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub use self::{decide::Write, object::ClusterIdentity};
 pub(crate) use self::decide::ingress;
+pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{Found, Phase, Seen, decide},
     lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},

@@ -11,8 +11,8 @@ mod service;
 pub use failure::Failure;
 pub use instances::{AddressProblem, Instance, InstanceMetadata, Instances};
 pub use load_balancers::{
-    Annotations, Decision, IngressAddress, LoadBalancerState, LoadBalancers, Publish, Removal, Requeue,
-    RequeueFn, View,
+    Annotations, Decision, IngressAddress, Labels, LoadBalancerState, LoadBalancers, Publish, Removal,
+    Requeue, RequeueFn, View,
 };
 pub use node::{Duties, NodeController, waits_for_cloud};
 pub use service::{FINALIZER, ServiceController, wants_load_balancer};

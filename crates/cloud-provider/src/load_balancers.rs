@@ -77,6 +77,8 @@ pub struct View {
     /// those that differ, before it applies the write or publishes an address; when the Service gives it up, it removes
     /// those that are `None`.
     pub annotations: Annotations,
+    /// Labels, as above and in the same write.
+    pub labels: Labels,
     pub publish: Publish,
     /// Why the load balancer has no address yet. The Service gets it as a failed sync.
     pub waiting: Option<String>,
@@ -87,6 +89,9 @@ pub struct View {
 
 /// Annotations by key: a value, or `None` for absent.
 pub type Annotations = BTreeMap<String, Option<String>>;
+
+/// Labels by key: a value, or `None` for absent.
+pub type Labels = BTreeMap<String, Option<String>>;
 
 /// The load balancer of a Service, as the cloud sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

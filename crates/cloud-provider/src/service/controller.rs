@@ -176,6 +176,7 @@ impl<C: LoadBalancers> ServiceController<C> {
             deleting: service.metadata.deletion_timestamp.is_some(),
             has_finalizer: has_finalizer(service),
             annotations: service.annotations().clone(),
+            labels: service.labels().clone(),
             published: published(service),
             deleted: remembered.contains(&uid),
             ..Seen::default()
@@ -192,8 +193,8 @@ impl<C: LoadBalancers> ServiceController<C> {
         let about = service.object_ref(&());
         let absent = seen.view.load_balancer == LoadBalancerState::Absent;
         match step {
-            Step::Prepare { add_finalizer, annotations } => {
-                self.wrote(service, self.writer.prepare(service, *add_finalizer, annotations).await)
+            Step::Prepare { add_finalizer, annotations, labels } => {
+                self.wrote(service, self.writer.prepare(service, *add_finalizer, annotations, labels).await)
             }
             Step::Apply => {
                 if absent {
@@ -217,8 +218,8 @@ impl<C: LoadBalancers> ServiceController<C> {
                 self.deleted.lock().expect("no panic while remembering").insert(uid);
                 Ok(None)
             }
-            Step::Release { annotations } => {
-                match self.writer.release(service, annotations).await {
+            Step::Release { annotations, labels } => {
+                match self.writer.release(service, annotations, labels).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(service),
                     answer => drop(self.wrote(service, answer)?),
                 }
@@ -260,6 +261,7 @@ fn differs(old: &Service, new: &Service) -> bool {
         (
             data.uid.clone(),
             data.annotations.clone(),
+            data.labels.clone(),
             data.finalizers.clone(),
             data.deletion_timestamp.is_some(),
         )

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use controller_kit::PendingEvent;
 
-use crate::{Annotations, IngressAddress, LoadBalancerState, Publish, Removal, View};
+use crate::{Annotations, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
 
 /// A backstop for a lost watch. The watch on what the Service waits for requeues it earlier.
 const BACKSTOP: Duration = Duration::from_secs(300);
@@ -19,6 +19,7 @@ pub(super) struct Seen {
     pub(super) deleting: bool,
     pub(super) has_finalizer: bool,
     pub(super) annotations: BTreeMap<String, String>,
+    pub(super) labels: BTreeMap<String, String>,
     /// Entries of `status.loadBalancer.ingress`.
     pub(super) published: Vec<IngressAddress>,
     /// The cloud accepted a deletion of ours since the Service last wanted a load balancer.
@@ -33,10 +34,11 @@ pub(super) struct Seen {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Step {
-    /// Write the finalizer (if `add_finalizer`) and annotations, in one PATCH.
+    /// Write the finalizer (if `add_finalizer`), annotations and labels, in one PATCH.
     Prepare {
         add_finalizer: bool,
         annotations: Annotations,
+        labels: Labels,
     },
     /// Apply the cloud's write.
     Apply,
@@ -45,9 +47,10 @@ pub(super) enum Step {
     Delete,
     /// Empty `status.loadBalancer`.
     Unpublish,
-    /// Remove the finalizer and our annotations, in one PATCH.
+    /// Remove the finalizer, our annotations and labels, in one PATCH.
     Release {
         annotations: Annotations,
+        labels: Labels,
     },
 }
 
@@ -69,9 +72,13 @@ fn provide(seen: &Seen) -> Plan {
     let view = &seen.view;
     let mut plan = Plan { events: seen.events.clone(), again: view.again, ..Plan::default() };
     let annotations = differing(&view.annotations, &seen.annotations);
-    let annotated = annotations.is_empty();
-    let prepare = (!seen.has_finalizer || !annotated)
-        .then_some(Step::Prepare { add_finalizer: !seen.has_finalizer, annotations });
+    let labels = differing(&view.labels, &seen.labels);
+    let annotated = annotations.is_empty() && labels.is_empty();
+    let prepare = (!seen.has_finalizer || !annotated).then_some(Step::Prepare {
+        add_finalizer: !seen.has_finalizer,
+        annotations,
+        labels,
+    });
 
     let addresses = match &view.load_balancer {
         LoadBalancerState::Unknown(why) => {
@@ -148,6 +155,10 @@ fn clean_up(seen: &Seen) -> Plan {
     if let (Removal::Blocked(why), false) = (&view.removal, seen.deleted) {
         plan.events.push(failed_sync(DELETE, why));
         plan.again = Some(BACKSTOP);
+        // it stays for others, and what they no longer need of it goes
+        if present && seen.has_write {
+            plan.steps.push(Step::Apply);
+        }
         return plan;
     }
     // by name too, and before the finalizer goes: a cache may be behind (docs/contract/cloud-controller-manager.md#L1)
@@ -166,11 +177,15 @@ fn clean_up(seen: &Seen) -> Plan {
     if !seen.published.is_empty() && (view.publish != Publish::NotOurs || !seen.deleting) {
         plan.steps.push(Step::Unpublish);
     }
-    let ours = |(key, value): &(&String, &Option<String>)| {
-        value.is_none() && !seen.deleting && seen.annotations.contains_key(*key)
+    let ours = |asked: &Annotations, present: &BTreeMap<String, String>| {
+        let goes = |(key, value): &(&String, &Option<String>)| {
+            value.is_none() && !seen.deleting && present.contains_key(*key)
+        };
+        asked.iter().filter(goes).map(|(key, _)| (key.clone(), None)).collect()
     };
-    let annotations = view.annotations.iter().filter(ours).map(|(key, _)| (key.clone(), None)).collect();
-    plan.steps.push(Step::Release { annotations });
+    let annotations = ours(&view.annotations, &seen.annotations);
+    let labels = ours(&view.labels, &seen.labels);
+    plan.steps.push(Step::Release { annotations, labels });
     plan.outcome = Some(PendingEvent::normal("DeletedLoadBalancer", "Deleted load balancer"));
     plan
 }
@@ -189,14 +204,14 @@ pub(super) fn failed(step: &Step, why: &str) -> PendingEvent {
     let what = match step {
         Step::Apply => ENSURE,
         Step::Delete => DELETE,
-        Step::Prepare { .. } => "failed to write finalizer or annotations",
+        Step::Prepare { .. } => "failed to write finalizer, annotations or labels",
         Step::Publish(_) | Step::Unpublish => "failed to write the status",
         Step::Release { .. } => "failed to remove the finalizer",
     };
     failed_sync(what, why)
 }
 
-/// The part of `asked` that differs from the annotations of the Service.
+/// The part of `asked` that differs from the annotations or labels of the Service.
 fn differing(asked: &Annotations, present: &BTreeMap<String, String>) -> Annotations {
     let differs = |(key, value): &(&String, &Option<String>)| present.get(*key) != value.as_ref();
     asked.iter().filter(differs).map(|(key, value)| (key.clone(), value.clone())).collect()

@@ -8,7 +8,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::FINALIZER;
-use crate::{Annotations, IngressAddress};
+use crate::{Annotations, IngressAddress, Labels};
 
 /// Patches Services: our own keys only, and only the version that the decision was made on. A leader that was stopped
 /// for a while must not undo the writes of its successor.
@@ -32,27 +32,20 @@ impl ServiceWriter {
         service: &Service,
         add_finalizer: bool,
         annotations: &Annotations,
+        labels: &Labels,
     ) -> kube::Result<Service> {
-        let mut metadata = json!({});
-        if add_finalizer {
-            metadata["finalizers"] = json!([FINALIZER]);
-        }
-        if !annotations.is_empty() {
-            metadata["annotations"] = json!(annotations);
-        }
-        self.patch(service, metadata).await
+        let finalizers = if add_finalizer { json!({"finalizers": [FINALIZER]}) } else { json!({}) };
+        self.patch(service, with(finalizers, annotations, labels)).await
     }
 
     pub(super) async fn release(
         &self,
         service: &Service,
         annotations: &Annotations,
+        labels: &Labels,
     ) -> kube::Result<Service> {
-        let mut metadata = json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER]});
-        if !annotations.is_empty() {
-            metadata["annotations"] = json!(annotations);
-        }
-        self.patch(service, metadata).await
+        let finalizers = json!({"$deleteFromPrimitiveList/finalizers": [FINALIZER]});
+        self.patch(service, with(finalizers, annotations, labels)).await
     }
 
     async fn patch(&self, service: &Service, mut metadata: Value) -> kube::Result<Service> {
@@ -80,4 +73,13 @@ impl ServiceWriter {
             Patch::Merge(json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": ingress}}}));
         self.api(service).patch_status(&service.name_any(), &PatchParams::default(), &patch).await
     }
+}
+
+fn with(mut metadata: Value, annotations: &Annotations, labels: &Labels) -> Value {
+    for (key, values) in [("annotations", annotations), ("labels", labels)] {
+        if !values.is_empty() {
+            metadata[key] = json!(values);
+        }
+    }
+    metadata
 }

@@ -51,11 +51,11 @@ fn with(seen: Seen, change: impl FnOnce(&mut Seen)) -> Seen {
 }
 
 fn prepare(add_finalizer: bool, pairs: &[(&str, &str)]) -> Step {
-    Step::Prepare { add_finalizer, annotations: set(pairs) }
+    Step::Prepare { add_finalizer, annotations: set(pairs), labels: Labels::new() }
 }
 
 fn release(keys: &[&str]) -> Step {
-    Step::Release { annotations: unset(keys) }
+    Step::Release { annotations: unset(keys), labels: Labels::new() }
 }
 
 fn has_finalizer(seen: &mut Seen) {
@@ -124,7 +124,8 @@ fn publishing(seen: &mut Seen) {
         seen.annotations = annotations(&[("vip", "10.0.0.9")]);
         seen.published = ip("10.0.0.9");
     }),
-    vec![Step::Prepare { add_finalizer: false, annotations: unset(&["vip"]) }, Step::Unpublish, Step::Apply])]
+    vec![Step::Prepare { add_finalizer: false, annotations: unset(&["vip"]), labels: Labels::new() }, Step::Unpublish,
+        Step::Apply])]
 #[case::taken_back_before_one_is_made(
     with(wanted((LoadBalancerState::Absent, false)), |seen| {
         has_finalizer(seen);
@@ -150,6 +151,27 @@ fn publishing(seen: &mut Seen) {
     with(leaving(present(true, None)), |seen| seen.view.removal = Removal::Blocked("used".into())), vec![])]
 #[case::kept_while_something_blocks_the_removal_of_what_no_cache_shows(
     with(leaving(ABSENT), |seen| seen.view.removal = Removal::Blocked("used".into())), vec![])]
+#[case::what_others_no_longer_need_goes_from_a_load_balancer_that_stays_for_them(
+    with(leaving(present(false, None)), |seen| {
+        seen.view.removal = Removal::Blocked("used".into());
+        seen.has_write = true;
+    }),
+    vec![Step::Apply])]
+#[case::labels_come_with_annotations(
+    with(wanted(present(true, Some("10.0.0.9"))), |seen| {
+        publishing(seen);
+        seen.view.labels = set(&[("of", "web")]);
+        seen.labels = annotations(&[("of", "api"), ("foreign", "stays")]);
+    }),
+    vec![Step::Prepare { add_finalizer: true, annotations: set(&[IGNORE]), labels: set(&[("of", "web")]) }])]
+#[case::labels_go_with_the_finalizer(
+    with(wanted(ABSENT), |seen| {
+        has_finalizer(seen);
+        (seen.wanted, seen.deleted) = (false, true);
+        seen.labels = annotations(&[("of", "web"), ("foreign", "stays")]);
+        seen.view.labels = unset(&["of", "other"]);
+    }),
+    vec![Step::Release { annotations: Annotations::new(), labels: unset(&["of"]) }])]
 #[case::our_status_goes_before_the_finalizer(
     with(leaving(ABSENT), |seen| {
         publishing(seen);

@@ -119,6 +119,7 @@ fn settings(options: Options, namespace: String) -> Settings {
             management_network: options.management_network,
             policy: options.policy,
             allowed: options.allowed,
+            restrict_sharing: options.restrict_sharing,
         },
         election: options.election.map(|times| ElectionSettings {
             identity: Identity::of_process(options.pod_token_file.as_deref()),

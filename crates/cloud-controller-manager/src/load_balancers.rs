@@ -10,8 +10,8 @@
 mod decide;
 mod lookup;
 mod object;
-mod secondaries;
 pub mod selector;
+mod sharing;
 mod without_service;
 
 use std::{
@@ -36,9 +36,9 @@ use tokio::time::Instant;
 pub(crate) use self::decide::ingress;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
-    decide::{Found, Phase, Seen, decide},
+    decide::{Found, Phase, Seen, decide, sharing::Sharing},
     lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},
-    secondaries::{Secondaries, primary_of},
+    sharing::related,
 };
 use crate::{
     cluster::GuestCluster,
@@ -57,6 +57,8 @@ pub struct Rules {
     pub management_network: Option<String>,
     pub policy: Policy,
     pub allowed: AllowedDatapaths,
+    /// `--restrict-shared-address`.
+    pub restrict_sharing: bool,
 }
 
 /// Harvester's load balancers.
@@ -68,7 +70,7 @@ pub struct HarvesterLoadBalancers {
     vms: GuestVms,
     outage: Outage,
     index: Index,
-    secondaries: Secondaries,
+    shared: Arc<sharing::Index>,
     /// By Service UID: the phase of its object, and since when.
     waiting: Mutex<HashMap<String, (Phase, Instant)>>,
 }
@@ -92,7 +94,7 @@ impl HarvesterLoadBalancers {
             vms,
             outage,
             index: Index::default(),
-            secondaries: Secondaries::default(),
+            shared: Arc::default(),
             waiting: Mutex::default(),
         });
         let into = Arc::downgrade(&this);
@@ -104,7 +106,7 @@ impl HarvesterLoadBalancers {
         let into = Arc::downgrade(&this);
         this.services.on_change(move |change| {
             let Some(this) = into.upgrade() else { return };
-            this.secondaries.update(&change.key, &this.services);
+            this.shared.update(&change.key, this.services.get(&change.key).as_deref());
         });
         this
     }
@@ -158,11 +160,13 @@ impl HarvesterLoadBalancers {
     fn see<'a>(&self, service: &'a Service, nodes: &[Arc<Node>]) -> Seen<'a> {
         let key = self.key(service);
         let wanted = self.is_wanted(service);
+        let load_balancer = self.load_balancer(&key);
+        let secondaries = self.secondaries_of(service, &load_balancer);
         let mut seen = Seen {
             identity: self.identity(),
             policy: self.rules.policy,
             allowed: self.rules.allowed,
-            load_balancer: self.load_balancer(&key),
+            load_balancer,
             key,
             service,
             config: ServiceConfig::of(service),
@@ -170,7 +174,10 @@ impl HarvesterLoadBalancers {
             backends: if wanted { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),
             vms_out_of_reach: self.outage.of_vms(),
-            secondaries: if wanted { Vec::new() } else { self.secondaries_in_use(service) },
+            sharing: if wanted { self.sharing_of(service) } else { Sharing::Own },
+            held: self.held_by(service),
+            is_carried: self.is_carried(service),
+            secondaries,
             waited: Duration::ZERO,
         };
         seen.waited = seen.phase().map_or(Duration::ZERO, |phase| self.waited(service, &phase));
@@ -190,15 +197,6 @@ impl HarvesterLoadBalancers {
             }
             None => Found::Absent,
         }
-    }
-
-    /// The Services that use the address of this one: secondaries without an object of their own.
-    fn secondaries_in_use(&self, primary: &Service) -> Vec<ObjectKey> {
-        let uses = |key: &ObjectKey| {
-            let service = self.services.get(key);
-            service.is_some_and(|service| self.objects.get(&self.key(&service)).is_none())
-        };
-        self.secondaries.of(&ObjectKey::of(primary)).into_iter().filter(uses).collect()
     }
 
     /// How long the Service has been in this phase.
@@ -272,6 +270,17 @@ impl HarvesterLoadBalancers {
         Ok(answer.left().filter(|object| object.metadata.deletion_timestamp.is_some()))
     }
 
+    async fn remove(&self, key: &ObjectKey) -> Result<(), Failure> {
+        match self.delete_object(key).await {
+            Ok(Some(leaving)) => drop(self.objects.wrote(leaving)),
+            Ok(None) => self.forget(key),
+            Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(key),
+            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
+            Err(error) => return Err(failed("delete", key, error)),
+        }
+        Ok(())
+    }
+
     fn forget(&self, key: &ObjectKey) {
         if let Some(uid) = self.objects.get(key).and_then(|object| object.uid()) {
             self.objects.gone(key, &uid);
@@ -296,36 +305,29 @@ impl LoadBalancers for HarvesterLoadBalancers {
         match write {
             Write::Create(json) => self.create(json).await,
             Write::Update(json) => self.update(&json).await,
+            Write::Delete(key) => self.remove(&key).await,
         }
     }
 
     async fn delete(&self, service: &Service) -> Result<(), Failure> {
-        let key = self.key(service);
-        match self.delete_object(&key).await {
-            Ok(Some(leaving)) => drop(self.objects.wrote(leaving)),
-            Ok(None) => self.forget(&key),
-            Err(kube::Error::Api(status)) if status.is_not_found() => self.forget(&key),
-            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(Failure::Outdated),
-            Err(error) => return Err(failed("delete", &key, error)),
-        }
+        self.remove(&self.key(service)).await?;
         self.waiting.lock().expect("no panic while counting").remove(&service.uid().unwrap_or_default());
         Ok(())
     }
 
-    /// A primary waits for its secondaries.
+    /// Those that share an address with it, or ask for it.
     fn dependents(&self, service: &Service) -> Vec<ObjectKey> {
-        primary_of(service).into_iter().collect()
+        self.shared.related(service).into_iter().collect()
     }
 
     fn subscribe(&self, requeue: RequeueFn) {
-        let (woken, services) = (requeue.clone(), self.services.clone());
+        let (woken, services, shared) = (requeue.clone(), self.services.clone(), self.shared.clone());
         self.objects.on_change(move |change| {
             for key in services_of(change) {
-                let primary = services.get(&key).and_then(|service| primary_of(&service));
-                woken(Requeue::One(key));
-                if let Some(primary) = primary {
-                    woken(Requeue::One(primary));
+                for other in related(&shared, &key, services.get(&key)) {
+                    woken(Requeue::One(other));
                 }
+                woken(Requeue::One(key));
             }
         });
         let woken = requeue.clone();

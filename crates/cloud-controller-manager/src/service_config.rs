@@ -8,7 +8,6 @@ use controller_kit::{Explanation, ObjectKey};
 use harvester_api::{
     HealthCheck, Ipam,
     annotations::{self, SERVICE_PREFIX},
-    labels,
 };
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
@@ -37,8 +36,6 @@ pub struct ServiceConfig {
     pub only_ipv6: bool,
     /// `spec.loadBalancerSourceRanges` is not empty.
     pub source_ranges: bool,
-    /// The Service whose address it shares, by the annotation `primary-service`.
-    pub primary: Option<ObjectKey>,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
     pub misplaced: Vec<String>,
     /// Keys with our prefix that nobody knows: misspelt, or of a later version.
@@ -47,9 +44,8 @@ pub struct ServiceConfig {
     pub without_port: Vec<&'static str>,
 }
 
-/// Keys of a Service that a later version will act on. A Service with one of [`REFUSED`] gets no address until then.
-pub const LATER: [&str; 7] = [
-    annotations::PRIMARY_SERVICE,
+/// Keys of a Service that a later version will act on.
+pub const LATER: [&str; 6] = [
     REQUESTED_ADDRESS,
     annotations::KUBE_VIP_LOADBALANCER_IPS,
     annotations::SERVICE_IP,
@@ -62,8 +58,6 @@ pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
 /// Two families, or IPv6 alone: every address is IPv4.
 pub const IP_FAMILIES: &str = "spec.ipFamilies";
-/// Without sharing, a secondary would get an address of its own.
-pub const REFUSED: [&str; 1] = [annotations::PRIMARY_SERVICE];
 /// Of a health check, besides its port.
 const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_SUCCESS_THRESHOLD,
@@ -72,7 +66,9 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
 /// Other keys with our prefix that a Service may carry.
-const KNOWN: [&str; 8] = [
+const KNOWN: [&str; 10] = [
+    annotations::PRIMARY_SERVICE,
+    annotations::ALLOW_SHARED_FROM,
     annotations::IPAM,
     annotations::DATA_PATH,
     annotations::HEALTH_CHECK_PORT,
@@ -82,6 +78,9 @@ const KNOWN: [&str; 8] = [
     annotations::ALLOCATED_ADDRESS,
     annotations::RECORDED_DATA_PATH,
 ];
+
+/// Longest name of a namespace or a Service.
+const NAME_MAX: usize = 63;
 
 impl ServiceConfig {
     pub fn of(service: &Service) -> Self {
@@ -110,12 +109,7 @@ impl ServiceConfig {
             key => !text(key).is_empty(),
         };
         let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
-        for key in REFUSED.iter().filter(|key| later.contains(key)) {
-            faults.push(Explanation::new(
-                "NotSupported",
-                format!("{key} is not supported by this version: remove it"),
-            ));
-        }
+        faults.extend(primary(service).err());
         let misplaced = |key: &&String| key.starts_with(annotations::LB_PREFIX);
         let unknown = |key: &&String| {
             let known = LATER.iter().chain(&HEALTH_VALUES).chain(&KNOWN);
@@ -135,7 +129,6 @@ impl ServiceConfig {
             faults,
             later,
             source_ranges: !ranges.is_empty(),
-            primary: primary(service),
             only_ipv6: families == ["IPv6"],
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
@@ -144,19 +137,32 @@ impl ServiceConfig {
     }
 }
 
-/// The Service whose address `service` shares, by the annotation `primary-service: <namespace>/<name>`.
-pub(crate) fn primary(service: &Service) -> Option<ObjectKey> {
-    let (namespace, name) =
-        service.annotations().get(annotations::PRIMARY_SERVICE)?.trim().split_once('/')?;
-    (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
+/// The Service whose address `service` asks for, by the annotation `primary-service`: `<namespace>/<name>`, or the bare
+/// name of one in its own namespace (docs/contract/user-docs.md#17b).
+///
+/// # Errors
+/// The value is no name of a Service.
+pub(crate) fn primary(service: &Service) -> Result<Option<ObjectKey>, Explanation> {
+    let text = service.annotations().get(annotations::PRIMARY_SERVICE).map(|text| text.trim());
+    // an empty one is none (docs/contract/cloud-controller-manager.md#L18)
+    let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(None) };
+    let own = service.namespace().unwrap_or_default();
+    let (namespace, name) = text.split_once('/').unwrap_or((&own, text));
+    if is_name(namespace) && is_name(name) {
+        return Ok(Some(ObjectKey::new(namespace, name)));
+    }
+    let shown: String = text.chars().take(NAME_MAX).collect();
+    let sentence = format!(
+        "annotation {} must be a Service as namespace/name, or as a name in its own namespace, and is {shown:?}",
+        annotations::PRIMARY_SERVICE
+    );
+    Err(Explanation::new("InvalidPrimaryService", sentence))
 }
 
-/// The Service whose address `service` was given by the Go program, which says so in the label `primary-service:
-/// <namespace>.<name>` (docs/contract/cloud-controller-manager.md#12.4).
-pub(crate) fn labelled_primary(service: &Service) -> Option<ObjectKey> {
-    // a namespace has no dots
-    let (namespace, name) = service.labels().get(labels::PRIMARY_SERVICE)?.split_once('.')?;
-    (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
+/// Whether a namespace or a Service may have this name.
+fn is_name(text: &str) -> bool {
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+    !text.is_empty() && text.len() <= NAME_MAX && text.bytes().all(allowed)
 }
 
 /// The Service's ports.
@@ -253,10 +259,10 @@ mod tests {
         let config = ServiceConfig::of(&service(&[
             ("ipam", "static"),
             ("data-path", "left"),
-            ("primary-service", "shop/a"),
+            ("primary-service", "shop/a/b"),
         ]));
         let reasons: Vec<_> = config.faults.iter().map(|fault| fault.reason).collect();
-        assert_eq!(reasons, ["InvalidIPAM", "InvalidDataPath", "NotSupported"]);
+        assert_eq!(reasons, ["InvalidIPAM", "InvalidDataPath", "InvalidPrimaryService"]);
         assert!(
             config.faults[0].message.contains("\"static\"")
                 && config.faults[0].message.contains("pool or dhcp")
@@ -281,23 +287,28 @@ mod tests {
         assert_eq!((config.source_ranges, config.faults, config.later), (true, vec![], vec![]));
     }
 
-    // docs/contract/cloud-controller-manager.md#9.1 and #12.4: a slash in the annotation, a dot in the label
+    // docs/contract/cloud-controller-manager.md#12.4 and #L18, docs/contract/user-docs.md#17b
     #[rstest]
-    #[case::none(&[], None, None)]
-    #[case::annotation(&[("primary-service", "shop/web.v2")], None, Some("shop/web.v2"))]
-    #[case::without_namespace(&[("primary-service", "web")], None, None)]
-    #[case::label(&[], Some("shop.web"), Some("shop/web"))]
-    #[case::primary_again(&[], Some(""), None)]
+    #[case::none(&[], Ok(None))]
+    #[case::empty(&[("primary-service", " ")], Ok(None))]
+    #[case::with_namespace(&[("primary-service", " lab/web.v2 ")], Ok(Some("lab/web.v2")))]
+    #[case::bare_name(&[("primary-service", "web")], Ok(Some("shop/web")))]
+    #[case::too_many_parts(&[("primary-service", "lab/shop/web")], Err("InvalidPrimaryService"))]
+    #[case::part_missing(&[("primary-service", "lab/")], Err("InvalidPrimaryService"))]
+    #[case::no_name(&[("primary-service", "{\"name\": \"Web\"}")], Err("InvalidPrimaryService"))]
     fn a_secondary_names_its_primary(
         #[case] pairs: &[(&str, &str)],
-        #[case] label: Option<&str>,
-        #[case] expected: Option<&str>,
+        #[case] expected: Result<Option<&str>, &str>,
     ) {
-        let mut service = service(pairs);
-        let label = label.map(|value| (labels::PRIMARY_SERVICE.to_owned(), value.to_owned()));
-        service.metadata.labels = Some(label.into_iter().collect());
-        let named = primary(&service).or_else(|| labelled_primary(&service));
-        assert_eq!(named.map(|key| key.to_string()).as_deref(), expected);
+        let named = primary(&service(pairs)).map_err(|fault| fault.reason);
+        let named = named.map(|key| key.map(|key| key.to_string()));
+        assert_eq!(named.as_ref().map(Option::as_deref).map_err(|reason| *reason), expected);
+    }
+
+    #[test]
+    fn a_primary_of_ten_thousand_characters_is_named_in_part() {
+        let fault = primary(&service(&[("primary-service", &"w".repeat(10_000))])).unwrap_err();
+        assert!(fault.message.len() < 300 && fault.message.contains("namespace/name"), "{}", fault.message);
     }
 
     // docs/contract/user-docs.md#17i
@@ -345,7 +356,7 @@ mod tests {
     #[case::misspelt(&[("iapm", "dhcp"), ("healthcheck-timeout", "3")], &["healthcheck-timeout", "iapm"])]
     #[case::all_known(&[("ipam", "pool"), ("healthcheck-port", "80"), ("healthcheck-periodseconds", "1"),
         ("description", "x"), ("project", "a/b"), ("namespace", "c"), ("ip", "10.0.0.7"), ("network", "a/b"),
-        ("data-path", "host"), ("primary-service", "a/b"), ("ip-pool", "edge"), ("allocated-address", "10.0.0.7"),
+        ("data-path", "host"), ("primary-service", "a/b"), ("allow-shared-from", "*"), ("ip-pool", "edge"), ("allocated-address", "10.0.0.7"),
         ("recorded-data-path", "host")], &[])]
     fn a_key_that_nobody_knows_is_named(#[case] pairs: &[(&str, &str)], #[case] keys: &[&str]) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{SERVICE_PREFIX}{key}")).collect();
@@ -403,7 +414,7 @@ mod tests {
         #[test]
         fn whatever_people_write_is_read_without_a_panic(
             pairs in proptest::collection::vec((proptest::sample::select(&["ipam", "data-path", "healthcheck-port",
-                "healthcheck-periodseconds", "network", "ip", "description"][..]), ".{0,12}"), 0..6),
+                "healthcheck-periodseconds", "network", "ip", "description", "primary-service"][..]), ".{0,12}"), 0..6),
         ) {
             let pairs: Vec<_> = pairs.iter().map(|(key, value)| (*key, value.as_str())).collect();
             let service = service(&pairs);

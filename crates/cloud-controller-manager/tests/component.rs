@@ -23,5 +23,7 @@ mod ownership;
 mod requests;
 #[path = "component/service_events.rs"]
 mod service_events;
+#[path = "component/sharing.rs"]
+mod sharing;
 #[path = "component/take_over.rs"]
 mod take_over;

@@ -23,8 +23,10 @@ pub const HEALTH_CHECK_TIMEOUT_SECONDS: &str = "cloudprovider.harvesterhci.io/he
 pub const DESCRIPTION: &str = "cloudprovider.harvesterhci.io/description";
 /// On a guest Service: `guest` or `host`, wins over the flag `--data-path` where `--allowed-data-paths` admits it.
 pub const DATA_PATH: &str = "cloudprovider.harvesterhci.io/data-path";
-/// On a guest Service: the Service whose address it shares, `namespace/name`.
+/// On a guest Service: the Service whose address it shares, `namespace/name` or a name in its own namespace.
 pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
+/// On a guest Service: the namespaces whose Services may share its address, separated by commas, or `*`.
+pub const ALLOW_SHARED_FROM: &str = "cloudprovider.harvesterhci.io/allow-shared-from";
 /// On a guest Service: the Harvester network (`namespace/name` of a NetworkAttachmentDefinition) that carries it.
 pub const SERVICE_NETWORK: &str = "cloudprovider.harvesterhci.io/network";
 /// On a guest Service: Rancher project, copied to [`LB_PROJECT`].
@@ -102,6 +104,8 @@ pub const CERTIFICATE_NAMES: &str = "loadbalancer.harvesterhci.io/certificate-na
 
 /// kube-vip: the addresses to announce for a Service.
 pub const KUBE_VIP_LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
+/// kube-vip: the interface of the node that gets the address.
+pub const KUBE_VIP_SERVICE_INTERFACE: &str = "kube-vip.io/serviceInterface";
 /// kube-vip: `"true"` keeps it away from a Service (it does not withdraw what it already announces).
 pub const KUBE_VIP_IGNORE: &str = "kube-vip.io/ignore";
 /// kube-vip: node that announces the Service's address now.

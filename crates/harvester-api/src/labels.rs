@@ -6,8 +6,8 @@ pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
 pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
 /// On a LoadBalancer object: name of the guest Service.
 pub const SERVICE_NAME: &str = "cloudprovider.harvesterhci.io/serviceName";
-/// On a guest Service, by the Go cloud controller manager: the Service whose address it shares, `namespace.name`; empty on
-/// one that shares none any more. The annotation of the same key has the user's request.
+/// On a guest Service, by the cloud controller manager: the Service whose address it uses, `namespace.name`; empty on one
+/// that uses none any more. The annotation of the same key has the user's request.
 pub const PRIMARY_SERVICE: &str = "cloudprovider.harvesterhci.io/primary-service";
 /// `"true"` on the Services and EndpointSlices that the load balancer makes.
 pub const SERVICE_LB: &str = "loadbalancer.harvesterhci.io/servicelb";

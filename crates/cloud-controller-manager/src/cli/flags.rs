@@ -14,6 +14,10 @@ pub const FLAGS: Table = Table {
             .default("guest"),
         Flag::value("allowed-data-paths", "LIST", "which data paths a Service may have")
             .default("guest,host"),
+        Flag::switch(
+            "restrict-shared-address",
+            "share addresses within a namespace, and with those in annotation allow-shared-from, only",
+        ),
         Flag::value(
             "management-network",
             "NETWORK",

@@ -3,6 +3,7 @@
 mod events;
 mod handover;
 mod host_datapath;
+pub(super) mod sharing;
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,6 +17,8 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
 
+pub(super) use self::host_datapath::{hinders_sharing, was_announced_in_guest};
+use self::sharing::{Held, Secondaries, Sharing};
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
     datapath::{AllowedDatapaths, Datapath, Policy, choose},
@@ -50,9 +53,12 @@ pub(super) struct Seen<'a> {
     pub(super) load_balancers_out_of_reach: Option<String>,
     /// As above, for VMs.
     pub(super) vms_out_of_reach: Option<String>,
-    /// Services that use the address of this one, looked for when it gives the address up.
-    pub(super) secondaries: Vec<ObjectKey>,
-    /// How long the object has been in its [`Phase`].
+    pub(super) sharing: Sharing,
+    pub(super) held: Held,
+    /// An object has listeners for its ports as for those of a secondary.
+    pub(super) is_carried: bool,
+    pub(super) secondaries: Secondaries,
+    /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
 }
 
@@ -68,7 +74,7 @@ pub(super) enum Found {
 }
 
 impl Found {
-    fn object(&self) -> Option<&RawObject<LoadBalancer>> {
+    pub(super) fn object(&self) -> Option<&RawObject<LoadBalancer>> {
         match self {
             Self::Present(object) => Some(object),
             Self::Unlisted | Self::Absent | Self::Unreadable(_) => None,
@@ -77,8 +83,11 @@ impl Found {
 }
 
 impl Seen<'_> {
-    /// The phase of the object, while its Service asks for a load balancer.
+    /// The phase of the Service, while it asks for a load balancer.
     pub(super) fn phase(&self) -> Option<Phase> {
+        if let Sharing::With(primary) = &self.sharing {
+            return sharing::phase(self.service, primary).filter(|_| self.wanted);
+        }
         phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service)
     }
 }
@@ -89,9 +98,10 @@ pub enum Write {
     Create(Value),
     /// Made from the version that was read.
     Update(Value),
+    Delete(ObjectKey),
 }
 
-/// The next thing that happens to an object that is not finished.
+/// The next thing that happens to a Service that is not finished.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// Harvester allocates an address.
@@ -120,10 +130,18 @@ pub(super) fn decide(seen: &Seen<'_>) -> Decision<Write> {
         let load_balancer = LoadBalancerState::Unknown(seen.load_balancers_out_of_reach.clone());
         return Decision { view: View { load_balancer, ..View::default() }, ..Decision::default() };
     }
-    if seen.wanted { serve(seen) } else { clean_up(seen) }
+    match &seen.sharing {
+        _ if !seen.wanted => clean_up(seen),
+        Sharing::With(primary) => sharing::share(seen, primary),
+        // what it has of its own serves it until it shares
+        Sharing::Waits(_) | Sharing::Refused { .. } if seen.load_balancer.object().is_none() => {
+            sharing::hold(seen)
+        }
+        Sharing::Own | Sharing::Waits(_) | Sharing::Refused { .. } => serve(seen),
+    }
 }
 
-/// For a Service that asks for a load balancer.
+/// For a Service that asks for a load balancer of its own.
 fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let Seen { identity, service, config, key, .. } = seen;
     let object = seen.load_balancer.object();
@@ -131,6 +149,11 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let (path, mut events) = (choice.path, choice.events);
     let mut faults = config.faults.clone();
     faults.extend(choice.refusal);
+    match &seen.sharing {
+        Sharing::Refused { fault, .. } => faults.extend(fault.clone()),
+        Sharing::Waits(_) => events.extend(sharing::told(seen, true)),
+        Sharing::Own | Sharing::With(_) => {}
+    }
     // the address belongs to another object, or may at any time: two would announce it
     let taken_back = is_taken_back(object);
     let comes_from_host = object.is_none() && handover::shows_address_of_host_datapath(service);
@@ -165,13 +188,20 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             // the report of objects without Service goes by the UID: it is written even while a fault keeps other fields
             let edited = object.edited(|json| match wanted {
                 Some(wanted) => wanted.apply(json),
-                None => made_for.mark(json),
+                None => {
+                    made_for.mark(json);
+                    seen.secondaries.prune(json);
+                }
             });
             edited.map(Write::Update)
         }
         _ => None,
     };
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
+    let has_address = object.is_some_and(|object| match path {
+        Datapath::Guest => !allocated(object).is_empty(),
+        Datapath::Host => status_address(object).is_some() && !taken_back,
+    });
     match object {
         Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
         // it is not made before the VMs are known, and then the sentence says what hinders
@@ -185,23 +215,29 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             view.publish = Publish::Withdrawn;
         }
         Datapath::Guest => {
-            let lost = handover::given(service, object).filter(|_| taken_back);
+            let lost = match seen.held {
+                Held::Nothing => handover::given(service, object).filter(|_| taken_back),
+                // the address of its former primary serves until it has one of its own
+                Held::Valid => None,
+                Held::Lost => sharing::given(service).filter(|_| !has_address),
+            };
             events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, object, lost);
         }
         Datapath::Host => {
-            let word = Datapath::Host.word().to_owned();
-            view.annotations = Annotations::from([
-                (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),
-                (annotations::RECORDED_DATA_PATH.to_owned(), Some(word)),
-            ]);
+            view.annotations = on_host();
             view.removal = Removal::Foreground;
             view.publish = match object.and_then(|object| status_address(object)) {
-                _ if taken_back => Publish::Withdrawn,
-                Some(address) => Publish::Addresses(vec![IngressAddress::parse(address)]),
-                None => Publish::Unchanged,
+                Some(address) if !taken_back => Publish::Addresses(vec![IngressAddress::parse(address)]),
+                _ if taken_back && seen.held == Held::Nothing || seen.held == Held::Lost => {
+                    Publish::Withdrawn
+                }
+                _ => Publish::Unchanged,
             };
         }
+    }
+    if has_address {
+        view.labels = sharing::own_labels(service);
     }
     let more = later.as_deref().filter(|_| forbidden);
     events.extend(refusal(service, &faults, more, object.is_some()));
@@ -223,12 +259,29 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
             view.publish = if is_taken_back(object) { Publish::Withdrawn } else { Publish::Unchanged };
         }
     }
+    let mut write = None;
     // without an object no secondary loses its address
-    if !seen.secondaries.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
-        view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries));
+    if !seen.secondaries.all.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
+        view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
+        let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
+        write = live.and_then(|object| object.edited(|json| seen.secondaries.prune(json))).map(Write::Update);
+    }
+    if view.load_balancer == LoadBalancerState::Absent && seen.is_carried {
+        // node ports are reused: the object of the primary lets go of them first
+        (view.load_balancer, view.removal) = (LoadBalancerState::Deleting, Removal::Foreground);
     }
     view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
-    Decision { view, write: None, events }
+    view.labels = sharing::released_labels(service);
+    Decision { view, write, events }
+}
+
+/// The annotations of a Service on the host datapath.
+fn on_host() -> Annotations {
+    let word = Datapath::Host.word().to_owned();
+    Annotations::from([
+        (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),
+        (annotations::RECORDED_DATA_PATH.to_owned(), Some(word)),
+    ])
 }
 
 fn state(seen: &Seen<'_>, path: Datapath) -> LoadBalancerState {
@@ -243,7 +296,7 @@ fn state(seen: &Seen<'_>, path: Datapath) -> LoadBalancerState {
     }
 }
 
-fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
+pub(super) fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
     object.is_some_and(|object| allocated(object).is_empty() && not_ready(object).is_some())
 }
 
@@ -251,14 +304,21 @@ fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
 /// finalizer: the clean-up needs them, and so does an object that somebody deleted in Harvester and that comes back.
 /// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
 fn settled_datapath(seen: &Seen<'_>) -> Option<Datapath> {
-    if let Some(object) = seen.load_balancer.object() {
+    let settled = settled(seen.service, seen.load_balancer.object());
+    let by_object = seen.load_balancer.object().is_some();
+    settled.filter(|path| by_object || !seen.wanted || seen.allowed.admits(*path))
+}
+
+/// The same, whatever the flags say. `object`: the Service's own.
+pub(super) fn settled(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Option<Datapath> {
+    if let Some(object) = object {
         return Some(Datapath::of_object(&object.spec));
     }
     let is_set = |key: &str, value: Option<&str>| {
-        let text = seen.service.annotations().get(key).map(String::as_str).unwrap_or_default();
+        let text = service.annotations().get(key).map(String::as_str).unwrap_or_default();
         value.map_or(!text.is_empty(), |value| text == value)
     };
-    let annotated = if !seen.service.finalizers().iter().any(|name| name == FINALIZER) {
+    if !service.finalizers().iter().any(|name| name == FINALIZER) {
         None
     } else if is_set(annotations::RECORDED_DATA_PATH, Some(Datapath::Host.word())) {
         Some(Datapath::Host)
@@ -269,8 +329,7 @@ fn settled_datapath(seen: &Seen<'_>) -> Option<Datapath> {
         Some(Datapath::Guest)
     } else {
         None
-    };
-    annotated.filter(|path| !seen.wanted || seen.allowed.admits(*path))
+    }
 }
 
 /// Events about the cluster around a Service that asks for a load balancer.

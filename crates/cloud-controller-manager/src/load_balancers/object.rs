@@ -1,7 +1,7 @@
 //! The LoadBalancer object: the JSON of a new one, and the changes to one that was read. Both set only fields that are
 //! ours.
 
-use controller_kit::Explanation;
+use controller_kit::{Explanation, ObjectKey};
 use harvester_api::{HealthCheck, Ipam, Listener, LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt};
@@ -12,6 +12,9 @@ use crate::{
     cluster::GuestCluster,
     service_config::{ServiceConfig, ports, protocol},
 };
+
+/// The name of a secondary, in the names of its listeners.
+const SECONDARY_NAME_MAX: usize = 40;
 
 /// The guest cluster, towards Harvester.
 #[derive(Clone, Debug, PartialEq)]
@@ -192,6 +195,36 @@ pub(super) fn listeners(service: &Service) -> Result<Vec<Listener>, Vec<Explanat
         });
     }
     if faults.is_empty() { Ok(listeners) } else { Err(faults) }
+}
+
+/// The listeners for the ports of a Service that shares the address of another one. A Service may name its ports as it
+/// likes, so the names of the listeners are made up.
+///
+/// # Errors
+/// As above.
+pub(super) fn listeners_of_secondary(service: &Service) -> Result<Vec<Listener>, Vec<Explanation>> {
+    let prefix = secondary_prefix(&ObjectKey::of(service));
+    let renamed = |listener: Listener| {
+        let name = format!("{prefix}{}-{}", listener.protocol.to_ascii_lowercase(), listener.port);
+        Listener { name, ..listener }
+    };
+    Ok(listeners(service)?.into_iter().map(renamed).collect())
+}
+
+/// The names of a secondary's listeners begin with it. A listener's name has at most 63 characters.
+pub(super) fn secondary_prefix(secondary: &ObjectKey) -> String {
+    let digest = crc32fast::hash(secondary.to_string().as_bytes());
+    let name = &secondary.name[..secondary.name.floor_char_boundary(SECONDARY_NAME_MAX)];
+    format!("{name}-{digest:08x}-")
+}
+
+/// Whether this is the name of a listener that [`listeners_of_secondary`] made.
+pub(super) fn is_of_secondary(listener: &str) -> bool {
+    let [port, protocol, digest, _name] = listener.rsplitn(4, '-').collect::<Vec<_>>()[..] else {
+        return false;
+    };
+    let is_digest = digest.len() == 8 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    is_digest && matches!(protocol, "tcp" | "udp") && port.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]

@@ -67,6 +67,7 @@ impl Ccm {
                 management_network: None,
                 policy: Policy::Annotation,
                 allowed: AllowedDatapaths::default(),
+                restrict_sharing: false,
             },
             addresses: AddressRules::default(),
             election: Some(ElectionSettings::usual("first")),

@@ -52,7 +52,7 @@ test_cluster::component_tests! {
 
     async fn a_wrong_service_gets_one_event_with_every_fault_and_no_object(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
-        let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b,
+        let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b/c,
             cloudprovider.harvesterhci.io/data-path: host}";
         create_service(&cluster, wrong, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
         let all = events(&cluster).await;

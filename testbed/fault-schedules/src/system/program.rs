@@ -149,6 +149,7 @@ async fn cloud_controller_manager(
             management_network: None,
             policy: Policy::Annotation,
             allowed: AllowedDatapaths::default(),
+            restrict_sharing: false,
         },
         addresses: AddressRules::default(),
         election: Some(ElectionSettings::usual(identity)),

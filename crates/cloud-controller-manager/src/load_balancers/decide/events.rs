@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{handover::given, ingress};
 use crate::{
     datapath::Datapath,
-    service_config::{IP_FAMILIES, REFUSED, ServiceConfig},
+    service_config::{IP_FAMILIES, ServiceConfig},
 };
 
 /// An Event names at most so many Services.
@@ -23,8 +23,7 @@ pub(super) fn keys_of_later_versions(config: &ServiceConfig, path: Datapath, exi
             IP_FAMILIES => config.only_ipv6,
             _ => false,
         };
-        REFUSED.contains(key)
-            || (path == Datapath::Host && by_the_host_datapath)
+        (path == Datapath::Host && by_the_host_datapath)
             || (exists && *key == annotations::KUBE_VIP_LOADBALANCER_IPS)
     };
     let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
@@ -106,11 +105,26 @@ pub(super) fn in_use(object: &ObjectKey, secondaries: &[ObjectKey]) -> String {
     }
     format!(
         "could not delete load balancer {}, it is still used by other services: {}; delete them first, or remove their \
-         annotation and label {}",
+         annotation {}, and the label of that name from those of another type",
         object.name,
         names.join(", "),
         annotations::PRIMARY_SERVICE
     )
+}
+
+/// Settings of a Service that shares the address of another one.
+pub(super) fn about_sharing(config: &ServiceConfig) -> Vec<PendingEvent> {
+    let mut events: Vec<_> = config
+        .faults
+        .iter()
+        .map(|fault| PendingEvent::warning(fault.reason, fault.message.as_str()))
+        .collect();
+    if config.health_port {
+        let sentence =
+            "a Service that shares an address has no health check of its own: the one of its primary counts";
+        events.push(PendingEvent::warning("HealthCheckNotEnforced", sentence));
+    }
+    events
 }
 
 /// Keys without effect that no later version has, an Event for each kind of mistake.

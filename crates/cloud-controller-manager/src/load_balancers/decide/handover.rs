@@ -60,7 +60,7 @@ pub(super) fn given(service: &Service, object: Option<&RawObject<LoadBalancer>>)
 }
 
 /// Asks kube-vip for `ips`. An address that the Go program handed over needs no record of ours.
-fn handing_over(service: &Service, ips: &str) -> Annotations {
+pub(super) fn handing_over(service: &Service, ips: &str) -> Annotations {
     let set = |key: &str| (key.to_owned(), Some(ips.to_owned()));
     let mut annotations = Annotations::from([set(annotations::KUBE_VIP_LOADBALANCER_IPS)]);
     let there = service.annotations();
@@ -73,7 +73,7 @@ fn handing_over(service: &Service, ips: &str) -> Annotations {
 }
 
 /// Asks kube-vip for `lost` no more, and remembers it. An address that somebody else asks for stays.
-fn withdrawing(service: &Service, lost: String) -> Annotations {
+pub(super) fn withdrawing(service: &Service, lost: String) -> Annotations {
     let mut annotations = Annotations::new();
     if service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS) == Some(&lost) {
         annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None);
@@ -84,7 +84,7 @@ fn withdrawing(service: &Service, lost: String) -> Annotations {
 
 /// Whether the address in the Service's status is there because kube-vip was asked for `lost`. Another address, or one
 /// that `spec.loadBalancerIP` asks for too, is somebody else's: taking it away would only make them write it again.
-fn came_of(lost: &str, service: &Service) -> bool {
+pub(super) fn came_of(lost: &str, service: &Service) -> bool {
     let fixed = service.spec.as_ref().and_then(|spec| spec.load_balancer_ip.as_deref());
     let is_lost = |ip: &str| lost == DHCP_ADDRESS || lost.split(',').any(|lost| lost == ip);
     ingress(service).first().is_some_and(|ip| is_lost(ip) && fixed != Some(ip))

@@ -3,15 +3,16 @@
 
 use controller_kit::{Explanation, PendingEvent};
 use harvester_api::{annotations, load_balancer::MAX_LISTENERS};
+use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{NO_NODES, Seen};
 use crate::{
     load_balancers::{
-        object::{DatapathFields, listeners},
+        object::{DatapathFields, listeners, listeners_of_secondary},
         selector::select,
     },
-    service_config::{SOURCE_RANGES, health_check, ports},
+    service_config::{SOURCE_RANGES, ServiceConfig, health_check, ports},
 };
 
 /// The fields of the object, unless a fault forbids it or the VMs are not known. Adds faults and Events.
@@ -63,13 +64,12 @@ pub(super) fn datapath(
             events.push(PendingEvent::normal("ClientAddressNotPreserved", sentence));
         }
     }
-    let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
-    let shown = has(annotations::KUBE_VIP_VIP_HOST);
-    if exists && shown {
+    let host = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    if exists && host.is_some_and(|host| !host.is_empty()) {
         let sentence = "kube-vip in the guest announces this address too and does not let go of it: restart kube-vip, or \
             create the Service anew";
         events.push(PendingEvent::warning("VipAnnouncedTwice", sentence));
-    } else if !exists && (shown || has(annotations::KUBE_VIP_LOADBALANCER_IPS)) {
+    } else if !exists && was_announced_in_guest(service) {
         let sentence = "kube-vip in the guest has announced this Service and would announce its address a second time: \
             create the Service anew for the data path host";
         faults.push(Explanation::new("AnnouncedInGuest", sentence));
@@ -97,8 +97,38 @@ pub(super) fn datapath(
         );
         faults.push(Explanation::new("NodesNotSelectable", sentence));
     });
-    let datapath =
-        DatapathFields::Host { listeners: listeners?, selector: selector.ok()?, health_check: check? };
+    let mut listeners = listeners?;
+    for secondary in &seen.secondaries.carried {
+        // one that cannot be carried was not admitted
+        listeners.extend(listeners_of_secondary(secondary).unwrap_or_default());
+    }
+    let datapath = DatapathFields::Host { listeners, selector: selector.ok()?, health_check: check? };
     // an object that exists follows every change that is no fault; a new one is made only without fault
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
+}
+
+/// Why the object of another Service cannot carry the ports of this one, which may share its address otherwise.
+pub(in crate::load_balancers) fn hinders_sharing(
+    service: &Service,
+    config: &ServiceConfig,
+) -> Vec<Explanation> {
+    let mut faults = listeners_of_secondary(service).err().unwrap_or_default();
+    if config.source_ranges {
+        let sentence =
+            format!("{SOURCE_RANGES} cannot be had at a shared address on the data path host: remove it");
+        faults.push(Explanation::new("NotSupported", sentence));
+    }
+    let spec = service.spec.as_ref();
+    if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local") {
+        let sentence = "externalTrafficPolicy Local needs a health check on the data path host, and a Service that \
+            shares an address has none of its own: use Cluster";
+        faults.push(Explanation::new("HealthCheckNeeded", sentence));
+    }
+    faults
+}
+
+/// kube-vip in the guest has announced the Service: it may not come onto this datapath.
+pub(in crate::load_balancers) fn was_announced_in_guest(service: &Service) -> bool {
+    let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
+    has(annotations::KUBE_VIP_VIP_HOST) || has(annotations::KUBE_VIP_LOADBALANCER_IPS)
 }

@@ -10,7 +10,7 @@ use crate::cluster::GuestCluster;
 const CHECK: &str = "cloudprovider.harvesterhci.io/healthcheck-port";
 const HOST: &str = "cloudprovider.harvesterhci.io/data-path";
 
-fn service(annotations: &Value, spec: &Value) -> Service {
+pub(super) fn service(annotations: &Value, spec: &Value) -> Service {
     let mut json = json!({
         "metadata": {"name": "web", "namespace": "shop", "uid": "1", "annotations": annotations},
         "spec": {"type": "LoadBalancer", "ports": [{"port": 80, "nodePort": 30080}]},
@@ -21,7 +21,7 @@ fn service(annotations: &Value, spec: &Value) -> Service {
     serde_json::from_value(json).unwrap()
 }
 
-fn object(workload: &str, status: &Value) -> RawObject<LoadBalancer> {
+pub(super) fn object(workload: &str, status: &Value) -> RawObject<LoadBalancer> {
     let json = json!({"metadata": {"name": "blue-shop-web-1", "namespace": "team-a"},
         "spec": {"workloadType": workload, "ipam": "pool"}, "status": status});
     RawObject::from_json(json).unwrap()
@@ -33,7 +33,7 @@ fn backends() -> Backends {
 }
 
 /// Decides in mode `annotation`; `change` changes what is seen.
-fn decided(
+pub(super) fn decided(
     service: &Service,
     object: Option<&RawObject<LoadBalancer>>,
     change: impl FnOnce(&mut Seen<'_>),
@@ -63,7 +63,10 @@ fn decided_in(
         backends: Some(backends()),
         load_balancers_out_of_reach: None,
         vms_out_of_reach: None,
-        secondaries: vec![],
+        sharing: Sharing::Own,
+        held: Held::Nothing,
+        is_carried: false,
+        secondaries: Secondaries::default(),
         waited: Duration::ZERO,
     };
     change(&mut seen);
@@ -76,7 +79,7 @@ fn refusals(annotations: &Value, spec: &Value, change: impl FnOnce(&mut Seen<'_>
     if decision.write.is_some() { vec![] } else { reasons(&decision) }
 }
 
-fn reasons(decision: &Decision<Write>) -> Vec<&'static str> {
+pub(super) fn reasons(decision: &Decision<Write>) -> Vec<&'static str> {
     decision.events.iter().map(|event| event.reason).collect()
 }
 
@@ -86,7 +89,7 @@ fn told(decision: &Decision<Write>, object: Option<&RawObject<LoadBalancer>>) ->
     reasons(decision)
 }
 
-fn ip(text: &str) -> Vec<IngressAddress> {
+pub(super) fn ip(text: &str) -> Vec<IngressAddress> {
     vec![IngressAddress::parse(text)]
 }
 
@@ -120,7 +123,7 @@ fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Opti
 #[case::local(json!({HOST: "host"}), json!({"externalTrafficPolicy": "Local"}), "healthcheck-port")]
 #[case::local_and_more(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local", "ports": [{"port": 80}]}),
     "node port")]
-#[case::keys_of_both_sorts(json!({annotations::PRIMARY_SERVICE: "a/b", annotations::SERVICE_IP: "10.0.0.1"}),
+#[case::keys_of_both_sorts(json!({HOST: "left", annotations::SERVICE_IP: "10.0.0.1"}),
     json!({}), "does not act on cloudprovider.harvesterhci.io/ip")]
 #[case::ipv6_alone(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), "IPv4 addresses only")]
 fn a_refused_service_is_told_everything_in_one_event(
@@ -390,7 +393,7 @@ fn a_primary_keeps_its_object_while_secondaries_use_it_and_they_are_named() {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
     let removal = |object, secondaries: &[&str]| {
         let keys = secondaries.iter().map(|name| ObjectKey::new("shop", *name)).collect();
-        decided(&service, object, |seen| seen.secondaries = keys).view.removal
+        decided(&service, object, |seen| seen.secondaries.all = keys).view.removal
     };
     assert_eq!(removal(Some(&object), &[]), Removal::Background);
     assert_eq!(removal(None, &["api", "admin"]), Removal::Background, "there is nothing to keep");

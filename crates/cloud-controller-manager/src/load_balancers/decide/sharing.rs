@@ -1,0 +1,257 @@
+//! A Service that shares the address of another one, its primary, and has no object of its own.
+//!
+//! ```text
+//! guest   label: primary, loadbalancerIPs: X    in one PATCH; kube-vip announces X for this Service too
+//! host    label: primary, kube-vip.io/ignore    in one PATCH; then the ports join the primary's listeners, then the
+//!                                               status says X
+//! ```
+//! The label says who uses an address: while it is there the primary's object stays. So it comes with the address, and
+//! goes with it or after it.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cloud_provider::{Decision, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
+use controller_kit::{Explanation, ObjectKey, PendingEvent};
+use harvester_api::{annotations, labels};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+use serde_json::Value;
+
+use super::{
+    Phase, Seen, Write, events, handover, host_datapath::hinders_sharing, ingress, overdue_announcement,
+    settled_datapath,
+};
+use crate::{
+    datapath::{Datapath, choose},
+    load_balancers::{
+        object::{is_of_secondary, secondary_prefix},
+        sharing::{label, label_value},
+    },
+};
+
+/// A Service's part in sharing.
+#[derive(Clone, Debug)]
+pub(crate) enum Sharing {
+    /// It asks for no address of another Service.
+    Own,
+    With(Primary),
+    /// What is missing may come; the sentence says what.
+    Waits(String),
+    Refused {
+        /// `None`: the faults of the Service say it.
+        fault: Option<Explanation>,
+        /// It uses the address, and may no longer.
+        revoked: bool,
+    },
+}
+
+/// The Service that shares its address, and its object.
+#[derive(Clone, Debug)]
+pub(crate) struct Primary {
+    pub(crate) service: ObjectKey,
+    pub(crate) path: Datapath,
+    pub(crate) address: Option<String>,
+    /// Its annotation.
+    pub(crate) network: Option<String>,
+    /// Host datapath: the ports of this Service are among the listeners of the object.
+    pub(crate) carries: bool,
+    /// Harvester took the address back.
+    pub(crate) taken_back: bool,
+}
+
+/// The address that a Service was given with its label.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Held {
+    /// There is no label.
+    #[default]
+    Nothing,
+    /// The primary that the label names has it, as far as we know.
+    Valid,
+    /// The primary is gone, or has another address, or none.
+    Lost,
+}
+
+/// The Services that use the address of this one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Secondaries {
+    pub(crate) all: Vec<ObjectKey>,
+    /// Their ports are to be listeners on the host datapath.
+    pub(crate) carried: Vec<Arc<Service>>,
+}
+
+impl Secondaries {
+    /// Takes the listeners away that no secondary has any more.
+    pub(super) fn prune(&self, json: &mut Value) {
+        let prefixes: Vec<_> =
+            self.carried.iter().map(|service| secondary_prefix(&ObjectKey::of(&**service))).collect();
+        let stays = |listener: &Value| {
+            let name = listener["name"].as_str().unwrap_or_default();
+            !is_of_secondary(name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        if let Some(listeners) = json.pointer_mut("/spec/listeners").and_then(Value::as_array_mut) {
+            listeners.retain(stays);
+        }
+    }
+}
+
+/// For a Service that may share the address of this primary.
+pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
+    let service = seen.service;
+    let parse = |text: &String| text.split(',').map(IngressAddress::parse).collect::<Vec<_>>();
+    let addresses = primary.address.as_ref().map(parse).unwrap_or_default();
+    let mut view = View { labels: labelled(&label_value(&primary.service)), ..View::default() };
+    let mut in_place = true;
+    match primary.path {
+        Datapath::Guest => {
+            let address = primary.address.as_deref().unwrap_or_default();
+            view.annotations = handover::handing_over(service, address);
+            // as the Go program does (docs/contract/cloud-controller-manager.md#9.3)
+            view.annotations.extend(
+                [annotations::KUBE_VIP_SERVICE_INTERFACE, annotations::IPAM]
+                    .map(|key| (key.to_owned(), None)),
+            );
+            let network = primary.network.clone().filter(|network| !network.is_empty());
+            view.annotations.extend(network.map(|it| (annotations::SERVICE_NETWORK.to_owned(), Some(it))));
+            view.load_balancer = LoadBalancerState::Present { addresses };
+        }
+        Datapath::Host => {
+            view.annotations = super::on_host();
+            view.removal = Removal::Foreground;
+            let published = if primary.carries { addresses } else { Vec::new() };
+            view.publish = match &published[..] {
+                _ if primary.taken_back => Publish::Withdrawn,
+                [] => Publish::Unchanged,
+                _ => Publish::Addresses(published.clone()),
+            };
+            let shown: Vec<_> = ingress(service).into_iter().map(IngressAddress::parse).collect();
+            in_place = !published.is_empty() && shown == published;
+            view.load_balancer = LoadBalancerState::Present { addresses: published };
+        }
+    }
+    // what this Service had before it shared goes when it is used no more
+    let own = seen.load_balancer.object().filter(|own| own.metadata.deletion_timestamp.is_none());
+    let free = own.is_some() && in_place && seen.secondaries.all.is_empty();
+    let mut events = events::keys(&seen.config);
+    events.extend(events::about_sharing(&seen.config));
+    events.extend(overdue_announcement(seen));
+    view.again = super::ANNOUNCEMENT
+        .checked_sub(seen.waited)
+        .filter(|rest| !rest.is_zero() && matches!(seen.phase(), Some(Phase::Publication(_))));
+    Decision { view, write: free.then(|| Write::Delete(seen.key.clone())), events }
+}
+
+/// For a Service that asks for the address of another one and cannot have it now: it has no object of its own. It keeps
+/// what it was given before, as long as that is its to use.
+pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
+    let service = seen.service;
+    let path = settled_datapath(seen).unwrap_or(Datapath::Guest);
+    let (mut events, revoked) =
+        (events::keys(&seen.config), matches!(seen.sharing, Sharing::Refused { revoked: true, .. }));
+    let goes_on = seen.held == Held::Valid && !revoked;
+    events.extend(told(seen, goes_on));
+    let mut view = View::default();
+    let given = match seen.held {
+        // by an object of its own, which is gone
+        Held::Nothing => handover::given(service, None),
+        Held::Valid | Held::Lost => given(service),
+    };
+    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let is_asked = given.is_some() && asked == given.as_ref();
+    let shows = match path {
+        Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
+        Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
+    };
+    if seen.held == Held::Nothing && !is_asked && !shows {
+        return Decision { view, write: None, events };
+    }
+    if path == Datapath::Host {
+        view.annotations = super::on_host();
+        view.removal = Removal::Foreground;
+        view.publish = Publish::Unchanged;
+    }
+    if goes_on {
+        let addresses = ingress(service).into_iter().map(IngressAddress::parse).collect();
+        view.load_balancer = LoadBalancerState::Present { addresses };
+        return Decision { view, write: None, events };
+    }
+    view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
+    if shows {
+        view.publish = Publish::Withdrawn;
+    } else {
+        // the last word: from now on the primary may go
+        view.labels = own_labels(service);
+    }
+    if path == Datapath::Guest
+        && let Some(lost) = given
+    {
+        events.extend((!revoked && (shows || is_asked)).then(|| events::taken_back(service, &lost)));
+        view.annotations.extend(handover::withdrawing(service, lost));
+    }
+    Decision { view, write: None, events }
+}
+
+/// What stands in the way of sharing.
+pub(super) fn told(seen: &Seen<'_>, goes_on: bool) -> Option<PendingEvent> {
+    let key = ObjectKey::of(seen.service);
+    let (fault, why) = match &seen.sharing {
+        Sharing::Own | Sharing::With(_) => return None,
+        Sharing::Waits(why) => (None, Some(why.as_str())),
+        Sharing::Refused { fault, .. } => (fault.as_ref(), None),
+    };
+    let path = choose(seen.policy, seen.allowed, &seen.config, settled_datapath(seen)).path;
+    let hinders =
+        if path == Datapath::Host { hinders_sharing(seen.service, &seen.config) } else { Vec::new() };
+    let mut faults: Vec<&Explanation> = Vec::new();
+    for fault in fault.into_iter().chain(&seen.config.faults).chain(&hinders) {
+        if !faults.contains(&fault) {
+            faults.push(fault);
+        }
+    }
+    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(why).collect();
+    let now = if goes_on { "it keeps the address that it has" } else { "it has no address" };
+    let sentences = sentences.join("; ");
+    Some(match faults.first() {
+        Some(first) => PendingEvent::warning(
+            first.reason,
+            format!("service {key} does not share an address: {sentences}; {now}"),
+        ),
+        None => PendingEvent::normal(
+            "WaitingForPrimary",
+            format!("service {key} waits: {sentences}; until then {now}"),
+        ),
+    })
+}
+
+/// The label of a Service that gives its load balancer up. While kube-vip may announce the address it stays: the
+/// primary keeps its object as long (docs/contract/cloud-controller-manager.md#L15).
+pub(super) fn released_labels(service: &Service) -> Labels {
+    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
+    let announced = label(service).is_some() && announcer.is_some_and(|node| !node.is_empty());
+    if announced { Labels::new() } else { BTreeMap::from([(labels::PRIMARY_SERVICE.to_owned(), None)]) }
+}
+
+/// The label of a Service that uses the address of no other any more.
+pub(super) fn own_labels(service: &Service) -> Labels {
+    if label(service).is_some() { labelled("") } else { Labels::new() }
+}
+
+fn labelled(value: &str) -> Labels {
+    BTreeMap::from([(labels::PRIMARY_SERVICE.to_owned(), Some(value.to_owned()))])
+}
+
+/// The address that came with the label; the Go program keeps no record of it.
+pub(crate) fn given(service: &Service) -> Option<String> {
+    let text = |key: &str| service.annotations().get(key).filter(|text| !text.is_empty()).cloned();
+    text(annotations::KUBE_VIP_LOADBALANCER_IPS).or_else(|| text(annotations::ALLOCATED_ADDRESS))
+}
+
+/// Phase of a Service on the guest datapath that waits for kube-vip to announce the shared address too.
+pub(super) fn phase(service: &Service, primary: &Primary) -> Option<Phase> {
+    let address = primary.address.as_ref().filter(|_| primary.path == Datapath::Guest)?;
+    let shown = ingress(service);
+    let is_shown = address.split(',').any(|ip| shown.contains(&ip));
+    (!is_shown).then(|| Phase::Publication(address.clone()))
+}
+
+#[cfg(test)]
+mod tests;

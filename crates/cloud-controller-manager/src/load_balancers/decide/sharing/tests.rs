@@ -1,0 +1,245 @@
+use rstest::rstest;
+use serde_json::json;
+
+use super::{
+    super::tests::{decided, ip, object, reasons, service},
+    *,
+};
+
+const LABEL: &str = "cloudprovider.harvesterhci.io/primary-service";
+const IPS: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
+
+fn primary(path: Datapath) -> Primary {
+    Primary {
+        service: ObjectKey::new("shop", "main"),
+        path,
+        address: Some("10.0.0.9".to_owned()),
+        network: None,
+        carries: true,
+        taken_back: false,
+    }
+}
+
+/// `shop/web` with this label, status and more annotations.
+fn asking(annotations: &Value, label: Option<&str>, shown: Option<&str>) -> Service {
+    let mut asking = service(annotations, &json!({}));
+    asking.metadata.labels = label.map(|label| BTreeMap::from([(LABEL.to_owned(), label.to_owned())]));
+    asking.metadata.finalizers = Some(vec![cloud_provider::FINALIZER.to_owned()]);
+    let status = shown.map(|ip| json!({"loadBalancer": {"ingress": [{"ip": ip}]}}));
+    asking.status = serde_json::from_value(status.unwrap_or_default()).unwrap();
+    asking
+}
+
+fn refused(revoked: bool) -> Sharing {
+    Sharing::Refused { fault: Some(Explanation::new("PortConflict", "port 80 is taken")), revoked }
+}
+
+fn label_in(view: &View) -> Option<&str> {
+    view.labels.get(LABEL).and_then(Option::as_deref)
+}
+
+#[test]
+fn on_the_guest_datapath_label_and_address_come_in_one_write() {
+    let network = Some("default/vlan1".to_owned());
+    let shared = Primary { network, ..primary(Datapath::Guest) };
+    let decision =
+        decided(&asking(&json!({}), None, None), None, |seen| seen.sharing = Sharing::With(shared));
+    let view = decision.view;
+    let expected = [
+        (IPS, Some("10.0.0.9")),
+        (annotations::ALLOCATED_ADDRESS, Some("10.0.0.9")),
+        (annotations::SERVICE_NETWORK, Some("default/vlan1")),
+        (annotations::IPAM, None),
+        (annotations::KUBE_VIP_SERVICE_INTERFACE, None),
+    ];
+    let expected = expected.map(|(key, value)| (key.to_owned(), value.map(str::to_owned)));
+    assert_eq!(view.annotations, BTreeMap::from(expected));
+    assert_eq!((label_in(&view), decision.write), (Some("shop.main"), None));
+    assert_eq!(view.load_balancer, LoadBalancerState::Present { addresses: ip("10.0.0.9") });
+    assert_eq!(view.publish, Publish::NotOurs);
+}
+
+#[rstest]
+#[case::carried(Primary { ..primary(Datapath::Host) }, Publish::Addresses(ip("10.0.0.9")))]
+#[case::not_carried_yet(Primary { carries: false, ..primary(Datapath::Host) }, Publish::Unchanged)]
+#[case::without_address(Primary { address: None, ..primary(Datapath::Host) }, Publish::Unchanged)]
+#[case::taken_back(Primary { taken_back: true, ..primary(Datapath::Host) }, Publish::Withdrawn)]
+fn on_the_host_datapath_the_address_is_shown_when_the_ports_are_carried(
+    #[case] primary: Primary,
+    #[case] publish: Publish,
+) {
+    let service = asking(&json!({}), None, None);
+    let view = decided(&service, None, |seen| seen.sharing = Sharing::With(primary)).view;
+    assert_eq!((view.publish, view.annotations), (publish, super::super::on_host()));
+}
+
+#[rstest]
+#[case::guest(Datapath::Guest, "cluster", None, &[], true)]
+#[case::used_by_others(Datapath::Guest, "cluster", None, &["api"], false)]
+#[case::host(Datapath::Host, "vm", Some("10.0.0.9"), &[], true)]
+#[case::host_before_the_other_address_is_shown(Datapath::Host, "vm", Some("10.0.0.7"), &[], false)]
+fn the_object_of_a_former_primary_goes_when_nobody_uses_it(
+    #[case] path: Datapath,
+    #[case] workload: &str,
+    #[case] shown: Option<&str>,
+    #[case] users: &[&str],
+    #[case] goes: bool,
+) {
+    let own = object(workload, &json!({"allocatedAddress": {"ip": "10.0.0.7"}}));
+    let decision = decided(&asking(&json!({}), None, shown), Some(&own), |seen| {
+        seen.sharing = Sharing::With(primary(path));
+        seen.secondaries.all = users.iter().map(|name| ObjectKey::new("shop", *name)).collect();
+    });
+    let delete = Write::Delete(ObjectKey::new("team-a", "blue-shop-web-1"));
+    assert_eq!(decision.write, goes.then_some(delete));
+}
+
+#[rstest]
+#[case::waits(Sharing::Waits("shop/main is not there".into()), "WaitingForPrimary")]
+#[case::refused(refused(false), "PortConflict")]
+fn a_service_that_cannot_share_gets_nothing_and_is_told(#[case] sharing: Sharing, #[case] reason: &str) {
+    let decision = decided(&service(&json!({}), &json!({})), None, |seen| seen.sharing = sharing);
+    assert_eq!(reasons(&decision), [reason]);
+    assert!(decision.events[0].message.contains("shop/web"));
+    assert_eq!((decision.view, decision.write), (View::default(), None));
+}
+
+#[rstest]
+#[case::waits(Sharing::Waits("shop/main is being deleted".into()))]
+#[case::refused(refused(false))]
+fn a_service_with_an_object_of_its_own_keeps_it_until_it_shares(#[case] sharing: Sharing) {
+    let own = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.7"}}));
+    let service = asking(&json!({IPS: "10.0.0.7"}), None, Some("10.0.0.7"));
+    let decision = decided(&service, Some(&own), |seen| seen.sharing = sharing);
+    assert_eq!(decision.view.load_balancer, LoadBalancerState::Present { addresses: ip("10.0.0.7") });
+    assert!(matches!(decision.write, None | Some(Write::Update(_))), "{:?}", decision.write);
+    assert_eq!(decision.events.len(), 1, "{:?}", decision.events);
+}
+
+/// The label goes last: while it is there the primary keeps the object, and the object the address.
+#[rstest]
+#[case::goes_on(refused(false), Held::Valid, Some("10.0.0.9"), &[], Publish::NotOurs, None)]
+#[case::revoked(refused(true), Held::Valid, Some("10.0.0.9"), &[IPS], Publish::Withdrawn, None)]
+#[case::revoked_and_not_shown(refused(true), Held::Valid, None, &[IPS], Publish::NotOurs, Some(""))]
+#[case::lost(Sharing::Waits("gone".into()), Held::Lost, Some("10.0.0.9"), &[IPS], Publish::Withdrawn, None)]
+#[case::shows_anothers(refused(true), Held::Valid, Some("192.168.1.5"), &[IPS], Publish::NotOurs, Some(""))]
+fn a_shared_address_is_kept_as_long_as_it_may_be_used(
+    #[case] sharing: Sharing,
+    #[case] held: Held,
+    #[case] shown: Option<&str>,
+    #[case] removed: &[&str],
+    #[case] publish: Publish,
+    #[case] label: Option<&str>,
+) {
+    let service = asking(&json!({IPS: "10.0.0.9"}), Some("shop.main"), shown);
+    let decision = decided(&service, None, |seen| (seen.sharing, seen.held) = (sharing, held));
+    let view = decision.view;
+    let gone = view.annotations.iter().filter(|(_, value)| value.is_none());
+    let gone: Vec<_> = gone.map(|(key, _)| key.as_str()).collect();
+    assert_eq!((&gone[..], &view.publish, label_in(&view)), (removed, &publish, label));
+    assert!(matches!(view.load_balancer, LoadBalancerState::Present { .. }) && decision.write.is_none());
+}
+
+/// Somebody deleted its own object in Harvester while it waits for its primary.
+#[test]
+fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
+    let annotations = json!({IPS: "10.0.0.7", annotations::ALLOCATED_ADDRESS: "10.0.0.7"});
+    let service = asking(&annotations, None, Some("10.0.0.7"));
+    let waits = Sharing::Waits("shop/main is not there".into());
+    let view = decided(&service, None, |seen| seen.sharing = waits).view;
+    assert_eq!((view.annotations.get(IPS), &view.publish), (Some(&None), &Publish::Withdrawn));
+    assert_eq!(view.labels, Labels::new());
+}
+
+#[rstest]
+#[case::shown(Some("10.0.0.9"), false, Publish::Withdrawn, None)]
+#[case::carried(None, true, Publish::Withdrawn, None)]
+#[case::free(None, false, Publish::Unchanged, Some(""))]
+fn on_the_host_datapath_the_label_goes_after_status_and_listeners(
+    #[case] shown: Option<&str>,
+    #[case] is_carried: bool,
+    #[case] publish: Publish,
+    #[case] label: Option<&str>,
+) {
+    let recorded = json!({annotations::RECORDED_DATA_PATH: "host"});
+    let decision = decided(&asking(&recorded, Some("shop.main"), shown), None, |seen| {
+        (seen.sharing, seen.held, seen.is_carried) = (refused(true), Held::Valid, is_carried);
+    });
+    assert_eq!((decision.view.publish.clone(), label_in(&decision.view)), (publish, label));
+}
+
+/// The annotation is gone, and the object of its own is made.
+#[rstest]
+#[case::without_address(&json!({}), Held::Valid, None, None)]
+#[case::refused_by_every_pool(
+    &json!({"conditions": [{"type": "Ready", "status": "False"}]}), Held::Valid, None, None)]
+#[case::the_shared_one_was_lost(&json!({}), Held::Lost, Some((IPS, None)), None)]
+#[case::with_address(
+    &json!({"allocatedAddress": {"ip": "10.0.0.7"}}), Held::Valid, Some((IPS, Some("10.0.0.7"))), Some(""))]
+fn a_secondary_keeps_the_shared_address_until_it_has_its_own(
+    #[case] status: &Value,
+    #[case] held: Held,
+    #[case] annotation: Option<(&str, Option<&str>)>,
+    #[case] label: Option<&str>,
+) {
+    let service = asking(&json!({IPS: "10.0.0.9"}), Some("shop.main"), Some("10.0.0.9"));
+    let view = decided(&service, Some(&object("cluster", status)), |seen| seen.held = held).view;
+    let written = view.annotations.get_key_value(IPS).map(|(key, value)| (key.as_str(), value.as_deref()));
+    assert_eq!((written, label_in(&view)), (annotation, label));
+}
+
+// docs/contract/cloud-controller-manager.md#L15
+#[rstest]
+#[case::usual(json!({}), true)]
+#[case::announced(json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"}), false)]
+fn a_service_of_another_type_loses_the_label_unless_kube_vip_may_announce_the_address(
+    #[case] annotations: Value,
+    #[case] goes: bool,
+) {
+    let mut service = asking(&annotations, Some("shop.main"), None);
+    service.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
+    let view = decided(&service, None, |_| ()).view;
+    assert_eq!(view.labels.get(LABEL), goes.then_some(&None));
+}
+
+// docs/contract/data-paths.md#row-12: node ports are reused
+#[test]
+fn a_secondary_that_goes_waits_until_its_ports_are_no_listeners() {
+    let mut service = asking(&json!({annotations::RECORDED_DATA_PATH: "host"}), Some("shop.main"), None);
+    service.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let state = |is_carried| {
+        let view = decided(&service, None, |seen| seen.is_carried = is_carried).view;
+        (view.load_balancer, view.removal)
+    };
+    assert_eq!(state(true), (LoadBalancerState::Deleting, Removal::Foreground));
+    assert_eq!(state(false), (LoadBalancerState::Absent, Removal::Foreground));
+}
+
+/// The object with the listeners of these Services, as long as `stays` uses the address.
+#[test]
+fn a_primary_that_goes_carries_the_secondaries_that_are_left() {
+    let stays = Arc::new(asking(&json!({}), Some("shop.main"), None));
+    let prefix = secondary_prefix(&ObjectKey::new("shop", "web"));
+    let listener = |name: &str| json!({"name": name, "port": 1, "protocol": "TCP", "backendPort": 30001});
+    let mut json = object("vm", &Value::Null).json();
+    json["spec"]["listeners"] =
+        json!([listener("http"), listener(&format!("{prefix}tcp-81")), listener("api-0123abcd-tcp-82")]);
+    let own = controller_kit::RawObject::from_json(json).unwrap();
+    let mut leaving = asking(&json!({}), None, None);
+    leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let decision = decided(&leaving, Some(&own), |seen| {
+        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![stays] };
+    });
+    let Some(Write::Update(json)) = decision.write else { panic!("{decision:?}") };
+    let names: Vec<_> = json["spec"]["listeners"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
+    assert_eq!(names, [&json!("http"), &json!(format!("{prefix}tcp-81"))]);
+    assert!(matches!(decision.view.removal, Removal::Blocked(_)));
+}
+
+#[test]
+fn the_phase_of_a_secondary_is_publication_until_kube_vip_shows_the_address() {
+    let of = |shown: Option<&str>, path| phase(&asking(&json!({}), None, shown), &primary(path));
+    assert_eq!(of(None, Datapath::Guest), Some(Phase::Publication("10.0.0.9".into())));
+    assert_eq!(of(Some("10.0.0.9"), Datapath::Guest), None);
+    assert_eq!(of(None, Datapath::Host), None);
+}

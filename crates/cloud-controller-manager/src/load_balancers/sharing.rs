@@ -1,0 +1,237 @@
+//! Services that share one address: a primary, which has an object, and secondaries, which have none
+//! (docs/contract/cloud-controller-manager.md#12.4). This part reads the caches; `decide/sharing` decides.
+
+mod chain;
+mod group;
+mod index;
+
+use std::sync::Arc;
+
+use cloud_provider::LoadBalancers;
+use controller_kit::{Explanation, ObjectKey};
+use harvester_api::{LoadBalancer, annotations, labels, names::DHCP_ADDRESS};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+pub(super) use self::index::{Index, label, label_value};
+use self::{
+    chain::{Chain, admits, follow},
+    group::{Group, Member, admit},
+};
+use super::{
+    Found, HarvesterLoadBalancers,
+    decide::{
+        allocated, ingress, is_leased, is_taken_back, settled,
+        sharing::{Held, Primary, Secondaries, Sharing, given},
+        status_address, {hinders_sharing, was_announced_in_guest},
+    },
+    object::{listeners_of_secondary, secondary_prefix},
+};
+use crate::{
+    datapath::{Datapath, choose},
+    service_config::ServiceConfig,
+};
+
+impl HarvesterLoadBalancers {
+    /// The part in sharing of a Service that wants a load balancer.
+    pub(super) fn sharing_of(&self, service: &Service) -> Sharing {
+        match self.chain(service) {
+            Chain::Own => Sharing::Own,
+            Chain::Waits(why) => Sharing::Waits(why),
+            Chain::Refused(fault) => Sharing::Refused { fault, revoked: false },
+            Chain::Ends(primary) => self.share(service, &primary),
+        }
+    }
+
+    fn chain(&self, service: &Service) -> Chain {
+        let is_served = |service: &Service| {
+            let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
+            class.is_none_or(|class| Some(class) == self.class())
+        };
+        follow(service, |key| self.services.get(key), is_served)
+    }
+
+    fn share(&self, service: &Service, primary: &Service) -> Sharing {
+        let key = ObjectKey::of(primary);
+        let missing =
+            |what| Sharing::Waits(format!("service {key}, whose address it asks for, has no {what} yet"));
+        let found = self.load_balancer(&self.key(primary));
+        let Some(object) = found.object().filter(|object| object.metadata.deletion_timestamp.is_none())
+        else {
+            return missing("load balancer");
+        };
+        let asking = ObjectKey::of(service);
+        let refused = self.group(primary, object).refused.into_iter().find(|(refused, _)| *refused == asking);
+        if let Some((_, fault)) = refused {
+            return Sharing::Refused { fault: Some(fault), revoked: uses(service, &key) };
+        }
+        let path = Datapath::of_object(&object.spec);
+        let address = match path {
+            Datapath::Guest => guest_address(primary, object),
+            Datapath::Host => status_address(object).map(str::to_owned),
+        };
+        if path == Datapath::Guest && address.is_none() {
+            return missing("address");
+        }
+        let carries = listeners_of_secondary(service)
+            .is_ok_and(|wanted| wanted.iter().all(|listener| object.spec.listeners.contains(listener)));
+        Sharing::With(Primary {
+            path,
+            address,
+            network: primary.annotations().get(annotations::SERVICE_NETWORK).cloned(),
+            carries,
+            taken_back: is_taken_back(Some(object)),
+            service: key,
+        })
+    }
+
+    /// All that use the address of this primary or ask for it. `object`: the primary's.
+    fn group(&self, primary: &Service, object: &LoadBalancer) -> Group {
+        let key = ObjectKey::of(primary);
+        let path = Datapath::of_object(&object.spec);
+        let mut keys = self.shared.users(&key);
+        keys.extend(self.shared.askers(&key));
+        let members = keys.iter().filter_map(|key| self.services.get(key)).filter(|it| self.is_wanted(it));
+        let members = members.filter_map(|service| {
+            let uses = uses(&service, &key);
+            let asks = || matches!(self.chain(&service), Chain::Ends(end) if ObjectKey::of(&*end) == key);
+            (uses || asks()).then(|| {
+                let fault = self.unfit(primary, object, path, &service, uses);
+                Member { service, uses, fault }
+            })
+        });
+        admit(primary, members.collect(), path == Datapath::Host)
+    }
+
+    /// Why the Service may not share the address of this primary, whatever its ports.
+    fn unfit(
+        &self,
+        primary: &Service,
+        object: &LoadBalancer,
+        path: Datapath,
+        service: &Service,
+        uses: bool,
+    ) -> Option<Explanation> {
+        let (key, namespace) = (ObjectKey::of(primary), service.namespace().unwrap_or_default());
+        if !admits(primary, &namespace, self.rules.restrict_sharing) {
+            let sentence = format!(
+                "service {key} shares its address only with its own namespace and those that its annotation {} lists: \
+                 have {namespace} added there",
+                annotations::ALLOW_SHARED_FROM
+            );
+            return Some(Explanation::new("SharingNotAllowed", sentence));
+        }
+        let config = ServiceConfig::of(service);
+        let hindered = if path == Datapath::Host { hinders_sharing(service, &config) } else { Vec::new() };
+        if let Some(fault) = hindered.into_iter().next() {
+            return Some(fault);
+        }
+        // these are settled for a Service that uses the address
+        if uses {
+            return None;
+        }
+        let own = self.load_balancer(&self.key(service));
+        let choice = choose(self.rules.policy, self.rules.allowed, &config, settled(service, own.object()));
+        if choice.refusal.is_some() {
+            return choice.refusal;
+        }
+        if choice.path != path {
+            let sentence = format!(
+                "it is on the data path {}, and service {key}, whose address it asks for, on {}: create it anew with \
+                 annotation {}: {}",
+                choice.path.word(),
+                path.word(),
+                annotations::DATA_PATH,
+                path.word()
+            );
+            return Some(Explanation::new("DataPathDiffers", sentence));
+        }
+        if path == Datapath::Host && was_announced_in_guest(service) {
+            let sentence = "kube-vip in the guest has announced it and would announce the shared address too: create \
+                it anew for the data path host";
+            return Some(Explanation::new("AnnouncedInGuest", sentence));
+        }
+        let network = object.annotations().get(annotations::LB_NETWORK_REQUEST).map(String::as_str);
+        let network = network.unwrap_or_default();
+        (!config.network.is_empty() && config.network != network).then(|| {
+            let sentence = format!(
+                "the address of service {key} is on network {network:?}: remove annotation {} here",
+                annotations::SERVICE_NETWORK
+            );
+            Explanation::new("NetworkDiffers", sentence)
+        })
+    }
+
+    /// The state of the address that the Service was given with its label.
+    pub(super) fn held_by(&self, service: &Service) -> Held {
+        let Some(value) = label(service) else { return Held::Nothing };
+        let primary = self.shared.labelled(value).and_then(|key| self.services.get(&key));
+        let Some(primary) = primary else { return Held::Lost };
+        let found = self.load_balancer(&self.key(&primary));
+        let (then, asked) = (given(service), given(&primary));
+        // without an address now, the former one may be anybody's, unless the primary too goes on with it
+        let goes_on = || then.is_none() || asked == then || asked.as_deref() == Some(DHCP_ADDRESS);
+        let is_valid = match &found {
+            Found::Absent => self.is_wanted(&primary) && goes_on(),
+            Found::Unlisted | Found::Unreadable(_) => true,
+            Found::Present(object) if is_taken_back(Some(object)) => false,
+            Found::Present(object) => match Datapath::of_object(&object.spec) {
+                Datapath::Host => true,
+                Datapath::Guest => guest_address(&primary, object)
+                    .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| now == *then)),
+            },
+        };
+        if is_valid { Held::Valid } else { Held::Lost }
+    }
+
+    /// The Services that use the address of this one. `found`: its object.
+    pub(super) fn secondaries_of(&self, primary: &Service, found: &Found) -> Secondaries {
+        let key = ObjectKey::of(primary);
+        let all: Vec<_> = self.shared.users(&key).into_iter().collect();
+        let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
+        let carried = match object.filter(|_| !all.is_empty()) {
+            None => Vec::new(),
+            Some(object) => {
+                let mut admitted = self.group(primary, object).admitted;
+                admitted.retain(|service| uses(service, &key));
+                admitted.sort_by_cached_key(|service| ObjectKey::of(&**service));
+                admitted
+            }
+        };
+        Secondaries { all, carried }
+    }
+
+    /// Whether an object has listeners for the ports of this Service as for those of a secondary.
+    pub(super) fn is_carried(&self, service: &Service) -> bool {
+        if !service.labels().contains_key(labels::PRIMARY_SERVICE) {
+            return false;
+        }
+        let prefix = secondary_prefix(&ObjectKey::of(service));
+        let carries =
+            |object: &LoadBalancer| object.spec.listeners.iter().any(|it| it.name.starts_with(&prefix));
+        self.objects.list().iter().any(|object| carries(object))
+    }
+}
+
+/// Whether the Service has the label of a Service that was given the address of this one.
+fn uses(service: &Service, primary: &ObjectKey) -> bool {
+    label(service) == Some(&label_value(primary))
+}
+
+/// The address for kube-vip in the guest, once it is known. Of a lease only kube-vip knows the address: it writes it to
+/// the status of the primary.
+fn guest_address(primary: &Service, object: &LoadBalancer) -> Option<String> {
+    let address = match is_leased(object) {
+        true => ingress(primary).into_iter().next().map(str::to_owned),
+        false => Some(allocated(object).join(",")),
+    };
+    address.filter(|address| !address.is_empty())
+}
+
+/// Other Services whose decision reads the Service of this name, also when it is gone.
+pub(super) fn related(index: &Index, key: &ObjectKey, service: Option<Arc<Service>>) -> Vec<ObjectKey> {
+    let mut related = service.map(|service| index.related(&service)).unwrap_or_default();
+    related.extend(index.users(key));
+    related.extend(index.askers(key));
+    related.into_iter().collect()
+}

@@ -1,0 +1,413 @@
+//! Services that share the address of `shop/web`.
+
+use harvester_api::LoadBalancer;
+use k8s_openapi::api::core::v1::{Event, Service};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+use test_cluster::TestCluster;
+
+use super::{
+    harness::{
+        ALLOCATED_ADDRESS, Ccm, FINALIZER, LOADBALANCER_IPS, allocate, annotation, announce,
+        announced_service, asked, create_service, finalizers, harvester_says, ingress, load_balancer,
+        service, set_type,
+    },
+    host_datapath::{CHECKED, IGNORE, start_with_two_nodes},
+};
+
+const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
+const ON_HOST: &str = "cloudprovider.harvesterhci.io/data-path: host";
+
+/// A Service `shop/<name>` with one port that asks for the address of `primary`; `more` as more annotations in YAML.
+async fn ask(cluster: &TestCluster, name: &str, port: u16, primary: &str, more: &str) {
+    ask_from(cluster, "shop", name, port, primary, more).await;
+}
+
+async fn ask_from(cluster: &TestCluster, namespace: &str, name: &str, port: u16, primary: &str, more: &str) {
+    cluster
+        .guest
+        .apply(&format!(
+            "{{apiVersion: v1, kind: Namespace, metadata: {{name: {namespace}}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: {namespace}, annotations: {{{PRIMARY}: {primary}, {more}}}}}
+spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: http, port: {port}}}]}}
+"
+        ))
+        .await;
+    cluster.settle().await;
+}
+
+/// Gives a Service another wish, or none.
+async fn ask_again(cluster: &TestCluster, key: &str, primary: Value) {
+    cluster.guest.patch::<Service>(key, json!({"metadata": {"annotations": {PRIMARY: primary}}})).await;
+    cluster.settle().await;
+}
+
+async fn at(cluster: &TestCluster, key: &str) -> Service {
+    cluster.guest.get(key).await.expect("the Service is there")
+}
+
+/// The addresses that kube-vip is asked to announce for the Service, and its label.
+async fn shared(cluster: &TestCluster, key: &str) -> (Option<String>, Option<String>) {
+    let service = at(cluster, key).await;
+    let ips = annotation(&service, LOADBALANCER_IPS).map(str::to_owned);
+    (ips, service.labels().get(PRIMARY).cloned())
+}
+
+fn is(ips: &str, label: &str) -> (Option<String>, Option<String>) {
+    (Some(ips.to_owned()), Some(label.to_owned()))
+}
+
+/// Messages of our Events with this reason about the Service.
+async fn told_about(cluster: &TestCluster, name: &str, reason: &str) -> Vec<String> {
+    let all = cluster.guest.list::<Event>().await.into_iter();
+    let about = all.filter(|event| {
+        event.involved_object.name.as_deref() == Some(name) && event.reason.as_deref() == Some(reason)
+    });
+    about.filter_map(|event| event.message).collect()
+}
+
+/// The object of a Service.
+async fn object_of(cluster: &TestCluster, name: &str) -> Option<LoadBalancer> {
+    let all = cluster.harvester.list::<LoadBalancer>().await;
+    let label = "cloudprovider.harvesterhci.io/serviceName";
+    all.into_iter().find(|object| object.labels().get(label).map(String::as_str) == Some(name))
+}
+
+async fn says_about(cluster: &TestCluster, name: &str, patch: Value) {
+    let object = object_of(cluster, name).await.expect("it has a LoadBalancer");
+    let key = format!("{}/{}", cluster.guest_cluster().vm_namespace, object.name_any());
+    cluster.harvester.patch::<LoadBalancer>(&key, patch).await;
+    cluster.settle().await;
+}
+
+fn allocated(ip: &str) -> Value {
+    json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}}})
+}
+
+/// Listeners of the only object.
+async fn listeners(cluster: &TestCluster) -> Vec<(i32, i32)> {
+    let object = load_balancer(cluster).await.expect("there is a LoadBalancer");
+    object.spec.listeners.iter().map(|listener| (listener.port, listener.backend_port)).collect()
+}
+
+async fn port_of(cluster: &TestCluster, key: &str) -> (i32, i32) {
+    let ports = at(cluster, key).await.spec.and_then(|spec| spec.ports);
+    let port = ports.expect("the Service has ports").remove(0);
+    (port.port, port.node_port.expect("the server gave it a node port"))
+}
+
+test_cluster::component_tests! {
+    /// The figure shared-create-p50-ms is this one write. docs/contract/cloud-controller-manager.md#9.3 says which.
+    async fn a_secondary_costs_one_write(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        cluster.guest.forget_requests();
+        cluster.harvester.forget_requests();
+        let more = "cloudprovider.harvesterhci.io/ipam: dhcp, kube-vip.io/serviceInterface: eth7";
+        ask(&cluster, "api", 81, "web", more).await;
+        assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec!["patch services 200".to_owned()], vec![]));
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        let service = at(&cluster, "shop/api").await;
+        assert_eq!(finalizers(&service), [FINALIZER]);
+        let gone = ["cloudprovider.harvesterhci.io/ipam", "kube-vip.io/serviceInterface"];
+        assert_eq!(gone.map(|key| annotation(&service, key)), [None, None]);
+        assert_eq!(told_about(&cluster, "api", "EnsuredLoadBalancer").await.len(), 1);
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#L19: in Go it waits for its backoff.
+    async fn a_secondary_that_is_there_first_gets_the_address_with_its_primary(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        ask(&cluster, "api", 81, "shop/web", "").await;
+        let waits = told_about(&cluster, "api", "WaitingForPrimary").await;
+        assert!(waits.len() == 1 && waits[0].contains("service shop/web, whose address it asks for, is not there"), "{waits:?}");
+        assert_eq!(load_balancer(&cluster).await, None);
+        create_service(&cluster, "{}", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, (None, None));
+        allocate(&cluster, "127.9.0.1").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#L19 and #L20.
+    async fn a_secondary_follows_its_primary_to_another_address(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", "shop.web"));
+        let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
+        assert_eq!(shared(&cluster, "shop/api").await.0, None, "taken back");
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await.len(), 1);
+        allocate(&cluster, "127.9.0.3").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.3", "shop.web"));
+        ccm.stop().await;
+    }
+
+    async fn the_lease_of_a_primary_is_shared_and_not_its_marker(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{cloudprovider.harvesterhci.io/ipam: dhcp}", "").await;
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ip": "0.0.0.0"}}})).await;
+        ask(&cluster, "api", 81, "web", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, (None, None));
+        announce(&cluster, "127.9.0.7").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.7", "shop.web"));
+        ccm.stop().await;
+    }
+
+    async fn a_primary_becomes_a_secondary_and_a_primary_again(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "''", "").await;
+        says_about(&cluster, "api", allocated("127.9.0.2")).await;
+        assert_eq!(shared(&cluster, "shop/api").await, (Some("127.9.0.2".into()), None));
+        ask_again(&cluster, "shop/api", json!("shop/web")).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        assert_eq!(object_of(&cluster, "api").await, None);
+
+        // the shared address serves until it has one of its own, and so long the primary keeps it
+        ask_again(&cluster, "shop/api", Value::Null).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
+        says_about(&cluster, "api", json!({"status": {"conditions": [ready]}})).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert!(object_of(&cluster, "web").await.unwrap().metadata.deletion_timestamp.is_none());
+        says_about(&cluster, "api", allocated("127.9.0.3")).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.3", ""));
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#12.5, #L16 and #L17.
+    async fn primary_and_secondaries_go_in_any_order(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        for first in ["shop/web", "shop/api"] {
+            announced_service(&cluster, "{}").await;
+            ask(&cluster, "api", 81, "web", "").await;
+            cluster.guest.delete::<Service>(first).await;
+            cluster.settle().await;
+            assert!(service(&cluster).await.is_some(), "it waits, or nobody deleted it");
+            for other in ["shop/api", "shop/web"] {
+                if cluster.guest.get::<Service>(other).await.is_some_and(|it| it.metadata.deletion_timestamp.is_none()) {
+                    cluster.guest.delete::<Service>(other).await;
+                    cluster.settle().await;
+                }
+            }
+            for key in ["shop/web", "shop/api"] {
+                assert_eq!(cluster.guest.get::<Service>(key).await, None, "{key}, {first} first");
+            }
+            assert_eq!(load_balancer(&cluster).await, None);
+        }
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#L15.
+    async fn a_secondary_of_another_type_keeps_nothing_of_ours(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        cluster.guest.patch::<Service>("shop/api", json!({"spec": {"type": "ClusterIP"}})).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/api").await, (None, None));
+        assert_eq!(finalizers(&at(&cluster, "shop/api").await).len(), 0);
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#L12 and #L14.
+    async fn of_two_secondaries_with_one_port_the_second_waits_for_the_first_to_go(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        ask(&cluster, "docs", 81, "web", "").await;
+        assert_eq!(shared(&cluster, "shop/docs").await, (None, None));
+        let told = told_about(&cluster, "docs", "PortConflict").await;
+        assert!(told.len() == 1 && told[0].contains("service shop/api has port 81/TCP"), "{told:?}");
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/docs").await, is("127.9.0.1", "shop.web"));
+        // a port that its primary gets later
+        let ports = json!([{"name": "http", "port": 80}, {"name": "more", "port": 81}]);
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"ports": ports}})).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/docs").await, (None, Some(String::new())));
+        assert_eq!(shared(&cluster, "shop/web").await, (Some("127.9.0.1".into()), None));
+        ccm.stop().await;
+    }
+
+    async fn a_chain_ends_at_the_service_that_has_the_address(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "docs", 82, "api", "").await;
+        ask(&cluster, "api", 81, "''", "").await;
+        says_about(&cluster, "api", allocated("127.9.0.2")).await;
+        assert_eq!(shared(&cluster, "shop/docs").await, is("127.9.0.2", "shop.api"));
+        // its own object is used until its secondary has left it
+        ask_again(&cluster, "shop/api", json!("web")).await;
+        for key in ["shop/api", "shop/docs"] {
+            assert_eq!(shared(&cluster, key).await, is("127.9.0.1", "shop.web"), "{key}");
+        }
+        assert_eq!(object_of(&cluster, "api").await, None);
+        ccm.stop().await;
+    }
+
+    async fn sharing_with_oneself_or_in_a_ring_is_refused_and_changes_nothing(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "api", "").await;
+        ask(&cluster, "docs", 82, "web", "").await;
+        ask(&cluster, "admin", 83, "lab/shop/web", "").await;
+        let refusal = async |name| told_about(&cluster, name, "InvalidPrimaryService").await.concat();
+        assert!(refusal("api").await.contains("cannot share its own address"), "{}", refusal("api").await);
+        assert!(refusal("admin").await.contains("namespace/name"), "{}", refusal("admin").await);
+        ask_again(&cluster, "shop/web", json!("docs")).await;
+        for name in ["web", "docs"] {
+            assert!(refusal(name).await.contains("in a ring of Services"), "{}", refusal(name).await);
+        }
+        assert_eq!(shared(&cluster, "shop/web").await.0.as_deref(), Some("127.9.0.1"));
+        assert_eq!(shared(&cluster, "shop/docs").await, is("127.9.0.1", "shop.web"));
+        assert!(load_balancer(&cluster).await.is_some());
+        ccm.stop().await;
+    }
+
+    async fn an_address_is_shared_across_namespaces_as_its_owner_says(cluster: TestCluster) {
+        create_service(&cluster, "{}", "").await;
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.restrict_sharing = true).await;
+        allocate(&cluster, "127.9.0.1").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        ask_from(&cluster, "lab", "docs", 82, "shop/web", "").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        assert_eq!(shared(&cluster, "lab/docs").await, (None, None));
+        let told = told_about(&cluster, "docs", "SharingNotAllowed").await;
+        assert!(told.len() == 1 && told[0].contains("allow-shared-from"), "{told:?}");
+        let key = "cloudprovider.harvesterhci.io/allow-shared-from";
+        for (listed, expected) in [("test, lab", is("127.9.0.1", "shop.web")), ("test", (None, Some(String::new())))] {
+            cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"annotations": {key: listed}}})).await;
+            cluster.settle().await;
+            assert_eq!(shared(&cluster, "lab/docs").await, expected, "{listed}");
+        }
+        ccm.stop().await;
+        let ccm = Ccm::start(&cluster).await;
+        assert_eq!(shared(&cluster, "lab/docs").await, is("127.9.0.1", "shop.web"), "as with the Go program");
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#12.4: nothing is to be written.
+    async fn a_secondary_of_the_go_program_is_taken_over_without_a_write(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ccm.stop().await;
+        cluster.guest.apply(&format!(
+            "{{apiVersion: v1, kind: Service, metadata: {{name: api, namespace: shop, finalizers: [{FINALIZER}], \
+             labels: {{{PRIMARY}: shop.web}}, annotations: {{{PRIMARY}: shop/web, {LOADBALANCER_IPS}: 127.9.0.1}}}}, \
+             spec: {{type: LoadBalancer, ports: [{{port: 81}}]}}}}"
+        )).await;
+        cluster.guest.forget_requests();
+        let ccm = Ccm::start(&cluster).await;
+        assert_eq!(asked(&cluster.guest), Vec::<String>::new());
+        allocate(&cluster, "127.9.0.2").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", "shop.web"));
+        ccm.stop().await;
+    }
+
+    /// Somebody took the finalizer off the primary: its record may be anybody's.
+    async fn a_secondary_whose_primary_is_gone_announces_nothing(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}});
+        cluster.guest.patch_status::<Service>("shop/api", status).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
+        cluster.settle().await;
+        let left = at(&cluster, "shop/api").await;
+        assert_eq!((annotation(&left, LOADBALANCER_IPS), ingress(&left)), (None, vec![]));
+        assert_eq!(annotation(&left, ALLOCATED_ADDRESS), Some("127.9.0.1"));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/data-paths.md#row-10 and #row-12.
+    async fn the_ports_of_a_secondary_join_the_listeners_and_leave_them_before_it_goes(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.1"},
+            "address": "127.9.0.1"}})).await;
+        cluster.guest.forget_requests();
+        cluster.harvester.forget_requests();
+        ask(&cluster, "api", 80, "web", ON_HOST).await;
+        assert_eq!(told_about(&cluster, "api", "PortConflict").await.len(), 1);
+        assert_eq!((asked(&cluster.guest), asked(&cluster.harvester)), (vec![], vec![]));
+        let ports = json!([{"name": "http", "port": 81}]);
+        cluster.guest.patch::<Service>("shop/api", json!({"spec": {"ports": ports}})).await;
+        cluster.settle().await;
+        assert_eq!(asked(&cluster.harvester), ["update loadbalancers 200"]);
+        assert_eq!(asked(&cluster.guest), ["patch services 200", "patch services/status 200"]);
+        let both = [port_of(&cluster, "shop/web").await, port_of(&cluster, "shop/api").await];
+        assert_eq!(listeners(&cluster).await, both);
+        let names = load_balancer(&cluster).await.unwrap().spec.listeners.into_iter().map(|it| it.name);
+        assert!(names.skip(1).all(|name| name.starts_with("api-") && name.ends_with("-tcp-81")));
+        let secondary = at(&cluster, "shop/api").await;
+        assert_eq!((annotation(&secondary, IGNORE), annotation(&secondary, LOADBALANCER_IPS)), (Some("true"), None));
+        assert_eq!(ingress(&secondary), ["127.9.0.1"]);
+        harvester_says(&cluster, json!({"status": {"address": "127.9.0.2"}})).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.2"]);
+
+        // the primary waits for its secondary, and carries it no more when that goes
+        ask(&cluster, "docs", 82, "web", ON_HOST).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!(listeners(&cluster).await.len(), 3);
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
+        let left = [port_of(&cluster, "shop/web").await, port_of(&cluster, "shop/docs").await];
+        assert_eq!(listeners(&cluster).await, left);
+        cluster.guest.delete::<Service>("shop/docs").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    async fn a_secondary_on_another_datapath_is_refused(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let told = told_about(&cluster, "api", "DataPathDiffers").await;
+        assert!(told.len() == 1 && told[0].contains("data-path: host"), "{told:?}");
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        create_service(&cluster, "{}", "").await;
+        ask(&cluster, "docs", 82, "web", ON_HOST).await;
+        assert_eq!(told_about(&cluster, "docs", "DataPathDiffers").await.len(), 1);
+        ccm.stop().await;
+    }
+
+    /// A host Service leaves its primary for an address of its own.
+    async fn a_secondary_on_the_host_datapath_becomes_a_primary(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.1"},
+            "address": "127.9.0.1"}})).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        ask_again(&cluster, "shop/api", Value::Null).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        says_about(&cluster, "api", json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.3"},
+            "address": "127.9.0.3"}})).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.3"]);
+        assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some(""));
+        assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 1);
+        set_type(&cluster, "ClusterIP").await;
+        assert_eq!(object_of(&cluster, "web").await, None);
+        ccm.stop().await;
+    }
+}

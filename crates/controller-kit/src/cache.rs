@@ -61,6 +61,8 @@ struct Shared<K> {
     /// Removes the fields that nobody reads.
     trim: Trim<K>,
     subscribers: Subscribers<Change<K>>,
+    /// Of [`Cache::on_delete`].
+    deletions: Subscribers<K>,
     ready: watch::Sender<bool>,
     /// Why the watch does not work.
     watch_error: watch::Sender<Option<String>>,
@@ -111,6 +113,7 @@ impl<K: Watched> Cache<K> {
             known: Mutex::new(Store::default()),
             trim,
             subscribers: Subscribers::default(),
+            deletions: Subscribers::default(),
             ready: watch::Sender::new(false),
             watch_error: watch::Sender::new(None),
         }))
@@ -177,6 +180,12 @@ impl<K: Watched> Cache<K> {
         }
     }
 
+    /// Calls `subscriber` with every object whose deletion the watch tells from now on, before [`Cache::on_change`] tells
+    /// that it is gone. A list that does not name an object tells of no deletion: the list may be of another server.
+    pub fn on_delete(&self, subscriber: impl Fn(&K) + Send + Sync + 'static) {
+        self.0.deletions.add(subscriber);
+    }
+
     fn trimmed(&self, mut object: K) -> Arc<K> {
         object.meta_mut().managed_fields = None;
         (self.0.trim)(&mut object);
@@ -197,7 +206,13 @@ impl<K: Watched> Cache<K> {
             // most events echo a version that the answer to our own write brought already
             watcher::Event::Apply(object) if self.known().skip_if_known(&object.key(), object.meta()) => None,
             watcher::Event::Apply(object) => self.known().applied(read(object)),
-            watcher::Event::Delete(object) => self.known().deleted(read(object)),
+            watcher::Event::Delete(object) => {
+                let object = read(object);
+                if let Ok(object) = &object {
+                    self.0.deletions.tell(object);
+                }
+                self.known().deleted(object)
+            }
             watcher::Event::InitDone => {
                 let gone = self.known().relist_ends();
                 self.tell(gone);

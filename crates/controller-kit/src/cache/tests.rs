@@ -89,3 +89,22 @@ async fn a_watch_that_fell_too_far_behind_lists_again_and_misses_nothing() {
     let names: Vec<_> = cache.list().iter().map(|map| map.metadata.name.clone().unwrap()).collect();
     assert_eq!(names, ["shop", "web"]);
 }
+
+#[test]
+fn the_watch_tells_of_a_deletion_and_a_list_without_the_object_does_not() {
+    let cache = Cache::<ConfigMap>::empty();
+    let deleted = Arc::new(Mutex::new(Vec::new()));
+    let told = deleted.clone();
+    cache.on_delete(move |map| told.lock().unwrap().push(map.metadata.name.clone().unwrap()));
+    let event = |name: &str, version: u64| -> Undecoded {
+        let metadata = json!({"name": name, "uid": name, "resourceVersion": version.to_string()});
+        serde_json::from_value(json!({"metadata": metadata})).unwrap()
+    };
+    for name in ["a", "b"] {
+        cache.on_event(watcher::Event::Apply(event(name, 1)));
+    }
+    cache.on_event(watcher::Event::Delete(event("a", 2)));
+    cache.on_event(watcher::Event::Init);
+    cache.on_event(watcher::Event::InitDone);
+    assert_eq!((&deleted.lock().unwrap()[..], cache.list().len()), (&["a".to_owned()][..], 0));
+}

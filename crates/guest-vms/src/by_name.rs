@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, core::NamespaceResourceScope};
 use program::TaskGroup;
 
-use crate::GuestVms;
+use crate::{GuestVms, directory::is_uid};
 
 /// Until the list works, the VM of each Node is read again after this time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -124,11 +124,6 @@ fn vm_name(node: &Node) -> String {
     let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
     let id = provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !is_uid(id) && !id.is_empty());
     id.map_or_else(|| node.name_any(), str::to_owned)
-}
-
-fn is_uid(text: &str) -> bool {
-    let groups: Vec<_> = text.split('-').map(str::len).collect();
-    groups == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }
 
 /// Reads one object into its cache; one that is not there leaves it.

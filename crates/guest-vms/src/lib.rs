@@ -6,10 +6,11 @@
 //!  VirtualMachineInstances ─┼──► directory ──────────────┤
 //!  guest agents (host names)┘ asked where needed         └─► backends(nodes): VM names and labels
 //! ```
-//! * A VM is a Node's by provider ID, by the host name that its guest agent reports, or by its name (module
+//! * A VM is a Node's by provider ID, by its name, or by the host name that its guest agent reports (module
 //!   `directory`).
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
+//! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `fate`).
 //! * Two watches tell nearly everything. A host name has no watch; module `host_names` asks a guest agent for it once,
 //!   and only where no Node is known to be that VM.
 //! * Where the role grants `get` on VMs and not `list`, module `by_name` reads the VM that has the Node's name.
@@ -19,9 +20,12 @@
 mod addresses;
 mod by_name;
 mod directory;
+mod fate;
 mod host_names;
+mod run_state;
 mod vms;
 
 pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
+pub use fate::Fate;
 pub use host_names::right as host_name_right;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

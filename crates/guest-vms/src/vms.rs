@@ -19,6 +19,7 @@ use crate::{
     by_name::{NamedReads, NamesRead},
     directory::Directory,
     host_names::HostNames,
+    run_state,
 };
 
 /// The VMs of one namespace of Harvester, and which of them are Nodes of the guest cluster. Cheap to clone.
@@ -103,7 +104,11 @@ impl GuestVms {
             subscribers: Subscribers::default(),
         }));
         let vms = all.clone();
-        all.0.vms.on_change(move |change| vms.vm_changed(&change.key));
+        all.0.vms.on_delete(move |vm| {
+            vms.directory().deleted(&vm.name_any(), &vm.uid().unwrap_or_default());
+        });
+        let vms = all.clone();
+        all.0.vms.on_change(move |change| vms.vm_changed(change));
         let vmis = all.clone();
         all.0.vmis.on_change(move |change| vmis.vmi_changed(change));
         let waiting = all.clone();
@@ -111,6 +116,17 @@ impl GuestVms {
             waiting.ready().await;
             waiting.notify();
         });
+        for (_, mut errors) in all.watch_errors() {
+            let waiting = all.clone();
+            tasks.spawn_until_stop(async move {
+                // an answer that waited for the end of an error is given then
+                while errors.wait_for(Option::is_some).await.is_ok()
+                    && errors.wait_for(Option::is_none).await.is_ok()
+                {
+                    waiting.notify();
+                }
+            });
+        }
         all
     }
 
@@ -221,19 +237,21 @@ impl GuestVms {
         Backend { vm: vm.name_any(), cluster: label(labels::GUEST_CLUSTER), name: label(labels::VM_NAME) }
     }
 
-    fn vm_of(&self, node: &Node) -> Option<String> {
+    pub(crate) fn vm_of(&self, node: &Node) -> Option<String> {
         let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
         self.directory().find(&node.name_any(), provider_id)
     }
 
-    fn vm_changed(&self, key: &ObjectKey) {
+    fn vm_changed(&self, change: &Change<VirtualMachine>) {
+        let key = &change.key;
         let vm = self.0.vms.get(key);
         let entry = vm.as_ref().map(|vm| {
             let cluster = vm.labels().get(labels::GUEST_CLUSTER).cloned();
             (vm.uid().unwrap_or_default(), cluster.or_else(|| template_label(vm, labels::GUEST_CLUSTER)))
         });
         let changed = self.directory().set_vm(&key.name, entry);
-        if changed {
+        let facts = |vm| Option::map(vm, run_state::facts);
+        if changed || facts(change.old.as_deref()) != facts(change.new.as_deref()) {
             self.notify();
         }
     }
@@ -275,6 +293,7 @@ struct Facts<'a> {
     labels: [Option<&'a String>; 2],
     stays_put: bool,
     report: Report,
+    end: Option<&'a str>,
 }
 
 impl<'a> Facts<'a> {
@@ -286,6 +305,7 @@ impl<'a> Facts<'a> {
             labels: [labels::GUEST_CLUSTER, labels::VM_NAME].map(|key| vmi.labels().get(key)),
             stays_put: stays_put(vmi),
             report: Report::of(vmi),
+            end: run_state::end(vmi),
         }
     }
 }
@@ -296,12 +316,15 @@ fn template_label(vm: &VirtualMachine, key: &str) -> Option<String> {
     template.get("metadata")?.get("labels")?.get(key)?.as_str().map(str::to_owned)
 }
 
-/// Keeps the labels of a VM, the only part that is read here.
+/// Keeps the parts of a VM that are read here: its labels, and whether it should run.
 fn trim_vm(vm: &mut VirtualMachine) {
-    vm.status = None;
+    if let Some(status) = &mut vm.status {
+        status.printable_status.clear();
+        status.rest.retain(|field, _| run_state::STATUS_FIELDS.contains(&&**field));
+    }
     vm.metadata.annotations = None;
     let labels = vm.spec.rest.get("template").and_then(|it| it.get("metadata")?.get("labels")).cloned();
-    vm.spec.rest.clear();
+    vm.spec.rest.retain(|field, _| field == "running");
     if let Some(labels) = labels {
         let template = serde_json::json!({"metadata": {"labels": labels}});
         vm.spec.rest.insert("template".to_owned(), template);

@@ -1,0 +1,95 @@
+//! What became of a Node's VM: for the Node's taint of a stopped VM, and for its removal.
+//!
+//! A Node is removed for good, so the answer is "gone" only where nothing else can be meant: both lists are complete
+//! and in step, the Node carries the provider ID of a VM, nothing in the namespace can be that VM, and either its
+//! deletion was watched, or VMs of other Nodes are there by their UIDs. So a cloud-config that names another namespace
+//! or another Harvester removes nothing, also after a restart (docs/contract/cloud-controller-manager.md#N18).
+
+use std::sync::Arc;
+
+use harvester_api::names::PROVIDER_ID_PREFIX;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use controller_kit::ObjectKey;
+
+use crate::{
+    GuestVms,
+    directory::{Absence, is_uid},
+    run_state,
+};
+
+/// What became of a Node's VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It runs, or KubeVirt will start it.
+    Running,
+    /// Nothing runs until somebody starts it.
+    Stopped,
+    /// It is deleted; the sentence says how that is known.
+    Gone(String),
+    /// It is not there, and may be elsewhere; the sentence says why that is possible, and what to do.
+    Doubtful(String),
+    /// The Node is no VM of this guest cluster, as far as is known.
+    Foreign,
+    /// The VMs cannot be listed now.
+    Unknown,
+}
+
+impl GuestVms {
+    /// What became of the VM of `node`, one of `nodes`.
+    pub fn fate(&self, node: &Node, nodes: &[Arc<Node>]) -> Fate {
+        let Some(id) = vm_id(node) else { return Fate::Foreign };
+        let shared = self.shared();
+        // asked first: a VM that is not found before the lists are complete is not missing
+        let is_listed =
+            self.is_complete() && shared.vms.watch_error().is_none() && shared.vmis.watch_error().is_none();
+        let found = self.vm_of(node);
+        let is_read = found.is_some() && self.names_read().contains(&node.name_any());
+        if !is_listed && !is_read {
+            return Fate::Unknown;
+        }
+        if let Some(name) = found {
+            if !self.directory().is_ours(&name) {
+                return Fate::Foreign;
+            }
+            let key = ObjectKey::new(&shared.namespace, &name);
+            let Some(vm) = shared.vms.get(&key) else { return Fate::Unknown };
+            let stopped = run_state::is_stopped(&vm, shared.vmis.get(&key).as_deref());
+            return if stopped { Fate::Stopped } else { Fate::Running };
+        }
+        // one that cannot be read may be this VM
+        if !shared.vms.malformed().is_empty() {
+            return Fate::Unknown;
+        }
+        let (name, namespace) = (node.name_any(), &shared.namespace);
+        let others = nodes.iter().filter(|other| other.uid() != node.uid()).filter_map(|other| vm_id(other));
+        match self.directory().absence(id, others) {
+            Absence::Foreign => Fate::Foreign,
+            Absence::Deleted => {
+                Fate::Gone(format!("its VM {id} was deleted from Harvester namespace {namespace}"))
+            }
+            Absence::Missing => Fate::Gone(format!(
+                "its VM {id} is not in Harvester namespace {namespace}, where VMs of other nodes are"
+            )),
+            Absence::Doubtful => {
+                let why = if is_uid(id) {
+                    "no VM of any other node is there either"
+                } else {
+                    "its provider ID gives a name and no UID"
+                };
+                Fate::Doubtful(format!(
+                    "node {name} is not ready, and its VM {id} is not in Harvester namespace {namespace}. That it was \
+                     there is not sure, because {why}: the node stays. See that the cloud-config names the right \
+                     Harvester and namespace; if the VM is gone for good, delete the node"
+                ))
+            }
+        }
+    }
+}
+
+/// The VM that the Node's provider ID names: by UID, or by name.
+fn vm_id(node: &Node) -> Option<&str> {
+    let provider_id = node.spec.as_ref()?.provider_id.as_deref()?;
+    provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !id.is_empty())
+}

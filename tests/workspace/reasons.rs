@@ -8,13 +8,15 @@ use super::{names::literals, product, root};
 const CRATES: [&str; 4] = ["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
 
 /// Words of Kubernetes and KubeVirt in the same spelling.
-const NO_REASONS: [&str; 11] = [
+const NO_REASONS: [&str; 13] = [
     "AgentConnected",
     "EndpointSlice",
     "ExternalIP",
     "InternalIP",
     "LoadBalancer",
     "LoadBalancers",
+    "NoSchedule",
+    "RerunOnFailure",
     "ToBeDeletedByClusterAutoscaler",
     "VirtualMachine",
     "VirtualMachineInstance",

@@ -127,6 +127,7 @@ fn settings(options: Options, namespace: String) -> Settings {
         }),
         services: options.services,
         nodes: options.nodes,
+        node_lifecycle: options.node_lifecycle,
         host_names: options.host_names,
         service_workers: options.service_workers,
         node_workers: options.node_workers,

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use cloud_provider::{AddressProblem, Instance, InstanceMetadata, Instances};
-use controller_kit::Explanation;
-use guest_vms::{AddressRules, GuestVms, Lookup, Vm};
-use harvester_api::names::PROVIDER_ID_PREFIX;
+use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
+use controller_kit::{Cache, Explanation};
+use guest_vms::{AddressRules, Fate, GuestVms, Lookup, Vm};
+use harvester_api::{labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -17,11 +17,18 @@ pub(crate) struct VmInstances {
     outage: Outage,
     addresses: AddressRules,
     announced: Announced,
+    nodes: Cache<Node>,
 }
 
 impl VmInstances {
-    pub(crate) fn new(vms: GuestVms, outage: Outage, addresses: AddressRules, announced: Announced) -> Self {
-        Self { vms, outage, addresses, announced }
+    pub(crate) fn new(
+        vms: GuestVms,
+        outage: Outage,
+        addresses: AddressRules,
+        announced: Announced,
+        nodes: Cache<Node>,
+    ) -> Self {
+        Self { vms, outage, addresses, announced, nodes }
     }
 
     fn metadata(&self, node: &Node, vm: Vm) -> InstanceMetadata {
@@ -48,6 +55,21 @@ impl Instances for VmInstances {
                 let sentence = format!("node {} waits for its VM: {why}", node.name_any());
                 Explanation::new("MachinesNotListed", sentence)
             })),
+        }
+    }
+
+    /// A machine whose owner says that it is none of ours is left alone (harvester#6305).
+    fn state(&self, node: &Node) -> InstanceState {
+        if node.labels().get(labels::EXTERNALLY_MANAGED).is_some_and(|value| value == "true") {
+            return InstanceState::Foreign;
+        }
+        match self.vms.fate(node, &self.nodes.list()) {
+            Fate::Running => InstanceState::Running,
+            Fate::Stopped => InstanceState::Stopped,
+            Fate::Gone(why) => InstanceState::Gone(why),
+            Fate::Doubtful(why) => InstanceState::Doubtful(Explanation::new("NodeKept", why)),
+            Fate::Foreign => InstanceState::Foreign,
+            Fate::Unknown => InstanceState::Unknown,
         }
     }
 

@@ -1,12 +1,13 @@
 //! All controllers as one library call, for the process and for tests that run the whole system on a paused clock.
 
 use std::{
+    mem::take,
     num::NonZeroUsize,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use cloud_provider::{Duties, NodeController, ServiceController};
+use cloud_provider::{DELETE_NODES, Duties, NodeController, NodeLifecycle, ServiceController};
 use controller_kit::{
     CREATE_EVENTS, Cache, PATCH_EVENTS, QueueMetrics, RawObject, Recorder,
     election::{self, Election, Identity, Leadership},
@@ -14,7 +15,7 @@ use controller_kit::{
 };
 use guest_vms::{AddressRules, GuestVms, VmSettings, host_name_right};
 use harvester_api::LoadBalancer;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Service};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
 use program::{
     Clock, TaskGroup,
@@ -40,6 +41,8 @@ const ACCESS: &str = "harvester-access";
 const ACCESS_PERIOD: Duration = Duration::from_secs(600);
 /// … and whether they work by now after this.
 const NO_ACCESS_PERIOD: Duration = Duration::from_secs(30);
+/// The role that the charts and `deploy/rbac` grant our rights in the guest cluster by.
+const GUEST_ROLE: &str = "ClusterRole harvester-cloud-controller-manager";
 /// Services in work at once. Work is waiting for answers, so this is much more than there are cores.
 const SERVICE_WORKERS: usize = 16;
 
@@ -81,6 +84,8 @@ pub struct Settings {
     pub services: bool,
     /// The duties of the Node controller.
     pub nodes: Duties,
+    /// Nodes of stopped VMs are tainted, those of deleted VMs removed.
+    pub node_lifecycle: bool,
     /// Guest agents are asked for the host names of VMs that no Node is known to be.
     pub host_names: bool,
     /// Services in work at once; `None`: as many as do good.
@@ -186,7 +191,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let Parts { guest, harvester, clock, health, metrics } = parts;
     let Settings { rules, addresses, nodes: duties, .. } = settings;
     let namespace = rules.namespace.clone();
-    let follows_nodes = duties.initialise || duties.follow_topology;
+    let initialises_nodes = duties.initialise || duties.follow_topology;
     let any = watcher::Config::default;
     let services: Cache<Service> = Cache::start(tasks, Api::all(guest.clone()), any());
     let nodes: Cache<Node> = Cache::start_trimmed(tasks, Api::all(guest.clone()), any(), trim_node);
@@ -200,6 +205,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     });
     vms.follow_nodes(tasks, &harvester, &nodes, host_names.as_ref());
 
+    let follows_nodes = initialises_nodes || settings.node_lifecycle;
     let outage =
         Outage::new(&namespace, &health, Checks { services: settings.services, nodes: follows_nodes });
     let listed = objects.clone();
@@ -216,18 +222,28 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     services.ready().await;
     nodes.ready().await;
 
-    let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
+    let mut rights = vec![CREATE_EVENTS, PATCH_EVENTS];
+    rights.extend(settings.node_lifecycle.then_some(DELETE_NODES));
+    let wanted = Wanted { rights, fields: Vec::new() };
     let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
     let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock, &capabilities);
     let register = |queue: QueueMetrics, name: &str| {
         queue.register(&mut metrics.lock().expect("no panic while registering"), name);
     };
-    if follows_nodes {
-        let announced = Announced::follow(&services);
-        let cloud = Arc::new(VmInstances::new(vms.clone(), outage.clone(), addresses, announced));
+    let announced = Announced::follow(&services);
+    let instances =
+        Arc::new(VmInstances::new(vms.clone(), outage.clone(), addresses, announced, nodes.clone()));
+    if initialises_nodes {
         let (recorder, workers) = (recorder("cloud-node-controller"), settings.node_workers.max(1));
-        let queue = NodeController::start(tasks, guest.clone(), &cloud, &nodes, recorder, workers, duties);
+        let queue =
+            NodeController::start(tasks, guest.clone(), &instances, &nodes, recorder, workers, duties);
         register(queue, "node");
+    }
+    if settings.node_lifecycle {
+        let recorder = recorder("cloud-node-lifecycle-controller");
+        let (client, role) = (guest.clone(), GUEST_ROLE);
+        let queue = NodeLifecycle::start(tasks, client, &instances, &nodes, recorder, &capabilities, role);
+        register(queue, "node_lifecycle");
     }
     if settings.services {
         let recorder = recorder("service-controller");
@@ -244,7 +260,16 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
 fn trim_node(node: &mut Node) {
     if let Some(status) = &mut node.status {
         status.images = None;
-        status.conditions = None;
+        if let Some(conditions) = &mut status.conditions {
+            conditions.retain(|condition| condition.type_ == "Ready");
+            for ready in conditions {
+                *ready = NodeCondition {
+                    status: take(&mut ready.status),
+                    type_: take(&mut ready.type_),
+                    ..NodeCondition::default()
+                };
+            }
+        }
         status.volumes_attached = None;
         status.volumes_in_use = None;
     }

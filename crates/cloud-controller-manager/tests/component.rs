@@ -11,6 +11,8 @@ mod harness;
 mod host_datapath;
 #[path = "component/node_addresses.rs"]
 mod node_addresses;
+#[path = "component/lifecycle.rs"]
+mod lifecycle;
 #[path = "component/nodes.rs"]
 mod nodes;
 #[path = "component/object_writes.rs"]

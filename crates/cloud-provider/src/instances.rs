@@ -10,6 +10,12 @@ pub trait Instances: Send + Sync + 'static {
     /// The instance of a Node, from caches: the controller calls this often, so it must not wait.
     fn instance(&self, node: &Node) -> Instance;
 
+    /// What became of the instance of a Node, from caches too. The default answer taints and removes no Node.
+    fn state(&self, node: &Node) -> InstanceState {
+        let _ = node;
+        InstanceState::Unknown
+    }
+
     /// The cloud calls `requeue` from now on whenever an answer may have changed.
     fn subscribe(&self, requeue: Arc<dyn Fn() + Send + Sync>);
 }
@@ -24,6 +30,24 @@ pub enum Instance {
     /// The cloud cannot tell, because it has not read its own lists. The explanation, where there is one, says why it
     /// cannot read them; a Node that waits for the cloud gets it as an Event.
     Unknown(Option<Explanation>),
+}
+
+/// What became of the instance of a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstanceState {
+    /// It runs, or it is about to.
+    Running,
+    /// It is stopped until somebody starts it.
+    Stopped,
+    /// It is gone for good, and the cloud is sure that it was this Node's. The words, for an Event, go on after "node a: ".
+    Gone(String),
+    /// It is not there, and the cloud is not sure that it was this Node's. A Node that is not ready gets the explanation
+    /// as an Event, and stays.
+    Doubtful(Explanation),
+    /// The Node belongs to no instance of this cloud: it is left alone.
+    Foreign,
+    /// The cloud cannot tell now.
+    Unknown,
 }
 
 /// The facts about an instance that go into its Node.

@@ -9,10 +9,10 @@ mod node;
 mod service;
 
 pub use failure::Failure;
-pub use instances::{AddressProblem, Instance, InstanceMetadata, Instances};
+pub use instances::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
 pub use load_balancers::{
     Annotations, Decision, IngressAddress, Labels, LoadBalancerState, LoadBalancers, Publish, Removal,
     Requeue, RequeueFn, View,
 };
-pub use node::{Duties, NodeController, waits_for_cloud};
+pub use node::{DELETE_NODES, Duties, NodeController, NodeLifecycle, waits_for_cloud};
 pub use service::{FINALIZER, ServiceController, wants_load_balancer};

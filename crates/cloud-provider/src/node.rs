@@ -8,11 +8,19 @@
 
 mod controller;
 mod decide;
+mod lifecycle;
+
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 
 pub use controller::{Duties, NodeController};
+pub use lifecycle::{DELETE_NODES, NodeLifecycle};
 
+/// Changes of instances within this time are joined.
+const JOIN: Duration = Duration::from_millis(200);
+/// After a conflict the watch brings the newer version; this is the backstop for a watch that does not.
+const AFTER_CONFLICT: Duration = Duration::from_secs(5);
 /// Set by a kubelet that expects a cloud to finish its Node.
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Both generations of the keys; old programs read the second.

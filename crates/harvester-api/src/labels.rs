@@ -38,5 +38,7 @@ pub const MACHINE_SET: &str = "harvesterhci.io/machineSetName";
 pub const NODE_POOL: &str = "nodepool.harvesterhci.io/name";
 /// On a VM and its VMI, by the node driver: pool of the machine; it survives rollouts.
 pub const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
+/// On a guest Node, by an administrator: `"true"` for a machine that is no VM of Harvester. Its life is its owner's affair.
+pub const EXTERNALLY_MANAGED: &str = "cloudprovider.harvesterhci.io/externally-managed";
 /// On a VirtualMachineImage: `iso` for an image to boot an installation from.
 pub const IMAGE_TYPE: &str = "harvesterhci.io/image-type";

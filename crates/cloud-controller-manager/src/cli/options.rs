@@ -47,6 +47,7 @@ pub(super) struct Options {
     pub(super) election: Option<ElectionSettings>,
     pub(super) services: bool,
     pub(super) nodes: Duties,
+    pub(super) node_lifecycle: bool,
     /// Guest agents may be asked for host names.
     pub(super) host_names: bool,
     pub(super) service_workers: Option<NonZeroUsize>,
@@ -110,6 +111,7 @@ impl Options {
             election: election(&mut reader),
             services: on(SERVICE),
             nodes: Duties { initialise: on(NODE), follow_topology: !reader.is_on("disable-vmi-controller") },
+            node_lifecycle: on(LIFECYCLE),
             host_names: !reader.is_on("disable-hostname-lookup"),
             service_workers,
             node_workers: reader.number("concurrent-node-syncs", 1),
@@ -329,6 +331,7 @@ mod tests {
         assert_eq!(options.election, Some(ElectionSettings::usual("")));
         assert_eq!((options.serving.port, options.services), (10258, true));
         assert_eq!(options.nodes, Duties { initialise: true, follow_topology: true });
+        assert!(options.node_lifecycle);
     }
 
     #[rstest]
@@ -398,5 +401,16 @@ mod tests {
     fn every_name_of_the_service_controller_is_known(#[case] list: &[&str], #[case] expected: bool) {
         assert_eq!(unknown_controllers(list), Vec::<String>::new());
         assert_eq!(is_enabled(list, SERVICE), expected);
+    }
+
+    #[rstest]
+    #[case("*", true)]
+    #[case("*,-cloud-node-lifecycle", false)]
+    #[case("*,-cloud-node-lifecycle-controller", false)]
+    #[case("cloud-node", false)]
+    #[case("cloud-node-lifecycle", true)]
+    fn every_name_of_the_lifecycle_controller_is_known(#[case] list: &str, #[case] expected: bool) {
+        let options = options(&[&format!("--controllers={list}")]).unwrap();
+        assert_eq!(options.node_lifecycle, expected);
     }
 }

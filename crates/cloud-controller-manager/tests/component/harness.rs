@@ -74,6 +74,7 @@ impl Ccm {
             services: true,
             host_names: true,
             nodes: Duties { initialise: true, follow_topology: true },
+            node_lifecycle: true,
             service_workers: None,
             node_workers: 1,
         };

@@ -1,6 +1,6 @@
 //! The running part of the Node controller.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder};
 use k8s_openapi::api::core::v1::Node;
@@ -11,15 +11,14 @@ use kube::{
 use program::TaskGroup;
 use serde_json::{Value, json};
 
-use super::decide::{Step, decide};
+use super::{
+    AFTER_CONFLICT, JOIN,
+    decide::{Step, decide},
+};
 use crate::{Instances, event::EventDeduplicator};
 
-/// Changes of instances within this time are joined.
-const JOIN: Duration = Duration::from_millis(200);
 /// Rounds of see, decide, act in one reconcile.
 const ROUNDS: usize = 4;
-/// After a conflict the watch brings the newer version; this is the backstop for a watch that does not.
-const AFTER_CONFLICT: Duration = Duration::from_secs(5);
 
 /// The duties of the controller; a flag can switch each off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

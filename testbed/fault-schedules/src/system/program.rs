@@ -156,6 +156,7 @@ async fn cloud_controller_manager(
         services: true,
         host_names: true,
         nodes: Duties { initialise: true, follow_topology: true },
+        node_lifecycle: true,
         service_workers: None,
         node_workers: 1,
     };

@@ -9,10 +9,10 @@ mod handover;
 mod harness;
 #[path = "component/host_datapath.rs"]
 mod host_datapath;
-#[path = "component/node_addresses.rs"]
-mod node_addresses;
 #[path = "component/lifecycle.rs"]
 mod lifecycle;
+#[path = "component/node_addresses.rs"]
+mod node_addresses;
 #[path = "component/nodes.rs"]
 mod nodes;
 #[path = "component/object_writes.rs"]

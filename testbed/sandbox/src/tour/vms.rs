@@ -1,5 +1,6 @@
 //! Step 7: Rancher makes a further machine through the node driver; it joins as a node. Somebody deletes its VM, and
-//! Rancher replaces it. Then Rancher removes the new one, and nothing of both is left.
+//! Rancher replaces it. Then Rancher removes the new one, and nothing of both is left. The cloud controller manager
+//! removes the node of each, where its role lets it.
 
 use anyhow::{Context, Result, ensure};
 use harvester_api::VirtualMachine;
@@ -13,7 +14,7 @@ use kube::{
 };
 
 use super::Tour;
-use crate::manifests::plain;
+use crate::{manifests::plain, options::Rights};
 
 /// Names as Rancher makes them: cluster, pool, machine set, machine.
 const FOURTH: &str = "demo-pool1-x7k2m-9d4tq";
@@ -32,21 +33,31 @@ async fn joins(tour: &Tour<'_>, name: &str) -> Result<Node> {
         .await
 }
 
-/// Nothing is heard of the node any more; then Rancher deletes it, as it does for every machine that it removes. In the
-/// end no Service sends anybody there: until then requests may fail, in any cluster.
+/// Nothing is heard of the node any more, and it goes. In the end no Service sends anybody there: until then requests
+/// may fail, in any cluster.
 async fn leaves(tour: &Tour<'_>, name: &str, address: &str) -> Result<()> {
     let nodes = Api::<Node>::all(tour.guest.clone());
+    if tour.environment.rights == Rights::Existing {
+        // the charts' role lets nobody but Rancher remove it
+        tour.observer()
+            .wait(&format!("node {name} to fall silent"), || async {
+                let status = nodes.get(name).await.map_err(plain)?.status.unwrap_or_default();
+                let conditions = status.conditions.unwrap_or_default();
+                let ready = conditions
+                    .iter()
+                    .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+                ensure!(!ready, "it is ready");
+                Ok(())
+            })
+            .await?;
+        nodes.delete(name, &DeleteParams::default()).await.map_err(plain)?;
+    }
     tour.observer()
-        .wait(&format!("node {name} to fall silent"), || async {
-            let status = nodes.get(name).await.map_err(plain)?.status.unwrap_or_default();
-            let conditions = status.conditions.unwrap_or_default();
-            let ready =
-                conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-            ensure!(!ready, "it is ready");
+        .wait(&format!("node {name} to be removed"), || async {
+            ensure!(nodes.get_opt(name).await.map_err(plain)?.is_none(), "it is there");
             Ok(())
         })
         .await?;
-    nodes.delete(name, &DeleteParams::default()).await.map_err(plain)?;
     tour.observer()
         .wait(&format!("nobody to be sent to {name}"), || async {
             for cluster in [&tour.guest, &tour.harvester] {

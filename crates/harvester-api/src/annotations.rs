@@ -48,6 +48,19 @@ pub const RECORDED_DATA_PATH: &str = "cloudprovider.harvesterhci.io/recorded-dat
 pub const CLUSTER_UID: &str = "cloudprovider.harvesterhci.io/cluster-uid";
 /// On a LoadBalancer object: UID of the guest Service that it was made for.
 pub const SERVICE_UID: &str = "cloudprovider.harvesterhci.io/service-uid";
+/// On a LoadBalancer object: addresses that its Service wishes for, `v4[,v6]`. Any other of that family will do.
+pub const REQUESTED_IP: &str = "cloudprovider.harvesterhci.io/requested-ip";
+/// On a LoadBalancer object: addresses that its Service demands, `v4[,v6]`. It waits until it can have them.
+pub const REQUESTED_IP_STRICT: &str = "cloudprovider.harvesterhci.io/requested-ip-strict";
+/// On a LoadBalancer object: families of its addresses in their order, such as `IPv4,IPv6`; absent means IPv4. An
+/// annotation and no field, because the server drops fields that an older schema does not have.
+pub const IP_FAMILIES: &str = "cloudprovider.harvesterhci.io/ip-families";
+/// On a LoadBalancer object: [`crate::IpFamilyPolicy`] of its Service. See [`IP_FAMILIES`].
+pub const IP_FAMILY_POLICY: &str = "cloudprovider.harvesterhci.io/ip-family-policy";
+/// On a LoadBalancer object: `spec.loadBalancerSourceRanges` of its Service, sorted, separated by commas.
+pub const SOURCE_RANGES: &str = "loadbalancer.harvesterhci.io/source-ranges";
+/// On a LoadBalancer object, by the load balancer: the [`SOURCE_RANGES`] that its Service in Harvester has now.
+pub const SOURCE_RANGES_APPLIED: &str = "loadbalancer.harvesterhci.io/source-ranges-applied";
 /// On a LoadBalancer object: its Service is gone, and what to do about it, in a sentence. Nobody deletes it by itself.
 pub const WITHOUT_SERVICE: &str = "cloudprovider.harvesterhci.io/without-service";
 /// On a LoadBalancer object: the Service's own network request; frozen at creation.

@@ -14,6 +14,6 @@ pub use condition::{Condition, ConditionStatus};
 pub use ip_pool::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector};
 pub use kubevirt::{VirtualMachine, VirtualMachineInstance};
 pub use load_balancer::{
-    AllocatedAddress, BackendStatus, HealthCheck, Ipam, Listener, LoadBalancer, LoadBalancerSpec,
-    LoadBalancerStatus, WorkloadType,
+    AllocatedAddress, BackendStatus, HealthCheck, IpFamilyPolicy, Ipam, Listener, LoadBalancer,
+    LoadBalancerSpec, LoadBalancerStatus, WorkloadType,
 };

@@ -39,6 +39,12 @@ pub struct LoadBalancerSpec {
     /// A pool by name; empty leaves the choice to the selectors of the pools.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub ip_pool: String,
+    /// The pool of the IPv6 address, by name; see `ip_pool`. An addition of ours: absent on older schemas.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub ipv6_pool: String,
+    /// Absent means [`IpFamilyPolicy::SingleStack`]. An addition of ours: absent on older schemas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ip_family_policy: Option<IpFamilyPolicy>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub listeners: Vec<Listener>,
     /// Label key to accepted values: keys are ANDed, values ORed. Empty selects nothing.
@@ -68,6 +74,17 @@ pub enum WorkloadType {
     Vm,
     /// The guest cluster: Harvester gives the address and nothing else.
     Cluster,
+}
+
+/// How many families of addresses, in the words of `spec.ipFamilyPolicy` of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum IpFamilyPolicy {
+    /// One address.
+    SingleStack,
+    /// Two, or one where there is no pool for the other.
+    PreferDualStack,
+    /// Two, or none.
+    RequireDualStack,
 }
 
 /// Where the address comes from.
@@ -163,7 +180,8 @@ pub struct AllocatedAddress {
     pub mask: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gateway: String,
-    /// The pool of the IPv6 address. An addition of ours, like the three fields below; no version writes them yet.
+    /// The pool of the IPv6 address. An addition of ours, like the three fields below: absent on older
+    /// schemas.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ipv6_pool: String,
     #[serde(rename = "ipv6IP", skip_serializing_if = "String::is_empty")]

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use harvester_api::{
-    AllocatedAddress, BackendStatus, Condition, HealthCheck, IPPool, IPPoolSpec, IPPoolStatus, Ipam,
-    Listener, LoadBalancer, LoadBalancerSpec, LoadBalancerStatus, PoolRange, PoolScope, PoolSelector,
-    WorkloadType,
+    AllocatedAddress, BackendStatus, Condition, HealthCheck, IPPool, IPPoolSpec, IPPoolStatus,
+    IpFamilyPolicy, Ipam, Listener, LoadBalancer, LoadBalancerSpec, LoadBalancerStatus, PoolRange, PoolScope,
+    PoolSelector, WorkloadType,
 };
 use kube::{CustomResourceExt, Resource as _};
 use serde_json::Value;
@@ -30,6 +30,8 @@ fn full_load_balancer() -> LoadBalancer {
         workload_type: Some(WorkloadType::Vm),
         ipam: Some(Ipam::Pool),
         ip_pool: text(),
+        ipv6_pool: text(),
+        ip_family_policy: Some(IpFamilyPolicy::RequireDualStack),
         listeners: vec![Listener { name: text(), port: 1, protocol: text(), backend_port: 1 }],
         backend_server_selector: [(text(), vec![text()])].into(),
         health_check: Some(HealthCheck {
@@ -48,11 +50,10 @@ fn full_load_balancer() -> LoadBalancer {
             ip: text(),
             mask: text(),
             gateway: text(),
-            // the CRDs get these with the first version that gives IPv6 addresses
-            ipv6_pool: String::new(),
-            ipv6_ip: String::new(),
-            ipv6_mask: String::new(),
-            ipv6_gateway: String::new(),
+            ipv6_pool: text(),
+            ipv6_ip: text(),
+            ipv6_mask: text(),
+            ipv6_gateway: text(),
         }),
         address: text(),
         conditions: conditions(),

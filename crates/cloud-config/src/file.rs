@@ -277,6 +277,7 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
         "server:",
         "certificate-authority-data: aGVsbG8=, server:",
         "certificate-authority-data: holds no certificate"
+    // docs/contract/cloud-controller-manager.md#S6
     )]
     #[case::no_yaml("current-context", "]", "cannot be parsed")]
     fn a_fault_is_one_line_that_names_file_and_place(

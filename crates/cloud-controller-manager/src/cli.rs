@@ -175,6 +175,7 @@ mod tests {
         assert_eq!(code(&["name", "--help"]), format!("{:?}", ExitCode::SUCCESS));
     }
 
+    // docs/contract/cloud-controller-manager.md#S5
     // docs/contract/cloud-controller-manager.md#5.2: an unreadable cloud-config is fatal with 255
     #[test]
     fn a_missing_cloud_config_and_another_provider_end_the_program_with_255() {

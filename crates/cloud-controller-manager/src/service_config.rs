@@ -238,7 +238,7 @@ mod tests {
         .unwrap()
     }
 
-    // docs/contract/user-docs.md#17a
+    // docs/contract/user-docs.md#17a, docs/contract/cloud-controller-manager.md#L21 and #C9
     #[rstest]
     #[case::absent(&[], Some(Ipam::Pool))]
     #[case::empty(&[("ipam", "")], Some(Ipam::Pool))]
@@ -254,6 +254,7 @@ mod tests {
         assert_eq!(ServiceConfig::of(&service(pairs)).ipam, expected);
     }
 
+    // docs/contract/cloud-controller-manager.md#L22
     #[test]
     fn every_fault_is_told_at_once() {
         let config = ServiceConfig::of(&service(&[

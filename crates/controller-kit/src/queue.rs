@@ -506,6 +506,7 @@ mod tests {
         assert!(!pending_within(Duration::from_secs(60)));
     }
 
+    // docs/contract/cloud-controller-manager.md#S1
     #[tokio::test(start_paused = true)]
     async fn work_that_runs_when_the_life_ends_is_finished() {
         let (queue, tasks, (seen, note)) = (Queue::<u32>::new(), TaskGroup::new(), log());

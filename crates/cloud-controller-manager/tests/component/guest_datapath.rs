@@ -13,6 +13,7 @@ use super::harness::{
 };
 
 test_cluster::component_tests! {
+    // docs/contract/cloud-controller-manager.md#L7
     /// The requests are the benchmark's aim: one POST, one PUT, one DELETE, and no GET.
     async fn a_service_costs_three_requests_in_harvester_over_its_life(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

@@ -41,6 +41,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#L10
     /// docs/contract/cloud-controller-manager.md#L8: conflicts with Harvester's own writes surface as failed syncs in
     /// the Go program.
     async fn a_conflict_is_repeated_on_the_newer_object_and_nobody_hears_of_it(cluster: TestCluster) {

@@ -177,6 +177,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#S15
     async fn a_harvester_that_is_away_is_no_matter_of_liveness(cluster: TestCluster) {
         let granted = Arc::new(AtomicBool::new(false));
         let ccm = Ccm::start_on(&cluster, without(&cluster, "/", &granted), |_| ()).await;

@@ -22,6 +22,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#L4 and #L5
     async fn what_harvester_waits_for_is_told_and_success_comes_by_itself(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{}", "").await;

@@ -200,6 +200,7 @@ fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
     assert_eq!(json["spec"], former.json()["spec"]);
 }
 
+// docs/contract/cloud-controller-manager.md#L2
 #[test]
 fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
     let right = service(&json!({CHECK: "80"}), &json!({}));
@@ -213,6 +214,7 @@ fn an_object_that_exists_is_not_touched_because_of_what_became_wrong() {
     assert_eq!(decision.view.publish, Publish::Addresses(addresses));
 }
 
+// docs/contract/cloud-controller-manager.md#L11
 #[test]
 fn nothing_is_decided_before_the_objects_were_listed() {
     let unlisted = |seen: &mut Seen<'_>| {

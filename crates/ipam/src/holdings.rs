@@ -1,15 +1,18 @@
 //! Addresses and their holders, found by either.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
+
+/// So many names are looked at for namesakes: a tenant may make thousands that begin as another does.
+const LOOKS: usize = 256;
 
 /// One holder for each address; a holder can have several addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holdings {
     by_address: BTreeMap<IpAddr, String>,
-    by_holder: HashMap<String, BTreeSet<IpAddr>>,
+    by_holder: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 impl Holdings {
@@ -24,6 +27,21 @@ impl Holdings {
     /// The addresses of one holder, in numeric order.
     pub(crate) fn of(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
         self.by_holder.get(holder).into_iter().flatten().copied()
+    }
+
+    /// The addresses of the holders whose names differ from `holder` in the last `tail` bytes only, in the order of those
+    /// names.
+    pub(crate) fn of_namesakes(&self, holder: &str, tail: usize) -> impl Iterator<Item = IpAddr> {
+        let stem = holder.len().checked_sub(tail).and_then(|end| holder.get(..end));
+        let from_there = stem.map(|stem| self.by_holder.range(stem.to_owned()..));
+        let is_namesake = move |other: &str| other != holder && other.len() == holder.len();
+        from_there
+            .into_iter()
+            .flatten()
+            .take(LOOKS)
+            .take_while(move |(other, _)| stem.is_some_and(|stem| other.starts_with(stem)))
+            .filter(move |(other, _)| is_namesake(other))
+            .flat_map(|(_, addresses)| addresses.iter().copied())
     }
 
     /// In numeric order of the addresses.

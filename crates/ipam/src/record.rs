@@ -31,7 +31,15 @@ pub struct Request<'a> {
     /// Looked at in place of the round robin: a walk over the ranges has just found nothing for somebody else, so only
     /// an address that this holder itself keeps from others can be left.
     pub among: Option<&'a [IpAddr]>,
+    /// This address or none, whatever else the holder has.
+    pub exactly: Option<IpAddr>,
 }
+
+/// The digest at the end of a holder's name that a cloud controller manager gave: of the UID of the Service, which is
+/// another one when the Service is made again.
+const DIGEST: usize = 8;
+/// So many addresses of namesakes are looked at: their names cost a tenant nothing.
+const NAMESAKES: usize = 16;
 
 impl<'a> Request<'a> {
     /// For any address of the pool.
@@ -66,6 +74,10 @@ impl Claim {
 pub enum Refusal {
     #[error("every address of the pool is held")]
     Exhausted,
+    #[error("the pool does not give {0} to anybody")]
+    NotOffered(IpAddr),
+    #[error("somebody else has {0}")]
+    Held(IpAddr),
 }
 
 impl Record {
@@ -138,19 +150,23 @@ impl Record {
     }
 
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
-    /// had last; else the next one of the round robin. An address of its past that is not to be had any more (taken,
-    /// out of range, now the gateway) is passed over, not an error. `taken` answers whether an address is in use by
-    /// somebody whom this record does not know.
+    /// had last; else one that a namesake had last (the same Service before it was made again); else the next one of the
+    /// round robin. An address of its past that is not to be had any more (taken, out of range, now the gateway) is
+    /// passed over, not an error. `taken` answers whether an address is in use by somebody whom this record does not
+    /// know.
     ///
     /// # Errors
-    /// When every address is held.
+    /// When every address is held; when the one that is asked for exactly is not to be had.
     pub fn claim(
         &mut self,
         ranges: &Ranges,
         request: Request<'_>,
         taken: impl Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
-        let Request { holder, known, lost, among, family: _ } = request;
+        let Request { holder, known, lost, among, exactly, family: _ } = request;
+        if let Some(address) = exactly {
+            return self.claim_exactly(ranges, address, holder, lost, taken);
+        }
         let mut own: Vec<_> = self.of(holder).filter(|address| request.admits(*address)).collect();
         own.retain(|address| !lost.contains(address));
         own.sort_by_key(|address| (Some(*address) != known, !ranges.offers(*address), *address));
@@ -163,7 +179,7 @@ impl Record {
                 && self.held.holder(*address).is_none()
                 && !taken(*address)
         };
-        let past = known.into_iter().chain(self.history.of(holder)).find(free);
+        let past = known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
             None => ranges.turn(self.cursor).find(free),
@@ -173,6 +189,40 @@ impl Record {
         self.held.insert(address, holder);
         self.cursor = Some(address);
         Ok(Claim::Recorded(address))
+    }
+
+    /// Gives the holder this address beside whatever it has. The round robin stays where it is: who asks for addresses
+    /// steers nobody else's.
+    fn claim_exactly(
+        &mut self,
+        ranges: &Ranges,
+        address: IpAddr,
+        holder: &str,
+        lost: &[IpAddr],
+        taken: impl Fn(IpAddr) -> bool,
+    ) -> Result<Claim, Refusal> {
+        match self.held.holder(address) {
+            Some(by) if by == holder && !lost.contains(&address) => return Ok(Claim::Adopted(address)),
+            Some(_) => return Err(Refusal::Held(address)),
+            None if !ranges.offers(address) => return Err(Refusal::NotOffered(address)),
+            None if taken(address) => return Err(Refusal::Held(address)),
+            None => {}
+        }
+        self.history.remove(address);
+        self.held.insert(address, holder);
+        Ok(Claim::Recorded(address))
+    }
+
+    /// Addresses that the same Service had last before it was made again: nobody else's name ends in a digest and is the
+    /// same up to there, namespace included. Nothing for a holder with a past of its own.
+    fn of_namesakes(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
+        let stem = holder.len().checked_sub(DIGEST).and_then(|end| holder.split_at_checked(end));
+        let is_digest = |tail: &str| tail.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let has_digest = stem
+            .is_some_and(|(stem, tail)| stem.contains('/') && stem.ends_with('-') && is_digest(tail))
+            && self.history.of(holder).next().is_none();
+        let namesakes = has_digest.then(|| self.history.of_namesakes(holder, DIGEST));
+        namesakes.into_iter().flatten().take(NAMESAKES)
     }
 
     /// Records a holder for an address that nobody holds, without moving the round robin: for records that come from

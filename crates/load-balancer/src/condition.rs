@@ -12,7 +12,7 @@ pub(crate) struct Ready {
     pub(crate) ready: bool,
     /// CamelCase, for programs.
     pub(crate) reason: &'static str,
-    /// For people; empty when ready.
+    /// For people; when ready, empty or a note.
     pub(crate) message: String,
 }
 
@@ -23,6 +23,19 @@ impl Ready {
 
     pub(crate) fn no(reason: &'static str, message: impl Into<String>) -> Self {
         Self { ready: false, reason, message: message.into().chars().take(MESSAGE_MAX).collect() }
+    }
+
+    /// With the note at its end, whole.
+    pub(crate) fn with_note(mut self, note: Option<&str>) -> Self {
+        const JOINT: &str = "; ";
+        let Some(note) = note else { return self };
+        let note: String = note.chars().take(MESSAGE_MAX / 2).collect();
+        let room = MESSAGE_MAX - note.chars().count() - JOINT.len();
+        if !self.message.is_empty() {
+            self.message = self.message.chars().take(room).collect::<String>() + JOINT;
+        }
+        self.message += &note;
+        self
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod address;
 mod decide;
 mod pace;
 mod refusals;
+mod requested;
 mod see;
 mod status;
 
@@ -295,8 +296,12 @@ impl Controller {
                 tracing::warn!(service = %key, "without load balancer (kubectl delete --cascade=orphan?): deleted");
                 self.delete_service(key, uid).await.map_err(failed)
             }
-            Step::Claim { pool, known } => {
-                let order = Order::Claim { holder: key.to_string(), known: *known };
+            Step::Claim { pool, known, exactly } => {
+                let holder = key.to_string();
+                let order = match *exactly {
+                    Some(address) => Order::ClaimExactly { holder, address },
+                    None => Order::Claim { holder, known: *known },
+                };
                 self.orders.submit(key, pool, order, learned.refused.clone());
                 Ok(Acted::Ordered)
             }

@@ -193,6 +193,8 @@ fn history_is_trimmed_furthest_behind_the_cursor_first() {
 #[derive(Clone, Debug)]
 enum Move {
     Claim(u8, Option<u8>),
+    /// Demands an address of the last byte.
+    Demand(u8, u8),
     /// Releases the address that the first is recorded for, in the second's name.
     Release(u8, u8),
     Reread,
@@ -201,6 +203,7 @@ enum Move {
 fn moves() -> impl Strategy<Value = Vec<Move>> {
     let one = prop_oneof![
         6 => (0..12_u8, proptest::option::of(0..32_u8)).prop_map(|(holder, known)| Move::Claim(holder, known)),
+        3 => (0..12_u8, 0..32_u8).prop_map(|(holder, last)| Move::Demand(holder, last)),
         4 => (0..12_u8).prop_map(|holder| Move::Release(holder, holder)),
         1 => (0..12_u8, 0..12_u8).prop_map(|(of, by)| Move::Release(of, by)),
         1 => Just(Move::Reread),
@@ -238,23 +241,44 @@ fn pools() -> impl Strategy<Value = Ranges> {
 proptest! {
     #[test]
     fn a_record_stays_true_whatever_is_claimed_and_released(ranges in pools(), moves in moves()) {
-        let mut record = Record::default();
+        let (mut record, mut demands) = (Record::default(), 0);
         for step in moves {
             match step {
                 Move::Claim(holder, known) => {
                     let holder = format!("ns/lb-{holder}");
                     let known = known.map(|last| IpAddr::from([10, 0, 0, last]));
-                    let had = record.of(&holder).next();
+                    let had: BTreeSet<_> = record.of(&holder).collect();
                     match record.claim(&ranges, Request { known, ..Request::of(&holder) }, |_| false) {
                         Ok(claim) => {
                             prop_assert!(ranges.offers(claim.address()), "outside, or a gateway");
-                            prop_assert_eq!(had.unwrap_or(claim.address()), claim.address());
+                            prop_assert!(had.is_empty() || had.contains(&claim.address()), "it got a second one");
                             prop_assert_eq!(record.holder(claim.address()), Some(holder.as_str()));
                         }
-                        Err(Refusal::Exhausted) => {
+                        Err(refusal) => {
+                            prop_assert_eq!(refusal, Refusal::Exhausted);
                             prop_assert_eq!(u128::try_from(record.count()).unwrap(), ranges.total());
                         }
                     }
+                }
+                Move::Demand(holder, last) => {
+                    let (holder, address) = (format!("ns/lb-{holder}"), IpAddr::from([10, 0, 0, last]));
+                    let before = record.clone();
+                    let request = Request { exactly: Some(address), ..Request::of(&holder) };
+                    let claim = record.claim(&ranges, request, |_| false);
+                    for (held, by) in before.held() {
+                        prop_assert_eq!(record.holder(held), Some(by), "a demand took what another holds");
+                    }
+                    match before.holder(address) {
+                        Some(by) if by == holder => prop_assert_eq!(claim, Ok(Claim::Adopted(address))),
+                        Some(_) => prop_assert_eq!(claim, Err(Refusal::Held(address))),
+                        None if ranges.offers(address) => {
+                            prop_assert_eq!(claim, Ok(Claim::Recorded(address)));
+                            prop_assert_eq!(record.count(), before.count() + 1);
+                        }
+                        None => prop_assert_eq!(claim, Err(Refusal::NotOffered(address))),
+                    }
+                    prop_assert_eq!(&record.cursor, &before.cursor, "a demand steers the round robin");
+                    demands += usize::from(record.count() > before.count());
                 }
                 Move::Release(of, by) => {
                     let (of, by) = (format!("ns/lb-{of}"), format!("ns/lb-{by}"));
@@ -263,11 +287,11 @@ proptest! {
                         let before = record.clone();
                         let released = record.release(address, &by);
                         prop_assert_eq!(released, of == by);
-                        if released {
+                        if released && record.of(&of).next().is_none() {
                             let mut again = record.clone();
                             let back = again.claim(&ranges, Request::of(&of), |_| false).unwrap();
                             prop_assert_eq!(back.address(), address);
-                        } else {
+                        } else if !released {
                             prop_assert_eq!(&before, &record);
                         }
                     }
@@ -280,7 +304,7 @@ proptest! {
             let (total, available) = ranges.counts(record.count());
             prop_assert_eq!(total - available, i64::try_from(record.allocated().len()).unwrap());
             let holders: BTreeSet<_> = record.held().map(|(_, holder)| holder.to_owned()).collect();
-            prop_assert_eq!(holders.len(), record.count(), "an LB holds two addresses");
+            prop_assert!(holders.len() + demands >= record.count(), "an LB holds two addresses");
             prop_assert!(record.history.iter().all(|(address, _)| record.holder(address).is_none()));
         }
     }
@@ -349,4 +373,72 @@ fn a_claim_among_given_addresses_looks_at_no_others_but_those_of_its_past() {
     assert_eq!(claim("a", &[]), Err(Refusal::Exhausted));
     assert_eq!(claim("a", &[ip("192.168.100.12")]), Ok(ip("192.168.100.12")));
     assert_eq!(claim("b", &[]), Ok(ip("192.168.100.13")));
+}
+
+fn exactly(record: &mut Record, holder: &str, address: &str, taken: bool) -> Result<Claim, Refusal> {
+    let request = Request { exactly: Some(ip(address)), ..Request::of(holder) };
+    record.claim(&four(), request, |_| taken)
+}
+
+// docs/contract/addresses.md#5
+#[test]
+fn an_address_that_is_asked_for_is_given_if_nobody_has_it_and_never_another_one() {
+    let held = map(&[("192.168.100.10", "shop/web"), ("192.168.100.11", "shop/api")]);
+    let history = map(&[("192.168.100.12", "shop/last")]);
+    let read = || Record::read(&held, &history, "192.168.100.11");
+    let claim = |address: &str, taken| exactly(&mut read(), "shop/web", address, taken);
+    assert_eq!(claim("192.168.100.10", true), Ok(Claim::Adopted(ip("192.168.100.10"))));
+    assert_eq!(claim("192.168.100.11", false), Err(Refusal::Held(ip("192.168.100.11"))));
+    assert_eq!(claim("192.168.100.12", false), Ok(Claim::Recorded(ip("192.168.100.12"))), "a past is no hold");
+    assert_eq!(claim("192.168.100.13", true), Err(Refusal::Held(ip("192.168.100.13"))), "another pool gives it");
+    for nobodys in ["192.168.100.254", "192.168.100.0", "192.168.100.255", "0.0.0.0", "10.9.9.9", "fd00::1"] {
+        assert_eq!(claim(nobodys, false), Err(Refusal::NotOffered(ip(nobodys))), "{nobodys}");
+    }
+}
+
+#[test]
+fn an_address_that_was_asked_for_comes_beside_the_former_one_and_the_round_robin_stays() {
+    let mut record = Record::read(&map(&[("192.168.100.10", "shop/web")]), &BTreeMap::new(), "192.168.100.10");
+    exactly(&mut record, "shop/web", "192.168.100.13", false).unwrap();
+    assert_eq!(record.of("shop/web").collect::<Vec<_>>(), [ip("192.168.100.10"), ip("192.168.100.13")]);
+    assert_eq!(claim(&mut record, &four(), "shop/api").unwrap(), "192.168.100.11");
+}
+
+#[test]
+fn a_demand_for_a_record_that_an_older_pool_gives_to_another_is_refused() {
+    let mut record = Record::read(&map(&[("192.168.100.10", "a")]), &BTreeMap::new(), "");
+    let lost = [ip("192.168.100.10")];
+    let request = Request { lost: &lost, exactly: Some(lost[0]), ..Request::of("a") };
+    assert_eq!(record.claim(&four(), request, |_| false), Err(Refusal::Held(lost[0])));
+}
+
+// docs/contract/addresses.md#5
+#[test]
+fn a_service_that_is_made_again_finds_its_address_by_all_but_the_digest() {
+    let before = "shop/kubernetes-default-web-0a1b2c3d";
+    let history = map(&[("192.168.100.12", before)]);
+    let given = |holder: &str, history: &BTreeMap<String, String>| {
+        let mut record = Record::read(&BTreeMap::new(), history, "");
+        claim(&mut record, &four(), holder).unwrap()
+    };
+    assert_eq!(given("shop/kubernetes-default-web-99999999", &history), "192.168.100.12");
+    for stranger in [
+        "shop/kubernetes-default-api-99999999",
+        "else/kubernetes-default-web-99999999",
+        "shop/kubernetes-default-web-9999999",
+        "shop/kubernetes-default-web-999999999",
+        "shop/kubernetes-default-web-nodigest",
+        "shop/kubernetes-default-web_99999999",
+        "aaaaaaaa",
+        "",
+    ] {
+        assert_eq!(given(stranger, &history), "192.168.100.10", "{stranger}");
+    }
+    let mut own = history.clone();
+    own.insert("192.168.100.13".into(), "shop/kubernetes-default-web-99999999".into());
+    assert_eq!(given("shop/kubernetes-default-web-99999999", &own), "192.168.100.13", "its own past comes first");
+    let live = map(&[("192.168.100.12", before)]);
+    let mut record = Record::read(&live, &BTreeMap::new(), "");
+    let other = claim(&mut record, &four(), "shop/kubernetes-default-web-99999999");
+    assert_eq!(other.unwrap(), "192.168.100.10", "what the former object holds stays with it");
 }

@@ -5,9 +5,10 @@ use std::{collections::HashMap, net::IpAddr};
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Mode, Requirement, select};
+use ipam::{Choice, Mode, Requirement, select};
 use kube::ResourceExt;
 
+use super::requested::{self, Obstacle, Requested};
 use crate::pool::Refused;
 
 /// The holder of the address in the object's status, according to its pool.
@@ -35,6 +36,21 @@ pub(crate) struct Seen<'a> {
     pub(crate) service_names_address: bool,
     /// The pools that refused this claim, in the order in which they were asked.
     pub(crate) refused: &'a [(String, Refused)],
+    /// The addresses that the object asks for and that pools record for others, each with one of those.
+    pub(crate) rivals: &'a [(IpAddr, String)],
+}
+
+/// The decision, and what the object is told about the address that it asks for and does not get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Decided {
+    pub(crate) decision: Decision,
+    pub(crate) note: Option<String>,
+}
+
+impl From<Decision> for Decided {
+    fn from(decision: Decision) -> Self {
+        Self { decision, note: None }
+    }
 }
 
 /// The decision about the address.
@@ -47,6 +63,8 @@ pub(crate) enum Decision {
         pool: String,
         /// The address that the object believes to have.
         known: Option<IpAddr>,
+        /// This address or none, beside whatever the object has.
+        exactly: Option<IpAddr>,
         /// Stays until there is another: a record that somebody erased, or the spec names another pool now.
         meanwhile: Option<AllocatedAddress>,
         lost: Option<String>,
@@ -59,37 +77,198 @@ pub(crate) enum Decision {
         lost: Option<String>,
         /// The pools that were asked.
         asked: Vec<String>,
+        /// Nothing else than this address is waited for.
+        until_free: Option<IpAddr>,
     },
 }
 
-/// Decides.
-pub(crate) fn decide(seen: &Seen<'_>) -> Decision {
-    let lb = seen.lb;
-    let lost = lb.pool_address().filter(|_| seen.holder == RecordedHolder::SomebodyElse).map(|has| has.ip);
-    if lb.spec.ipam() == Ipam::Dhcp {
-        let ip = names::DHCP_ADDRESS.to_owned();
-        return Decision::Has { address: AllocatedAddress { ip, ..AllocatedAddress::default() }, lost };
+impl Decision {
+    fn claim_exactly(pool: String, address: IpAddr, Standing { meanwhile, lost }: Standing) -> Self {
+        Self::Claim { pool, known: None, exactly: Some(address), meanwhile, lost }
     }
-    let wanted = lb.spec.ip_pool.as_str();
-    let Some(has) = lb.pool_address() else { return fresh(seen, None) };
-    let trusted = match seen.holder {
+}
+
+/// Decides.
+pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
+    let requested = requested::of(seen.lb);
+    if seen.lb.spec.ipam() == Ipam::Dhcp {
+        let ip = names::DHCP_ADDRESS.to_owned();
+        let address = AllocatedAddress { ip, ..AllocatedAddress::default() };
+        let decision = Decision::Has { address, lost: lost(seen) };
+        return Decided { decision, note: requested::not_with_dhcp(&requested) };
+    }
+    match requested {
+        Requested::Nothing => any(seen).into(),
+        Requested::Unreadable { why, is_demand: true } => {
+            let waiting = Explanation::new("InvalidRequestedAddress", why + &stays(&standing(seen).meanwhile));
+            wait(seen, waiting, Vec::new(), None).into()
+        }
+        Requested::Unreadable { why, is_demand: false } => Decided { decision: any(seen), note: Some(why) },
+        Requested::Addresses { addresses, is_demand } => match addresses.first() {
+            Some(address) => this(seen, *address, is_demand),
+            None => any(seen).into(),
+        },
+    }
+}
+
+/// The address that the object asks for, if it can be had.
+fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
+    if let Some(has) = has_already(seen, address) {
+        return Decision::Has { address: has, lost: lost(seen) }.into();
+    }
+    let standing = standing(seen);
+    if seen.recorded.len() > 1 {
+        // whoever asks for one after the other holds no more than two
+        let why = format!("waiting until former addresses are given back, then for address {address}");
+        let waiting = Explanation::new("ReleaseUnderWay", why + &stays(&standing.meanwhile));
+        return if is_demand { wait(seen, waiting, Vec::new(), None) } else { any(seen) }.into();
+    }
+    let answered = standing.meanwhile.as_ref().and_then(|_| requested::refused_wish(seen.lb, address));
+    if let (false, Some(note)) = (is_demand, answered) {
+        return Decided { decision: any(seen), note: Some(note) };
+    }
+    let (obstacle, asked) = match seek(seen, address) {
+        Ok(pool) => return Decision::claim_exactly(pool, address, standing).into(),
+        Err(refused) => refused,
+    };
+    if !is_demand {
+        let note = Some(requested::wish_refused(seen.lb, address, &obstacle));
+        return Decided { decision: any(seen), note };
+    }
+    let why = requested::demand_waits(seen.lb, address, &obstacle, &stays(&standing.meanwhile));
+    let until_free = (!matches!(obstacle, Obstacle::Pool(..))).then_some(address);
+    wait(seen, Explanation::new(obstacle.reason(), why), asked, until_free).into()
+}
+
+/// The pool to ask for this address.
+///
+/// # Errors
+/// Why it is not to be had, and the pools that were asked.
+fn seek(seen: &Seen<'_>, address: IpAddr) -> Result<String, (Obstacle, Vec<String>)> {
+    let wanted = seen.lb.spec.ip_pool.as_str();
+    let named = (!wanted.is_empty()).then(|| wanted.to_owned());
+    let allowed = named.clone().map_or_else(|| choice(seen).order, |named| vec![named]);
+    let offers =
+        |pool: &String| checked(seen.pools, pool).is_some_and(|checked| checked.pool.ranges.offers(address));
+    let pools: Vec<_> = allowed.into_iter().filter(offers).collect();
+    if pools.is_empty() {
+        return Err((Obstacle::NotInPool(named), Vec::new()));
+    }
+    if let Some((_, holder)) = seen.rivals.iter().find(|(rival, _)| *rival == address) {
+        return Err((Obstacle::InUse(Some(holder.clone())), Vec::new()));
+    }
+    let mut obstacle = Obstacle::NotInPool(named);
+    for pool in &pools {
+        let concerns = |why: &Refused| match why.exact_address() {
+            Some(other) => other == address,
+            None => !matches!(why, Refused::Exhausted { .. }),
+        };
+        let refused = seen.refused.iter().find(|(by, why)| by == pool && concerns(why));
+        let Some((_, why)) = refused else { return Ok(pool.clone()) };
+        match why {
+            Refused::AddressInUse { .. } => obstacle = Obstacle::InUse(None),
+            Refused::AddressNotInPool { .. } => {}
+            other => obstacle = Obstacle::Pool(other.reason(), other.to_string()),
+        }
+    }
+    Err((obstacle, pools))
+}
+
+/// The address, if the object has it where its specification allows that.
+fn has_already(seen: &Seen<'_>, address: IpAddr) -> Option<AllocatedAddress> {
+    let wanted = seen.lb.spec.ip_pool.as_str();
+    let allowed = |pool: &str| wanted.is_empty() || wanted == pool;
+    let has = seen.lb.pool_address();
+    let has = has.filter(|has| allowed(&has.ip_pool) && has.ip.parse() == Ok(address));
+    if matches!(seen.holder, RecordedHolder::Us | RecordedHolder::NoSuchPool) && has.is_some() {
+        return has.filter(|_| is_trusted(seen));
+    }
+    let is_recorded = |(pool, recorded): &&(String, IpAddr)| *recorded == address && allowed(pool);
+    let (pool, _) = seen.recorded.iter().find(is_recorded)?;
+    recorded_in(seen, pool, Some(address))
+}
+
+/// What the object has while it waits for something else.
+struct Standing {
+    meanwhile: Option<AllocatedAddress>,
+    lost: Option<String>,
+}
+
+/// The address that stands: that of the status, as record and network show it; else what the pools record.
+fn standing(seen: &Seen<'_>) -> Standing {
+    let recorded = || seen.recorded.first().and_then(|(pool, address)| recorded_in(seen, pool, Some(*address)));
+    Standing { meanwhile: shown(seen).or_else(recorded), lost: lost(seen) }
+}
+
+/// The object waits, and keeps what stands. A record that somebody erased is asked for again, exactly.
+fn wait(
+    seen: &Seen<'_>,
+    waiting: Explanation,
+    asked: Vec<String>,
+    until_free: Option<IpAddr>,
+) -> Decision {
+    let standing = standing(seen);
+    let erased = seen.lb.pool_address().filter(|_| seen.holder == RecordedHolder::Nobody);
+    let is_refused = |pool: &str, address: IpAddr| {
+        let concerns = |why: &Refused| why.exact_address().is_none_or(|other| other == address);
+        seen.refused.iter().any(|(by, why)| by == pool && concerns(why))
+    };
+    if let (Some(has), []) = (erased, seen.recorded)
+        && let Ok(former) = has.ip.parse::<IpAddr>()
+        && checked(seen.pools, &has.ip_pool).is_some_and(|checked| checked.pool.ranges.offers(former))
+        && !is_refused(&has.ip_pool, former)
+    {
+        return Decision::claim_exactly(has.ip_pool, former, standing);
+    }
+    let Standing { meanwhile, lost } = standing;
+    Decision::Wait { waiting, meanwhile, lost, asked, until_free }
+}
+
+fn stays(meanwhile: &Option<AllocatedAddress>) -> String {
+    let text = |address: &AllocatedAddress| {
+        format!("; address {} of pool {} stays until then", address.ip, address.ip_pool)
+    };
+    meanwhile.as_ref().map(text).unwrap_or_default()
+}
+
+fn lost(seen: &Seen<'_>) -> Option<String> {
+    let has = seen.lb.pool_address().filter(|_| seen.holder == RecordedHolder::SomebodyElse);
+    has.map(|has| has.ip)
+}
+
+/// Whether the object has the address of its status.
+fn is_trusted(seen: &Seen<'_>) -> bool {
+    match seen.holder {
         RecordedHolder::Us => true,
         RecordedHolder::NoSuchPool => {
-            lb.spec.workload() == WorkloadType::Cluster || seen.service_names_address
+            seen.lb.spec.workload() == WorkloadType::Cluster || seen.service_names_address
         }
         RecordedHolder::SomebodyElse | RecordedHolder::Nobody => false,
-    };
+    }
+}
+
+/// The address of the status, unless it is somebody else's, or nobody's and not on the network.
+fn shown(seen: &Seen<'_>) -> Option<AllocatedAddress> {
+    let has = seen.lb.pool_address()?;
     // a record that somebody erased takes no address from the network: the pool gets it back from the object
-    let is_shown = match lb.spec.workload() {
+    let is_shown = match seen.lb.spec.workload() {
         // without a Service that names it the address has nobody who announces it, and may be another's by now
         WorkloadType::Vm => seen.service_names_address,
-        WorkloadType::Cluster => lb.status.as_ref().is_some_and(|status| status.address == has.ip),
+        WorkloadType::Cluster => seen.lb.status.as_ref().is_some_and(|status| status.address == has.ip),
     };
-    let meanwhile = (trusted || seen.holder == RecordedHolder::Nobody && is_shown).then(|| has.clone());
+    (is_trusted(seen) || seen.holder == RecordedHolder::Nobody && is_shown).then_some(has)
+}
+
+/// Any address will do.
+fn any(seen: &Seen<'_>) -> Decision {
+    let (lb, lost) = (seen.lb, lost(seen));
+    let wanted = lb.spec.ip_pool.as_str();
+    let Some(has) = lb.pool_address() else { return fresh(seen, None) };
+    let meanwhile = shown(seen);
     if !wanted.is_empty() && wanted != has.ip_pool {
         return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, lost);
     }
-    if trusted {
+    if is_trusted(seen) {
         return Decision::Has { address: has, lost: None };
     }
     if seen.holder == RecordedHolder::Nobody && checked(seen.pools, &has.ip_pool).is_some() {
@@ -107,8 +286,18 @@ fn fresh(seen: &Seen<'_>, lost: Option<String>) -> Decision {
     if let [(recorded, _), ..] = seen.recorded {
         return from_pools(seen, vec![recorded.clone()], None, None, lost);
     }
-    let requirement = requirement(lb);
-    let mode = match lb.spec.workload() {
+    let choice = choice(seen);
+    if choice.order.is_empty() {
+        let waiting = Explanation::new("NoMatchingPool", choice.explain(&requirement(lb)));
+        return Decision::Wait { waiting, meanwhile: None, lost, asked: Vec::new(), until_free: None };
+    }
+    from_pools(seen, choice.order, None, None, lost)
+}
+
+/// The pools that may serve the object.
+fn choice(seen: &Seen<'_>) -> Choice {
+    let requirement = requirement(seen.lb);
+    let mode = match seen.lb.spec.workload() {
         WorkloadType::Cluster => Mode::StrictThenLoose,
         WorkloadType::Vm => Mode::Strict,
     };
@@ -122,12 +311,7 @@ fn fresh(seen: &Seen<'_>, lost: Option<String>) -> Decision {
         Some(why) => Err((*why).clone()),
         None => Ok(()),
     };
-    let choice = select(&pools, &requirement, mode, usable);
-    if choice.order.is_empty() {
-        let waiting = Explanation::new("NoMatchingPool", choice.explain(&requirement));
-        return Decision::Wait { waiting, meanwhile: None, lost, asked: Vec::new() };
-    }
-    from_pools(seen, choice.order, None, None, lost)
+    select(&pools, &requirement, mode, usable)
 }
 
 /// The address that one of `pools` records for the object; else a claim to the first one that has not refused it.
@@ -144,8 +328,10 @@ fn from_pools(
     }
     let (mut refused, mut asked) = (None, Vec::new());
     for pool in pools {
-        let Some((_, why)) = seen.refused.iter().find(|(by, _)| *by == pool) else {
-            return Decision::Claim { pool, known, meanwhile, lost };
+        // that it does not give one address says nothing about others
+        let about_all = |(by, why): &&(String, Refused)| *by == pool && why.exact_address().is_none();
+        let Some((_, why)) = seen.refused.iter().find(about_all) else {
+            return Decision::Claim { pool, known, exactly: None, meanwhile, lost };
         };
         asked.push(pool);
         refused.get_or_insert(why);
@@ -155,13 +341,8 @@ fn from_pools(
         }
     }
     let (reason, why) = refused.map_or_else(Default::default, |why| (why.reason(), why.to_string()));
-    let message = match &meanwhile {
-        None => why,
-        Some(address) => {
-            format!("{why}; address {} of pool {} stays until then", address.ip, address.ip_pool)
-        }
-    };
-    Decision::Wait { waiting: Explanation::new(reason, message), meanwhile, lost, asked }
+    let waiting = Explanation::new(reason, why + &stays(&meanwhile));
+    Decision::Wait { waiting, meanwhile, lost, asked, until_free: None }
 }
 
 /// The record is the answer to a claim: the address that `pool` records for the object, if it does. Of several, the one

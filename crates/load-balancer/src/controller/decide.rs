@@ -86,6 +86,8 @@ pub(crate) struct SeenAddress {
     pub(crate) pending: Pending,
     /// Addresses that the object or its Service shows, and that the pools record for other holders only.
     pub(crate) of_others: BTreeSet<IpAddr>,
+    /// The addresses that the object asks for and that pools record for others, each with one of those.
+    pub(crate) rivals: Vec<(IpAddr, String)>,
 }
 
 /// A write, or an order to the writer of a pool.
@@ -114,6 +116,8 @@ pub(crate) enum Step {
     Claim {
         pool: String,
         known: Option<IpAddr>,
+        /// This address or none, whatever the object has.
+        exactly: Option<IpAddr>,
     },
     /// Give a record back, if a fresh read of the Service allows it.
     Release(Release),
@@ -158,6 +162,7 @@ impl fmt::Display for Step {
             Self::WriteService(_) => f.write_str("write service"),
             Self::DeleteService { .. } => f.write_str("delete service"),
             Self::DeleteOrphan { .. } => f.write_str("delete orphan"),
+            Self::Claim { pool, exactly: Some(address), .. } => write!(f, "claim {address} from {pool}"),
             Self::Claim { pool, .. } => write!(f, "claim from {pool}"),
             Self::Release(Release { pool, address, .. }) => write!(f, "release {address} of {pool}"),
         }
@@ -286,21 +291,22 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         return plan;
     }
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
-    let decision = address::decide(&address::Seen {
+    let address::Decided { decision, note } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
         holder: seen.address.holder,
         recorded: &lasting_records(seen),
         service_names_address: service_names_address(seen, lb),
         refused: &seen.address.refused,
+        rivals: &seen.address.rivals,
     });
     let (address, waiting, lost, waits_for) = match decision {
-        Decision::Claim { pool, known, meanwhile, lost } => {
+        Decision::Claim { pool, known, exactly, meanwhile, lost } => {
             // the object serves at an address, or must leave one
             let is_at_address =
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
             let Some(order) = in_the_way_of_claim(seen, &pool) else {
-                let steps = vec![Step::Claim { pool, known }];
+                let steps = vec![Step::Claim { pool, known, exactly }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
             let waits_for = Some(order.waits_for(lb, &pool, &seen.address.refused));
@@ -313,14 +319,19 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             (meanwhile, is_told.then(|| order.explain(&pool)), lost, waits_for)
         }
         Decision::Has { address, lost } => (Some(address), None, lost, None),
-        Decision::Wait { waiting, meanwhile, lost, asked } => {
-            let waits_for = Some(WaitingFor::after(&lb.spec.ip_pool, asked));
-            (meanwhile, Some(waiting), lost, waits_for)
+        Decision::Wait { waiting, meanwhile, lost, asked, until_free } => {
+            let waits_for = match until_free {
+                Some(address) => WaitingFor::Address(address),
+                None => WaitingFor::after(&lb.spec.ip_pool, asked),
+            };
+            (meanwhile, Some(waiting), lost, Some(waits_for))
         }
     };
     let mut plan = Plan { waits_for, ..Plan::default() };
     match (&address, &seen.vm_list) {
-        (Some(address), VmList::Complete) if is_vm => serve(seen, lb, address, waiting, &mut plan),
+        (Some(address), VmList::Complete) if is_vm => {
+            serve(seen, lb, address, Told { waiting, note }, &mut plan);
+        }
         (address, vm_list) => {
             let without_vms = match vm_list {
                 VmList::Unavailable(why) => Some(why.clone()),
@@ -335,7 +346,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             let nothing = Served::default();
             let shown = Shown {
                 address: address.as_ref(),
-                ready: ready(seen, waiting.or(without_vms)),
+                ready: ready(seen, Told { waiting: waiting.or(without_vms), note }),
                 served: is_withdrawn.then_some(&nothing),
                 backends: (is_withdrawn && seen.has_backends_field).then_some(&[]),
             };
@@ -433,7 +444,8 @@ fn show(
     waiting: Option<Explanation>,
     plan: &mut Plan,
 ) {
-    let shown = Shown { address, ready: ready(seen, waiting), served: None, backends: None };
+    let ready = ready(seen, Told { waiting, note: None });
+    let shown = Shown { address, ready, served: None, backends: None };
     plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
 }
 
@@ -469,15 +481,25 @@ fn service_names_address(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
     lb.pool_address().is_some_and(|has| Some(has.ip) == named)
 }
 
+/// What the Ready condition tells.
+#[derive(Default)]
+struct Told {
+    waiting: Option<Explanation>,
+    /// Told also of an object that waits for nothing.
+    note: Option<String>,
+}
+
 /// What is waited for may have come, and what is missing may be there, while a list is not kept up to date.
-fn ready(seen: &Seen, waiting: Option<Explanation>) -> Ready {
-    match (waiting, &seen.unlisted) {
+fn ready(seen: &Seen, told: Told) -> Ready {
+    let Told { waiting, note } = told;
+    let ready = match (waiting, &seen.unlisted) {
         (None, _) => Ready::yes("AddressAllocated"),
         (Some(_), Some(why)) => {
             Ready::no("NotListed", format!("waiting until the controller can do this again: {why}"))
         }
         (Some(Explanation { reason, message }), None) => Ready::no(reason, message),
-    }
+    };
+    ready.with_note(note.as_deref())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use super::{
     Allowed, Controller, Error, Learned,
     address::RecordedHolder,
     decide::{Seen, SeenAddress},
+    requested,
 };
 use crate::{
     host_datapath::{VmList, write},
@@ -65,6 +66,7 @@ impl Controller {
                 refused: learned.refused.clone(),
                 pending: learned.pending.clone(),
                 of_others,
+                rivals: object.as_deref().map_or_else(Vec::new, |lb| self.rivals(key, lb)),
             },
             object,
             service,
@@ -100,6 +102,16 @@ impl Controller {
             !holders.is_empty() && holders.iter().all(|(_, holder)| *holder != own)
         };
         written.into_iter().chain(shown).filter(is_lost).collect()
+    }
+
+    /// The addresses that the object asks for and that pools record for others, each with one of those.
+    fn rivals(&self, key: &ObjectKey, lb: &LoadBalancer) -> Vec<(IpAddr, String)> {
+        let own = key.to_string();
+        let rival = |address: IpAddr| {
+            let holders = self.index.holders_of(address).into_iter().map(|(_, holder)| holder);
+            holders.into_iter().find(|holder| *holder != own).map(|holder| (address, holder))
+        };
+        requested::of(lb).addresses().filter_map(rival).collect()
     }
 
     fn recorded_holder(&self, key: &ObjectKey, has: Option<&AllocatedAddress>) -> RecordedHolder {

@@ -24,6 +24,8 @@ const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 pub(crate) enum Order {
     /// An address for a holder; `known` is the one that it believes to have. The record is the answer.
     Claim { holder: String, known: Option<IpAddr> },
+    /// This address or none, beside whatever the holder has. The record is the answer.
+    ClaimExactly { holder: String, address: IpAddr },
     /// Back with the address, if it is this holder's.
     Release { holder: String, address: IpAddr },
     /// For the history: the holder had this address, and gets it when it asks. Nothing where the history names somebody
@@ -37,7 +39,7 @@ pub(crate) enum Order {
 
 impl Order {
     pub(crate) fn is_claim(&self) -> bool {
-        matches!(self, Self::Claim { .. })
+        matches!(self, Self::Claim { .. } | Self::ClaimExactly { .. })
     }
 }
 
@@ -66,9 +68,21 @@ pub(crate) enum Refused {
          add another pool"
     )]
     RecordFull { pool: String, records: usize },
+    #[error("address {address} of pool {pool} is in use")]
+    AddressInUse { pool: String, address: IpAddr },
+    #[error("pool {pool} does not give {address} to anybody")]
+    AddressNotInPool { pool: String, address: IpAddr },
 }
 
 impl Refused {
+    /// The address, if one was asked for exactly, and the pool did not give it.
+    pub(crate) fn exact_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::AddressInUse { address, .. } | Self::AddressNotInPool { address, .. } => Some(*address),
+            _ => None,
+        }
+    }
+
     /// The reason code of the condition.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
@@ -76,6 +90,8 @@ impl Refused {
             Self::Unusable { .. } => "PoolNotReady",
             Self::Exhausted { .. } => "PoolExhausted",
             Self::RecordFull { .. } => "RecordFull",
+            Self::AddressInUse { .. } => "AddressInUse",
+            Self::AddressNotInPool { .. } => "AddressNotInPool",
         }
     }
 }
@@ -189,7 +205,12 @@ impl Draft<'_> {
 
     fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
         match order {
-            Order::Claim { holder, known } => return self.claim(holder, *known),
+            Order::Claim { holder, known } => {
+                return self.claim(Request { known: *known, ..Request::of(holder) });
+            }
+            Order::ClaimExactly { holder, address } => {
+                return self.claim(Request { exactly: Some(*address), ..Request::of(holder) });
+            }
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
                 if self.record.release(*address, holder) {
                     self.exhausted = None;
@@ -201,20 +222,22 @@ impl Draft<'_> {
         Ok(Answer::Done)
     }
 
-    fn claim(&mut self, holder: &str, known: Option<IpAddr>) -> Result<Answer, Refused> {
+    fn claim(&mut self, request: Request<'_>) -> Result<Answer, Refused> {
+        let Request { holder, exactly, .. } = request;
         let CheckedPool { pool: definition, blocked, .. } = self.checked;
         let pool = || definition.name.clone();
         let (lost, own): (Vec<_>, Vec<_>) =
             self.record.of(holder).partition(|address| self.others.outrank(*address, holder));
-        let held = !own.is_empty();
+        let held = exactly.map_or(!own.is_empty(), |address| own.contains(&address));
         if let (false, Some(fault)) = (held, blocked) {
             return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
         }
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let among = self.exhausted.is_some().then(|| self.others.used_by(holder));
-        let request = Request { known, lost: &lost, among: among.as_deref(), ..Request::of(holder) };
+        let is_hopeless = self.exhausted.is_some() && exactly.is_none();
+        let among = is_hopeless.then(|| self.others.used_by(holder));
+        let request = Request { lost: &lost, among: among.as_deref(), ..request };
         let others = self.others;
         let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
         match claim {
@@ -222,8 +245,11 @@ impl Draft<'_> {
             Ok(Claim::Recorded(address)) => {
                 self.size += bytes_in_store(&address.to_string(), holder);
                 self.recorded.push(address);
-                Ok(if lost.is_empty() { Answer::RecordedAnew(address) } else { Answer::Done })
+                let is_first = lost.is_empty() && own.is_empty();
+                Ok(if is_first { Answer::RecordedAnew(address) } else { Answer::Done })
             }
+            Err(Refusal::Held(address)) => Err(Refused::AddressInUse { pool: pool(), address }),
+            Err(Refusal::NotOffered(address)) => Err(Refused::AddressNotInPool { pool: pool(), address }),
             Err(Refusal::Exhausted) => {
                 let ranges =
                     self.exhausted.get_or_insert_with(|| shortened(&definition.ranges.to_string())).clone();

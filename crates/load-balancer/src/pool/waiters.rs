@@ -18,6 +18,8 @@ pub(crate) enum WaitingFor {
     Anything,
     /// The pool that its spec names.
     Named(String),
+    /// It asks for this address and no other: whoever asks for one that is taken hears of no other's release.
+    Address(IpAddr),
     /// It is placed by selection: another outcome of that, or an address of these pools, which had none to give.
     Selection(Vec<String>),
 }
@@ -34,8 +36,11 @@ impl WaitingFor {
         match (self, news) {
             // a pool that comes or goes may free an address that another one overlaps
             (Self::Anything, _) | (_, News::Choice) => true,
-            (Self::Named(named), News::Freed(pools)) => pools.contains(named),
-            (Self::Selection(asked), News::Freed(pools)) => asked.iter().any(|asked| pools.contains(asked)),
+            (Self::Named(named), News::Freed { pools, .. }) => pools.contains(named),
+            (Self::Address(address), News::Freed { addresses, .. }) => addresses.contains(address),
+            (Self::Selection(asked), News::Freed { pools, .. }) => {
+                asked.iter().any(|asked| pools.contains(asked))
+            }
         }
     }
 }
@@ -43,8 +48,8 @@ impl WaitingFor {
 /// The meaning of a change for load balancers that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// An address came free that one of these pools may give.
-    Freed(BTreeSet<String>),
+    /// These addresses came free, which these pools may give.
+    Freed { addresses: BTreeSet<IpAddr>, pools: BTreeSet<String> },
     /// Selection may answer otherwise: a pool came or went, or has another spec or Ready condition.
     Choice,
 }
@@ -102,7 +107,8 @@ impl Waker {
         let free = |address: &IpAddr| self.index.holders_of(*address).is_empty();
         let free: Vec<_> = addresses.iter().copied().filter(free).collect();
         if !free.is_empty() {
-            self.tell(&News::Freed(self.index.offering(&free)));
+            let pools = self.index.offering(&free);
+            self.tell(&News::Freed { addresses: free.into_iter().collect(), pools });
         }
     }
 
@@ -141,7 +147,7 @@ fn news(
     let mut pools = offering(&addresses);
     // its record has room again, wherever the address lay
     pools.extend(old.metadata.name.clone());
-    Some(News::Freed(pools))
+    Some(News::Freed { addresses: addresses.into_iter().collect(), pools })
 }
 
 #[cfg(test)]
@@ -177,9 +183,9 @@ mod tests {
     #[case::claimed(Some(pool(&["10.0.0.1"])), Some(pool(&["10.0.0.1", "10.0.0.2"])), None)]
     #[case::first_claim(Some(IPPool::new("edge", IPPoolSpec::default())), Some(pool(&["10.0.0.1"])), None)]
     #[case::released(
-        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(freed(&["edge", "has 10.0.0.2"])))]
+        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::both(
-        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed(&["edge", "has 10.0.0.1"])))]
+        Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
@@ -196,22 +202,27 @@ mod tests {
         assert_eq!(news(old.as_ref(), new.as_ref(), offering), expected);
     }
 
-    fn freed(pools: &[&str]) -> News {
-        News::Freed(pools.iter().map(|pool| (*pool).to_owned()).collect())
+    fn freed(address: &str, pools: &[&str]) -> News {
+        let pools = pools.iter().map(|pool| (*pool).to_owned()).collect();
+        News::Freed { addresses: [address.parse().unwrap()].into(), pools }
     }
 
     #[rstest]
-    #[case::a_release(freed(&["edge"]), &["looked_at", "full", "named"])]
+    #[case::a_release(freed("10.0.0.9", &["edge"]), &["looked_at", "full", "named"])]
+    // a thousand who ask for addresses that are taken are not called for every release of their pool
+    #[case::the_release_of_an_address_that_one_asks_for(
+        freed("10.0.0.7", &["edge"]), &["looked_at", "asking", "full", "named"])]
     #[case::a_release_where_pools_overlap(
-        freed(&["core", "edge"]), &["elsewhere", "full", "looked_at", "named", "named_elsewhere"])]
+        freed("10.0.0.9", &["core", "edge"]), &["elsewhere", "full", "looked_at", "named", "named_elsewhere"])]
     // docs/contract/load-balancer.md#5.3: one that was placed goes where selection says now
-    #[case::another_choice(News::Choice, &["elsewhere", "full", "looked_at", "named", "named_elsewhere", "without"])]
+    #[case::another_choice(News::Choice, &["asking", "elsewhere", "full", "looked_at", "named", "named_elsewhere", "without"])]
     fn those_whom_it_may_help_are_called(#[case] news: News, #[case] expected: &[&str]) {
         let (waiters, key) = (PoolWaiters::default(), |name: &str| ObjectKey::new("shop", name));
         let pools = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         waiters.enter(&key("looked_at"), WaitingFor::Anything);
         waiters.enter(&key("named"), WaitingFor::after("edge", pools(&["edge"])));
         waiters.enter(&key("named_elsewhere"), WaitingFor::after("core", pools(&["core"])));
+        waiters.enter(&key("asking"), WaitingFor::Address([10, 0, 0, 7].into()));
         waiters.enter(&key("full"), WaitingFor::after("", pools(&["core", "edge"])));
         waiters.enter(&key("elsewhere"), WaitingFor::after("", pools(&["core"])));
         waiters.enter(&key("without"), WaitingFor::after("", Vec::new()));

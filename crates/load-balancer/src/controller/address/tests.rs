@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+mod requested;
 
 fn pool(name: &str, third: u8, namespace: &str) -> CheckedPool {
     let json = json!({"metadata": {"name": name}, "spec": {
@@ -43,11 +44,11 @@ fn has(address: AllocatedAddress) -> Decision {
 }
 
 fn claim(pool: &str) -> Decision {
-    Decision::Claim { pool: pool.to_owned(), known: None, meanwhile: None, lost: None }
+    Decision::Claim { pool: pool.to_owned(), known: None, exactly: None, meanwhile: None, lost: None }
 }
 
 fn claim_in_place_of(lost: &str, pool: &str) -> Decision {
-    Decision::Claim { pool: pool.to_owned(), known: None, meanwhile: None, lost: Some(lost.to_owned()) }
+    Decision::Claim { pool: pool.to_owned(), known: None, exactly: None, meanwhile: None, lost: Some(lost.to_owned()) }
 }
 
 fn pools() -> [CheckedPool; 3] {
@@ -60,9 +61,16 @@ fn records(recorded: &[(&str, &str)]) -> Vec<(String, IpAddr)> {
 
 fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)]) -> Decision {
     let (pools, recorded) = (pools(), records(recorded));
-    let seen =
-        Seen { lb, pools: &pools, holder, recorded: &recorded, service_names_address: false, refused: &[] };
-    decide(&seen)
+    let seen = Seen {
+        lb,
+        pools: &pools,
+        holder,
+        recorded: &recorded,
+        service_names_address: false,
+        refused: &[],
+        rivals: &[],
+    };
+    decide(&seen).decision
 }
 
 #[rstest]
@@ -84,14 +92,14 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
     load_balancer("", Some(("old", "10.0.9.5"))), RecordedHolder::NoSuchPool, &[], has(address("old", "10.0.9.5")))]
 #[case::told_to_move(
     load_balancer("core", Some(("edge", "10.0.1.5"))), RecordedHolder::Us, &[("edge", "10.0.1.5")],
-    Decision::Claim { pool: "core".into(), known: None, meanwhile: Some(address("edge", "10.0.1.5")), lost: None })]
+    Decision::Claim { pool: "core".into(), known: None, exactly: None, meanwhile: Some(address("edge", "10.0.1.5")), lost: None })]
 #[case::told_to_move_and_answered(
     load_balancer("core", Some(("edge", "10.0.1.5"))), RecordedHolder::Us,
     &[("core", "10.0.2.5"), ("edge", "10.0.1.5")], has(given("core", "10.0.2.5")))]
 // docs/contract/load-balancer.md#IP-16: the pool lost its record
 #[case::record_erased(
     load_balancer("", Some(("edge", "10.0.1.5"))), RecordedHolder::Nobody, &[],
-    Decision::Claim { pool: "edge".into(), known: Some([10, 0, 1, 5].into()), meanwhile: None, lost: None })]
+    Decision::Claim { pool: "edge".into(), known: Some([10, 0, 1, 5].into()), exactly: None, meanwhile: None, lost: None })]
 #[case::given_to_another(
     load_balancer("", Some(("edge", "10.0.1.5"))), RecordedHolder::SomebodyElse, &[],
     claim_in_place_of("10.0.1.5", "core"))]
@@ -135,8 +143,9 @@ fn a_refused_claim_goes_on_to_the_next_pool_or_waits(
         recorded: &[],
         service_names_address: false,
         refused: &refused,
+        rivals: &[],
     };
-    match (decide(&seen), expected) {
+    match (decide(&seen).decision, expected) {
         (Decision::Claim { pool, .. }, Ok(expected)) => assert_eq!(pool, expected),
         (Decision::Wait { waiting, asked, .. }, Err((reason, pools))) => {
             assert_eq!(waiting.reason, reason);
@@ -158,8 +167,9 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         recorded: &recorded,
         service_names_address: false,
         refused: &refused,
+        rivals: &[],
     };
-    let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen) else { panic!("it moved") };
+    let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else { panic!("it moved") };
     assert_eq!(meanwhile, Some(address("edge", "10.0.1.5")));
     assert!(
         waiting.message.ends_with("address 10.0.1.5 of pool edge stays until then"),
@@ -197,8 +207,9 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         recorded: &[],
         service_names_address: true,
         refused: &[],
+        rivals: &[],
     };
-    assert_eq!(decide(&seen), has(address("nowhere", "10.0.1.1")));
+    assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
 }
 
 // docs/contract/load-balancer.md#LB-14: the gateway of a /32 was the text "<nil>"
@@ -214,9 +225,10 @@ fn a_single_address_has_no_gateway() {
         recorded: &recorded,
         service_names_address: false,
         refused: &[],
+        rivals: &[],
     };
     let mask = "255.255.255.255".to_owned();
-    assert_eq!(decide(&seen), has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));
+    assert_eq!(decide(&seen).decision, has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));
 }
 
 #[test]

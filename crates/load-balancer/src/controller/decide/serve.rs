@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use controller_kit::{Explanation, PendingEvent, RawObject};
+use controller_kit::{PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer};
 
 use super::{
-    Plan, Seen, Step, is_finalized, is_needed,
+    Plan, Seen, Step, Told, is_finalized, is_needed,
     lost::{is_of_others, leave_lost_address},
     ready,
 };
@@ -21,9 +21,10 @@ pub(super) fn serve(
     seen: &Seen,
     lb: &RawObject<LoadBalancer>,
     address: &AllocatedAddress,
-    waiting: Option<Explanation>,
+    told: Told,
     plan: &mut Plan,
 ) {
+    let Told { waiting, note } = told;
     let view = host_datapath::Seen {
         lb,
         address: &address.ip,
@@ -55,7 +56,8 @@ pub(super) fn serve(
     let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
-        let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up");
+        let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up")
+            .with_note(note.as_deref());
         let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
         let without_address = without_address
             .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
@@ -79,7 +81,7 @@ pub(super) fn serve(
     }
     let shown = Shown {
         address: Some(address),
-        ready: ready(seen, waiting),
+        ready: ready(seen, Told { waiting, note }),
         served: Some(&served),
         // the state of the backends is told with the slice
         backends: (seen.has_backends_field && !is_held_back).then_some(&served.backends),

@@ -8,6 +8,7 @@ use super::*;
 use crate::host_datapath::TOO_MANY_LISTENERS;
 mod pace;
 mod pending;
+mod requested;
 
 fn seen() -> Seen {
     let pool = |name: &str, third: u8| {

@@ -265,6 +265,7 @@ fn orders() -> impl Strategy<Value = Vec<Order>> {
     let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
     let one = prop_oneof![
         4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip) }),
+        2 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::ClaimExactly { holder, address: ip(last) }),
         3 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
         1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Remember { holder, address: ip(last) }),
         1 => Just(Order::Refresh),
@@ -401,7 +402,9 @@ proptest! {
     #[test]
     fn any_sequence_of_batches_keeps_the_record_true(batches in proptest::collection::vec(orders(), 1..8)) {
         let mut pool = settled(&json!({}), &json!({}));
+        let mut asked_exactly = 0;
         for orders in batches {
+            let before = pool.status.clone().unwrap().allocated;
             let decision = decided(&pool, &orders);
             prop_assert_eq!(decision.answers.len(), orders.len());
             if let Some(put) = decision.put {
@@ -411,7 +414,22 @@ proptest! {
             let held = i64::try_from(status.allocated.len()).unwrap();
             prop_assert_eq!(status.total - status.available, held);
             let holders: BTreeSet<_> = status.allocated.values().collect();
-            prop_assert_eq!(holders.len(), status.allocated.len(), "somebody holds two addresses");
+            let exactly = |(order, answer): &(&Order, &Result<Answer, Refused>)| {
+                matches!(order, Order::ClaimExactly { .. }) && answer.is_ok()
+            };
+            asked_exactly += orders.iter().zip(&decision.answers).filter(exactly).count();
+            prop_assert!(holders.len() + asked_exactly >= status.allocated.len(), "somebody holds two addresses");
+            for (address, holder) in before {
+                let is_released = orders.iter().any(|order| matches!(order, Order::Release { holder: by, .. } if *by == holder));
+                prop_assert!(is_released || status.allocated[&address] == holder, "a holder was displaced");
+            }
+            for (order, answer) in orders.iter().zip(&decision.answers) {
+                if let (Order::ClaimExactly { holder, address }, Ok(_)) = (order, answer) {
+                    let released = Order::Release { holder: holder.clone(), address: *address };
+                    let has = status.allocated.get(&address.to_string()) == Some(holder);
+                    prop_assert!(has || orders.contains(&released), "an answer is a record");
+                }
+            }
             prop_assert!(status.allocated.keys().all(|key| ["10", "11", "12", "13"].contains(&&key[7..])));
             prop_assert_eq!(decided(&pool, &[Order::Refresh]).put, None, "a second look writes");
             // a holder whose claim was answered, and that did not release the address since, holds one
@@ -425,4 +443,38 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_second_address_that_is_asked_for_needs_room_in_the_record_and_a_pool_that_may_give() {
+    let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
+    let order = |last| [Order::ClaimExactly { holder: "shop/web".into(), address: ip(last) }];
+    let full = |last| batch(&pool, &[], pool.size() - 1, &order(last)).answers.remove(0);
+    assert_eq!(full(10), Ok(Answer::Done), "what it has needs none");
+    assert_eq!(full(11), Err(Refused::RecordFull { pool: "edge".into(), records: 1 }));
+    assert_eq!(decided(&pool, &order(11)).answers, [Ok(Answer::Done)], "not the object's first");
+    let refused = Refused::AddressNotInPool { pool: "edge".into(), address: ip(1) };
+    assert_eq!(decided(&pool, &order(1)).answers, [Err(refused)]);
+    let going = json!({"metadata": {"deletionTimestamp": "2026-08-20T10:00:00Z"}});
+    let mut json = pool.json();
+    json_patch::merge(&mut json, &going);
+    let going: RawObject<IPPool> = serde_json::from_value(json).unwrap();
+    let Err(Refused::Unusable { .. }) = decided(&going, &order(11)).answers.remove(0) else {
+        panic!("it gives addresses though it is being deleted")
+    };
+}
+
+// one decides before the other, and none of them takes what another has: docs/contract/addresses.md#5
+#[test]
+fn of_those_who_ask_for_one_address_the_first_gets_it_and_nothing_is_written_for_the_others() {
+    let exactly = |holder: &str| Order::ClaimExactly { holder: holder.into(), address: ip(12) };
+    let pool = settled(&json!({}), &json!({}));
+    let decision = decided(&pool, &[exactly("a/a"), exactly("b/b"), claim("c/c")]);
+    assert_eq!(given(&decision, "a/a"), "10.0.0.12");
+    let in_use = Refused::AddressInUse { pool: "edge".into(), address: ip(12) };
+    assert_eq!(decision.answers[1], Err(in_use));
+    assert_eq!(given(&decision, "c/c"), "10.0.0.10", "the round robin stays where it is");
+    let pool = serde_json::from_value(decision.put.unwrap()).unwrap();
+    let orders: Vec<_> = (0..1000).map(|n| exactly(&format!("evil/lb-{n}"))).collect();
+    assert_eq!(decided(&pool, &orders).put, None);
 }

@@ -1,0 +1,156 @@
+//! The address that an object asks for in its annotations: a wish, in place of which any other will do, or a demand.
+//!
+//! An object that has an address follows a wish when the wish is new. That it was answered stands in the message of the
+//! Ready condition, so that no address changes because one came free that somebody once wished for.
+
+use std::net::IpAddr;
+
+use controller_kit::ObjectKey;
+use harvester_api::{LoadBalancer, annotations, condition};
+use ipam::Family;
+use kube::ResourceExt as _;
+
+/// More than two addresses with blanks around them.
+const LONGEST: usize = 120;
+
+/// What an object asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Requested {
+    Nothing,
+    /// At most one address of each family, in the order of the annotation.
+    Addresses {
+        addresses: Vec<IpAddr>,
+        is_demand: bool,
+    },
+    Unreadable {
+        why: String,
+        is_demand: bool,
+    },
+}
+
+impl Requested {
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> {
+        let addresses = match self {
+            Self::Addresses { addresses, .. } => &addresses[..],
+            Self::Nothing | Self::Unreadable { .. } => &[],
+        };
+        addresses.iter().copied()
+    }
+}
+
+/// Reads the annotations of an object. A demand counts before a wish, and blanks are nothing.
+pub(crate) fn of(lb: &LoadBalancer) -> Requested {
+    let keys = [(annotations::REQUESTED_IP_STRICT, true), (annotations::REQUESTED_IP, false)];
+    let text = |key: &str| lb.annotations().get(key).map(|text| text.trim()).filter(|text| !text.is_empty());
+    let asked = keys.into_iter().find_map(|(key, is_demand)| Some((key, text(key)?, is_demand)));
+    let Some((key, text, is_demand)) = asked else { return Requested::Nothing };
+    match parse(text) {
+        Some(addresses) => Requested::Addresses { addresses, is_demand },
+        None => {
+            let shown: String = text.chars().take(60).collect();
+            let why = format!(
+                "annotation {key}: {shown:?} is no address; write an IPv4 address, an IPv6 address, or both with a \
+                 comma between them"
+            );
+            Requested::Unreadable { why, is_demand }
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Vec<IpAddr>> {
+    if text.len() > LONGEST {
+        return None;
+    }
+    let addresses = text.split(',').map(|part| part.trim().parse::<IpAddr>().map(|ip| ip.to_canonical()));
+    let addresses: Vec<_> = addresses.collect::<Result<_, _>>().ok()?;
+    match addresses[..] {
+        [_] => Some(addresses),
+        [one, other] if Family::of(one) != Family::of(other) => Some(addresses),
+        _ => None,
+    }
+}
+
+/// Why an address is not to be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Obstacle {
+    /// `namespace/name` of the holder, where it is known.
+    InUse(Option<String>),
+    /// The pool that the specification names, if it names one.
+    NotInPool(Option<String>),
+    /// The pool cannot give anything: reason and sentence.
+    Pool(&'static str, String),
+}
+
+impl Obstacle {
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::InUse(_) => "AddressInUse",
+            Self::NotInPool(_) => "AddressNotInPool",
+            Self::Pool(reason, _) => reason,
+        }
+    }
+
+    /// For the owner of `own`, who may know only of holders in the same namespace. What it says stays true when the
+    /// holder changes: nobody writes it again.
+    fn why(&self, own: &ObjectKey) -> String {
+        match self {
+            Self::InUse(holder) => {
+                let key = holder.as_deref().and_then(ObjectKey::parse);
+                match key.filter(|key| key.namespace == own.namespace) {
+                    Some(key) => format!("load balancer {key} had it when this one asked"),
+                    None => "it is in use".to_owned(),
+                }
+            }
+            Self::NotInPool(None) => "no pool that may serve this load balancer gives it".to_owned(),
+            Self::NotInPool(Some(pool)) => format!("pool {pool} does not give it"),
+            Self::Pool(_, why) => why.clone(),
+        }
+    }
+}
+
+/// The sentence about a demand that waits.
+pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstacle, stays: &str) -> String {
+    let until = match obstacle {
+        Obstacle::InUse(_) => "; waiting until it is released",
+        Obstacle::NotInPool(_) => "; waiting for a pool that gives it",
+        Obstacle::Pool(..) => "",
+    };
+    let (begin, end) = (format!("requested address {address} is not to be had: "), format!("{until}{stays}"));
+    let shown = shown(lb).filter(|shown| {
+        let same_reason = shown.reason == obstacle.reason() && matches!(obstacle, Obstacle::InUse(_));
+        same_reason && shown.message.starts_with(&begin) && shown.message.ends_with(&end)
+    });
+    // thousands who demand one address write nothing when its holder changes
+    match shown {
+        Some(shown) => shown.message.clone(),
+        None => begin + &obstacle.why(&ObjectKey::of(lb)) + &end,
+    }
+}
+
+/// The sentence about a wish that is answered with another address.
+pub(crate) fn wish_refused(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstacle) -> String {
+    begin_of_refused_wish(address) + &obstacle.why(&ObjectKey::of(lb))
+}
+
+/// The sentence, if the condition has it: the wish was answered.
+pub(crate) fn refused_wish(lb: &LoadBalancer, address: IpAddr) -> Option<String> {
+    let message = &shown(lb)?.message;
+    Some(message[message.find(&begin_of_refused_wish(address))?..].to_owned())
+}
+
+fn begin_of_refused_wish(address: IpAddr) -> String {
+    format!("requested address {address} is not used: ")
+}
+
+/// The sentence about an object with DHCP.
+pub(crate) fn not_with_dhcp(requested: &Requested) -> Option<String> {
+    let is_asked = *requested != Requested::Nothing;
+    is_asked.then(|| "a requested address is not used: with ipam dhcp the DHCP server chooses".to_owned())
+}
+
+fn shown(lb: &LoadBalancer) -> Option<&harvester_api::Condition> {
+    condition::ready(&lb.status.as_ref()?.conditions)
+}
+
+#[cfg(test)]
+mod tests;

@@ -29,6 +29,9 @@ pub(crate) struct Options {
     /// Another build of the parts, to compare the creation of a Service with, in turns.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "builds")]
     against: Option<PathBuf>,
+    /// Some of the figures alone; they go to `target/bench/<server>-<figures>.json`.
+    #[arg(long, value_enum, value_name = "FIGURES", conflicts_with_all = ["against", "builds"])]
+    only: Option<Only>,
     /// How long the README's first command and `cargo xtask test` take in a fresh clone, and the tests when all is built.
     #[arg(long)]
     builds: bool,
@@ -43,6 +46,23 @@ enum Server {
     Sim,
     /// kube-apiserver and etcd.
     Real,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Only {
+    /// Those of a single Service.
+    Creation,
+    /// Those of the cloud controller manager: nodes, sharing, ports, starts, a large cluster.
+    Ccm,
+}
+
+impl Only {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Creation => "creation",
+            Self::Ccm => "ccm",
+        }
+    }
 }
 
 impl Server {
@@ -75,15 +95,19 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     if let Some(other) = &options.against {
         return compare(server, &program, other);
     }
-    let outcome = step::run(&format!("measure ({server})"), &mut measure(server, &program))?;
-    write(server, &outcome.output)?;
+    let outcome = step::run(&format!("measure ({server})"), &mut measure(server, &program, options.only))?;
+    let of = options.only.map_or_else(|| server.to_owned(), |only| format!("{server}-{}", only.name()));
+    write(&of, &outcome.output)?;
     Ok(outcome.succeeded)
 }
 
-fn measure(server: &str, program: &Path) -> Command {
+fn measure(server: &str, program: &Path, only: Option<Only>) -> Command {
     let mut command =
         workspace::cargo(["run", "--release", "--", "sandbox", "--measure", "--server", server]);
     command.arg("--program").arg(program);
+    if let Some(only) = only {
+        command.args(["--only", only.name()]);
+    }
     command
 }
 
@@ -94,7 +118,7 @@ fn compare(server: &str, ours: &Path, other: &Path) -> Result<bool> {
     for turn in 1..=TURNS {
         for (program, times) in [ours, other].into_iter().zip(&mut times) {
             let says = format!("turn {turn} of {TURNS}: {}", program.display());
-            let outcome = step::run(&says, measure(server, program).arg("--only-creation"))?;
+            let outcome = step::run(&says, &mut measure(server, program, Some(Only::Creation)))?;
             whole &= outcome.succeeded;
             times.extend(report::value(&outcome.output, name));
         }

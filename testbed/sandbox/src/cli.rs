@@ -99,11 +99,9 @@ async fn run(options: &Options, manifests: &UserManifests, output: &Output) -> a
     let outcome = if options.check {
         let walk = tour::walk(&mut environment, output);
         tasks.stop.run_until_cancelled(walk).await.unwrap_or_else(|| Err(anyhow::anyhow!("interrupted")))
-    } else if options.only_creation {
-        let creation = measure::creation(&mut environment, output);
-        tasks.stop.run_until_cancelled(creation).await.unwrap_or(Ok(()))
     } else if options.measure {
-        tasks.stop.run_until_cancelled(measure::all(&mut environment, output)).await.unwrap_or(Ok(()))
+        let figures = measure::figures(options.only, &mut environment, output);
+        tasks.stop.run_until_cancelled(Box::pin(figures)).await.unwrap_or(Ok(()))
     } else {
         environment.say_what_to_type(output);
         tokio::select! {

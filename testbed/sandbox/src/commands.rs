@@ -84,7 +84,10 @@ fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// A port that was free a moment ago.
-fn free_port() -> Result<u16> {
+///
+/// # Errors
+/// When this machine has none.
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("find a free port")?;
     Ok(listener.local_addr().context("find a free port")?.port())
 }

@@ -58,6 +58,8 @@ pub(crate) struct Environment {
     program: Option<PathBuf>,
     clusters: Clusters,
     simulation: SimHarvester,
+    /// Of the simulation.
+    simulating: TaskGroup,
     parts: Vec<Part>,
     tasks: TaskGroup,
     admin: [PathBuf; 2],
@@ -105,7 +107,13 @@ impl Environment {
         ];
 
         fixtures::hosts_and_vms(&harvester, options.guest_nodes).await?;
-        let simulation = simulate(options, &clusters, &address_plan, &tasks).await?;
+        let simulating = tasks.child();
+        let simulation = simulate(options, &clusters, &address_plan, &simulating).await?;
+        if let Some(server) = clusters.harvester.simulated() {
+            fixtures::serve_subresources(server);
+        } else {
+            aggregated::serve(&clusters.harvester.admin, &tasks).await?;
+        }
         let vms = ready::vms(&guest, &harvester, options.guest_nodes).await?;
         progress(&format!("{} VMs, each a node of guest cluster {}", vms.len(), crate::GUEST_CLUSTER));
 
@@ -120,6 +128,7 @@ impl Environment {
             program: options.program.clone(),
             clusters,
             simulation,
+            simulating,
             parts: Vec::new(),
             tasks,
             admin,
@@ -291,6 +300,7 @@ impl Environment {
         for mut part in self.parts.into_iter().rev() {
             part.stop().await;
         }
+        self.simulating.end().await;
         self.tasks.end().await;
         drop(self.clusters);
         drop(self.dir);
@@ -341,13 +351,55 @@ impl Environment {
         Ok(self.parts.iter().find(|part| part.command.name == name).context("no such part")?.info().pid)
     }
 
+    /// VMs and Nodes are objects alone from now on: nobody starts or stops a VM, and no kubelet reports.
+    pub(crate) async fn end_simulation(&self) {
+        self.simulating.end().await;
+    }
+
+    /// `https://127.0.0.1:<port>` of the Harvester cluster.
+    pub(crate) fn harvester_url(&self) -> String {
+        self.clusters.harvester.url()
+    }
+
+    /// How a part is started.
+    pub(crate) fn command(&self, name: &str) -> Result<PartCommand> {
+        let part = self.parts.iter().find(|part| part.command.name == name).context("no such part")?;
+        Ok(part.command.clone())
+    }
+
+    /// Sets the arguments of the next start of a part.
+    pub(crate) fn set_args(&mut self, name: &str, args: Vec<String>) -> Result<()> {
+        self.part(name)?.command.args = args;
+        Ok(())
+    }
+
+    /// SIGTERM, and the end of the process.
+    pub(crate) async fn stop_part(&mut self, name: &str) -> Result<()> {
+        self.part(name)?.stop().await;
+        Ok(())
+    }
+
+    /// Starts what [`Environment::stop_part`] stopped.
+    pub(crate) fn start_part_again(&mut self, name: &str) -> Result<()> {
+        self.part(name)?.start_again()
+    }
+
+    /// A further process, which the caller has to stop.
+    pub(crate) fn another(&self, command: PartCommand) -> Result<Part> {
+        Part::start(&self.dir, self.program.as_deref(), command)
+    }
+
+    fn part(&mut self, name: &str) -> Result<&mut Part> {
+        self.parts.iter_mut().find(|part| part.command.name == name).context("no such part")
+    }
+
     /// Stops a part and starts it by a changed command; answers the one that it had.
     pub(crate) async fn change_recipe(
         &mut self,
         name: &str,
         change: impl FnOnce(&mut PartCommand),
     ) -> Result<PartCommand> {
-        let part = self.parts.iter_mut().find(|part| part.command.name == name).context("no such part")?;
+        let part = self.part(name)?;
         part.stop().await;
         let before = part.command.clone();
         change(&mut part.command);
@@ -357,7 +409,7 @@ impl Environment {
 
     /// SIGKILL, and a new process at once.
     pub(crate) async fn kill_and_start_again(&mut self, name: &str) -> Result<()> {
-        let part = self.parts.iter_mut().find(|part| part.command.name == name).context("no such part")?;
+        let part = self.part(name)?;
         part.kill().await?;
         part.start_again()
     }
@@ -403,11 +455,6 @@ async fn simulate(
         },
         tasks,
     );
-    if let Some(server) = clusters.harvester.simulated() {
-        fixtures::serve_subresources(server);
-    } else {
-        aggregated::serve(&clusters.harvester.admin, tasks).await?;
-    }
     Ok(simulation)
 }
 

@@ -3,6 +3,7 @@
 //! memory.
 
 mod audit;
+mod ccm;
 mod cpu;
 mod direct;
 mod driver;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::time::Instant;
 
-use crate::{commands, environment::Environment, output::Output};
+use crate::{commands, environment::Environment, options::Only, output::Output};
 pub(crate) use audit::AuditFiles;
 use audit::Tally;
 use direct::Direct;
@@ -33,11 +34,23 @@ const IDLE: Duration = Duration::from_millis(200);
 /// The time over which the steady state is watched.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Measures everything and prints it.
+/// Measures what is asked for, or everything, and prints it.
 ///
 /// # Errors
-/// When a Service gets no address, or a file cannot be read.
-pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
+/// When something does not happen in time, or a file cannot be read.
+pub(crate) async fn figures(
+    only: Option<Only>,
+    environment: &mut Environment,
+    output: &Output,
+) -> Result<()> {
+    match only {
+        None => all(environment, output).await,
+        Some(Only::Creation) => creation(environment, output).await,
+        Some(Only::Ccm) => cloud_controller_manager(environment, output).await,
+    }
+}
+
+async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
     let say = |name: &str, value: f64| output.note(&format!("figure {name} {value:.4}"));
     let tally = |environment: &Environment| Tally::new(environment.audit_files());
 
@@ -111,14 +124,18 @@ pub(crate) async fn all(environment: &mut Environment, output: &Output) -> Resul
         "restart-same-pod-s",
         same_pod::restart(environment, &folder).await.context("a restart in the same Pod")?,
     );
-    Ok(())
+    drop(service_batch);
+    ccm::all(environment, say).await.context("measure the cloud controller manager")
+}
+
+/// Measures the cloud controller manager alone.
+async fn cloud_controller_manager(environment: &mut Environment, output: &Output) -> Result<()> {
+    environment.end_webhook().await?;
+    ccm::all(environment, |name, value| output.note(&format!("figure {name} {value:.4}"))).await
 }
 
 /// Measures single Services alone, to compare two builds in the same hour.
-///
-/// # Errors
-/// When a Service gets no address.
-pub(crate) async fn creation(environment: &mut Environment, output: &Output) -> Result<()> {
+async fn creation(environment: &mut Environment, output: &Output) -> Result<()> {
     environment.end_webhook().await?;
     let mut service_batch =
         ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;

@@ -49,9 +49,9 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with_all = ["check", "no_controllers"])]
     pub(crate) measure: bool,
 
-    /// With --measure: of all figures those of a single Service alone, to compare two programs.
-    #[arg(long, requires = "measure")]
-    pub(crate) only_creation: bool,
+    /// With --measure: some of the figures alone.
+    #[arg(long, value_enum, value_name = "FIGURES", requires = "measure")]
+    pub(crate) only: Option<Only>,
 
     /// Start the parts from this binary instead of this one, for example from one that was built to be shipped.
     #[arg(long, value_name = "FILE")]
@@ -60,6 +60,15 @@ pub(crate) struct Options {
     /// Print how request faults and other misfortunes are ordered, and exit.
     #[arg(long)]
     pub(crate) help_faults: bool,
+}
+
+/// Figures that can be measured alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Only {
+    /// Those of a single Service, to compare two programs.
+    Creation,
+    /// Those of the cloud controller manager: nodes, sharing, ports, starts, a large cluster.
+    Ccm,
 }
 
 /// Kind of API server.

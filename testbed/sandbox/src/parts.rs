@@ -110,13 +110,19 @@ impl Part {
         Ok(())
     }
 
+    /// SIGTERM; does not wait for the end.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub(crate) fn terminate(&self) -> Result<()> {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let pid = pid.with_context(|| format!("{} has ended", self.command.name))?;
+        kill_process(pid, Signal::TERM).with_context(|| format!("stop {}", self.command.name))
+    }
+
     /// SIGTERM, and SIGKILL when that does not help.
     pub(crate) async fn stop(&mut self) {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
-        if let Some(pid) = pid
-            && kill_process(pid, Signal::TERM).is_ok()
-            && tokio::time::timeout(GRACE, self.child.wait()).await.is_ok()
-        {
+        if self.terminate().is_ok() && tokio::time::timeout(GRACE, self.child.wait()).await.is_ok() {
             return;
         }
         if let Err(error) = self.child.kill().await {

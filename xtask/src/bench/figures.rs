@@ -16,7 +16,7 @@ const fn figure(name: &'static str, unit: &'static str, aim: f64, go: Option<f64
 }
 
 /// All of them, in the order of the table.
-pub(super) const FIGURES: [Figure; 33] = [
+pub(super) const FIGURES: [Figure; 45] = [
     figure("service-create-p50-ms", "ms", 25.0, Some(1030.0)),
     figure("service-create-p99-ms", "ms", 100.0, None),
     figure("service-create-p50-ratio", "of the other", 0.8, None),
@@ -42,6 +42,18 @@ pub(super) const FIGURES: [Figure; 33] = [
     figure("rss-ccm-1000-mib", "MiB", 30.0, None),
     figure("rss-lb-idle-mib", "MiB", 15.0, Some(46.0)),
     figure("rss-lb-1000-mib", "MiB", 30.0, None),
+    figure("node-init-p50-ms", "ms", 40.0, None),
+    figure("node-add-harvester-requests", "requests", 2.0, None),
+    figure("steady-harvester-requests", "requests", 0.0, None),
+    figure("port-change-harvester-requests-guest", "requests", 0.0, None),
+    figure("port-change-harvester-requests-host", "requests", 1.0, None),
+    figure("shared-create-p50-ms", "ms", 15.0, None),
+    figure("ccm-restart-200-nodes-s", "s", 2.0, None),
+    figure("ccm-restart-200-nodes-writes", "requests", 0.0, None),
+    figure("ccm-rss-large-mib", "MiB", 40.0, None),
+    figure("ccm-large-bytes-mib", "MiB", 8.0, None),
+    figure("ccm-start-ms", "ms", 120.0, None),
+    figure("ccm-takeover-ms", "ms", 300.0, None),
     figure("driver-address-line-ms", "ms", 20.0, None),
     figure("driver-create-overhead-ms", "ms", 300.0, None),
     figure("driver-create-requests", "requests", 16.0, None),

@@ -32,6 +32,8 @@ pub(super) struct Count {
     pub(super) all: usize,
     pub(super) writes: usize,
     pub(super) ccm_in_harvester: usize,
+    /// Those of them that are no questions about rights.
+    pub(super) ccm_in_harvester_of_its_own: usize,
     pub(super) load_balancer_writes: usize,
     pub(super) balancers_deleted: usize,
     /// Writes of both parts, Events among them.
@@ -61,8 +63,9 @@ impl Count {
         let balancer = line.user.ends_with(":harvester-load-balancer");
         self.all += 1;
         self.writes += usize::from(writes);
-        self.ccm_in_harvester +=
-            usize::from(side == Side::Harvester && line.user.contains("harvester-cloud-provider"));
+        let ccm_in_harvester = side == Side::Harvester && line.user.contains("harvester-cloud-provider");
+        self.ccm_in_harvester += usize::from(ccm_in_harvester);
+        self.ccm_in_harvester_of_its_own += usize::from(ccm_in_harvester && !asks);
         self.load_balancer_writes += usize::from(balancer && writes);
         self.balancers_deleted += usize::from(line.verb == "delete" && line.uri.contains("/loadbalancers/"));
     }
@@ -109,6 +112,8 @@ impl Tally {
             all: self.total.all - before.all,
             writes: self.total.writes - before.writes,
             ccm_in_harvester: self.total.ccm_in_harvester - before.ccm_in_harvester,
+            ccm_in_harvester_of_its_own: self.total.ccm_in_harvester_of_its_own
+                - before.ccm_in_harvester_of_its_own,
             load_balancer_writes: self.total.load_balancer_writes - before.load_balancer_writes,
             balancers_deleted: self.total.balancers_deleted - before.balancers_deleted,
             writes_with_events: self.total.writes_with_events - before.writes_with_events,
@@ -171,6 +176,8 @@ mod tests {
                 "/apis/loadbalancer.harvesterhci.io/v1beta1/namespaces/a/loadbalancers/b",
             ),
             (Side::Harvester, lb, "create", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?"),
+            (Side::Harvester, ccm, "create", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?"),
+            (Side::Guest, ccm, "patch", "/api/v1/nodes/demo-1"),
             (Side::Harvester, RANCHER, "watch", "/apis/kubevirt.io/v1/virtualmachines?watch=true"),
             (Side::Harvester, lb, "update", "/apis/loadbalancer.harvesterhci.io/v1beta1/ippools/edge"),
             (
@@ -181,12 +188,13 @@ mod tests {
             ),
         ]);
         let wanted = Count {
-            all: 3,
-            writes: 2,
-            ccm_in_harvester: 1,
+            all: 5,
+            writes: 3,
+            ccm_in_harvester: 2,
+            ccm_in_harvester_of_its_own: 1,
             load_balancer_writes: 1,
             balancers_deleted: 0,
-            writes_with_events: 3,
+            writes_with_events: 4,
             rancher: 1,
         };
         assert_eq!(counted, wanted);

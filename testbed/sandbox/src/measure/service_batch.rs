@@ -17,7 +17,7 @@ use kube::{
     runtime::watcher,
 };
 use program::TaskGroup;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
 use crate::manifests::plain;
@@ -111,16 +111,26 @@ impl ServiceBatch {
 
     /// Creates `count` Services named after `stem`, and waits until all have an address.
     pub(super) async fn create(&mut self, stem: &str, count: usize) -> Result<Burst> {
+        self.create_these((0..count).map(|index| service(&format!("{stem}-{index}"))).collect()).await
+    }
+
+    /// Creates Services of the guest data path, and waits until all have an address.
+    pub(super) async fn create_these(&mut self, manifests: Vec<Value>) -> Result<Burst> {
         let services = Api::<Service>::namespaced(self.guest.clone(), NAMESPACE);
-        let names: Vec<_> = (0..count).map(|index| format!("{stem}-{index}")).collect();
+        let wanted: Vec<Service> = manifests
+            .into_iter()
+            .map(serde_json::from_value)
+            .collect::<Result<_, _>>()
+            .context("describe a Service")?;
+        let names: Vec<_> = wanted.iter().map(ResourceExt::name_any).collect();
         let first = Instant::now();
-        let begun: BTreeMap<String, Instant> = stream::iter(names.clone())
-            .map(|name| {
+        let begun: BTreeMap<String, Instant> = stream::iter(wanted)
+            .map(|service| {
                 let services = services.clone();
                 async move {
                     let begun = Instant::now();
-                    services.create(&PostParams::default(), &service(&name)?).await.map_err(plain)?;
-                    anyhow::Ok((name, begun))
+                    services.create(&PostParams::default(), &service).await.map_err(plain)?;
+                    anyhow::Ok((service.name_any(), begun))
                 }
             })
             .buffer_unordered(AT_ONCE)
@@ -187,8 +197,7 @@ impl ServiceBatch {
     }
 }
 
-fn service(name: &str) -> Result<Service> {
-    let service = json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "selector": {"app": "web"},
-        "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}});
-    serde_json::from_value(service).context("describe a Service")
+fn service(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"type": "LoadBalancer", "selector": {"app": "web"},
+        "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}})
 }

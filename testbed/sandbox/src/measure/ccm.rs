@@ -1,0 +1,38 @@
+//! The figures of the cloud controller manager: nodes, shared addresses, changes of ports, starts and hand-overs, and a
+//! large cluster among many.
+
+mod fleet;
+mod large;
+mod nodes;
+mod services;
+mod starts;
+mod wire;
+
+use anyhow::{Context, Result};
+
+use super::audit::Tally;
+use super::{IDLE, QUIET, ServiceBatch};
+use crate::{commands::CLOUD_CONTROLLER_MANAGER as NAME, environment::Environment};
+
+/// Measures, and tells each figure. The simulation of VMs ends meanwhile, and many objects stay behind.
+///
+/// # Errors
+/// When something does not happen in time.
+pub(super) async fn all(environment: &mut Environment, say: impl Fn(&str, f64)) -> Result<()> {
+    let mut batch = ServiceBatch::watch(environment.guest.clone(), environment.harvester.clone()).await?;
+    services::shared(&mut batch, &say).await.context("Services that share an address")?;
+    services::port_changes(environment, &mut batch, &say).await.context("changes of ports")?;
+    settled(environment).await?;
+    say("ccm-start-ms", starts::start(environment).await.context("a start")?);
+    say("ccm-takeover-ms", starts::takeover(environment).await.context("a hand-over")?);
+
+    // from here on VMs and Nodes are objects alone
+    environment.end_simulation().await;
+    nodes::added(environment, &say).await.context("Nodes that are added")?;
+    large::all(environment, &mut batch, &say).await.context("a large cluster")
+}
+
+/// Waits until nobody asks for anything.
+async fn settled(environment: &Environment) -> Result<()> {
+    Tally::new(environment.audit_files()).quiet(QUIET).await.map(drop)
+}

@@ -9,6 +9,8 @@ mod handover;
 mod harness;
 #[path = "component/host_datapath.rs"]
 mod host_datapath;
+#[path = "component/leadership.rs"]
+mod leadership;
 #[path = "component/lifecycle.rs"]
 mod lifecycle;
 #[path = "component/node_addresses.rs"]

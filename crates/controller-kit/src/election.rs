@@ -5,10 +5,11 @@
 //! One rule is ours. A process that was killed in a Pod that stays would wait for its own Lease; a candidate takes that
 //! Lease at once where the kernel proves that the holder is dead ([`program::pod`]).
 //!
-//! A Lease of another candidate cannot be watched with the rights that the existing roles grant, so a candidate reads
-//! it once in each retry period. A try to renew lasts at most half of the renew deadline: one request that hangs costs
-//! no Lease.
+//! A candidate reads the Lease once in each retry period. Where its role grants a watch on Leases, which the existing
+//! roles do not, the watch tells it when to look (`announcements`): a Lease that is given back is taken at once. A try to
+//! renew lasts at most half of the renew deadline: one request that hangs costs no Lease.
 
+mod announcements;
 mod decide;
 mod fence;
 
@@ -26,6 +27,7 @@ use program::{
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use announcements::Announcements;
 use decide::{Seen, Step, decide};
 pub use fence::Leadership;
 pub use program::pod::Identity;
@@ -97,7 +99,8 @@ where
         clock,
         seen: Seen::default(),
     };
-    let acquired = candidate.acquire(&tasks.stop).await;
+    let announcements = Announcements::start(tasks, candidate.api.clone().into_client(), &candidate.election);
+    let acquired = candidate.acquire(&tasks.stop, announcements).await;
     if tasks.stop.is_cancelled() {
         candidate.leadership.end();
         if acquired != Acquired::No {
@@ -141,7 +144,7 @@ struct Candidate {
 impl Candidate {
     /// Tries until the Lease is ours or `stop`. A look is dropped at `stop`; a write is waited for, because the Lease
     /// may be ours when its answer comes.
-    async fn acquire(&mut self, stop: &CancellationToken) -> Acquired {
+    async fn acquire(&mut self, stop: &CancellationToken, mut announcements: Announcements) -> Acquired {
         let limit = self.try_timeout();
         let (mut unsure, mut quick, mut waits_for) = (false, false, None);
         loop {
@@ -174,8 +177,7 @@ impl Candidate {
                         matches!(&error, kube::Error::Api(refusal) if refusal.is_conflict()) && !was_quick;
                 }
             }
-            let pause = if quick { Duration::ZERO } else { self.election.retry_period };
-            if stop.run_until_cancelled(sleep(pause)).await.is_none() {
+            if !quick && stop.run_until_cancelled(announcements.wait(&mut self.seen)).await.is_none() {
                 break;
             }
         }

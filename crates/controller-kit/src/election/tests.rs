@@ -15,7 +15,7 @@ use tokio::{sync::watch, time::sleep};
 
 use super::*;
 
-type Log = Arc<Mutex<Vec<String>>>;
+pub(super) type Log = Arc<Mutex<Vec<String>>>;
 
 fn election(identity: impl Into<Identity>) -> Election {
     Election {
@@ -29,7 +29,7 @@ fn election(identity: impl Into<Identity>) -> Election {
     }
 }
 
-fn candidate(
+pub(super) fn candidate(
     client: &Client,
     identity: &'static str,
     log: &Log,
@@ -51,7 +51,7 @@ fn candidate(
     (tasks, leadership)
 }
 
-fn story(log: &Log) -> Vec<String> {
+pub(super) fn story(log: &Log) -> Vec<String> {
     log.lock().unwrap().clone()
 }
 
@@ -454,7 +454,7 @@ fn writes(verb: &str) -> Rule {
 }
 
 /// The user `part` may do everything.
-async fn bind(server: &ApiServer) {
+pub(super) async fn bind(server: &ApiServer) {
     let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
         "metadata": {"name": "part"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},

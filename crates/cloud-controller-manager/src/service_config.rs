@@ -32,8 +32,6 @@ pub struct ServiceConfig {
     pub faults: Vec<Explanation>,
     /// Keys that this version does not act on yet, in the order of [`LATER`].
     pub later: Vec<&'static str>,
-    /// The Service has no IPv4 address, and so can use none.
-    pub only_ipv6: bool,
     /// `spec.loadBalancerSourceRanges` is not empty.
     pub source_ranges: bool,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
@@ -45,19 +43,16 @@ pub struct ServiceConfig {
 }
 
 /// Keys of a Service that a later version will act on.
-pub const LATER: [&str; 6] = [
+pub const LATER: [&str; 5] = [
     REQUESTED_ADDRESS,
     annotations::KUBE_VIP_LOADBALANCER_IPS,
     annotations::SERVICE_IP,
     annotations::SERVICE_IP_POOL,
     annotations::SERVICE_NETWORK,
-    IP_FAMILIES,
 ];
 /// Fields of the Service's spec, named like keys.
 pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
-/// Two families, or IPv6 alone: every address is IPv4.
-pub const IP_FAMILIES: &str = "spec.ipFamilies";
 /// Of a health check, besides its port.
 const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_SUCCESS_THRESHOLD,
@@ -99,12 +94,10 @@ impl ServiceConfig {
         });
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
         let requested = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
-        let families = spec.and_then(|spec| spec.ip_families.as_deref()).unwrap_or_default();
         // once a Service is ours, that annotation is ours too; before, it asks for an address
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
             REQUESTED_ADDRESS => !requested.is_empty(),
-            IP_FAMILIES => families.iter().any(|family| family == "IPv6"),
             annotations::KUBE_VIP_LOADBALANCER_IPS if handed_over => false,
             key => !text(key).is_empty(),
         };
@@ -129,7 +122,6 @@ impl ServiceConfig {
             faults,
             later,
             source_ranges: !ranges.is_empty(),
-            only_ipv6: families == ["IPv6"],
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
             without_port: HEALTH_VALUES.into_iter().filter(given).collect(),
@@ -335,22 +327,6 @@ mod tests {
         assert_eq!(ServiceConfig::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
         service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
         assert_eq!(ServiceConfig::of(&service).later, Vec::<&str>::new());
-    }
-
-    #[rstest]
-    #[case::usual(&["IPv4"], false, &[])]
-    #[case::dual(&["IPv4", "IPv6"], false, &[IP_FAMILIES])]
-    #[case::ipv6(&["IPv6"], true, &[IP_FAMILIES])]
-    fn a_family_that_gets_no_address_is_named(
-        #[case] families: &[&str],
-        #[case] only: bool,
-        #[case] later: &[&str],
-    ) {
-        let mut service = service(&[]);
-        let families = families.iter().map(|family| (*family).to_owned()).collect();
-        service.spec.as_mut().unwrap().ip_families = Some(families);
-        let config = ServiceConfig::of(&service);
-        assert_eq!((config.only_ipv6, &config.later[..]), (only, later));
     }
 
     #[rstest]

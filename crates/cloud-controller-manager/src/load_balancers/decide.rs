@@ -1,6 +1,7 @@
 //! The decision about the object of one Service. No clock, no cache, no client.
 
 mod events;
+pub(super) mod families;
 mod handover;
 mod host_datapath;
 pub(super) mod sharing;
@@ -108,7 +109,7 @@ pub(super) enum Phase {
     Allocation,
     /// Harvester's kube-vip announces the address.
     Announcement,
-    /// kube-vip in the guest writes this address to the status of the Service.
+    /// kube-vip in the guest writes these addresses to the status of the Service.
     Publication(String),
 }
 
@@ -118,10 +119,9 @@ fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
     match Datapath::of_object(&object.spec) {
         _ if allocated.is_empty() => Some(Phase::Allocation),
         Datapath::Host => status_address(object).is_none().then_some(Phase::Announcement),
-        Datapath::Guest => {
-            let is_shown = handover::shown_in_guest(service, Some(object)) != StatusAddress::Keep;
-            (!is_shown).then(|| Phase::Publication(allocated.join(",")))
-        }
+        // the rest of it
+        Datapath::Guest if !families::lacking(service, object).is_empty() => Some(Phase::Allocation),
+        Datapath::Guest => handover::not_shown(service, object).map(Phase::Publication),
     }
 }
 
@@ -179,6 +179,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     if let Some(object) = object.filter(|object| object.metadata.deletion_timestamp.is_none()) {
         events.extend(events::fixed(object, config, path));
         events.extend(overdue_announcement(seen));
+        events.extend(families::told(seen, object, path));
     }
     let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
@@ -199,7 +200,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     };
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
     let has_address = object.is_some_and(|object| match path {
-        Datapath::Guest => !allocated(object).is_empty(),
+        Datapath::Guest => !families::served(service, object).is_empty(),
         Datapath::Host => status_address(object).is_some() && !taken_back,
     });
     match object {
@@ -216,12 +217,16 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         }
         Datapath::Guest => {
             let lost = match seen.held {
-                Held::Nothing => handover::given(service, object).filter(|_| taken_back),
+                Held::Nothing => {
+                    handover::given(service, object.map(|object| &**object)).filter(|_| taken_back)
+                }
                 // the address of its former primary serves until it has one of its own
                 Held::Valid => None,
                 Held::Lost => sharing::given(service).filter(|_| !has_address),
             };
-            events.extend(lost.as_ref().map(|lost| events::taken_back(service, lost)));
+            let one_family = handover::taken_back_of_one_family(service, object);
+            events
+                .extend(lost.as_ref().or(one_family.as_ref()).map(|lost| events::taken_back(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, object, lost);
         }
         Datapath::Host => {
@@ -390,6 +395,10 @@ fn waiting(
     path: Datapath,
 ) -> (Option<String>, Option<Duration>) {
     let Some(phase) = seen.phase() else { return (None, None) };
+    if path == Datapath::Guest && !families::lacking(seen.service, object).is_empty() {
+        // an Event says why
+        return (None, families::again(seen));
+    }
     let limit = if phase == Phase::Allocation { ANSWER } else { ANNOUNCEMENT };
     let again = limit.checked_sub(seen.waited).filter(|rest| !rest.is_zero());
     match (&phase, &seen.load_balancers_out_of_reach) {
@@ -422,8 +431,10 @@ fn addresses(object: &LoadBalancer, service: &Service, path: Datapath) -> Vec<In
     let parse = |texts: Vec<&str>| texts.into_iter().map(IngressAddress::parse).collect();
     match path {
         Datapath::Host => parse(status_address(object).into_iter().collect()),
-        Datapath::Guest if is_leased(object) => parse(ingress(service)),
-        Datapath::Guest => parse(allocated(object)),
+        Datapath::Guest if is_leased(object) && !families::served(service, object).is_empty() => {
+            parse(ingress(service))
+        }
+        Datapath::Guest => parse(families::served(service, object)),
     }
 }
 

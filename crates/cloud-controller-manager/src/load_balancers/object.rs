@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use super::selector::Selector;
+use super::{decide::families::Families, selector::Selector};
 use crate::{
     cluster::GuestCluster,
     service_config::{ServiceConfig, ports, protocol},
@@ -120,6 +120,7 @@ impl Wanted<'_> {
                     object_annotations.remove(annotations::MANAGEMENT_NETWORK);
                 }
             }
+            Families::of(made_for.service).mark(object_annotations);
         }
         if json["spec"]["ipam"].as_str().is_none_or(str::is_empty) {
             // Harvester takes an absent value for pool when it allocates and not when it releases

@@ -21,7 +21,8 @@ use self::{
 use super::{
     Found, HarvesterLoadBalancers,
     decide::{
-        allocated, ingress, is_leased, is_taken_back, settled,
+        families::{listed, of_secondary, same, served},
+        ingress, is_leased, is_taken_back, settled,
         sharing::{Held, Primary, Secondaries, Sharing, given},
         status_address, {hinders_sharing, was_announced_in_guest},
     },
@@ -53,8 +54,9 @@ impl HarvesterLoadBalancers {
 
     fn share(&self, service: &Service, primary: &Service) -> Sharing {
         let key = ObjectKey::of(primary);
-        let missing =
-            |what| Sharing::Waits(format!("service {key}, whose address it asks for, has no {what} yet"));
+        let missing = |what: &str| {
+            Sharing::Waits(format!("service {key}, whose address it asks for, has no {what} yet"))
+        };
         let found = self.load_balancer(&self.key(primary));
         let Some(object) = found.object().filter(|object| object.metadata.deletion_timestamp.is_none())
         else {
@@ -73,6 +75,11 @@ impl HarvesterLoadBalancers {
         if path == Datapath::Guest && address.is_none() {
             return missing("address");
         }
+        let address = match address.map(|address| of_secondary(service, &address, uses(service, &key))) {
+            None => None,
+            Some(Ok(address)) => Some(address),
+            Some(Err(families)) => return missing(&format!("{families} address")),
+        };
         let carries = listeners_of_secondary(service)
             .is_ok_and(|wanted| wanted.iter().all(|listener| object.spec.listeners.contains(listener)));
         Sharing::With(Primary {
@@ -178,7 +185,7 @@ impl HarvesterLoadBalancers {
             Found::Present(object) => match Datapath::of_object(&object.spec) {
                 Datapath::Host => true,
                 Datapath::Guest => guest_address(&primary, object)
-                    .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| now == *then)),
+                    .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| is_within(then, &now))),
             },
         };
         if is_valid { Held::Valid } else { Held::Lost }
@@ -218,12 +225,17 @@ fn uses(service: &Service, primary: &ObjectKey) -> bool {
     label(service) == Some(&label_value(primary))
 }
 
+/// Whether all these addresses are still the primary's.
+fn is_within(then: &str, now: &str) -> bool {
+    listed(then).all(|then| listed(now).any(|now| same(then, now)))
+}
+
 /// The address for kube-vip in the guest, once it is known. Of a lease only kube-vip knows the address: it writes it to
 /// the status of the primary.
 fn guest_address(primary: &Service, object: &LoadBalancer) -> Option<String> {
     let address = match is_leased(object) {
         true => ingress(primary).into_iter().next().map(str::to_owned),
-        false => Some(allocated(object).join(",")),
+        false => Some(served(primary, object).join(",")),
     };
     address.filter(|address| !address.is_empty())
 }

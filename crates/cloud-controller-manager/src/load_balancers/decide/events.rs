@@ -6,10 +6,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{handover::given, ingress};
-use crate::{
-    datapath::Datapath,
-    service_config::{IP_FAMILIES, ServiceConfig},
-};
+use crate::{datapath::Datapath, service_config::ServiceConfig};
 
 /// An Event names at most so many Services.
 const NAMED: usize = 20;
@@ -18,19 +15,14 @@ const NAMED: usize = 20;
 /// kube-vip's annotation is ours, also when somebody took our finalizer off.
 pub(super) fn keys_of_later_versions(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
     let told_elsewhere = |key: &&str| {
-        let by_the_host_datapath = match *key {
-            annotations::SERVICE_NETWORK | annotations::KUBE_VIP_LOADBALANCER_IPS => true,
-            IP_FAMILIES => config.only_ipv6,
-            _ => false,
-        };
-        (path == Datapath::Host && by_the_host_datapath)
-            || (exists && *key == annotations::KUBE_VIP_LOADBALANCER_IPS)
+        let is_kube_vips = *key == annotations::KUBE_VIP_LOADBALANCER_IPS;
+        path == Datapath::Host && (is_kube_vips || *key == annotations::SERVICE_NETWORK)
+            || exists && is_kube_vips
     };
     let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
     let explained = [
         (annotations::SERVICE_NETWORK, "the network chooses the pool, but no interface of the nodes"),
         (annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives"),
-        (IP_FAMILIES, "the address is IPv4"),
     ];
     let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
     let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
@@ -62,10 +54,13 @@ pub(super) fn not_published(service: &Service, address: &str) -> PendingEvent {
     } else {
         let place = text(annotations::KUBE_VIP_VIP_HOST).map(|node| format!(" on node {node}"));
         let place = place.unwrap_or_default();
+        // the other address of the Service may be shown
+        let two = text(annotations::KUBE_VIP_LOADBALANCER_IPS).is_some_and(|asked| asked.contains(','));
+        let two = if two { ". It announces two addresses of a Service from version 0.7 on" } else { "" };
         format!(
             "kube-vip was asked to announce {address} and has not written it to the Service's status: restart \
              kube-vip{place} if the Service was of another type for a while, because kube-vip passes over that and \
-             does not write an address again; else its log says more"
+             does not write an address again; else its log says more{two}"
         )
     };
     PendingEvent::warning("AddressNotPublished", sentence)
@@ -80,7 +75,7 @@ pub(super) fn still_announced(
     let text = |key: &str| service.annotations().get(key).map(String::as_str).unwrap_or_default();
     let spec_type = service.spec.as_ref().and_then(|spec| spec.type_.as_deref()).unwrap_or_default();
     let passed_over = spec_type != "LoadBalancer" || text(annotations::KUBE_VIP_IGNORE) == "true";
-    let address = given(service, object)?;
+    let address = given(service, object.map(|object| &**object))?;
     let node = text(annotations::KUBE_VIP_VIP_HOST);
     if !passed_over
         || node.is_empty() && !ingress(service).iter().any(|ip| address.split(',').any(|it| it == *ip))

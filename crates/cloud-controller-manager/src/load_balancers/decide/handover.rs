@@ -3,17 +3,24 @@
 //! ```text
 //! allocated   loadbalancerIPs: X, allocated-address: X   kube-vip announces X, the Service's status says X
 //! taken back                      allocated-address: X   while the status says X, the controller empties it
+//! of two addresses, Y taken back:
+//!             loadbalancerIPs: X, allocated-address: X,Y   while the status says Y, the controller takes Y out of it
 //! ```
 //! Others write these fields too: users name an address themselves, other load balancers write the status. The record
 //! of the address that we handed over distinguishes theirs from ours, over any restart between two writes.
 
-use cloud_provider::{Annotations, Publish};
+use cloud_provider::{Annotations, IngressAddress, Publish};
 use controller_kit::RawObject;
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{super::object::StatusAddress, allocated, ingress, is_leased};
+use super::{
+    super::object::StatusAddress,
+    allocated,
+    families::{Families, Family, listed, same, served},
+    ingress, is_leased,
+};
 use crate::datapath::Datapath;
 
 /// The annotations for kube-vip, and whether the status must go. `lost`: the address that Harvester took back.
@@ -36,8 +43,14 @@ pub(super) fn decide(
             publish = Publish::Withdrawn;
         }
         annotations.extend(withdrawing(service, lost));
-    } else if let Some(object) = object.filter(|object| !allocated(object).is_empty()) {
-        annotations.extend(handing_over(service, &allocated(object).join(",")));
+    } else if let Some(object) = object {
+        let served = served(service, object);
+        if !served.is_empty() {
+            let given = given(service, Some(&**object));
+            let (handed, published) = hand_over(service, &served, given.as_deref());
+            annotations.extend(handed);
+            publish = published;
+        }
     }
     (annotations, publish)
 }
@@ -51,7 +64,7 @@ pub(super) fn shows_address_of_host_datapath(service: &Service) -> bool {
 }
 
 /// The address that we handed over, or the Go program, whose objects have it in `status.address`.
-pub(super) fn given(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> Option<String> {
+pub(super) fn given(service: &Service, object: Option<&LoadBalancer>) -> Option<String> {
     let text = |key: &str| service.annotations().get(key).map(String::as_str).filter(|text| !text.is_empty());
     let asked = text(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let by_go =
@@ -59,23 +72,65 @@ pub(super) fn given(service: &Service, object: Option<&RawObject<LoadBalancer>>)
     text(annotations::ALLOCATED_ADDRESS).or_else(by_go).map(str::to_owned)
 }
 
-/// Asks kube-vip for `ips`. An address that the Go program handed over needs no record of ours.
-pub(super) fn handing_over(service: &Service, ips: &str) -> Annotations {
-    let set = |key: &str| (key.to_owned(), Some(ips.to_owned()));
-    let mut annotations = Annotations::from([set(annotations::KUBE_VIP_LOADBALANCER_IPS)]);
+/// Asks kube-vip for these addresses. An address that the Go program handed over needs no record of ours. Of those that
+/// were `given` before, one of a family that the Service has no more is taken out of the status, and is remembered
+/// until it is.
+pub(super) fn hand_over(
+    service: &Service,
+    addresses: &[&str],
+    given: Option<&str>,
+) -> (Annotations, Publish) {
+    let ips = addresses.join(",");
+    let shown = ingress(service);
+    let goes = |gone: &[&str], ip: &str| gone.iter().any(|gone| same(gone, ip));
+    let mut gone = gone(addresses, given.unwrap_or_default());
+    gone.retain(|gone| shown.iter().any(|ip| same(ip, gone)));
+    let publish = if gone.is_empty() {
+        Publish::NotOurs
+    } else {
+        let stay = shown.into_iter().filter(|ip| !goes(&gone, ip));
+        Publish::Addresses(stay.map(IngressAddress::parse).collect())
+    };
+    let record: Vec<_> = addresses.iter().chain(&gone).copied().collect();
+    let mut annotations = Annotations::new();
     let there = service.annotations();
-    if there.get(annotations::KUBE_VIP_LOADBALANCER_IPS).map(String::as_str) != Some(ips)
+    if there.get(annotations::KUBE_VIP_LOADBALANCER_IPS) != Some(&ips)
         || there.contains_key(annotations::ALLOCATED_ADDRESS)
+        || !gone.is_empty()
     {
-        annotations.extend([set(annotations::ALLOCATED_ADDRESS)]);
+        annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(record.join(",")));
     }
-    annotations
+    annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(ips));
+    (annotations, publish)
+}
+
+/// The addresses among those `given` whose family has none now. One of a family that has another address is no matter:
+/// kube-vip writes that one over it.
+fn gone<'a>(addresses: &[&str], given: &'a str) -> Vec<&'a str> {
+    let has = |family: Family| addresses.iter().any(|address| Family::of(address) == family);
+    listed(given).filter(|given| !has(Family::of(given))).collect()
+}
+
+/// The address that Harvester took back of a Service that keeps the one of its other family. One of a family that the
+/// Service gave up itself is not taken back.
+pub(super) fn taken_back_of_one_family(
+    service: &Service,
+    object: Option<&RawObject<LoadBalancer>>,
+) -> Option<String> {
+    let object = object?;
+    let served = served(service, object);
+    let given = given(service, Some(&**object)).filter(|_| !served.is_empty())?;
+    let gone = Families::of(service).pick(&gone(&served, &given));
+    (!gone.is_empty()).then(|| gone.join(","))
 }
 
 /// Asks kube-vip for `lost` no more, and remembers it. An address that somebody else asks for stays.
 pub(super) fn withdrawing(service: &Service, lost: String) -> Annotations {
     let mut annotations = Annotations::new();
-    if service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS) == Some(&lost) {
+    let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let is_lost = |asked: &str| listed(&lost).any(|lost| same(lost, asked));
+    // the record may name one more, of another family, that went before
+    if asked.is_some_and(|asked| !asked.is_empty() && listed(asked).all(is_lost)) {
         annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), None);
     }
     annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), Some(lost));
@@ -94,7 +149,25 @@ pub(super) fn came_of(lost: &str, service: &Service) -> bool {
 /// another, and its webhook would put the old one back.
 pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBalancer>>) -> StatusAddress {
     let Some(object) = object else { return StatusAddress::Keep };
-    let given = allocated(object);
-    let address = ingress(service).into_iter().find(|ip| is_leased(object) || given.contains(ip));
+    let given = served(service, object);
+    let shown = ingress(service);
+    let address = match is_leased(object) {
+        true => shown.first().filter(|_| !given.is_empty()).copied(),
+        // the first that the object has: its field holds one
+        false => allocated(object)
+            .into_iter()
+            .find(|ip| given.contains(ip) && shown.iter().any(|shown| same(shown, ip))),
+    };
     address.map_or(StatusAddress::Keep, |ip| StatusAddress::Set(ip.to_owned()))
+}
+
+/// The addresses, with commas, that kube-vip was asked for and does not show.
+pub(super) fn not_shown(service: &Service, object: &LoadBalancer) -> Option<String> {
+    let shown = ingress(service);
+    let is_shown = |ip: &str| match is_leased(object) {
+        true => !shown.is_empty(),
+        false => shown.iter().any(|shown| same(shown, ip)),
+    };
+    let missing: Vec<_> = served(service, object).into_iter().filter(|ip| !is_shown(ip)).collect();
+    (!missing.is_empty()).then(|| missing.join(","))
 }

@@ -6,7 +6,7 @@ use harvester_api::{annotations, load_balancer::MAX_LISTENERS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{NO_NODES, Seen};
+use super::{NO_NODES, Seen, families};
 use crate::{
     load_balancers::{
         object::{DatapathFields, listeners, listeners_of_secondary},
@@ -48,8 +48,9 @@ pub(super) fn datapath(
         );
         faults.push(Explanation::new("NetworkNotSupported", sentence));
     }
-    if config.only_ipv6 {
-        faults.push(Explanation::new("IPFamilyNotSupported", "the data path host has IPv4 addresses only"));
+    match families::on_host(service, exists) {
+        Ok(told) => events.extend(told),
+        Err(fault) => faults.push(fault),
     }
     if spec.and_then(|spec| spec.external_traffic_policy.as_deref()) == Some("Local") {
         if matches!(check, Some(None)) {

@@ -18,8 +18,11 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{
-    Phase, Seen, Write, events, handover, host_datapath::hinders_sharing, ingress, overdue_announcement,
-    settled_datapath,
+    Phase, Seen, Write, events,
+    families::{listed, same},
+    handover,
+    host_datapath::hinders_sharing,
+    ingress, overdue_announcement, settled_datapath,
 };
 use crate::{
     datapath::{Datapath, choose},
@@ -104,7 +107,9 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     match primary.path {
         Datapath::Guest => {
             let address = primary.address.as_deref().unwrap_or_default();
-            view.annotations = handover::handing_over(service, address);
+            let shared: Vec<_> = listed(address).collect();
+            let before = service.annotations().get(annotations::ALLOCATED_ADDRESS).map(String::as_str);
+            (view.annotations, view.publish) = handover::hand_over(service, &shared, before);
             // as the Go program does (docs/contract/cloud-controller-manager.md#9.3)
             view.annotations.extend(
                 [annotations::KUBE_VIP_SERVICE_INTERFACE, annotations::IPAM]
@@ -249,8 +254,8 @@ pub(crate) fn given(service: &Service) -> Option<String> {
 pub(super) fn phase(service: &Service, primary: &Primary) -> Option<Phase> {
     let address = primary.address.as_ref().filter(|_| primary.path == Datapath::Guest)?;
     let shown = ingress(service);
-    let is_shown = address.split(',').any(|ip| shown.contains(&ip));
-    (!is_shown).then(|| Phase::Publication(address.clone()))
+    let missing: Vec<_> = listed(address).filter(|ip| !shown.iter().any(|shown| same(shown, ip))).collect();
+    (!missing.is_empty()).then(|| Phase::Publication(missing.join(",")))
 }
 
 #[cfg(test)]

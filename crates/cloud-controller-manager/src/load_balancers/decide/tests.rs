@@ -441,7 +441,8 @@ fn the_address_for_kube_vip_is_what_harvester_allocated() {
 #[test]
 fn an_allocation_in_both_families_is_handed_over_as_one() {
     let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9", "ipv6IP": "fd00::9"}}));
-    let view = decided(&service(&json!({}), &json!({})), Some(&object), |_| ()).view;
+    let both = json!({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack"});
+    let view = decided(&service(&json!({}), &both), Some(&object), |_| ()).view;
     assert_eq!(view.annotations[annotations::KUBE_VIP_LOADBALANCER_IPS].as_deref(), Some("10.0.0.9,fd00::9"));
     let addresses = [ip("10.0.0.9"), ip("fd00::9")].concat();
     assert_eq!(view.load_balancer, LoadBalancerState::Present { addresses });

@@ -38,7 +38,7 @@ pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{Found, Phase, Seen, decide, sharing::Sharing},
     lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},
-    sharing::related,
+    sharing::{let_go, related},
 };
 use crate::{
     cluster::GuestCluster,
@@ -71,6 +71,7 @@ pub struct HarvesterLoadBalancers {
     outage: Outage,
     index: Index,
     shared: Arc<sharing::Index>,
+    groups: sharing::Groups,
     /// By Service UID: the phase of its object, and since when.
     waiting: Mutex<HashMap<String, (Phase, Instant)>>,
 }
@@ -95,6 +96,7 @@ impl HarvesterLoadBalancers {
             outage,
             index: Index::default(),
             shared: Arc::default(),
+            groups: sharing::Groups::default(),
             waiting: Mutex::default(),
         });
         let into = Arc::downgrade(&this);
@@ -102,11 +104,13 @@ impl HarvesterLoadBalancers {
             let Some(this) = into.upgrade() else { return };
             let entry = this.objects.get(&change.key).map(|object| Entry::of(&object));
             this.index.set(&change.key.name, entry);
+            this.groups.changed();
         });
         let into = Arc::downgrade(&this);
         this.services.on_change(move |change| {
             let Some(this) = into.upgrade() else { return };
             this.shared.update(&change.key, this.services.get(&change.key).as_deref());
+            this.groups.changed();
         });
         this
     }
@@ -328,6 +332,9 @@ impl LoadBalancers for HarvesterLoadBalancers {
                     woken(Requeue::One(other));
                 }
                 woken(Requeue::One(key));
+            }
+            for secondary in let_go(&shared, change) {
+                woken(Requeue::One(secondary));
             }
         });
         let woken = requeue.clone();

@@ -241,7 +241,12 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             };
         }
     }
-    if has_address {
+    // as long as it shows the address of its former primary, that one stays
+    let shows = match path {
+        Datapath::Guest => view.publish == Publish::Withdrawn,
+        Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
+    };
+    if has_address || seen.held == Held::Lost && !shows {
         view.labels = sharing::own_labels(service);
     }
     let more = later.as_deref().filter(|_| forbidden);

@@ -18,7 +18,7 @@ use kube::ResourceExt;
 
 use super::{
     decide::{allocated, ingress, is_leased, status_address},
-    object::ClusterIdentity,
+    object::{ClusterIdentity, secondaries_in},
 };
 use crate::cluster::GuestCluster;
 
@@ -32,19 +32,22 @@ struct State {
     entries: HashMap<String, Entry>,
     by_uid: HashMap<String, BTreeSet<String>>,
     by_service: HashMap<ObjectKey, BTreeSet<String>>,
+    /// By the prefix of a secondary's listeners.
+    by_secondary: HashMap<String, BTreeSet<String>>,
 }
 
-/// The Service of an object, by annotation and by labels.
+/// The Service of an object, by annotation and by labels, and the secondaries in its listeners.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     uid: Option<String>,
     service: Option<ObjectKey>,
+    secondaries: BTreeSet<String>,
 }
 
 impl Entry {
     pub(super) fn of(object: &LoadBalancer) -> Self {
         let uid = object.annotations().get(annotations::SERVICE_UID).cloned();
-        Self { uid, service: labelled_service(object) }
+        Self { uid, service: labelled_service(object), secondaries: secondaries_in(object) }
     }
 }
 
@@ -58,10 +61,11 @@ impl Index {
     /// The object `name` is there with this entry; `None`: it is gone.
     pub(super) fn set(&self, name: &str, entry: Option<Entry>) {
         let mut state = self.state();
-        let State { entries, by_uid, by_service } = &mut *state;
+        let State { entries, by_uid, by_service, by_secondary } = &mut *state;
         if let Some(old) = entries.remove(name) {
             remove(by_uid, old.uid.as_ref(), name);
             remove(by_service, old.service.as_ref(), name);
+            old.secondaries.iter().for_each(|prefix| remove(by_secondary, Some(prefix), name));
         }
         if let Some(entry) = entry {
             if let Some(uid) = &entry.uid {
@@ -69,6 +73,9 @@ impl Index {
             }
             if let Some(service) = &entry.service {
                 by_service.entry(service.clone()).or_default().insert(name.to_owned());
+            }
+            for prefix in &entry.secondaries {
+                by_secondary.entry(prefix.clone()).or_default().insert(name.to_owned());
             }
             entries.insert(name.to_owned(), entry);
         }
@@ -79,6 +86,11 @@ impl Index {
         let state = self.state();
         let by_annotation = state.by_uid.get(&service.uid).into_iter().flatten();
         by_annotation.chain(state.by_service.get(&service.key).into_iter().flatten()).cloned().collect()
+    }
+
+    /// The objects with listeners of this prefix.
+    pub(super) fn carriers(&self, prefix: &str) -> BTreeSet<String> {
+        self.state().by_secondary.get(prefix).cloned().unwrap_or_default()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -266,7 +278,8 @@ mod tests {
     use super::*;
 
     fn entry(uid: &str, service: &str) -> Option<Entry> {
-        Some(Entry { uid: Some(uid.into()), service: Some(ObjectKey::new("shop", service)) })
+        let secondaries = BTreeSet::from([format!("{uid}-")]);
+        Some(Entry { uid: Some(uid.into()), service: Some(ObjectKey::new("shop", service)), secondaries })
     }
 
     #[test]
@@ -285,8 +298,10 @@ mod tests {
         index.set("b", entry("2", "api"));
         assert_eq!((objects_of("1", &web), objects_of("2", &web)), (vec![], vec!["b".to_owned()]));
         assert_eq!(objects_of("9", &api), ["b"]);
+        assert_eq!((index.carriers("1-").len(), index.carriers("2-").len()), (0, 1));
         index.set("b", None);
-        assert!(index.state().by_uid.is_empty() && index.state().by_service.is_empty());
+        let state = index.state();
+        assert!(state.by_uid.is_empty() && state.by_service.is_empty() && state.by_secondary.is_empty());
     }
 
     fn service() -> LiveService {

@@ -1,6 +1,8 @@
 //! The LoadBalancer object: the JSON of a new one, and the changes to one that was read. Both set only fields that are
 //! ours.
 
+use std::collections::BTreeSet;
+
 use controller_kit::{Explanation, ObjectKey};
 use harvester_api::{HealthCheck, Ipam, Listener, LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
@@ -219,13 +221,20 @@ pub(super) fn secondary_prefix(secondary: &ObjectKey) -> String {
     format!("{name}-{digest:08x}-")
 }
 
-/// Whether this is the name of a listener that [`listeners_of_secondary`] made.
-pub(super) fn is_of_secondary(listener: &str) -> bool {
+/// The prefix in the name of a listener that [`listeners_of_secondary`] made. A user may name a port like one.
+pub(super) fn prefix_of_secondary(listener: &str) -> Option<&str> {
     let [port, protocol, digest, _name] = listener.rsplitn(4, '-').collect::<Vec<_>>()[..] else {
-        return false;
+        return None;
     };
     let is_digest = digest.len() == 8 && digest.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    is_digest && matches!(protocol, "tcp" | "udp") && port.parse::<u16>().is_ok()
+    let is_one = is_digest && matches!(protocol, "tcp" | "udp") && port.parse::<u16>().is_ok();
+    is_one.then(|| listener.strip_suffix(&format!("{protocol}-{port}")))?
+}
+
+/// The prefixes of the secondaries that the listeners of an object name.
+pub(super) fn secondaries_in(object: &LoadBalancer) -> BTreeSet<String> {
+    let names = object.spec.listeners.iter().map(|listener| &listener.name);
+    names.filter_map(|name| prefix_of_secondary(name)).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -392,6 +401,25 @@ mod tests {
             wanted.apply(&mut json);
             assert_eq!(json, before);
         });
+    }
+
+    #[test]
+    fn a_listener_names_its_secondary() {
+        let secondary = ObjectKey::new("shop", "api-tcp-80");
+        let service = Service {
+            metadata: kube::core::ObjectMeta {
+                namespace: Some("shop".into()),
+                name: Some("api-tcp-80".into()),
+                ..Default::default()
+            },
+            ..service()
+        };
+        let prefix = secondary_prefix(&secondary);
+        for listener in listeners_of_secondary(&service).unwrap() {
+            assert_eq!(prefix_of_secondary(&listener.name), Some(&*prefix), "{}", listener.name);
+        }
+        let own = ["http", "tcp-80", "api-0123456z-tcp-80", "api-01234567-sctp-80", "api-01234567-tcp-http"];
+        assert_eq!(own.map(prefix_of_secondary), [None; 5]);
     }
 
     #[test]

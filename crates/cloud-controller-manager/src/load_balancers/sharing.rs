@@ -3,20 +3,24 @@
 
 mod chain;
 mod group;
+mod groups;
 mod index;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use cloud_provider::LoadBalancers;
-use controller_kit::{Explanation, ObjectKey};
+use controller_kit::{Change, Explanation, ObjectKey, RawObject};
 use harvester_api::{LoadBalancer, annotations, labels, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-pub(super) use self::index::{Index, label, label_value};
 use self::{
     chain::{Chain, admits, follow},
     group::{Group, Member, admit},
+};
+pub(super) use self::{
+    groups::Groups,
+    index::{Index, label, label_value},
 };
 use super::{
     Found, HarvesterLoadBalancers,
@@ -26,11 +30,12 @@ use super::{
         sharing::{Held, Primary, Secondaries, Sharing, given},
         status_address, {hinders_sharing, was_announced_in_guest},
     },
-    object::{listeners_of_secondary, secondary_prefix},
+    lookup::labelled_service,
+    object::{listeners_of_secondary, secondaries_in, secondary_prefix},
 };
 use crate::{
     datapath::{Datapath, choose},
-    service_config::ServiceConfig,
+    service_config::{ServiceConfig, ports},
 };
 
 impl HarvesterLoadBalancers {
@@ -63,9 +68,8 @@ impl HarvesterLoadBalancers {
             return missing("load balancer");
         };
         let asking = ObjectKey::of(service);
-        let refused = self.group(primary, object).refused.into_iter().find(|(refused, _)| *refused == asking);
-        if let Some((_, fault)) = refused {
-            return Sharing::Refused { fault: Some(fault), revoked: uses(service, &key) };
+        if let Some(fault) = self.group(primary, object).refused.get(&asking) {
+            return Sharing::Refused { fault: Some(fault.clone()), revoked: uses(service, &key) };
         }
         let path = Datapath::of_object(&object.spec);
         let address = match path {
@@ -93,11 +97,14 @@ impl HarvesterLoadBalancers {
     }
 
     /// All that use the address of this primary or ask for it. `object`: the primary's.
-    fn group(&self, primary: &Service, object: &LoadBalancer) -> Group {
+    fn group(&self, primary: &Service, object: &LoadBalancer) -> Arc<Group> {
+        self.groups.get(&ObjectKey::of(primary), || self.group_now(primary, object))
+    }
+
+    fn group_now(&self, primary: &Service, object: &LoadBalancer) -> Group {
         let key = ObjectKey::of(primary);
         let path = Datapath::of_object(&object.spec);
-        let mut keys = self.shared.users(&key);
-        keys.extend(self.shared.askers(&key));
+        let keys = self.shared.group(&key);
         let members = keys.iter().filter_map(|key| self.services.get(key)).filter(|it| self.is_wanted(it));
         let members = members.filter_map(|service| {
             let uses = uses(&service, &key);
@@ -174,6 +181,11 @@ impl HarvesterLoadBalancers {
         let Some(value) = label(service) else { return Held::Nothing };
         let primary = self.shared.labelled(value).and_then(|key| self.services.get(&key));
         let Some(primary) = primary else { return Held::Lost };
+        let namespace = service.namespace().unwrap_or_default();
+        // anybody may write the label
+        if !admits(&primary, &namespace, self.rules.restrict_sharing) {
+            return Held::Lost;
+        }
         let found = self.load_balancer(&self.key(&primary));
         let (then, asked) = (given(service), given(&primary));
         // without an address now, the former one may be anybody's, unless the primary too goes on with it
@@ -194,12 +206,16 @@ impl HarvesterLoadBalancers {
     /// The Services that use the address of this one. `found`: its object.
     pub(super) fn secondaries_of(&self, primary: &Service, found: &Found) -> Secondaries {
         let key = ObjectKey::of(primary);
-        let all: Vec<_> = self.shared.users(&key).into_iter().collect();
+        let mut all: Vec<_> = self.shared.users(&key).into_iter().collect();
+        // Services that go and use each other's addresses would wait for each other for ever
+        let ring = if self.is_wanted(primary) { BTreeSet::new() } else { self.shared.ring(&key) };
+        let goes = |key: &ObjectKey| self.services.get(key).is_none_or(|service| !self.is_wanted(&service));
+        all.retain(|user| !(ring.contains(user) && goes(user)));
         let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
         let carried = match object.filter(|_| !all.is_empty()) {
             None => Vec::new(),
             Some(object) => {
-                let mut admitted = self.group(primary, object).admitted;
+                let mut admitted = self.group(primary, object).admitted.clone();
                 admitted.retain(|service| uses(service, &key));
                 admitted.sort_by_cached_key(|service| ObjectKey::of(&**service));
                 admitted
@@ -208,15 +224,23 @@ impl HarvesterLoadBalancers {
         Secondaries { all, carried }
     }
 
-    /// Whether an object has listeners for the ports of this Service as for those of a secondary.
+    /// Whether the object of another Service has listeners for the ports of this one as for those of a secondary. That
+    /// Service takes them away; from an object without Service nobody does.
     pub(super) fn is_carried(&self, service: &Service) -> bool {
         if !service.labels().contains_key(labels::PRIMARY_SERVICE) {
             return false;
         }
         let prefix = secondary_prefix(&ObjectKey::of(service));
-        let carries =
-            |object: &LoadBalancer| object.spec.listeners.iter().any(|it| it.name.starts_with(&prefix));
-        self.objects.list().iter().any(|object| carries(object))
+        self.index.carriers(&prefix).iter().any(|object| self.carries(&self.key_of(object), &prefix))
+    }
+
+    fn carries(&self, key: &ObjectKey, prefix: &str) -> bool {
+        let Some(object) = self.objects.get(key) else { return false };
+        let primary = labelled_service(&object).and_then(|primary| self.services.get(&primary));
+        let Some(primary) = primary.filter(|primary| self.key(primary) == *key) else { return false };
+        // a user may name a port like the listener of a secondary
+        let is_own = |listener: &str| ports(&primary).iter().any(|it| it.name.as_deref() == Some(listener));
+        object.spec.listeners.iter().any(|it| it.name.starts_with(prefix) && !is_own(&it.name))
     }
 }
 
@@ -241,9 +265,13 @@ fn guest_address(primary: &Service, object: &LoadBalancer) -> Option<String> {
 }
 
 /// Other Services whose decision reads the Service of this name, also when it is gone.
-pub(super) fn related(index: &Index, key: &ObjectKey, service: Option<Arc<Service>>) -> Vec<ObjectKey> {
-    let mut related = service.map(|service| index.related(&service)).unwrap_or_default();
-    related.extend(index.users(key));
-    related.extend(index.askers(key));
-    related.into_iter().collect()
+pub(super) fn related(index: &Index, key: &ObjectKey, service: Option<Arc<Service>>) -> BTreeSet<ObjectKey> {
+    service.map_or_else(|| index.group(key), |service| index.related(&service))
+}
+
+/// The Services whose listeners went from an object with this change.
+pub(super) fn let_go(index: &Index, change: &Change<RawObject<LoadBalancer>>) -> Vec<ObjectKey> {
+    let [old, new] = [&change.old, &change.new]
+        .map(|object| object.as_ref().map(|object| secondaries_in(object)).unwrap_or_default());
+    old.difference(&new).filter_map(|prefix| index.secondary(prefix)).collect()
 }

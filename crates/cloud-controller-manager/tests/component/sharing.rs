@@ -18,6 +18,30 @@ use super::{
 const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
 const ON_HOST: &str = "cloudprovider.harvesterhci.io/data-path: host";
 
+/// `shop/web` is announced, and `shop/api` shares its address.
+async fn start_sharing(cluster: &TestCluster) -> Ccm {
+    let ccm = Ccm::start(cluster).await;
+    announced_service(cluster, "{}").await;
+    ask(cluster, "api", 81, "web", "").await;
+    ccm
+}
+
+/// `shop/web` is on the host datapath and has an address.
+async fn start_on_host(cluster: &TestCluster) -> Ccm {
+    let ccm = start_with_two_nodes(cluster).await;
+    create_service(cluster, CHECKED, "").await;
+    harvester_says(cluster, given("127.9.0.1")).await;
+    ccm
+}
+
+/// Deletes a Service and takes its finalizers away.
+async fn tear_away(cluster: &TestCluster, key: &str) {
+    cluster.guest.delete::<Service>(key).await;
+    cluster.settle().await;
+    cluster.guest.patch::<Service>(key, json!({"metadata": {"finalizers": null}})).await;
+    cluster.settle().await;
+}
+
 /// A Service `shop/<name>` with one port that asks for the address of `primary`; `more` as more annotations in YAML.
 async fn ask(cluster: &TestCluster, name: &str, port: u16, primary: &str, more: &str) {
     ask_from(cluster, "shop", name, port, primary, more).await;
@@ -87,6 +111,11 @@ fn allocated(ip: &str) -> Value {
     json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}}})
 }
 
+/// On the host datapath, where Harvester announces it.
+fn given(ip: &str) -> Value {
+    json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}, "address": ip}})
+}
+
 /// Listeners of the only object.
 async fn listeners(cluster: &TestCluster) -> Vec<(i32, i32)> {
     let object = load_balancer(cluster).await.expect("there is a LoadBalancer");
@@ -134,9 +163,7 @@ test_cluster::component_tests! {
 
     /// docs/contract/cloud-controller-manager.md#L19 and #L20.
     async fn a_secondary_follows_its_primary_to_another_address(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        announced_service(&cluster, "{}").await;
-        ask(&cluster, "api", 81, "web", "").await;
+        let ccm = start_sharing(&cluster).await;
         allocate(&cluster, "127.9.0.2").await;
         assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", "shop.web"));
         let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
@@ -209,9 +236,7 @@ test_cluster::component_tests! {
 
     /// docs/contract/cloud-controller-manager.md#L15.
     async fn a_secondary_of_another_type_keeps_nothing_of_ours(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        announced_service(&cluster, "{}").await;
-        ask(&cluster, "api", 81, "web", "").await;
+        let ccm = start_sharing(&cluster).await;
         cluster.guest.patch::<Service>("shop/api", json!({"spec": {"type": "ClusterIP"}})).await;
         cluster.settle().await;
         assert_eq!(shared(&cluster, "shop/api").await, (None, None));
@@ -224,9 +249,7 @@ test_cluster::component_tests! {
 
     /// docs/contract/cloud-controller-manager.md#L12 and #L14.
     async fn of_two_secondaries_with_one_port_the_second_waits_for_the_first_to_go(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        announced_service(&cluster, "{}").await;
-        ask(&cluster, "api", 81, "web", "").await;
+        let ccm = start_sharing(&cluster).await;
         ask(&cluster, "docs", 81, "web", "").await;
         assert_eq!(shared(&cluster, "shop/docs").await, (None, None));
         let told = told_about(&cluster, "docs", "PortConflict").await;
@@ -240,6 +263,38 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(shared(&cluster, "shop/docs").await, (None, Some(String::new())));
         assert_eq!(shared(&cluster, "shop/web").await, (Some("127.9.0.1".into()), None));
+        ccm.stop().await;
+    }
+
+    /// It asks no more, and leaves the shared address for one of its own.
+    async fn the_port_of_a_secondary_that_leaves_goes_to_the_next(cluster: TestCluster) {
+        let ccm = start_sharing(&cluster).await;
+        ask_again(&cluster, "shop/api", Value::Null).await;
+        ask(&cluster, "docs", 81, "web", "").await;
+        assert_eq!(told_about(&cluster, "docs", "PortConflict").await.len(), 1);
+        says_about(&cluster, "api", allocated("127.9.0.2")).await;
+        assert_eq!(shared(&cluster, "shop/docs").await, is("127.9.0.1", "shop.web"));
+        ccm.stop().await;
+    }
+
+    /// Anybody may write the labels; and two Services that change their parts have them for a moment.
+    async fn services_that_use_each_others_address_can_be_deleted(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        for (name, other, port) in [("web", "api", 80), ("api", "web", 81)] {
+            ask(&cluster, name, port, "''", "").await;
+            let labels = json!({"metadata": {"labels": {PRIMARY: format!("shop.{other}")}}});
+            cluster.guest.patch::<Service>(&format!("shop/{name}"), labels).await;
+            cluster.settle().await;
+        }
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert!(service(&cluster).await.is_some(), "it waits for the one that stays");
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        for key in ["shop/web", "shop/api"] {
+            assert_eq!(cluster.guest.get::<Service>(key).await, None, "{key}");
+        }
+        assert_eq!(load_balancer(&cluster).await, None);
         ccm.stop().await;
     }
 
@@ -320,15 +375,10 @@ test_cluster::component_tests! {
 
     /// Somebody took the finalizer off the primary: its record may be anybody's.
     async fn a_secondary_whose_primary_is_gone_announces_nothing(cluster: TestCluster) {
-        let ccm = Ccm::start(&cluster).await;
-        announced_service(&cluster, "{}").await;
-        ask(&cluster, "api", 81, "web", "").await;
+        let ccm = start_sharing(&cluster).await;
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}});
         cluster.guest.patch_status::<Service>("shop/api", status).await;
-        cluster.guest.delete::<Service>("shop/web").await;
-        cluster.settle().await;
-        cluster.guest.patch::<Service>("shop/web", json!({"metadata": {"finalizers": null}})).await;
-        cluster.settle().await;
+        tear_away(&cluster, "shop/web").await;
         let left = at(&cluster, "shop/api").await;
         assert_eq!((annotation(&left, LOADBALANCER_IPS), ingress(&left)), (None, vec![]));
         assert_eq!(annotation(&left, ALLOCATED_ADDRESS), Some("127.9.0.1"));
@@ -337,10 +387,7 @@ test_cluster::component_tests! {
 
     /// docs/contract/data-paths.md#row-10 and #row-12.
     async fn the_ports_of_a_secondary_join_the_listeners_and_leave_them_before_it_goes(cluster: TestCluster) {
-        let ccm = start_with_two_nodes(&cluster).await;
-        create_service(&cluster, CHECKED, "").await;
-        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.1"},
-            "address": "127.9.0.1"}})).await;
+        let ccm = start_on_host(&cluster).await;
         cluster.guest.forget_requests();
         cluster.harvester.forget_requests();
         ask(&cluster, "api", 80, "web", ON_HOST).await;
@@ -392,17 +439,40 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// Nobody takes listeners from an object without Service, and such an object is not deleted.
+    async fn a_secondary_goes_although_its_primary_left_its_object_behind(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        tear_away(&cluster, "shop/web").await;
+        assert_eq!(listeners(&cluster).await.len(), 2);
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
+        ccm.stop().await;
+    }
+
+    /// The listeners of `shop/docs` are named by the digest of its key, which anybody can compute.
+    async fn a_port_that_is_named_like_a_listener_of_a_secondary_holds_nobody(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        let name = format!("docs-{:08x}-tcp-82", crc32fast::hash(b"shop/docs"));
+        let ports = json!([{"name": name, "port": 80}]);
+        cluster.guest.patch::<Service>("shop/web", json!({"spec": {"ports": ports}})).await;
+        ask(&cluster, "docs", 82, "web", ON_HOST).await;
+        ask_again(&cluster, "shop/docs", json!("nobody")).await;
+        cluster.guest.delete::<Service>("shop/docs").await;
+        cluster.settle().await;
+        assert_eq!(cluster.guest.get::<Service>("shop/docs").await, None);
+        assert_eq!(listeners(&cluster).await.len(), 1);
+        ccm.stop().await;
+    }
+
     /// A host Service leaves its primary for an address of its own.
     async fn a_secondary_on_the_host_datapath_becomes_a_primary(cluster: TestCluster) {
-        let ccm = start_with_two_nodes(&cluster).await;
-        create_service(&cluster, CHECKED, "").await;
-        harvester_says(&cluster, json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.1"},
-            "address": "127.9.0.1"}})).await;
+        let ccm = start_on_host(&cluster).await;
         ask(&cluster, "api", 81, "web", ON_HOST).await;
         ask_again(&cluster, "shop/api", Value::Null).await;
         assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
-        says_about(&cluster, "api", json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": "127.9.0.3"},
-            "address": "127.9.0.3"}})).await;
+        says_about(&cluster, "api", given("127.9.0.3")).await;
         assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.3"]);
         assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some(""));
         assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 1);

@@ -27,7 +27,7 @@ use super::{
 use crate::{
     datapath::{Datapath, choose},
     load_balancers::{
-        object::{is_of_secondary, secondary_prefix},
+        object::{prefix_of_secondary, secondary_prefix},
         sharing::{label, label_value},
     },
 };
@@ -89,7 +89,7 @@ impl Secondaries {
             self.carried.iter().map(|service| secondary_prefix(&ObjectKey::of(&**service))).collect();
         let stays = |listener: &Value| {
             let name = listener["name"].as_str().unwrap_or_default();
-            !is_of_secondary(name) || prefixes.iter().any(|prefix| name.starts_with(prefix))
+            prefix_of_secondary(name).is_none_or(|prefix| prefixes.iter().any(|carried| carried == prefix))
         };
         if let Some(listeners) = json.pointer_mut("/spec/listeners").and_then(Value::as_array_mut) {
             listeners.retain(stays);

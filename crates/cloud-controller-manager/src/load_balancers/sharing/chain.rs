@@ -21,6 +21,9 @@ pub(crate) enum Chain {
     Refused(Option<Explanation>),
 }
 
+/// A chain has at most so many Services after the first: every look at a Service follows its chain.
+const CHAIN_MAX: usize = 16;
+
 /// Follows the annotations from `service`. `find` reads Services, `is_served` says whether we give one of type
 /// LoadBalancer its address.
 pub(crate) fn follow(
@@ -49,6 +52,10 @@ pub(crate) fn follow(
                 "InvalidPrimaryService",
                 format!("service {next} would share its own address, in a ring of Services"),
             );
+        }
+        if passed.len() > CHAIN_MAX + 1 {
+            let why = format!("it asks for the address over more than {CHAIN_MAX} other services");
+            return refused("PrimaryNotSuitable", why);
         }
         let Some(found) = find(&next) else {
             return Chain::Waits(format!("service {next}, whose address it asks for, is not there"));
@@ -117,6 +124,12 @@ mod tests {
             service("foreign", "", &json!({"spec": {"loadBalancerClass": "other"}})),
             service("leaving", "", &json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
         ];
+        // of `far-16` sixteen others are asked
+        let far = (1..=17).map(|hop| {
+            let before = if hop == 1 { "web".to_owned() } else { format!("far-{}", hop - 1) };
+            service(&format!("far-{hop}"), &before, &none)
+        });
+        let all: Vec<_> = all.into_iter().chain(far).collect();
         let name = |service: &Service| service.metadata.name.clone();
         let asking = service("new", asks, &none);
         let all = all.iter().chain([&asking]);
@@ -133,6 +146,7 @@ mod tests {
     #[case::primary("shop/web", Some("web"))]
     #[case::bare_name("web", Some("web"))]
     #[case::chain("admin", Some("web"))]
+    #[case::longest_chain("far-15", Some("web"))]
     fn a_chain_is_followed_to_its_end(#[case] asks: &str, #[case] end: Option<&str>) {
         match (followed(asks), end) {
             (Chain::Own, None) => {}
@@ -156,6 +170,7 @@ mod tests {
     #[case::into_a_ring("into", "InvalidPrimaryService", "shop/ring would share its own address")]
     #[case::wrong_further_on("wrong", "InvalidPrimaryService", "service shop/wrong: ")]
     #[case::no_load_balancer("inside", "PrimaryNotSuitable", "shop/inside is not of type LoadBalancer")]
+    #[case::too_long("far-16", "PrimaryNotSuitable", "over more than 16 other services")]
     #[case::of_another_class(
         "foreign",
         "PrimaryNotSuitable",

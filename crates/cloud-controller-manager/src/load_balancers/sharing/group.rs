@@ -23,7 +23,7 @@ pub(crate) struct Member {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Group {
     pub(crate) admitted: Vec<Arc<Service>>,
-    pub(crate) refused: Vec<(ObjectKey, Explanation)>,
+    pub(crate) refused: HashMap<ObjectKey, Explanation>,
 }
 
 /// Gives each port, with its protocol, to one Service: to the primary, then to a Service that uses the address already,
@@ -50,7 +50,7 @@ pub(crate) fn admit(primary: &Service, mut members: Vec<Member>, carried: bool) 
             })
         };
         match fault.or_else(|| conflict(primary, &service, &taken)).or_else(too_many) {
-            Some(fault) => group.refused.push((ObjectKey::of(&*service), fault)),
+            Some(fault) => drop(group.refused.insert(ObjectKey::of(&*service), fault)),
             None => {
                 take(&mut taken, &service);
                 group.admitted.push(service);
@@ -161,7 +161,7 @@ mod tests {
         let lost = Arc::new(service(namespace, "new", 3, &json!([81])));
         let lost = Member { service: lost, uses: false, fault: None };
         let group = admit(&primary, vec![member("old", 2, &json!([81]), true), lost], false);
-        let (key, fault) = &group.refused[0];
+        let (key, fault) = group.refused.iter().next().unwrap();
         assert_eq!((key.name.as_str(), fault.reason), ("new", "PortConflict"));
         assert!(fault.message.contains(part), "{}", fault.message);
     }
@@ -174,7 +174,7 @@ mod tests {
             [99, 98].map(|from| member(&from.to_string(), 2, &json!(many[99 - from..]), false));
         let reasons = |members, carried| {
             let group = admit(&primary, members, carried);
-            group.refused.iter().map(|(_, fault)| fault.reason).collect::<Vec<_>>()
+            group.refused.values().map(|fault| fault.reason).collect::<Vec<_>>()
         };
         assert_eq!(reasons(vec![fits.clone()], true), Vec::<&str>::new());
         let another = member("z", 3, &json!([81]), false);

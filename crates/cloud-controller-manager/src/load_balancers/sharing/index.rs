@@ -11,7 +11,10 @@ use harvester_api::{annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use crate::{load_balancers::decide::ingress, service_config::primary};
+use crate::{
+    load_balancers::{decide::ingress, object::secondary_prefix},
+    service_config::primary,
+};
 
 /// Longest label value.
 const LABEL_MAX: usize = 63;
@@ -25,6 +28,8 @@ struct State {
     entries: HashMap<ObjectKey, Entry>,
     by_request: HashMap<ObjectKey, BTreeSet<ObjectKey>>,
     by_label: HashMap<String, BTreeSet<ObjectKey>>,
+    /// By the prefix of their listeners.
+    by_prefix: HashMap<String, ObjectKey>,
     /// Services whose label value does not say their name.
     digested: HashMap<String, ObjectKey>,
 }
@@ -40,10 +45,11 @@ impl Index {
     /// `service`: the newest version of the Service, if it is there.
     pub(crate) fn update(&self, key: &ObjectKey, service: Option<&Service>) {
         let mut state = self.state();
-        let State { entries, by_request, by_label, digested } = &mut *state;
+        let State { entries, by_request, by_label, by_prefix, digested } = &mut *state;
         if let Some(old) = entries.remove(key) {
             remove(by_request, old.request.as_ref(), key);
             remove(by_label, old.label.as_ref(), key);
+            by_prefix.remove(&secondary_prefix(key));
         }
         let own = label_value(key);
         if service.is_some() && own != plain_label_value(key) {
@@ -60,6 +66,7 @@ impl Index {
             by_label.entry(label.clone()).or_default().insert(key.clone());
         }
         if entry.request.is_some() || entry.label.is_some() {
+            by_prefix.insert(secondary_prefix(key), key.clone());
             entries.insert(key.clone(), entry);
         }
     }
@@ -85,6 +92,27 @@ impl Index {
         found
     }
 
+    /// The Service whose listeners have this prefix, if it shares or asks to.
+    pub(crate) fn secondary(&self, prefix: &str) -> Option<ObjectKey> {
+        self.state().by_prefix.get(prefix).cloned()
+    }
+
+    /// The Services that use each other's addresses in a ring with this one, itself apart.
+    pub(crate) fn ring(&self, service: &ObjectKey) -> BTreeSet<ObjectKey> {
+        let used_by = |key: &ObjectKey| {
+            let label = self.state().entries.get(key)?.label.clone()?;
+            self.labelled(&label)
+        };
+        let (mut ring, mut next) = (BTreeSet::new(), used_by(service));
+        while let Some(key) = next {
+            if key == *service {
+                return ring;
+            }
+            next = used_by(&key).filter(|_| ring.insert(key));
+        }
+        BTreeSet::new()
+    }
+
     /// The Service that a label value names.
     pub(crate) fn labelled(&self, value: &str) -> Option<ObjectKey> {
         if let Some(key) = self.state().digested.get(value) {
@@ -95,18 +123,26 @@ impl Index {
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
     }
 
-    /// Other Services whose decision reads this one: those before and after it in its chain, those that share the
-    /// address with it, and the one that it uses the address of.
+    /// Those that use the address of this Service or ask for it.
+    pub(crate) fn group(&self, primary: &ObjectKey) -> BTreeSet<ObjectKey> {
+        let mut group = self.users(primary);
+        group.extend(self.askers(primary));
+        group
+    }
+
+    /// Other Services whose decision reads this one: those before and after it in its chain, those that share or ask for
+    /// the address with it, also for the one that it uses without asking any more.
     pub(crate) fn related(&self, service: &Service) -> BTreeSet<ObjectKey> {
         let key = ObjectKey::of(service);
-        let mut related = self.askers(&key);
+        let mut related = self.group(&key);
         let (mut last, mut next) = (None, primary(service).ok().flatten());
         while let Some(primary) = next.filter(|primary| *primary != key && related.insert(primary.clone())) {
             next = self.state().entries.get(&primary).and_then(|entry| entry.request.clone());
             last = Some(primary);
         }
-        related.extend(last.iter().flat_map(|last| self.askers(last)));
-        related.extend(used(service).and_then(|label| self.labelled(&label)));
+        let used = used(service).and_then(|label| self.labelled(&label));
+        related.extend(last.iter().chain(&used).flat_map(|primary| self.group(primary)));
+        related.extend(used);
         related.remove(&key);
         related
     }
@@ -220,7 +256,38 @@ mod tests {
         index.update(&api, None);
         assert_eq!((index.users(&web), index.askers(&web)), (keys(&[]), keys(&[])));
         let state = index.state();
-        assert!(state.entries.is_empty() && state.by_request.is_empty() && state.by_label.is_empty());
+        assert!(state.entries.is_empty() && state.by_request.is_empty());
+        assert!(state.by_label.is_empty() && state.by_prefix.is_empty());
+    }
+
+    // one that waits for its port would never hear that it is free
+    #[test]
+    fn a_secondary_that_asks_no_more_is_related_to_those_that_ask_for_the_address_that_it_uses() {
+        let index = Index::default();
+        let leaving = named("api", "LoadBalancer", None, Some("shop.web"));
+        for service in [&leaving, &named("docs", "LoadBalancer", Some("web"), None)] {
+            index.update(&ObjectKey::of(service), Some(service));
+        }
+        assert_eq!(index.related(&leaving), keys(&["docs", "web"]));
+        assert_eq!(index.related(&named("web", "LoadBalancer", None, None)), keys(&["api", "docs"]));
+    }
+
+    #[rstest]
+    #[case::two(&[("web", "shop.api"), ("api", "shop.web")], &["api"])]
+    #[case::three(&[("web", "shop.api"), ("api", "shop.docs"), ("docs", "shop.web")], &["api", "docs"])]
+    #[case::no_ring(&[("api", "shop.web"), ("docs", "shop.web")], &[])]
+    #[case::behind_a_ring(&[("web", "shop.api"), ("api", "shop.docs"), ("docs", "shop.api")], &[])]
+    #[case::itself(&[("web", "shop.web")], &[])]
+    fn a_ring_of_services_that_use_each_others_address_is_found(
+        #[case] labels: &[(&str, &str)],
+        #[case] expected: &[&str],
+    ) {
+        let index = Index::default();
+        for (name, label) in labels {
+            let service = named(name, "LoadBalancer", None, Some(label));
+            index.update(&ObjectKey::of(&service), Some(&service));
+        }
+        assert_eq!(index.ring(&ObjectKey::new("shop", "web")), keys(expected));
     }
 
     #[test]

@@ -188,6 +188,24 @@ fn a_secondary_keeps_the_shared_address_until_it_has_its_own(
     assert_eq!((written, label_in(&view)), (annotation, label));
 }
 
+/// Else its former primary could not be deleted while no pool has an address for this one.
+#[rstest]
+#[case::shown("cluster", Some("10.0.0.9"), false, None)]
+#[case::not_shown("cluster", None, false, Some(""))]
+#[case::on_the_host_datapath("vm", None, false, Some(""))]
+#[case::carried("vm", None, true, None)]
+fn a_service_that_lost_the_shared_address_lets_its_former_primary_go(
+    #[case] workload: &str,
+    #[case] shown: Option<&str>,
+    #[case] is_carried: bool,
+    #[case] label: Option<&str>,
+) {
+    let service = asking(&json!({annotations::ALLOCATED_ADDRESS: "10.0.0.9"}), Some("shop.main"), shown);
+    let object = object(workload, &json!({}));
+    let lost = |seen: &mut Seen<'_>| (seen.held, seen.is_carried) = (Held::Lost, is_carried);
+    assert_eq!(label_in(&decided(&service, Some(&object), lost).view), label);
+}
+
 // docs/contract/cloud-controller-manager.md#L15
 #[rstest]
 #[case::usual(json!({}), true)]

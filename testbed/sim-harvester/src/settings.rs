@@ -6,7 +6,7 @@ pub(crate) mod follow;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     time::Duration,
 };
 
@@ -24,13 +24,15 @@ pub const READY: &str = "sim.harvesterhci.io/ready";
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
 /// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
+/// Further addresses of the VM by network, which its guest agent reports and nothing answers at: JSON.
+pub const ADDRESSES: &str = "sim.harvesterhci.io/addresses";
 /// On a Setting: JSON, see [`Dhcp`].
 pub const DHCP: &str = "sim.harvesterhci.io/dhcp";
 /// On a Setting: the version of kube-vip in the guest.
 pub const GUEST_VIP: &str = "sim.harvesterhci.io/guest-kube-vip";
 
 /// Every annotation with the kinds that it goes on, its values and what they do: for people who ask for help.
-pub const HELP: [(&str, &str, &str); 7] = [
+pub const HELP: [(&str, &str, &str); 8] = [
     (
         AGENT,
         "VirtualMachine (also as a label), VirtualMachineInstance",
@@ -48,6 +50,11 @@ pub const HELP: [(&str, &str, &str); 7] = [
         ADDRESS,
         "VirtualMachine",
         "an address of 198.18.0.0/16: chosen at the first start unless it is there already",
+    ),
+    (
+        ADDRESSES,
+        "VirtualMachine",
+        r#"{"nic-1": ["10.20.0.11", "fd00::11"]}: further addresses by network, that the guest agent reports"#,
     ),
     (
         DHCP,
@@ -141,6 +148,15 @@ impl Behaviour {
         unknown.extend(foreign("VirtualMachine", layers.iter().flat_map(|layer| layer.keys())));
         (behaviour, unknown)
     }
+}
+
+/// The addresses of [`ADDRESSES`].
+pub(crate) fn further_addresses(
+    annotations: &BTreeMap<String, String>,
+) -> Result<BTreeMap<String, Vec<IpAddr>>, Unknown> {
+    let Some(value) = annotations.get(ADDRESSES) else { return Ok(BTreeMap::new()) };
+    let known = r#"objects such as {"nic-1": ["10.20.0.11"]}"#;
+    serde_json::from_str(value).map_err(|_| Unknown::Value { key: ADDRESSES, value: value.clone(), known })
 }
 
 /// The first layer that has the key decides, also when its value cannot be read.
@@ -290,6 +306,14 @@ mod tests {
             elsewhere.to_string().starts_with("annotation sim.harvesterhci.io/dhcp is ignored"),
             "{elsewhere}"
         );
+    }
+
+    #[test]
+    fn further_addresses_that_cannot_be_read_are_reported() {
+        let read = |value| further_addresses(&layer(&[(ADDRESSES, value)])).map(|nics| nics.len());
+        assert_eq!(read(r#"{"nic-1": ["10.20.0.11", "fd00::11"]}"#), Ok(1));
+        let told = read(r#"{"nic-1": ["ten"]}"#).unwrap_err().to_string();
+        assert!(told.contains("is none of objects such as"), "{told}");
     }
 
     #[test]

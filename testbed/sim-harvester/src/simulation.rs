@@ -125,6 +125,7 @@ impl SimHarvester {
         let nodes = &kubelets.nodes;
         let guest_vip =
             KubeVip::start(tasks, &guest, releases.1, nodes, &lan, seed.wrapping_add(1), &world_cache);
+        vm_controller.report_vips(&guest_vip);
         if writes_slices {
             endpoint_slices::controller::start(
                 tasks,

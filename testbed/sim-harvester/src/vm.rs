@@ -16,7 +16,7 @@ mod state;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
 };
 
 use ipnet::Ipv4Net;
@@ -51,6 +51,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) network: Ipv4Net,
     /// The obstacle that keeps the VM from starting now.
     pub(crate) obstacle: Option<&'a Obstacle>,
+    /// The addresses that kube-vip has put on the interfaces of the guest, with the interface asked for.
+    pub(crate) vips: &'a [(Option<String>, IpAddr)],
 }
 
 /// One write. The patches are merge patches that name only what differs.
@@ -112,7 +114,10 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Vec<Step> {
                     status(vm, Some(instance), "ErrorUnschedulable")
                 };
             };
-            match merge_patch::needed(&instance.json(), instance::running(vm, instance, host, address)) {
+            match merge_patch::needed(
+                &instance.json(),
+                instance::running(vm, instance, host, address, seen.vips),
+            ) {
                 Some(patch) => vec![Step::PatchInstance(patch)],
                 None => followed(vm, instance),
             }
@@ -257,6 +262,7 @@ mod tests {
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,
+            vips: &[],
         })
     }
 
@@ -314,6 +320,7 @@ mod tests {
             taken: &taken,
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,
+            vips: &[],
         };
         let expected = json!({"metadata": {"annotations": {settings::ADDRESS: "198.18.7.12"}}});
         assert_eq!(decide(&seen), [Step::PatchVm(expected)]);
@@ -364,6 +371,59 @@ mod tests {
         assert!(conditions.iter().all(|condition| condition["type"] != "AgentConnected"));
     }
 
+    /// Two NICs with definitions and one on the pod network, further addresses of both families, VIPs of Services.
+    fn interfaces(agent: &str) -> Value {
+        let hosts = [host("host-1", "east")];
+        let mut json = vm("Always", &json!({})).json();
+        json["metadata"]["annotations"][settings::AGENT] = agent.into();
+        json["metadata"]["annotations"][settings::ADDRESSES] =
+            r#"{"nic-0": ["fd00::20"], "nic-1": ["10.20.0.11"]}"#.into();
+        json["spec"]["template"]["spec"]["networks"] = json!([{"name": "default", "pod": {}},
+            {"name": "nic-0", "multus": {"networkName": "default/mgmt"}},
+            {"name": "nic-1", "multus": {"networkName": "vlan1"}}]);
+        let vm: Vm = RawObject::from_json(json).unwrap();
+        let pending: Instance = RawObject::from_json(instance::pending(&vm)).unwrap();
+        let vips = [(None, "127.79.0.1"), (Some("enp3s0"), "fd00::9"), (Some("eth9"), "127.79.0.2")];
+        let vips = vips.map(|(wish, ip)| (wish.map(str::to_owned), ip.parse().unwrap()));
+        let steps = decide(&Seen {
+            vm: Some(&vm),
+            instance: Some(&pending),
+            hosts: &hosts,
+            vms_on: &BTreeMap::new(),
+            taken: &BTreeSet::new(),
+            network: "198.18.7.0/25".parse().unwrap(),
+            obstacle: None,
+            vips: &vips,
+        });
+        let [Step::PatchInstance(patch)] = steps.as_slice() else { panic!("a start, not {steps:?}") };
+        let short = |nic: &Value| json!([nic["interfaceName"], nic["infoSource"], nic["ipAddresses"]]);
+        patch["status"]["interfaces"].as_array().unwrap().iter().map(short).collect()
+    }
+
+    #[test]
+    fn an_agent_reports_everything_on_each_interface_vips_too() {
+        assert_eq!(
+            interfaces("ok"),
+            json!([
+                ["enp1s0", "domain, guest-agent", ["198.18.7.20", "127.79.0.1"]],
+                ["enp2s0", "domain, guest-agent, multus-status", ["fd00::20"]],
+                ["enp3s0", "domain, guest-agent, multus-status", ["10.20.0.11", "fd00::9"]],
+            ])
+        );
+    }
+
+    #[test]
+    fn of_a_silent_agents_vm_only_the_address_of_the_pod_network_is_known() {
+        assert_eq!(
+            interfaces("silent"),
+            json!([
+                [null, "domain", ["198.18.7.20"]],
+                [null, "domain, multus-status", null],
+                [null, "domain, multus-status", null],
+            ])
+        );
+    }
+
     #[test]
     fn without_a_host_it_waits_and_says_so() {
         let vm = vm("Always", &json!({}));
@@ -394,6 +454,7 @@ mod tests {
                 taken: &BTreeSet::new(),
                 network: "198.18.7.0/25".parse().unwrap(),
                 obstacle: Some(&obstacle),
+                vips: &[],
             })
         };
         let mut json = instance::pending(&vm);
@@ -428,6 +489,7 @@ mod tests {
             taken: &BTreeSet::new(),
             network: "198.18.7.0/25".parse().unwrap(),
             obstacle: None,
+            vips: &[],
         };
         assert_eq!(decide(&seen), [Step::DeleteInstance { uid: UID.to_owned() }]);
     }

@@ -19,10 +19,10 @@ use serde_json::json;
 use controller_kit::{Action, Cache, ObjectKey, Queue};
 use dhcp_client::Mac;
 use harvester_api::{
-    annotations::{KUBE_VIP_HWADDR, KUBE_VIP_REQUESTED_IP},
+    annotations::{KUBE_VIP_HWADDR, KUBE_VIP_REQUESTED_IP, KUBE_VIP_SERVICE_INTERFACE},
     labels::SLICE_SERVICE_NAME,
 };
-use program::TaskGroup;
+use program::{Subscribers, TaskGroup};
 
 use super::{
     Release, Seen, Step, Wanted, decide,
@@ -55,6 +55,8 @@ struct Announced {
     /// Empty while kube-vip waits for a lease.
     addresses: BTreeSet<IpAddr>,
     node: String,
+    /// The interface that the Service asks for.
+    interface: Option<String>,
     /// The Service carries the annotations and the status that belong to this.
     written: bool,
     lease: Option<(Mac, Leasing)>,
@@ -88,6 +90,8 @@ pub(crate) struct KubeVip {
     queue: Queue<ObjectKey>,
     /// Hears of every change of the announced addresses.
     world_cache: WorldCache,
+    /// As above. They are told while the addresses are locked.
+    subscribers: Arc<Subscribers>,
 }
 
 impl KubeVip {
@@ -114,6 +118,7 @@ impl KubeVip {
             random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
             queue: Queue::new(),
             world_cache: world_cache.clone(),
+            subscribers: Arc::default(),
         };
         kube_vip.subscribe();
         let (worker, group) = (kube_vip.clone(), tasks.clone());
@@ -127,6 +132,28 @@ impl KubeVip {
             });
         });
         kube_vip
+    }
+
+    /// Calls `hear` whenever the announced addresses may have changed; it must not ask for them at once.
+    pub(crate) fn on_change(&self, hear: impl Fn() + Send + Sync + 'static) {
+        self.subscribers.add(move |()| hear());
+    }
+
+    fn changed(&self) {
+        self.world_cache.changed();
+        self.subscribers.tell(&());
+    }
+
+    /// The addresses that kube-vip has put on the interfaces of a node, each with the interface that the Service asks for.
+    pub(crate) fn on_node(&self, node: &str) -> Vec<(Option<String>, IpAddr)> {
+        let state = self.state();
+        let here = state.values().filter(|of| of.node == node);
+        let mut bound: Vec<_> =
+            here.flat_map(|of| of.addresses.iter().map(|ip| (of.interface.clone(), *ip))).collect();
+        bound.sort();
+        // Services that share an address have it on the interface once
+        bound.dedup();
+        bound
     }
 
     /// The announced addresses of each Service, stale ones included.
@@ -152,7 +179,7 @@ impl KubeVip {
         std::mem::replace(&mut *self.leases(), next).stop.cancel();
         self.state().clear();
         self.deletions().clear();
-        self.world_cache.changed();
+        self.changed();
         self.services.list().iter().for_each(|service| self.queue.add(ObjectKey::of(&**service)));
     }
 
@@ -235,7 +262,7 @@ impl KubeVip {
             if let Some(announced) = state.get_mut(&uid).filter(|announced| announced.node != leader) {
                 announced.node = leader;
                 announced.written = false;
-                self.world_cache.changed();
+                self.changed();
             }
         }
         self.write(key, &service).await
@@ -279,7 +306,7 @@ impl KubeVip {
         {
             tracing::debug!(service = %announced.service, uid, silent, "passed over, and still announced");
             (announced.passed_over, announced.was_passed_over, announced.silent) = (true, true, silent);
-            self.world_cache.changed();
+            self.changed();
         }
     }
 
@@ -287,7 +314,7 @@ impl KubeVip {
     fn look_again(&self, uid: &str) {
         if let Some(announced) = self.state().get_mut(uid).filter(|announced| announced.passed_over) {
             (announced.passed_over, announced.silent) = (false, false);
-            self.world_cache.changed();
+            self.changed();
         }
     }
 
@@ -296,7 +323,7 @@ impl KubeVip {
         let former = self.state().remove(uid);
         if let Some(announced) = former {
             tracing::debug!(service = %announced.service, uid, "withdrawn");
-            self.world_cache.changed();
+            self.changed();
         }
     }
 
@@ -314,6 +341,7 @@ impl KubeVip {
             wanted,
             addresses,
             node: node.to_owned(),
+            interface: service.annotations().get(KUBE_VIP_SERVICE_INTERFACE).cloned(),
             written: false,
             lease,
             deleted: None,
@@ -325,7 +353,7 @@ impl KubeVip {
         let former = state.insert(uid, announced);
         drop(state);
         drop(former);
-        self.world_cache.changed();
+        self.changed();
     }
 
     /// Leases with the hardware address and the address that the Service's annotations name.
@@ -350,7 +378,7 @@ impl KubeVip {
                 announced.addresses = address.map(IpAddr::V4).into_iter().collect();
                 announced.written = false;
             }
-            this.world_cache.changed();
+            this.changed();
             this.queue.add(of.clone());
         });
         (mac, leasing)

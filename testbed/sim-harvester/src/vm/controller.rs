@@ -4,7 +4,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
 };
 
 use ipnet::Ipv4Net;
@@ -24,10 +25,14 @@ use super::{
 };
 use crate::{
     host::Host,
+    kube_vip::controller::KubeVip,
     quota::{self, Usage},
     refused::{Error, unless_gone, unless_there},
     settings::Unknown,
 };
+
+/// KubeVirt asks guest agents for their interfaces every so often.
+const AGENT_IS_ASKED: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
@@ -60,6 +65,9 @@ pub(crate) struct VmController {
     secrets: Cache<Secret>,
     quotas: Cache<ResourceQuota>,
     events: Recorder,
+    queue: Queue<Item>,
+    /// kube-vip in the guest: guest agents report the addresses that it puts on interfaces.
+    guest_vip: Arc<OnceLock<KubeVip>>,
     /// The last report about the annotations of each VM.
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
@@ -85,9 +93,11 @@ impl VmController {
             secrets: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
             quotas: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
             events: events.clone(),
+            queue: Queue::new(),
+            guest_vip: Arc::default(),
             said: Arc::default(),
         };
-        let queue = Queue::new();
+        let queue = vm_controller.queue.clone();
         vm_controller.subscribe(&queue);
         let (worker, ready) = (vm_controller.clone(), vm_controller.clone());
         let in_life = tasks.clone();
@@ -116,6 +126,17 @@ impl VmController {
     pub(crate) fn list(&self) -> Vec<VmState> {
         let of = |vm: Arc<Vm>| VmState::of(&vm, self.instances.get(&ObjectKey::of(&*vm)).as_deref());
         self.vms.list().into_iter().filter_map(of).collect()
+    }
+
+    /// From now on guest agents report the addresses that this kube-vip puts on the interfaces of its nodes.
+    pub(crate) fn report_vips(&self, guest_vip: &KubeVip) {
+        let (queue, vms) = (self.queue.clone(), self.vms.clone());
+        guest_vip.on_change(move || {
+            for vm in vms.list() {
+                queue.add_after(Item::Vm(ObjectKey::of(&*vm)), AGENT_IS_ASKED);
+            }
+        });
+        drop(self.guest_vip.set(guest_vip.clone()));
     }
 
     fn subscribe(&self, queue: &Queue<Item>) {
@@ -244,6 +265,9 @@ impl VmController {
                 let others = self.vms.list().into_iter().filter(|vm| ObjectKey::of(&**vm) != key);
                 let taken: BTreeSet<_> = others.filter_map(|vm| super::address(&vm)).collect();
                 let obstacle = vm.as_ref().and_then(|vm| self.obstacle(&key, vm));
+                let node = vm.as_ref().map(|vm| super::hostname(vm, instance.as_deref()));
+                let vips = self.guest_vip.get().zip(node);
+                let vips = vips.map(|(kube_vip, node)| kube_vip.on_node(&node)).unwrap_or_default();
                 let steps = super::decide(&super::Seen {
                     vm: vm.as_deref(),
                     instance: instance.as_deref(),
@@ -252,6 +276,7 @@ impl VmController {
                     taken: &taken,
                     network: self.network,
                     obstacle: obstacle.as_ref(),
+                    vips: &vips,
                 });
                 for step in steps {
                     self.act(&key, step).await?;

@@ -1,6 +1,9 @@
 //! The JSON of an instance, from its creation to its end.
 
-use std::{collections::BTreeMap, net::Ipv4Addr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use kube::ResourceExt;
 use serde_json::{Map, Value, json};
@@ -10,7 +13,7 @@ use harvester_api::labels;
 use super::{Instance, Vm};
 use crate::{
     host::Host,
-    settings::{Behaviour, Unknown},
+    settings::{self, Behaviour, Unknown},
 };
 
 /// KubeVirt's label with the host's name.
@@ -52,18 +55,27 @@ fn object(value: &Value) -> Value {
 pub(super) fn behaviour(vm: &Vm, instance: Option<&Instance>) -> (Behaviour, Vec<Unknown>) {
     let of_vm = [vm.annotations(), vm.labels()];
     let layers: Vec<_> = instance.iter().map(|instance| instance.annotations()).chain(of_vm).collect();
-    Behaviour::read(&layers)
+    let (behaviour, mut unknown) = Behaviour::read(&layers);
+    unknown.extend(settings::further_addresses(vm.annotations()).err());
+    (behaviour, unknown)
 }
 
 /// The merge patch that makes of `instance` one that runs on `host`.
-pub(super) fn running(vm: &Vm, instance: &Instance, host: &Host, address: Ipv4Addr) -> Value {
+pub(super) fn running(
+    vm: &Vm,
+    instance: &Instance,
+    host: &Host,
+    address: Ipv4Addr,
+    vips: &[(Option<String>, IpAddr)],
+) -> Value {
     let (behaviour, _) = behaviour(vm, Some(instance));
+    let further = settings::further_addresses(vm.annotations()).unwrap_or_default();
     let mut patch = json!({
         "metadata": {"labels": {NODE_LABEL: host.name}},
         "status": {
             "phase": "Running",
             "nodeName": host.name,
-            "interfaces": interfaces(instance, address, behaviour),
+            "interfaces": interfaces(instance, address, behaviour, &further, vips),
             "conditions": conditions(behaviour),
             "guestOSInfo": if behaviour.agent_answers { guest_os() } else { Value::Null },
         },
@@ -89,8 +101,16 @@ pub(crate) fn guest_os() -> Value {
         "kernelRelease": "6.12.0-sim", "machine": "x86_64"})
 }
 
-/// The first network carries the VM's address. Without the agent nobody knows addresses behind a bridge.
-fn interfaces(instance: &Instance, address: Ipv4Addr, behaviour: Behaviour) -> Value {
+/// The first network carries the VM's address, and each those that an annotation gives it. Without the agent nobody knows
+/// addresses behind a bridge, nor the names of interfaces. With it everything on an interface is reported: what kube-vip
+/// put there too, on the interface that the Service asks for, else on the first one.
+fn interfaces(
+    instance: &Instance,
+    address: Ipv4Addr,
+    behaviour: Behaviour,
+    further: &BTreeMap<String, Vec<IpAddr>>,
+    vips: &[(Option<String>, IpAddr)],
+) -> Value {
     let [.., c, d] = address.octets();
     let given_mac = |name: &str| {
         let devices = instance.spec.rest.get("domain").map(|domain| &domain["devices"]["interfaces"]);
@@ -101,17 +121,38 @@ fn interfaces(instance: &Instance, address: Ipv4Addr, behaviour: Behaviour) -> V
     let status = networks.map(|(index, network)| {
         let mac = given_mac(&network.name).unwrap_or_else(|| format!("52:54:00:{c:02x}:{d:02x}:{index:02x}"));
         let mut status = json!({"name": network.name, "mac": mac, "infoSource": "domain", "queueCount": 1});
-        if behaviour.agent_answers {
-            status["infoSource"] = "domain, guest-agent".into();
-            status["interfaceName"] = format!("enp{}s0", index + 1).into();
-        }
+        let mut source = vec!["domain"];
+        let mut addresses = Vec::new();
         if index == 0 && (behaviour.agent_answers || network.pod.is_some()) {
-            status["ipAddress"] = address.to_string().into();
-            status["ipAddresses"] = json!([address]);
+            addresses.push(IpAddr::V4(address));
+        }
+        if behaviour.agent_answers {
+            source.push("guest-agent");
+            let name = interface_name(index);
+            let is_here = |wish: &Option<String>| match wish.as_deref().filter(|wish| !wish.is_empty()) {
+                None => index == 0,
+                Some(wish) => wish == name,
+            };
+            addresses.extend(further.get(&network.name).into_iter().flatten());
+            addresses.extend(vips.iter().filter(|(wish, _)| is_here(wish)).map(|(_, ip)| *ip));
+            status["interfaceName"] = name.into();
+        }
+        if network.pod.is_none() {
+            source.push("multus-status");
+        }
+        status["infoSource"] = source.join(", ").into();
+        if let Some(first) = addresses.first() {
+            status["ipAddress"] = first.to_string().into();
+            status["ipAddresses"] = json!(addresses);
         }
         status
     });
     status.collect::<Vec<_>>().into()
+}
+
+/// The guest's name of its interface on the network with this place in the list.
+fn interface_name(index: usize) -> String {
+    format!("enp{}s0", index + 1)
 }
 
 fn conditions(behaviour: Behaviour) -> Value {

@@ -83,12 +83,37 @@ async fn vms_start_and_their_kubelets_register_and_run_the_examples_pods() {
     tasks.end().await;
 }
 
+/// A Node must not take them for its own.
+#[tokio::test(start_paused = true)]
+async fn guest_agents_report_the_vips_of_both_families_while_kube_vip_has_them_on_the_interface() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    clusters.start(Release::From12, &tasks);
+    let both = json!({"kube-vip.io/loadbalancerIPs": format!("{VIP},fd00::9")});
+    clusters.guest_service("web", both).await;
+    settle().await;
+    let status = clusters.service("web").await.status.unwrap().load_balancer.unwrap();
+    let shown: Vec<_> = status.ingress.unwrap().into_iter().filter_map(|entry| entry.ip).collect();
+    assert_eq!(shown, [VIP, "fd00::9"]);
+    let reported = async || {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        let instances: Api<VirtualMachineInstance> = Api::namespaced(clusters.harvester(), "shop");
+        let status = instances.get("guest-1").await.unwrap().status.unwrap();
+        status.interfaces.into_iter().next().unwrap().ip_addresses
+    };
+    assert_eq!(reported().await, ["198.18.250.10", VIP, "fd00::9"]);
+    let services: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    services.delete("web", &DeleteParams::default()).await.unwrap();
+    assert_eq!(reported().await, ["198.18.250.10"]);
+    tasks.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn when_nothing_happens_nothing_is_written() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
     clusters.start(Release::From12, &tasks);
     clusters.guest_service("web", json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
-    settle().await;
+    // until the guest agents have been asked
+    tokio::time::sleep(Duration::from_secs(11)).await;
     let before = (clusters.guest.revision(), clusters.harvester.revision());
     tokio::time::sleep(Duration::from_secs(3600)).await;
     assert_eq!((clusters.guest.revision(), clusters.harvester.revision()), before);

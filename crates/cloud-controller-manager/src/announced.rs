@@ -3,18 +3,25 @@
 //! kube-vip in the guest binds the address of a Service to an interface of the Node that announces it. The guest agent
 //! reports it with the others, and the Go program made it an ExternalIP, or the InternalIP where it came first
 //! (docs/contract/cloud-controller-manager.md#N10).
+//!
+//! A VM reports such an address for some time after its Service is gone: KubeVirt asks guest agents every ten seconds, and
+//! kube-vip never takes an address off its interface whose Service had another type when it went
+//! (docs/contract/kube-vip.md). An address that a VM had before a Service asked for it is the VM's again at once.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use controller_kit::{Cache, ObjectKey};
+use guest_vms::GuestVms;
 use harvester_api::{annotations, names};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use program::Subscribers;
+use tokio::time::Instant;
 
 use crate::load_balancers::ingress;
 
@@ -33,7 +40,30 @@ struct State {
     of_service: HashMap<ObjectKey, BTreeSet<IpAddr>>,
     /// Several Services may share one address.
     services_with: HashMap<IpAddr, usize>,
+    /// Of these, those that a VM reported when the first Service came.
+    of_vms: HashSet<IpAddr>,
+    /// Addresses that no Service announces any more.
+    let_go: HashMap<IpAddr, LetGo>,
 }
+
+/// An address that Services announced until now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LetGo {
+    /// No VM has been seen to report it since then; one still may.
+    Since(Instant),
+    /// A VM reports it.
+    Reported,
+}
+
+impl LetGo {
+    fn is_over(self) -> bool {
+        matches!(self, Self::Since(since) if since.elapsed() >= LET_GO)
+    }
+}
+
+/// A guest agent may report an address for so long after its Service let go of it, the answers of KubeVirt on their way
+/// included.
+const LET_GO: Duration = Duration::from_secs(60);
 
 impl Announced {
     /// Follows `services`, which should be ready.
@@ -51,7 +81,42 @@ impl Announced {
     }
 
     pub(crate) fn contains(&self, ip: IpAddr) -> bool {
-        self.state().services_with.contains_key(&ip)
+        let state = self.state();
+        state.services_with.contains_key(&ip) || state.let_go.get(&ip).is_some_and(|it| !it.is_over())
+    }
+
+    /// Looks from now on whether VMs report the addresses that come and go, before anybody hears of them.
+    pub(crate) fn compare(&self, vms: &GuestVms) {
+        let (this, reports) = (self.clone(), vms.clone());
+        self.on_change(move |ips| this.turned(ips, |ip| reports.report_any(|reported| reported == ip)));
+        let (this, reports) = (self.clone(), vms.clone());
+        vms.on_change(move || this.reports_changed(|ip| reports.report_any(|reported| reported == ip)));
+    }
+
+    /// These addresses came or went. `is_reported`: by a VM.
+    fn turned(&self, ips: &BTreeSet<IpAddr>, is_reported: impl Fn(IpAddr) -> bool) {
+        let mut state = self.state();
+        for ip in ips {
+            if state.services_with.contains_key(ip) {
+                if state.let_go.remove(ip).is_none() && is_reported(*ip) {
+                    state.of_vms.insert(*ip);
+                }
+            } else if !state.of_vms.remove(ip) {
+                let now = if is_reported(*ip) { LetGo::Reported } else { LetGo::Since(Instant::now()) };
+                state.let_go.insert(*ip, now);
+            }
+        }
+    }
+
+    /// VMs report other addresses now.
+    fn reports_changed(&self, is_reported: impl Fn(IpAddr) -> bool) {
+        self.state().let_go.retain(|ip, now| {
+            let (is_over, reported) = (now.is_over(), is_reported(*ip));
+            if reported {
+                *now = LetGo::Reported;
+            }
+            !is_over && (reported || *now != LetGo::Reported)
+        });
     }
 
     /// Calls `subscriber` with the addresses that came or went.
@@ -142,6 +207,47 @@ mod tests {
             "spec": {"type": "LoadBalancer", "loadBalancerClass": class},
             "status": {"loadBalancer": {"ingress": ingress}}});
         assert_eq!(addresses(&serde_json::from_value(service).unwrap()), ips(expected));
+    }
+
+    /// The state after a Service with an address came and went; `before`: a VM had the address already.
+    fn after_a_service(before: bool) -> Announced {
+        let (announced, ips) = (Announced::default(), ips(&[VIP]));
+        for now in [ips.clone(), BTreeSet::new()] {
+            let changed = announced.state().set(&ObjectKey::new("shop", "a"), now);
+            announced.turned(&changed, |_| before);
+        }
+        announced
+    }
+
+    const VIP: &str = "10.0.0.9";
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_is_no_nodes_until_the_agent_that_reports_it_has_been_asked_again() {
+        let (announced, ip) = (after_a_service(false), VIP.parse().unwrap());
+        // reported late, for an hour, and then no more
+        for (reported, wait, contained) in
+            [(false, 59, true), (true, 1, true), (true, 3_600, true), (false, 0, false), (true, 0, false)]
+        {
+            announced.reports_changed(|_| reported);
+            assert_eq!(announced.contains(ip), contained, "{reported}");
+            tokio::time::advance(Duration::from_secs(wait)).await;
+        }
+        assert!(announced.state().let_go.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_no_agent_reports_may_be_a_nodes_after_a_minute() {
+        let (announced, ip) = (after_a_service(false), VIP.parse().unwrap());
+        assert!(announced.contains(ip));
+        tokio::time::advance(LET_GO).await;
+        assert!(!announced.contains(ip));
+        announced.reports_changed(|_| true);
+        assert!(!announced.contains(ip));
+    }
+
+    #[test]
+    fn an_address_that_a_vm_had_before_a_service_asked_for_it_is_the_vms_again_at_once() {
+        assert!(!after_a_service(true).contains(VIP.parse().unwrap()));
     }
 
     #[test]

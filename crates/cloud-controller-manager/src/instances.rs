@@ -28,6 +28,7 @@ impl VmInstances {
         announced: Announced,
         nodes: Cache<Node>,
     ) -> Self {
+        announced.compare(&vms);
         Self { vms, outage, addresses, announced, nodes }
     }
 

@@ -105,6 +105,15 @@ test_cluster::component_tests! {
         until_they_are(&cluster, &["InternalIP 198.18.0.5", "Hostname worker-1"]).await;
         cluster.guest.delete::<Service>("shop/other").await;
         until_they_are(&cluster, &own).await;
+
+        // the agent reports the address of a Service that is gone until it is asked again
+        cluster.guest.delete::<Service>("shop/web").await;
+        until_seen(&cluster, "zone-b").await;
+        assert_eq!(addresses(&cluster).await, own);
+        report(&cluster, json!([{"name": "nic-0", "ipAddresses": ["198.18.0.5", "198.18.0.6"]}])).await;
+        until_seen(&cluster, "zone-c").await;
+        report(&cluster, json!([{"name": "nic-0", "ipAddresses": ["198.18.0.5", "198.18.0.77"]}])).await;
+        until_they_are(&cluster, &["InternalIP 198.18.0.5", "ExternalIP 198.18.0.77", "Hostname worker-1"]).await;
         ccm.stop().await;
     }
 

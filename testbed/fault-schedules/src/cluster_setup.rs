@@ -52,6 +52,9 @@ spec:
 pub(crate) const EDGE_NETWORK: &str = "team-a/edge";
 /// All pools.
 pub(crate) const POOLS: [&Pool; 2] = [&LAB, &EDGE];
+/// The run strategies of a VM that runs, and of one that somebody stopped.
+pub(crate) const RUNS: &str = "RerunOnFailure";
+pub(crate) const STOPPED: &str = "Halted";
 /// The VMs, and the Nodes of the guest.
 pub(crate) const VMS: [&str; 3] = ["blue-1", "blue-2", "blue-3"];
 const HOSTS: [&str; 3] = ["host-1", "host-2", "host-3"];
@@ -63,10 +66,29 @@ const LEASE_SECONDS: u32 = 120;
 pub(crate) const RELEASES: [Release; 4] =
     [Release::UpTo06, Release::From07, Release::From09, Release::From12];
 
+/// Whether the address is one that Services have, and no VM.
+pub(crate) fn is_of_services(address: IpAddr) -> bool {
+    let IpAddr::V4(v4) = address else { return false };
+    [[192, 0, 2], [198, 51, 100]].contains(&[v4.octets()[0], v4.octets()[1], v4.octets()[2]])
+}
+
 /// Whether the DHCP server gives this address.
 pub(crate) fn is_leased(address: IpAddr) -> bool {
     let (first, last) = DHCP_POOL;
     (IpAddr::V4(first)..=IpAddr::V4(last)).contains(&address)
+}
+
+/// Creates a VM that is a node of the guest.
+pub(crate) async fn make_vm(cluster: &TestCluster, name: &str) {
+    let guest = cluster.guest_cluster();
+    let labels = json!({"guestcluster.harvesterhci.io/name": guest.name, "harvesterhci.io/vmName": name,
+        "harvesterhci.io/creator": "docker-machine-driver-harvester"});
+    let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": name, "namespace": guest.vm_namespace, "labels": labels},
+        "spec": {"runStrategy": RUNS, "template": {"metadata": {"labels": labels}, "spec": {
+            "domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}},
+            "networks": [{"name": "default", "pod": {}}]}}}});
+    cluster.harvester.apply(&vm.to_string()).await;
 }
 
 /// Creates all this and waits until all VMs run. The simulation ends with `tasks`.
@@ -90,14 +112,7 @@ pub(crate) async fn set_up(
     }
     let guest = cluster.guest_cluster();
     for name in VMS {
-        let labels = json!({"guestcluster.harvesterhci.io/name": guest.name, "harvesterhci.io/vmName": name,
-            "harvesterhci.io/creator": "docker-machine-driver-harvester"});
-        let vm = json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
-            "metadata": {"name": name, "namespace": guest.vm_namespace, "labels": labels},
-            "spec": {"runStrategy": "RerunOnFailure", "template": {"metadata": {"labels": labels}, "spec": {
-                "domain": {"devices": {"interfaces": [{"name": "default", "bridge": {}}]}},
-                "networks": [{"name": "default", "pod": {}}]}}}});
-        cluster.harvester.apply(&vm.to_string()).await;
+        make_vm(cluster, name).await;
     }
     let simulation = SimHarvester::start(
         Options {

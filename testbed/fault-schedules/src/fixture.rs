@@ -86,6 +86,7 @@ impl Fixture {
     /// Where something is left.
     pub(crate) async fn must_be_cleared(self, mut users: Users, system: System) -> usize {
         users.delete_all().await;
+        users.restore_all().await;
         self.cluster.advance(DELETION).await;
         self.must_hold(users.late_creations()).await;
         self.must_be_as_before().await;

@@ -1,19 +1,25 @@
 //! Conditions that hold at rest, and conditions that hold at any time.
 
+mod nodes;
+mod sharing;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use controller_kit::ObjectKey;
 use harvester_api::names::DHCP_ADDRESS;
-use harvester_api::{IPPool, Ipam, LoadBalancer, VirtualMachineInstance, WorkloadType, annotations};
-use k8s_openapi::api::core::v1::{Event, Node, Service};
+use harvester_api::{IPPool, Ipam, LoadBalancer, WorkloadType, annotations, labels};
+use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
 use sim_harvester::{Cluster, SimHarvester, Vip};
 use test_cluster::{Side, TestCluster};
 
 use crate::cluster_setup::{EDGE_NETWORK, POOLS, is_leased};
 use crate::process::LateCreations;
-use crate::user_actions::{AddressSource, ServiceOptions};
+use crate::user_actions::{AddressSource, ServiceOptions, first_port};
+
+pub(crate) use self::nodes::NodesSeen;
+use self::sharing::{Shared, Sharing, asked, nobody_shares_a_port};
 
 /// The number of connections to each Service: more than there are backends.
 const CONNECTIONS: usize = 6;
@@ -105,75 +111,127 @@ pub(crate) async fn hold(cluster: &TestCluster, simulation: &SimHarvester, late:
     );
 
     let services = cluster.guest.list::<Service>().await;
-    let (wanted, others): (Vec<_>, Vec<_>) = services.iter().partition(|service| is_wanted(service));
     let owners: BTreeMap<String, &LoadBalancer> = balancers
         .iter()
         .map(|balancer| {
             (balancer.annotations().get(annotations::SERVICE_UID).cloned().unwrap_or_default(), balancer)
         })
         .collect();
-    let of_balancers: BTreeSet<_> = owners.keys().cloned().collect();
-    let of_services: BTreeSet<_> = wanted.iter().filter_map(|service| service.uid()).collect();
-    let name = |uid: &String| {
-        owners.get(uid).map_or("none", |balancer| balancer.metadata.name.as_deref().unwrap_or_default())
-    };
-    let odd: Vec<_> = of_balancers.symmetric_difference(&of_services).map(|uid| (uid, name(uid))).collect();
-    assert!(
-        odd.is_empty(),
-        "every LoadBalancer has its Service, and every Service its LoadBalancer, but {odd:?}"
-    );
     assert_eq!(owners.len(), balancers.len(), "one LoadBalancer for each Service");
-
+    let sharing = Sharing::of(&services, &owners);
     let told = told_of_addresses_not_published(cluster).await;
     let late = late.of("loadbalancers");
-    let mut published = BTreeSet::new();
-    let served: Vec<_> = wanted
-        .iter()
-        .map(|service| {
-            let balancer = owners[&service.uid().unwrap_or_default()];
-            (*service, balancer, options(service, balancer, &late))
-        })
-        .collect();
-    for (service, balancer, options) in &served {
-        if let Some(address) = check(service, *options, balancer, simulation, &told) {
-            assert!(published.insert(address), "{address} is served twice");
+    let (mut published, mut served) = (BTreeMap::<IpAddr, Vec<&Service>>::new(), BTreeSet::new());
+    let mut owned = BTreeSet::new();
+    for service in &services {
+        let (name, uid) = (service.name_any(), service.uid().unwrap_or_default());
+        let own = owners.get(&uid).copied();
+        served.extend(own.map(|_| uid.clone()));
+        let address = if !is_wanted(service) {
+            if sharing.is_used(service) {
+                continue;
+            }
+            let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
+            assert_eq!(told, (None, vec![]), "Service {name} publishes nothing");
+            assert_eq!(own.map(ResourceExt::name_any), None, "Service {name} wants no LoadBalancer");
+            None
+        } else if let Some(shared) = sharing.used_by(service) {
+            check_shared(service, &shared, simulation, &told)
+        } else if let Some(own) = own {
+            let address = check(service, options(service, own, &late), own, simulation, &told);
+            if let Some(address) = address {
+                assert!(owned.insert(address), "{address} is served twice");
+            }
+            address
+        } else {
+            assert!(asked(service).is_some(), "Service {name} has no LoadBalancer");
+            let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
+            assert_eq!(told, (None, vec![]), "Service {name} has no address");
+            None
+        };
+        if is_wanted(service) {
+            sharing.must_not_wait(service);
+        }
+        if let Some(address) = address {
+            published.entry(address).or_default().push(service);
         }
     }
-    for service in others {
-        let told = (service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS), ingress(service));
-        assert_eq!(told, (None, vec![]), "Service {} publishes nothing", service.name_any());
-    }
+    nobody_shares_a_port(&published);
+    let odd: Vec<_> = owners.keys().filter(|uid| !served.contains(*uid)).collect();
+    assert!(odd.is_empty(), "every LoadBalancer has its Service, but not those for {odd:?}");
     for pool in POOLS {
-        let sources = served.iter().filter_map(|(_, _, options)| options.source.pool());
-        let asked = sources.filter(|source| source.name == pool.name).count();
+        let asked = balancers.iter().filter(|it| source(it).pool().is_some_and(|of| of.name == pool.name));
         let given = balancers.iter().filter(|balancer| given_by(balancer) == Some(pool.name)).count();
         assert_eq!(
             given,
-            asked.min(pool.addresses),
+            asked.count().min(pool.addresses),
             "nobody waits while pool {} has a free address",
             pool.name
         );
     }
-    nodes_are_as_their_vms_are(cluster).await;
+    nodes::are_as_their_vms_are(cluster, &published.into_keys().collect()).await;
+}
+
+/// The Service publishes the address of its primary, and is reached there.
+fn check_shared(
+    service: &Service,
+    shared: &Shared<'_>,
+    simulation: &SimHarvester,
+    told: &BTreeSet<String>,
+) -> Option<IpAddr> {
+    let (name, on_host) = (service.name_any(), shared.object.spec.workload() == WorkloadType::Vm);
+    let primary = shared.primary.name_any();
+    let annotation = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let asked_of_guest = shared.address.as_ref().filter(|_| !on_host);
+    assert_eq!(annotation, asked_of_guest, "annotation of Service {name}, which shares with {primary}");
+    let ingress = ingress(service);
+    if ingress.is_empty() && !on_host {
+        let uid = service.uid().unwrap_or_default();
+        assert!(told.contains(&uid), "Service {name}, which shares with {primary}, waits in silence");
+        return None;
+    }
+    assert_eq!(
+        ingress,
+        Vec::from_iter(shared.address.clone()),
+        "status of {name}, which shares with {primary}"
+    );
+    let address = shared.address.as_ref()?.parse().expect("an address");
+    if !on_host || shared.object.spec.health_check.is_some() {
+        carries(service, address, simulation);
+    }
+    Some(address)
+}
+
+fn carries(service: &Service, address: IpAddr, simulation: &SimHarvester) {
+    for _ in 0..CONNECTIONS {
+        if let Err(refused) = simulation.carry(address, first_port(service)) {
+            panic!("Service {} at {address}: {refused}", service.name_any());
+        }
+    }
 }
 
 /// The choices by which a Service is served. A stopped program may have made its object late, for what it asked before; an
 /// object keeps its datapath, its ipam and the network that chose its pool.
 fn options(service: &Service, balancer: &LoadBalancer, late: &BTreeSet<ObjectKey>) -> ServiceOptions {
-    let asked = ServiceOptions::asked_by(service);
-    if !late.contains(&ObjectKey::of(balancer)) {
-        return asked;
+    let asked_by = ServiceOptions::asked_by(service);
+    let has_shared = service.labels().contains_key(labels::PRIMARY_SERVICE) || asked(service).is_some();
+    if !has_shared && !late.contains(&ObjectKey::of(balancer)) {
+        return asked_by;
     }
+    let on_host = balancer.spec.workload() == WorkloadType::Vm;
+    ServiceOptions { on_host, source: source(balancer), ..asked_by }
+}
+
+/// The source of an object's address.
+fn source(balancer: &LoadBalancer) -> AddressSource {
     let network = balancer.annotations().get(annotations::LB_NETWORK);
-    let source = if balancer.spec.ipam() == Ipam::Dhcp {
+    if balancer.spec.ipam() == Ipam::Dhcp {
         AddressSource::Dhcp
     } else if network.is_some_and(|network| network == EDGE_NETWORK) {
         AddressSource::Edge
     } else {
         AddressSource::Lab
-    };
-    let on_host = balancer.spec.workload() == WorkloadType::Vm;
-    ServiceOptions { on_host, source, ..asked }
+    }
 }
 
 /// UIDs of the Services with an Event that kube-vip does not show their address.
@@ -215,14 +273,9 @@ fn check(
     }
     assert_eq!(status.address, address.clone().unwrap_or_default(), "LoadBalancer of {name}, {options:?}");
     let address = address?.parse().expect("an address");
-    if options.on_host && !ServiceOptions::asked_by(service).on_host {
-        // it asks for no health check, so Harvester sends to VMs that refuse, too
-        return Some(address);
-    }
-    for _ in 0..CONNECTIONS {
-        if let Err(refused) = simulation.carry(address, 80) {
-            panic!("Service {name}, {options:?}, at {address}: {refused}");
-        }
+    // without a health check Harvester sends to VMs that refuse, too
+    if !options.on_host || balancer.spec.health_check.is_some() {
+        carries(service, address, simulation);
     }
     Some(address)
 }
@@ -232,27 +285,6 @@ fn check(
 fn is_not_written_again(service: &Service, simulation: &SimHarvester) -> bool {
     let uid = service.uid().unwrap_or_default();
     simulation.announced().iter().any(|(_, vip)| vip.service_uid == uid && vip.was_passed_over)
-}
-
-async fn nodes_are_as_their_vms_are(cluster: &TestCluster) {
-    let zone = |of: &BTreeMap<String, String>| of.get(annotations::TOPOLOGY_ZONE).cloned();
-    let nodes = cluster.guest.list::<Node>().await;
-    let zones: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), zone(node.labels()))).collect();
-    let instances = cluster.harvester.list::<VirtualMachineInstance>().await;
-    let of_vms = instances.iter().map(|instance| (instance.name_any(), zone(instance.annotations())));
-    assert_eq!(zones, of_vms.collect(), "zones of Nodes (left) and of their VMs (right)");
-
-    let ip_of_node = |node: &Node| {
-        let addresses = node.status.as_ref()?.addresses.as_ref()?;
-        addresses.iter().find(|it| it.type_ == "InternalIP").map(|it| it.address.clone())
-    };
-    let addresses: BTreeMap<_, _> = nodes.iter().map(|node| (node.name_any(), ip_of_node(node))).collect();
-    let ip_of_vm = |instance: &VirtualMachineInstance| {
-        let interface = instance.status.as_ref()?.interfaces.first()?;
-        interface.ip_addresses.first().cloned()
-    };
-    let of_vms = instances.iter().map(|instance| (instance.name_any(), ip_of_vm(instance)));
-    assert_eq!(addresses, of_vms.collect(), "InternalIPs of Nodes (left) and addresses of their VMs (right)");
 }
 
 /// # Panics
@@ -287,7 +319,13 @@ pub(crate) async fn records(cluster: &TestCluster) -> BTreeMap<String, String> {
 }
 
 fn is_wanted(service: &Service) -> bool {
-    service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
+    let spec_type = service.spec.as_ref().and_then(|spec| spec.type_.as_deref());
+    spec_type == Some("LoadBalancer") && service.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether kube-vip in the guest leases the address.
+fn is_leased_out(balancer: &LoadBalancer) -> bool {
+    balancer.spec.ipam() == Ipam::Dhcp
 }
 
 fn ingress(service: &Service) -> Vec<String> {

@@ -6,7 +6,8 @@
 //!      ──► crash plans       a program dies before or after its nth write, or is stopped in front of it and goes on
 //!                            later; another starts later; two replicas of each; in some runs the webhook is there
 //!      ──► user actions      Services of all sorts, from two pools and from DHCP, come, go, come back, change type,
-//!                            ports and policy; VMs fail and migrate; kube-vip starts again; somebody overwrites a status
+//!                            ports and policy, and ask for each other's addresses; VMs fail, migrate, stop, start, go
+//!                            and come back; kube-vip starts again; somebody overwrites a status
 //!                                    │
 //!          rest, a few minutes ──────┴──► invariants ──► users delete everything ──► nothing is left
 //! ```

@@ -1,6 +1,7 @@
 //! The actions of users during a run.
 
 mod service;
+mod vms;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,8 +18,9 @@ use sim_harvester::{Backend, Cluster, SimHarvester};
 use test_cluster::{TestCluster, User};
 use tokio::time::Instant;
 
-pub(crate) use self::service::{AddressSource, ServiceOptions};
+pub(crate) use self::service::{AddressSource, ServiceOptions, first_port};
 use crate::cluster_setup::{POOLS, VMS};
+use crate::invariants::NodesSeen;
 use crate::process::LateCreations;
 use crate::{fault_injection, invariants};
 
@@ -36,6 +38,7 @@ pub(crate) struct Users {
     random: fastrand::Rng,
     there: BTreeSet<usize>,
     migrations: u32,
+    nodes: NodesSeen,
 }
 
 impl Users {
@@ -45,7 +48,15 @@ impl Users {
         late: LateCreations,
         random: fastrand::Rng,
     ) -> Self {
-        Self { cluster, simulation, late, random, there: BTreeSet::new(), migrations: 0 }
+        Self {
+            cluster,
+            simulation,
+            late,
+            random,
+            there: BTreeSet::new(),
+            migrations: 0,
+            nodes: NodesSeen::default(),
+        }
     }
 
     pub(crate) fn late_creations(&self) -> &LateCreations {
@@ -62,12 +73,13 @@ impl Users {
             self.look().await;
         }
         // every Service must be reachable in the end
-        self.set_backend(VMS[0], Backend::Ok).await;
+        self.restore(VMS[0]).await;
     }
 
     /// # Panics
     /// Where a condition does not hold that holds at any time.
-    pub(crate) async fn look(&self) {
+    pub(crate) async fn look(&mut self) {
+        self.nodes.look(&self.cluster).await;
         invariants::hold_at_any_time(&self.cluster, &self.simulation, &self.late).await;
     }
 
@@ -142,16 +154,12 @@ impl Users {
             }
             return;
         }
-        match self.random.u8(..23) {
+        match self.random.u8(..31) {
             0..5 => self.delete(index).await,
             5 | 6 => self.make_again_at_once(index).await,
             7 | 8 => self.change(index, json!({"spec": {"type": "ClusterIP"}})).await,
             9 | 10 => self.change(index, json!({"spec": {"type": "LoadBalancer"}})).await,
-            11 => {
-                let ports = json!([{"name": "http", "port": 80}, {"name": "https", "port": 443}]);
-                self.change(index, json!({"spec": {"ports": ports}})).await;
-            }
-            12 => self.annotate_a_pool().await,
+            11 | 12 => self.change_ports(index).await,
             13 => self.replace_without_status().await,
             14 => self.migrate().await,
             15..18 => {
@@ -166,6 +174,9 @@ impl Users {
                 self.simulation.restart_vip(side);
             }
             19 | 20 => self.change_policy(index).await,
+            21 => self.annotate_a_pool().await,
+            22..25 => self.ask_for_another(index).await,
+            25..29 => self.change_a_vm().await,
             _ => fault_injection::disturb_watches(&self.cluster, &mut self.random),
         }
     }
@@ -181,11 +192,34 @@ impl Users {
     /// Only a LoadBalancer Service has such a policy.
     async fn change_policy(&mut self, index: usize) {
         let service = self.cluster.guest.get::<Service>(&service::key(index)).await;
+        let is_unchecked = service.as_ref().is_some_and(service::is_on_host_unchecked);
         let spec = service.and_then(|service| service.spec).unwrap_or_default();
         let policy = if self.random.bool() { "Local" } else { "Cluster" };
-        if spec.type_.as_deref() == Some("LoadBalancer") {
+        if spec.type_.as_deref() == Some("LoadBalancer") && !is_unchecked {
             self.change(index, json!({"spec": {"externalTrafficPolicy": policy}})).await;
         }
+    }
+
+    /// A health check is of port 80.
+    async fn change_ports(&mut self, index: usize) {
+        let Some(there) = self.cluster.guest.get::<Service>(&service::key(index)).await else { return };
+        let numbers: &[u16] = match self.random.u8(..4) {
+            _ if there.annotations().contains_key(annotations::HEALTH_CHECK_PORT) => &[80, 443],
+            0 => &[80, 443],
+            1 => &[81],
+            2 => &[82, 83],
+            _ => &[84],
+        };
+        let ports: Value =
+            numbers.iter().map(|port| json!({"name": format!("p-{port}"), "port": port})).collect();
+        self.change(index, json!({"spec": {"ports": ports}})).await;
+    }
+
+    /// The Service asks for the address of another, or for one of its own.
+    async fn ask_for_another(&mut self, index: usize) {
+        let other = self.random.usize(..NAMES);
+        let wish = if self.random.u8(..3) == 0 { Value::Null } else { json!(service::key(other)) };
+        self.change(index, json!({"metadata": {"annotations": {annotations::PRIMARY_SERVICE: wish}}})).await;
     }
 
     async fn make_again_at_once(&mut self, index: usize) {
@@ -198,12 +232,6 @@ impl Users {
             }
             self.cluster.advance(GLANCE).await;
         }
-    }
-
-    async fn set_backend(&self, vm: &str, backend: Backend) {
-        let namespace = &self.cluster.guest_cluster().vm_namespace;
-        let outcome = self.simulation.set_backend(&ObjectKey::new(namespace, vm), backend).await;
-        outcome.expect("nothing is in the way of the administrator");
     }
 
     async fn migrate(&mut self) {

@@ -1,7 +1,8 @@
 //! The Services that users make.
 
 use harvester_api::annotations::{
-    HEALTH_CHECK_FAILURE_THRESHOLD, HEALTH_CHECK_PORT, HEALTH_CHECK_SUCCESS_THRESHOLD, IPAM, SERVICE_NETWORK,
+    DATA_PATH, HEALTH_CHECK_FAILURE_THRESHOLD, HEALTH_CHECK_PORT, HEALTH_CHECK_SUCCESS_THRESHOLD, IPAM,
+    PRIMARY_SERVICE, SERVICE_NETWORK,
 };
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt as _;
@@ -17,6 +18,15 @@ pub(crate) struct ServiceOptions {
     /// `externalTrafficPolicy: Local`.
     pub(crate) local: bool,
     pub(crate) source: AddressSource,
+    /// It asks for the address of the Service with this number.
+    pub(crate) shares: Option<usize>,
+    pub(crate) port: u16,
+}
+
+/// A secondary that asks for the data path host has no health check of its own.
+pub(super) fn is_on_host_unchecked(service: &Service) -> bool {
+    let annotations = service.annotations();
+    annotations.contains_key(DATA_PATH) && !annotations.contains_key(HEALTH_CHECK_PORT)
 }
 
 /// The source of a Service's address.
@@ -43,17 +53,21 @@ impl AddressSource {
 impl ServiceOptions {
     /// Carried by Harvester or by the guest, with an address of the pool for every load balancer.
     pub(crate) fn plain(on_host: bool) -> Self {
-        Self { on_host, local: false, source: AddressSource::Lab }
+        Self { on_host, local: false, source: AddressSource::Lab, shares: None, port: 80 }
     }
 
     pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
         let on_host = random.bool();
+        if random.u8(..4) == 0 {
+            let shares = Some(random.usize(..super::NAMES));
+            return Self { shares, port: random.u16(81..84), ..Self::plain(on_host) };
+        }
         let source = match random.u8(..8) {
             0 | 1 => AddressSource::Dhcp,
             2 | 3 if !on_host => AddressSource::Edge,
             _ => AddressSource::Lab,
         };
-        Self { on_host, local: random.u8(..4) == 0, source }
+        Self { local: random.u8(..4) == 0, source, ..Self::plain(on_host) }
     }
 
     /// The choices that a Service shows.
@@ -61,13 +75,17 @@ impl ServiceOptions {
         let annotations = service.annotations();
         let policy = service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref());
         Self {
-            on_host: annotations.contains_key(HEALTH_CHECK_PORT),
+            on_host: annotations.contains_key(HEALTH_CHECK_PORT) || annotations.contains_key(DATA_PATH),
             local: policy == Some("Local"),
             source: match annotations.get(IPAM).map(String::as_str) {
                 Some("dhcp") => AddressSource::Dhcp,
                 _ if annotations.contains_key(SERVICE_NETWORK) => AddressSource::Edge,
                 _ => AddressSource::Lab,
             },
+            shares: annotations
+                .get(PRIMARY_SERVICE)
+                .and_then(|key| key.strip_prefix("shop/web-")?.parse().ok()),
+            port: first_port(service),
         }
     }
 
@@ -76,13 +94,24 @@ impl ServiceOptions {
         if self.source == AddressSource::Edge {
             annotations[SERVICE_NETWORK] = EDGE_NETWORK.into();
         }
-        if self.on_host {
+        if let Some(primary) = self.shares {
+            annotations[PRIMARY_SERVICE] = key(primary).into();
+            if self.on_host {
+                annotations[DATA_PATH] = "host".into();
+            }
+        } else if self.on_host {
             annotations[HEALTH_CHECK_PORT] = "80".into();
             annotations[HEALTH_CHECK_SUCCESS_THRESHOLD] = "2".into();
             annotations[HEALTH_CHECK_FAILURE_THRESHOLD] = "2".into();
         }
         annotations
     }
+}
+
+/// The port at which the Service is looked at.
+pub(crate) fn first_port(service: &Service) -> u16 {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    ports.map(|port| u16::try_from(port.port).expect("the server takes no other")).next().unwrap_or(80)
 }
 
 pub(super) fn key(index: usize) -> String {
@@ -93,7 +122,7 @@ pub(super) fn of(index: usize, options: ServiceOptions) -> Service {
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": {"name": format!("web-{index}"), "namespace": "shop", "annotations": options.annotations()},
-        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}],
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": options.port}],
             "externalTrafficPolicy": if options.local { "Local" } else { "Cluster" }},
     });
     serde_json::from_value(service).expect("this is a Service")

@@ -1,0 +1,108 @@
+//! Nodes and their VMs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use harvester_api::names::PROVIDER_ID_PREFIX;
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use test_cluster::{Rights, TestCluster};
+
+use crate::cluster_setup::{STOPPED, VMS, is_of_services};
+
+const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// The Nodes of the last look: UID, and provider ID.
+#[derive(Debug, Default)]
+pub(crate) struct NodesSeen(BTreeMap<String, Option<String>>);
+
+impl NodesSeen {
+    /// At any time.
+    ///
+    /// # Panics
+    /// Where a Node was removed whose VM is there.
+    pub(crate) async fn look(&mut self, cluster: &TestCluster) {
+        let nodes = cluster.guest.list::<Node>().await;
+        let now: BTreeMap<_, _> = nodes
+            .iter()
+            .map(|node| (node.uid().unwrap_or_default(), provider_id(node).map(str::to_owned)))
+            .collect();
+        let vms = cluster.harvester.list::<VirtualMachine>().await;
+        for (_, provider_id) in self.0.iter().filter(|(uid, _)| !now.contains_key(*uid)) {
+            assert!(provider_id.is_some(), "a Node was removed that nobody had initialised");
+            let vm = vms.iter().find(|vm| is_of(provider_id.as_deref(), vm));
+            let vm = vm.filter(|vm| vm.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any);
+            assert_eq!(vm, None, "the Node of this VM was removed");
+        }
+        self.0 = now;
+    }
+}
+
+fn provider_id(node: &Node) -> Option<&str> {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref())
+}
+
+fn is_of(provider_id: Option<&str>, vm: &VirtualMachine) -> bool {
+    let uid = provider_id.and_then(|id| id.strip_prefix(PROVIDER_ID_PREFIX));
+    uid.is_some() && uid == vm.metadata.uid.as_deref()
+}
+
+/// At rest. `published`: the addresses of Services.
+pub(super) async fn are_as_their_vms_are(cluster: &TestCluster, published: &BTreeSet<IpAddr>) {
+    let nodes = cluster.guest.list::<Node>().await;
+    let vms = cluster.harvester.list::<VirtualMachine>().await;
+    let instances = cluster.harvester.list::<VirtualMachineInstance>().await;
+    for name in VMS {
+        let node = nodes.iter().find(|node| node.name_any() == name);
+        let vm = vms.iter().find(|vm| vm.name_any() == name);
+        let instance = instances.iter().find(|instance| instance.name_any() == name);
+        match (node, vm) {
+            (Some(node), Some(vm)) => {
+                let is_stopped = vm.spec.run_strategy == STOPPED;
+                assert_eq!(has_taint(node, SHUTDOWN), is_stopped, "taint of Node {name}");
+                assert!(!has_taint(node, UNINITIALIZED), "Node {name} was initialised");
+            }
+            (None, Some(vm)) => assert_eq!(vm.spec.run_strategy, STOPPED, "VM {name} runs and has no Node"),
+            (Some(node), None) => {
+                // a cloud-config that finds no VM at all removes nothing
+                let mut others = nodes.iter().filter(|other| other.name_any() != name);
+                let is_sure = others.any(|other| vms.iter().any(|vm| is_of(provider_id(other), vm)));
+                let goes = cluster.rights() == Rights::Ours && is_sure && provider_id(node).is_some();
+                assert!(!goes, "Node {name} has no VM any more");
+            }
+            (None, None) => {}
+        }
+        if let (Some(node), Some(instance)) = (node, instance) {
+            follows(node, instance, published);
+        }
+    }
+}
+
+fn follows(node: &Node, instance: &VirtualMachineInstance, published: &BTreeSet<IpAddr>) {
+    let zone = |of: &BTreeMap<String, String>| of.get(annotations::TOPOLOGY_ZONE).cloned();
+    let name = node.name_any();
+    assert_eq!(
+        zone(node.labels()),
+        zone(instance.annotations()),
+        "zones of Node {name} (left) and of its VM (right)"
+    );
+    let addresses = node.status.as_ref().and_then(|status| status.addresses.as_ref()).into_iter().flatten();
+    // a manager that started after a Service had gone does not know what kube-vip has left on the interface
+    let is_left = |ip: IpAddr| is_of_services(ip) && !published.contains(&ip);
+    let addresses: Vec<_> = addresses
+        .filter(|it| {
+            it.type_ != "Hostname" && !(it.type_ == "ExternalIP" && it.address.parse().is_ok_and(is_left))
+        })
+        .collect();
+    let interface = instance.status.as_ref().and_then(|status| status.interfaces.first());
+    let of_vm = interface.and_then(|interface| interface.ip_addresses.first());
+    let of_node: Vec<_> = addresses.iter().map(|it| (it.type_.as_str(), it.address.as_str())).collect();
+    let expected: Vec<_> = of_vm.iter().map(|ip| ("InternalIP", ip.as_str())).collect();
+    assert_eq!(of_node, expected, "addresses of Node {name} (left) and of its VM (right)");
+}
+
+fn has_taint(node: &Node, key: &str) -> bool {
+    node.spec.iter().flat_map(|spec| spec.taints.iter().flatten()).any(|taint| taint.key == key)
+}

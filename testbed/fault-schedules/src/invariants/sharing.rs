@@ -1,0 +1,146 @@
+//! Services that share an address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use harvester_api::{LoadBalancer, WorkloadType, annotations, labels};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+use super::{ingress, is_leased_out, is_wanted, pool_address};
+
+/// All Services, and the object of each that has one.
+pub(super) struct Sharing<'a> {
+    services: BTreeMap<String, &'a Service>,
+    objects: BTreeMap<String, &'a LoadBalancer>,
+}
+
+/// The primary of a Service and the address that the two share.
+pub(super) struct Shared<'a> {
+    pub(super) primary: &'a Service,
+    pub(super) object: &'a LoadBalancer,
+    pub(super) address: Option<String>,
+}
+
+impl<'a> Sharing<'a> {
+    pub(super) fn of(services: &'a [Service], objects: &BTreeMap<String, &'a LoadBalancer>) -> Self {
+        let by_name = services.iter().map(|service| (service.name_any(), service)).collect();
+        let object = |service: &Service| objects.get(&service.uid().unwrap_or_default()).copied();
+        let objects = services.iter().filter_map(|it| Some((it.name_any(), object(it)?))).collect();
+        Self { services: by_name, objects }
+    }
+
+    /// The primary whose address the Service uses, by its label.
+    pub(super) fn used_by(&self, service: &Service) -> Option<Shared<'a>> {
+        let name = service.labels().get(labels::PRIMARY_SERVICE)?.strip_prefix("shop.")?;
+        let Some(shared) = self.primary(name) else {
+            panic!("{} uses the address of {name}, which has none", service.name_any())
+        };
+        Some(shared)
+    }
+
+    fn primary(&self, name: &str) -> Option<Shared<'a>> {
+        let (primary, object) = (*self.services.get(name)?, *self.objects.get(name)?);
+        let leased = is_leased_out(object).then(|| ingress(primary).first().cloned());
+        Some(Shared { primary, object, address: leased.unwrap_or_else(|| pool_address(object)) })
+    }
+
+    /// Whether other Services use the address of this one.
+    pub(super) fn is_used(&self, primary: &Service) -> bool {
+        let label = format!("shop.{}", primary.name_any());
+        self.services.values().any(|it| it.labels().get(labels::PRIMARY_SERVICE) == Some(&label))
+    }
+
+    /// # Panics
+    /// Where the Service asks for the address of another, does not have it, and nothing is in the way.
+    pub(super) fn must_not_wait(&self, service: &Service) {
+        let Some(end) = self.end(service) else { return };
+        let Some(Shared { primary, object, address: Some(address) }) = self.primary(end) else { return };
+        let label = format!("shop.{end}");
+        let has_it = |it: &Service| it.labels().get(labels::PRIMARY_SERVICE) == Some(&label);
+        if has_it(service) {
+            return;
+        }
+        let wanted = ports(service);
+        let mut group = self.services.values().filter(|it| it.name_any() == end || has_it(it));
+        let conflicts = group.any(|it| !ports(it).is_disjoint(&wanted));
+        let own = self.objects.get(&service.name_any());
+        let annotation = |key: &str| service.annotations().get(key).map_or("", String::as_str);
+        let host = object.spec.workload() == WorkloadType::Vm;
+        let settled = [
+            annotations::KUBE_VIP_VIP_HOST,
+            annotations::KUBE_VIP_LOADBALANCER_IPS,
+            annotations::ALLOCATED_ADDRESS,
+        ];
+        let is_host = own.map_or(annotation(annotations::RECORDED_DATA_PATH) == "host", |own| {
+            own.spec.workload() == WorkloadType::Vm
+        });
+        let asks_host = [annotations::DATA_PATH, annotations::HEALTH_CHECK_PORT]
+            .iter()
+            .any(|key| !annotation(key).is_empty());
+        let hindered = if host {
+            let local = service.spec.as_ref().and_then(|spec| spec.external_traffic_policy.as_deref())
+                == Some("Local");
+            local
+                || !(is_host || asks_host)
+                || settled.iter().any(|key| !annotation(key).is_empty())
+                || !annotation(annotations::SERVICE_NETWORK).is_empty()
+        } else {
+            let network = annotation(annotations::SERVICE_NETWORK);
+            is_host
+                || asks_host
+                || !network.is_empty()
+                    && object.annotations().get(annotations::LB_NETWORK_REQUEST).map(String::as_str)
+                        != Some(network)
+        };
+        assert!(
+            conflicts || hindered,
+            "Service {} could share {address} with {}, and does not",
+            service.name_any(),
+            primary.name_any()
+        );
+    }
+
+    /// The Service at the end of the chain, if it comes to a good one.
+    fn end(&self, service: &Service) -> Option<&'a str> {
+        let mut next = asked(service)?.to_owned();
+        let mut passed = BTreeSet::from([service.name_any()]);
+        while passed.insert(next.clone()) {
+            let (name, found) =
+                self.services.get_key_value(&next).map(|(name, found)| (name.clone(), *found))?;
+            if !is_wanted(found) {
+                return None;
+            }
+            match asked(found) {
+                None => return found.metadata.name.as_deref().filter(|it| *it == name),
+                Some(further) => further.clone_into(&mut next),
+            }
+        }
+        None
+    }
+}
+
+/// The name of the Service whose address this one asks for.
+pub(super) fn asked(service: &Service) -> Option<&str> {
+    service.annotations().get(annotations::PRIMARY_SERVICE)?.strip_prefix("shop/")
+}
+
+/// # Panics
+/// Where two Services have one port at one address.
+pub(super) fn nobody_shares_a_port(published: &BTreeMap<IpAddr, Vec<&Service>>) {
+    for (address, services) in published {
+        let mut holders = BTreeMap::new();
+        for service in services {
+            for port in ports(service) {
+                let name = service.name_any();
+                let other = holders.insert(port.clone(), name.clone());
+                assert_eq!(other, None, "port {port:?} at {address} is {name}'s too");
+            }
+        }
+    }
+}
+
+fn ports(service: &Service) -> BTreeSet<(i32, Option<String>)> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    ports.map(|port| (port.port, port.protocol.clone())).collect()
+}

@@ -8,6 +8,7 @@
 
 mod controller;
 mod decide;
+mod join;
 mod lifecycle;
 
 use std::time::Duration;
@@ -17,7 +18,7 @@ use k8s_openapi::api::core::v1::Node;
 pub use controller::{Duties, NodeController};
 pub use lifecycle::{DELETE_NODES, NodeLifecycle};
 
-/// Changes of instances within this time are joined.
+/// Changes of instances within this time after the first are joined.
 const JOIN: Duration = Duration::from_millis(200);
 /// After a conflict the watch brings the newer version; this is the backstop for a watch that does not.
 const AFTER_CONFLICT: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! The running part of the Node controller.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder};
 use k8s_openapi::api::core::v1::Node;
@@ -10,10 +10,12 @@ use kube::{
 };
 use program::TaskGroup;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
-    AFTER_CONFLICT, JOIN,
+    AFTER_CONFLICT,
     decide::{Step, decide},
+    join::Joined,
 };
 use crate::{Instances, event::EventDeduplicator};
 
@@ -71,10 +73,11 @@ impl<C: Instances> NodeController<C> {
             let controller = worker.clone();
             async move { controller.reconcile(key).await }
         });
-        let (woken, all) = (queue.clone(), nodes.clone());
+        let (woken, all, joined) = (queue.clone(), nodes.clone(), Mutex::new(Joined::default()));
         cloud.subscribe(Arc::new(move || {
+            let delay = joined.lock().expect("no panic while joining").delay(Instant::now());
             for node in all.list() {
-                woken.add_after(ObjectKey::of(&*node), JOIN);
+                woken.add_after(ObjectKey::of(&*node), delay);
             }
         }));
         nodes.on_change(move |change| {

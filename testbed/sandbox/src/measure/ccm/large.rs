@@ -18,6 +18,7 @@ use super::{
     fleet::{self, Machine},
     nodes::{ONE_BY_ONE, Usable},
     settled,
+    starts::{IN_STEP, Probe},
     wire::Relay,
 };
 use crate::{environment::Environment, manifests::plain, measure::MINUTE};
@@ -51,7 +52,7 @@ pub(super) async fn all(
     let mut restart = Tally::new(environment.audit_files());
     let begun = Instant::now();
     environment.start_part_again(NAME)?;
-    restart.first().await?;
+    Probe::of(&environment.command(NAME)?)?.until(IN_STEP).await?;
     let last = restart.quiet(QUIET).await?;
     say("ccm-restart-200-nodes-s", last.duration_since(begun).as_secs_f64());
     say("ccm-restart-200-nodes-writes", restart.total().writes as f64);
@@ -67,7 +68,8 @@ pub(super) async fn all(
     let usual = through(environment, &relay, &counted)?;
     let mut start = Tally::new(environment.audit_files());
     environment.start_part_again(NAME)?;
-    start.first().await?;
+    // a page of a list may take longer than quiet lasts
+    Probe::of(&environment.command(NAME)?)?.until(IN_STEP).await?;
     start.quiet(QUIET).await?;
     say("ccm-large-bytes-mib", relay.answered() as f64 / MIB);
     say("ccm-rss-large-mib", environment.resident_mib(NAME)?);

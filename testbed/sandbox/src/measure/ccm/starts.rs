@@ -31,7 +31,7 @@ const STARTS: usize = 7;
 const TAKEOVERS: usize = 5;
 const LEASE: &str = "cloud-controller-manager";
 /// A line of `/readyz?verbose` that only a leader has whose lists are complete.
-const IN_STEP: &str = "[+]guest nodes ok";
+pub(super) const IN_STEP: &str = "[+]guest nodes ok";
 /// A candidate has this one instead.
 const CANDIDATE: &str = "[+]harvester-access ok";
 const GLANCE: Duration = Duration::from_millis(1);
@@ -104,10 +104,10 @@ fn another(environment: &Environment, usual: &PartCommand) -> Result<(Part, Prob
 const PORT: &str = "--secure-port=";
 
 /// Asks a process for its readiness.
-struct Probe(Client);
+pub(super) struct Probe(Client);
 
 impl Probe {
-    fn of(command: &PartCommand) -> Result<Self> {
+    pub(super) fn of(command: &PartCommand) -> Result<Self> {
         let port = command.args.iter().find_map(|flag| flag.strip_prefix(PORT)).context("no port")?;
         let mut config = Config::new(format!("https://127.0.0.1:{port}").parse()?);
         // it signs its certificate itself
@@ -117,7 +117,7 @@ impl Probe {
     }
 
     /// Waits until it is ready, and its checks have this line.
-    async fn until(&self, line: &str) -> Result<()> {
+    pub(super) async fn until(&self, line: &str) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
         loop {
             let request = Request::get("/readyz?verbose").body(Vec::new())?;

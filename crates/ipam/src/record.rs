@@ -179,7 +179,8 @@ impl Record {
                 && self.held.holder(*address).is_none()
                 && !taken(*address)
         };
-        let past = known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
+        let past =
+            known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
             None => ranges.turn(self.cursor).find(free),

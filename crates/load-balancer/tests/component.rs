@@ -12,6 +12,7 @@ mod component {
     mod orders;
     mod readiness;
     mod repair;
+    mod requested;
     mod reuse;
     mod vms;
 }

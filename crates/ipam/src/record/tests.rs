@@ -389,8 +389,16 @@ fn an_address_that_is_asked_for_is_given_if_nobody_has_it_and_never_another_one(
     let claim = |address: &str, taken| exactly(&mut read(), "shop/web", address, taken);
     assert_eq!(claim("192.168.100.10", true), Ok(Claim::Adopted(ip("192.168.100.10"))));
     assert_eq!(claim("192.168.100.11", false), Err(Refusal::Held(ip("192.168.100.11"))));
-    assert_eq!(claim("192.168.100.12", false), Ok(Claim::Recorded(ip("192.168.100.12"))), "a past is no hold");
-    assert_eq!(claim("192.168.100.13", true), Err(Refusal::Held(ip("192.168.100.13"))), "another pool gives it");
+    assert_eq!(
+        claim("192.168.100.12", false),
+        Ok(Claim::Recorded(ip("192.168.100.12"))),
+        "a past is no hold"
+    );
+    assert_eq!(
+        claim("192.168.100.13", true),
+        Err(Refusal::Held(ip("192.168.100.13"))),
+        "another pool gives it"
+    );
     for nobodys in ["192.168.100.254", "192.168.100.0", "192.168.100.255", "0.0.0.0", "10.9.9.9", "fd00::1"] {
         assert_eq!(claim(nobodys, false), Err(Refusal::NotOffered(ip(nobodys))), "{nobodys}");
     }
@@ -398,7 +406,8 @@ fn an_address_that_is_asked_for_is_given_if_nobody_has_it_and_never_another_one(
 
 #[test]
 fn an_address_that_was_asked_for_comes_beside_the_former_one_and_the_round_robin_stays() {
-    let mut record = Record::read(&map(&[("192.168.100.10", "shop/web")]), &BTreeMap::new(), "192.168.100.10");
+    let mut record =
+        Record::read(&map(&[("192.168.100.10", "shop/web")]), &BTreeMap::new(), "192.168.100.10");
     exactly(&mut record, "shop/web", "192.168.100.13", false).unwrap();
     assert_eq!(record.of("shop/web").collect::<Vec<_>>(), [ip("192.168.100.10"), ip("192.168.100.13")]);
     assert_eq!(claim(&mut record, &four(), "shop/api").unwrap(), "192.168.100.11");
@@ -436,7 +445,11 @@ fn a_service_that_is_made_again_finds_its_address_by_all_but_the_digest() {
     }
     let mut own = history.clone();
     own.insert("192.168.100.13".into(), "shop/kubernetes-default-web-99999999".into());
-    assert_eq!(given("shop/kubernetes-default-web-99999999", &own), "192.168.100.13", "its own past comes first");
+    assert_eq!(
+        given("shop/kubernetes-default-web-99999999", &own),
+        "192.168.100.13",
+        "its own past comes first"
+    );
     let live = map(&[("192.168.100.12", before)]);
     let mut record = Record::read(&live, &BTreeMap::new(), "");
     let other = claim(&mut record, &four(), "shop/kubernetes-default-web-99999999");

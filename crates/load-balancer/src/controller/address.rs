@@ -100,7 +100,8 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
     match requested {
         Requested::Nothing => any(seen).into(),
         Requested::Unreadable { why, is_demand: true } => {
-            let waiting = Explanation::new("InvalidRequestedAddress", why + &stays(&standing(seen).meanwhile));
+            let waiting =
+                Explanation::new("InvalidRequestedAddress", why + &stays(&standing(seen).meanwhile));
             wait(seen, waiting, Vec::new(), None).into()
         }
         Requested::Unreadable { why, is_demand: false } => Decided { decision: any(seen), note: Some(why) },
@@ -196,17 +197,13 @@ struct Standing {
 
 /// The address that stands: that of the status, as record and network show it; else what the pools record.
 fn standing(seen: &Seen<'_>) -> Standing {
-    let recorded = || seen.recorded.first().and_then(|(pool, address)| recorded_in(seen, pool, Some(*address)));
+    let recorded =
+        || seen.recorded.first().and_then(|(pool, address)| recorded_in(seen, pool, Some(*address)));
     Standing { meanwhile: shown(seen).or_else(recorded), lost: lost(seen) }
 }
 
 /// The object waits, and keeps what stands. A record that somebody erased is asked for again, exactly.
-fn wait(
-    seen: &Seen<'_>,
-    waiting: Explanation,
-    asked: Vec<String>,
-    until_free: Option<IpAddr>,
-) -> Decision {
+fn wait(seen: &Seen<'_>, waiting: Explanation, asked: Vec<String>, until_free: Option<IpAddr>) -> Decision {
     let standing = standing(seen);
     let erased = seen.lb.pool_address().filter(|_| seen.holder == RecordedHolder::Nobody);
     let is_refused = |pool: &str, address: IpAddr| {

@@ -48,7 +48,13 @@ fn claim(pool: &str) -> Decision {
 }
 
 fn claim_in_place_of(lost: &str, pool: &str) -> Decision {
-    Decision::Claim { pool: pool.to_owned(), known: None, exactly: None, meanwhile: None, lost: Some(lost.to_owned()) }
+    Decision::Claim {
+        pool: pool.to_owned(),
+        known: None,
+        exactly: None,
+        meanwhile: None,
+        lost: Some(lost.to_owned()),
+    }
 }
 
 fn pools() -> [CheckedPool; 3] {
@@ -169,7 +175,9 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         refused: &refused,
         rivals: &[],
     };
-    let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else { panic!("it moved") };
+    let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
+        panic!("it moved")
+    };
     assert_eq!(meanwhile, Some(address("edge", "10.0.1.5")));
     assert!(
         waiting.message.ends_with("address 10.0.1.5 of pool edge stays until then"),

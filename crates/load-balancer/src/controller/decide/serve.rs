@@ -56,8 +56,8 @@ pub(super) fn serve(
     let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
     if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
-        let setting_up = Ready::no("SettingUp", "Service and EndpointSlice are being set up")
-            .with_note(note.as_deref());
+        let setting_up =
+            Ready::no("SettingUp", "Service and EndpointSlice are being set up").with_note(note.as_deref());
         let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
         let without_address = without_address
             .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });

@@ -64,7 +64,10 @@ fn a_holder_is_named_within_its_namespace_only(#[case] obstacle: Obstacle, #[cas
     let wish = wish_refused(&asking("10.0.0.5", ""), address, &obstacle);
     assert_eq!(wish, format!("requested address 10.0.0.5 is not used: {why}"));
     let demand = demand_waits(&asking("", "10.0.0.5"), address, &obstacle, "; x stays until then");
-    assert!(demand.starts_with(&format!("requested address 10.0.0.5 is not to be had: {why}; waiting")), "{demand}");
+    assert!(
+        demand.starts_with(&format!("requested address 10.0.0.5 is not to be had: {why}; waiting")),
+        "{demand}"
+    );
     assert!(demand.ends_with("; x stays until then"), "{demand}");
 }
 

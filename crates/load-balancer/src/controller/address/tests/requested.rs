@@ -79,7 +79,9 @@ fn a_requested_address_is_claimed_before_the_former_one_goes(
 #[test]
 fn a_named_pool_gives_the_requested_address_or_nobody_does() {
     let mut lb = asking(DEMAND, "10.0.1.9", None);
-    for (pool, reason) in [("edge", None), ("core", Some("AddressNotInPool")), ("none", Some("AddressNotInPool"))] {
+    for (pool, reason) in
+        [("edge", None), ("core", Some("AddressNotInPool")), ("none", Some("AddressNotInPool"))]
+    {
         lb.spec.ip_pool = pool.to_owned();
         match decided(&lb, RecordedHolder::Nobody, Given::default()).decision {
             Decision::Claim { pool: asked, .. } => assert_eq!((asked.as_str(), reason), (pool, None)),
@@ -104,7 +106,8 @@ fn a_demand_waits_until_its_address_is_free_and_a_wish_is_answered_with_another(
     #[case] reason: &str,
 ) {
     let given = || Given { rivals, ..Given::default() };
-    let Decided { decision, note: None } = decided(&asking(DEMAND, ip, None), RecordedHolder::Nobody, given())
+    let Decided { decision, note: None } =
+        decided(&asking(DEMAND, ip, None), RecordedHolder::Nobody, given())
     else {
         panic!("a note beside the reason")
     };
@@ -127,11 +130,16 @@ fn a_demand_that_cannot_be_had_keeps_the_former_address_and_says_so() {
         Given { recorded, rivals: &[("10.0.1.9", "shop/api")], ..Given::default() },
         Given { recorded, refused: vec![in_use("edge", "10.0.1.9")], ..Given::default() },
     ] {
-        let Decision::Wait { waiting, meanwhile, .. } = decided(&lb, RecordedHolder::Us, given).decision else {
+        let Decision::Wait { waiting, meanwhile, .. } = decided(&lb, RecordedHolder::Us, given).decision
+        else {
             panic!("it moved")
         };
         assert_eq!(meanwhile, Some(address("core", "10.0.2.5")));
-        assert!(waiting.message.ends_with("; address 10.0.2.5 of pool core stays until then"), "{}", waiting.message);
+        assert!(
+            waiting.message.ends_with("; address 10.0.2.5 of pool core stays until then"),
+            "{}",
+            waiting.message
+        );
     }
     // the status was lost: the record tells the object its address
     let new = asking(DEMAND, "10.0.1.9", None);
@@ -155,7 +163,8 @@ fn a_demand_that_was_lost_to_another_keeps_no_address_and_waits() {
 fn a_record_that_was_erased_is_asked_for_exactly_while_a_demand_waits() {
     let lb = asking(DEMAND, "10.0.1.9", Some(("core", "10.0.2.5")));
     let rivals = &[("10.0.1.9", "shop/api")];
-    let decide = |refused| decided(&lb, RecordedHolder::Nobody, Given { rivals, refused, ..Given::default() });
+    let decide =
+        |refused| decided(&lb, RecordedHolder::Nobody, Given { rivals, refused, ..Given::default() });
     assert_eq!(decide(Vec::new()).decision, exactly("core", "10.0.2.5", None));
     let Decision::Wait { meanwhile: None, .. } = decide(vec![in_use("core", "10.0.2.5")]).decision else {
         panic!("it asks again")
@@ -184,7 +193,10 @@ fn an_address_stays_when_one_comes_free_that_was_wished_for_before() {
     let taken = look(&lb, &[("10.0.1.9", "shop/api")]);
     assert_eq!(taken.decision, has(address("core", "10.0.2.5")));
     let note = taken.note.clone().unwrap();
-    assert_eq!(note, "requested address 10.0.1.9 is not used: load balancer shop/api had it when this one asked");
+    assert_eq!(
+        note,
+        "requested address 10.0.1.9 is not used: load balancer shop/api had it when this one asked"
+    );
     let ready: Condition =
         serde_json::from_value(json!({"type": "Ready", "status": "True", "message": note})).unwrap();
     lb.status.as_mut().unwrap().conditions = vec![ready];

@@ -68,7 +68,8 @@ fn a_wish_that_is_not_used_is_told_in_a_condition_that_is_true() {
     assert_eq!(reason(&status), (true, "AddressAllocated".to_owned()));
     let message = "requested address 10.0.1.9 is not used: it is in use";
     assert_eq!(status["conditions"][0]["message"], message);
-    seen.object = settled("cluster", &merged(asks(annotations::REQUESTED_IP, "10.0.1.9"), &json!({"status": status})));
+    seen.object =
+        settled("cluster", &merged(asks(annotations::REQUESTED_IP, "10.0.1.9"), &json!({"status": status})));
     assert_eq!(steps(&seen), [""; 0], "and is not written again");
     seen.address.rivals = Vec::new();
     assert_eq!(steps(&seen), [""; 0]);

@@ -31,3 +31,5 @@ mod service_events;
 mod sharing;
 #[path = "component/take_over.rs"]
 mod take_over;
+#[path = "component/vm_watches.rs"]
+mod vm_watches;

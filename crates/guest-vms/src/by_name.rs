@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, core::NamespaceResourceScope};
 use program::TaskGroup;
 
-use crate::{GuestVms, directory::is_uid};
+use crate::{GuestVms, directory::is_uid, vms::provider_id, watches::Watches};
 
 /// Until the list works, the VM of each Node is read again after this time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -69,15 +69,15 @@ impl NamedReads {
             });
         }
         nodes.on_change(move |change| match (&change.old, &change.new) {
-            (None, Some(_)) if reads.is_needed() => queue.add(change.key.clone()),
+            (None, Some(node)) if reads.is_needed(node) => queue.add(change.key.clone()),
             (_, None) => reads.forget(&change.key.name),
             _ => {}
         });
     }
 
-    fn is_needed(&self) -> bool {
-        let shared = self.vms.shared();
-        shared.vms.watch_error().is_some() || shared.vmis.watch_error().is_some()
+    fn is_needed(&self, node: &Node) -> bool {
+        let (name, shared) = (vm_name(node), self.vms.shared());
+        shared.vms.is_broken(&name) || shared.vmis.is_broken(&name)
     }
 
     /// Nothing is known of the Node's VM by its name any more, and those who asked for it hear of that.
@@ -88,7 +88,7 @@ impl NamedReads {
     }
 
     async fn read(&self, key: &ObjectKey) -> Action {
-        let Some(node) = self.nodes.get(key).filter(|_| self.is_needed()) else {
+        let Some(node) = self.nodes.get(key).filter(|node| self.is_needed(node)) else {
             self.forget(&key.name);
             return Action::AwaitChange;
         };
@@ -121,26 +121,17 @@ impl NamedReads {
 
 /// The name to read a Node's VM by. Some tools write it into the provider ID, where the UID belongs.
 fn vm_name(node: &Node) -> String {
-    let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-    let id = provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !is_uid(id) && !id.is_empty());
+    let id = provider_id(node).strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !is_uid(id) && !id.is_empty());
     id.map_or_else(|| node.name_any(), str::to_owned)
 }
 
-/// Reads one object into its cache; one that is not there leaves it.
-async fn refresh<K>(client: &Client, namespace: &str, name: &str, cache: &Cache<K>) -> kube::Result<()>
+/// Reads one object into its watch; one that is not there leaves it.
+async fn refresh<K>(client: &Client, namespace: &str, name: &str, watches: &Watches<K>) -> kube::Result<()>
 where
     K: Watched + kube::Resource<Scope = NamespaceResourceScope>,
 {
     let found = Api::<K>::namespaced(client.clone(), namespace).get_opt(name).await?;
-    let key = ObjectKey::new(namespace, name);
-    match found {
-        Some(object) => drop(cache.wrote(object)),
-        None => {
-            if let Some(uid) = cache.get(&key).and_then(|object| object.uid()) {
-                cache.gone(&key, &uid);
-            }
-        }
-    }
+    watches.was_read(name, found);
     Ok(())
 }
 

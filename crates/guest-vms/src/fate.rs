@@ -1,8 +1,9 @@
 //! What became of a Node's VM: for the Node's taint of a stopped VM, and for its removal.
 //!
 //! A Node is removed for good, so the answer is "gone" only where nothing else can be meant: both lists are complete
-//! and in step, the Node carries the provider ID of a VM, nothing in the namespace can be that VM, and either its
-//! deletion was watched, or VMs of other Nodes are there by their UIDs. So a cloud-config that names another namespace
+//! and in step, the Node carries the provider ID of a VM, nothing in the namespace can be that VM (each name that it may
+//! have was looked at without regard to labels), and either its deletion was watched, or VMs of other Nodes are there by
+//! their UIDs. So a cloud-config that names another namespace
 //! or another Harvester removes nothing, also after a restart (docs/contract/cloud-controller-manager.md#N18).
 
 use std::sync::Arc;
@@ -11,12 +12,11 @@ use harvester_api::names::PROVIDER_ID_PREFIX;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use controller_kit::ObjectKey;
-
 use crate::{
     GuestVms,
     directory::{Absence, is_uid},
     run_state,
+    vms::provider_id,
 };
 
 /// What became of a Node's VM.
@@ -32,7 +32,7 @@ pub enum Fate {
     Doubtful(String),
     /// The Node is no VM of this guest cluster, as far as is known.
     Foreign,
-    /// The VMs cannot be listed now.
+    /// The VMs cannot be listed now, or it was not looked for everywhere yet.
     Unknown,
 }
 
@@ -42,8 +42,10 @@ impl GuestVms {
         let Some(id) = vm_id(node) else { return Fate::Foreign };
         let shared = self.shared();
         // asked first: a VM that is not found before the lists are complete is not missing
-        let is_listed =
-            self.is_complete() && shared.vms.watch_error().is_none() && shared.vmis.watch_error().is_none();
+        let is_listed = self.is_complete()
+            && shared.vms.watch_error().is_none()
+            && shared.vmis.watch_error().is_none()
+            && self.is_settled(node);
         let found = self.vm_of(node);
         let is_read = found.is_some() && self.names_read().contains(&node.name_any());
         if !is_listed && !is_read {
@@ -53,19 +55,19 @@ impl GuestVms {
             if !self.directory().is_ours(&name) {
                 return Fate::Foreign;
             }
-            let key = ObjectKey::new(&shared.namespace, &name);
-            let Some(vm) = shared.vms.get(&key) else { return Fate::Unknown };
-            let stopped = run_state::is_stopped(&vm, shared.vmis.get(&key).as_deref());
+            let Some(vm) = shared.vms.get(&name) else { return Fate::Unknown };
+            let stopped = run_state::is_stopped(&vm, shared.vmis.get(&name).as_deref());
             return if stopped { Fate::Stopped } else { Fate::Running };
         }
         // one that cannot be read may be this VM
-        if !shared.vms.malformed().is_empty() {
+        if shared.vms.has_malformed() {
             return Fate::Unknown;
         }
         let (name, namespace) = (node.name_any(), &shared.namespace);
         let others = nodes.iter().filter(|other| other.uid() != node.uid()).filter_map(|other| vm_id(other));
         match self.directory().absence(id, others) {
             Absence::Foreign => Fate::Foreign,
+            Absence::Unsearched => Fate::Unknown,
             Absence::Deleted => {
                 Fate::Gone(format!("its VM {id} was deleted from Harvester namespace {namespace}"))
             }
@@ -89,7 +91,6 @@ impl GuestVms {
 }
 
 /// The VM that the Node's provider ID names: by UID, or by name.
-fn vm_id(node: &Node) -> Option<&str> {
-    let provider_id = node.spec.as_ref()?.provider_id.as_deref()?;
-    provider_id.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !id.is_empty())
+pub(crate) fn vm_id(node: &Node) -> Option<&str> {
+    provider_id(node).strip_prefix(PROVIDER_ID_PREFIX).filter(|id| !id.is_empty())
 }

@@ -21,7 +21,7 @@ use program::{
 };
 use serde::Deserialize;
 
-use crate::GuestVms;
+use crate::{GuestVms, vms::provider_id};
 
 /// An agent that answers without a host name is asked again after this time: a host name has no watch.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ impl HostNames {
         vms: &GuestVms,
         nodes: &Cache<Node>,
         capabilities: &Capabilities,
-    ) {
+    ) -> impl Fn() + Send + Sync + 'static + use<> {
         let names = Arc::new(Self {
             client: client.clone(),
             vms: vms.clone(),
@@ -90,10 +90,14 @@ impl HostNames {
             async move { names.ask(key).await }
         });
         let everybody = {
-            let (queue, vmis) = (queue.clone(), vms.shared().vmis.clone());
+            let (queue, vms) = (queue.clone(), vms.clone());
             move || {
-                for vmi in vmis.list() {
+                for vmi in vms.shared().vmis.list() {
                     queue.add(ObjectKey::of(&*vmi));
+                }
+                let strangers = vms.directory().strangers();
+                for name in strangers {
+                    queue.add(ObjectKey::new(&vms.shared().namespace, &name));
                 }
             }
         };
@@ -112,11 +116,13 @@ impl HostNames {
                 queue.add(change.key.clone());
             }
         });
+        let all = everybody.clone();
         nodes.on_change(move |change| {
             if change.old.is_none() {
-                everybody();
+                all();
             }
         });
+        everybody
     }
 
     async fn ask(&self, key: ObjectKey) -> Result<Action, kube::Error> {
@@ -125,10 +131,15 @@ impl HostNames {
         if !(self.nodes.is_ready() && self.vms.is_complete()) {
             return Ok(Action::AwaitChange);
         }
-        let Some(vmi) = self.vms.shared().vmis.get(&key) else { return Ok(Action::AwaitChange) };
-        let uid = vmi.uid().unwrap_or_default();
+        let watched = self.vms.shared().vmis.get(&key.name);
+        let found = match &watched {
+            Some(vmi) => vmi.uid().map(|uid| (uid, has_agent(vmi))),
+            // a search looks for those with an agent alone
+            None => self.vms.directory().stranger(&key.name).map(|uid| (uid.to_owned(), true)),
+        };
+        let Some((uid, has_agent)) = found else { return Ok(Action::AwaitChange) };
         let seen = Seen {
-            has_agent: has_agent(&vmi),
+            has_agent,
             answered: self.answered.lock().expect("no panic while remembering").get(&key) == Some(&uid),
             allowed: self.capabilities.allows(&self.right),
             useful: self.is_useful(&key.name),
@@ -160,6 +171,7 @@ impl HostNames {
                 self.answered.lock().expect("no panic while remembering").insert(key.clone(), uid);
                 let changed = self.vms.directory().set_host_name(&key.name, &info.hostname);
                 if changed {
+                    self.vms.shared().names.notify_one();
                     tracing::info!(vm = %key, host_name = info.hostname, "learned a host name");
                     self.vms.notify();
                 }
@@ -177,17 +189,19 @@ impl HostNames {
 
     fn is_useful(&self, vm: &str) -> bool {
         let nodes = self.nodes.list();
-        let facts = nodes.iter().filter_map(|node| {
-            let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-            Some((node.metadata.name.as_deref()?, provider_id.unwrap_or_default()))
-        });
+        let facts = nodes.iter().filter_map(|node| Some((node.metadata.name.as_deref()?, provider_id(node))));
         self.vms.directory().is_worth_asking(vm, facts)
     }
 }
 
 pub(crate) fn has_agent(vmi: &VirtualMachineInstance) -> bool {
     let conditions = vmi.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
-    conditions.iter().any(|condition| condition.r#type == "AgentConnected" && condition.status == "True")
+    conditions.iter().any(|condition| is_agent(&condition.r#type, &condition.status))
+}
+
+/// Whether a condition of an instance says that its guest agent is connected.
+pub(crate) fn is_agent(condition: &str, status: &str) -> bool {
+    condition == "AgentConnected" && status == "True"
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
 //! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `fate`).
-//! * Two watches tell nearly everything. A host name has no watch; module `host_names` asks a guest agent for it once,
+//! * Watches tell nearly everything: of the VMs with the cluster's label, and of each that a Node may be, by name (module
+//!   `watches`). Module `search` looks for the VM of a Node that nobody knows. A host name has no watch; module `host_names` asks a guest agent for it once,
 //!   and only where no Node is known to be that VM.
 //! * Where the role grants `get` on VMs and not `list`, module `by_name` reads the VM that has the Node's name.
 
@@ -23,7 +24,9 @@ mod directory;
 mod fate;
 mod host_names;
 mod run_state;
+mod search;
 mod vms;
+mod watches;
 
 pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use fate::Fate;

@@ -1,4 +1,4 @@
-//! The VMs of the namespace, from two watches.
+//! The VMs of the guest cluster in the namespace, from watches.
 
 use std::{
     collections::BTreeSet,
@@ -6,13 +6,13 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use controller_kit::{Cache, Change, ObjectKey};
+use controller_kit::{Cache, Change};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, Client, ResourceExt, runtime::watcher};
+use kube::{Client, ResourceExt};
 use program::{Subscribers, TaskGroup, capabilities::Capabilities};
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::{
     addresses::{self, Report},
@@ -20,6 +20,8 @@ use crate::{
     directory::Directory,
     host_names::HostNames,
     run_state,
+    search::Search,
+    watches::Watches,
 };
 
 /// The VMs of one namespace of Harvester, and which of them are Nodes of the guest cluster. Cheap to clone.
@@ -27,9 +29,11 @@ use crate::{
 pub struct GuestVms(Arc<Shared>);
 
 pub(crate) struct Shared {
-    pub(crate) vms: Cache<VirtualMachine>,
-    pub(crate) vmis: Cache<VirtualMachineInstance>,
+    pub(crate) vms: Watches<VirtualMachine>,
+    pub(crate) vmis: Watches<VirtualMachineInstance>,
     pub(crate) namespace: String,
+    /// The names to watch may have changed.
+    pub(crate) names: Notify,
     directory: Mutex<Directory>,
     names_read: NamesRead,
     subscribers: Subscribers,
@@ -40,7 +44,8 @@ pub(crate) struct Shared {
 pub struct VmSettings {
     /// Namespace of the cloud-config.
     pub namespace: String,
-    /// Name of the guest cluster; `None` where nobody chose one: such a name distinguishes no clusters.
+    /// Name of the guest cluster; `None` where nobody chose one: such a name distinguishes no clusters, and VMs are
+    /// watched by name alone.
     pub cluster: Option<String>,
 }
 
@@ -74,7 +79,7 @@ pub struct Backends {
     pub eligible: BTreeSet<String>,
     /// Nodes whose VM is not known.
     pub nodes_without_vm: Vec<String>,
-    /// All VMs of the namespace.
+    /// All VMs that carry the label of the cluster, and those of the Nodes.
     pub all: Vec<Backend>,
 }
 
@@ -92,25 +97,30 @@ impl GuestVms {
     /// Starts the watches.
     pub fn start(tasks: &TaskGroup, client: &Client, settings: VmSettings) -> Self {
         let VmSettings { namespace, cluster } = settings;
-        let config = watcher::Config::default;
-        let vms = Api::namespaced(client.clone(), &namespace);
-        let vmis = Api::namespaced(client.clone(), &namespace);
+        let selector = cluster.as_deref().filter(|name| is_label_value(name));
+        let selector = selector.map(|cluster| format!("{}={cluster}", labels::GUEST_CLUSTER));
+        let by = selector.as_deref();
         let all = Self(Arc::new(Shared {
-            vms: Cache::start_trimmed(tasks, vms, config(), trim_vm),
-            vmis: Cache::start_trimmed(tasks, vmis, config(), trim_vmi),
+            vms: Watches::start(tasks, client, &namespace, by, trim_vm),
+            vmis: Watches::start(tasks, client, &namespace, by, trim_vmi),
             namespace,
+            names: Notify::new(),
             directory: Mutex::new(Directory::new(cluster)),
             names_read: NamesRead::default(),
             subscribers: Subscribers::default(),
         }));
         let vms = all.clone();
-        all.0.vms.on_delete(move |vm| {
-            vms.directory().deleted(&vm.name_any(), &vm.uid().unwrap_or_default());
+        all.0.vms.on_leave(move |vm| {
+            vms.directory().left(&vm.name_any(), &vm.uid().unwrap_or_default());
         });
         let vms = all.clone();
         all.0.vms.on_change(move |change| vms.vm_changed(change));
         let vmis = all.clone();
         all.0.vmis.on_change(move |change| vmis.vmi_changed(change));
+        let settled = all.clone();
+        all.0.vms.on_settled(move || settled.notify());
+        let settled = all.clone();
+        all.0.vmis.on_settled(move || settled.notify());
         let waiting = all.clone();
         tasks.spawn_until_stop(async move {
             waiting.ready().await;
@@ -130,8 +140,9 @@ impl GuestVms {
         all
     }
 
-    /// Reads VMs by the names of `nodes` while they cannot be listed, and asks guest agents for their host names while
-    /// no Node is known to be their VM (`capabilities` of Harvester, where that is wanted).
+    /// Watches the VMs of `nodes` that lack the cluster's label by name, or reads them while they cannot be listed; asks
+    /// guest agents for their host names while no Node is known to be their VM (`capabilities` of Harvester, where that
+    /// is wanted), and searches for the VMs of Nodes that nobody knows.
     pub fn follow_nodes(
         &self,
         tasks: &TaskGroup,
@@ -139,13 +150,35 @@ impl GuestVms {
         nodes: &Cache<Node>,
         host_names: Option<&Capabilities>,
     ) {
+        self.watch_by_name(tasks, nodes);
         NamedReads::start(tasks, client, self, nodes);
-        if let Some(capabilities) = host_names {
-            HostNames::start(tasks, client, self, nodes, capabilities);
-        }
+        let ask = host_names.map(|rights| HostNames::start(tasks, client, self, nodes, rights));
+        Search::start(tasks, client, self, nodes, ask);
     }
 
-    /// Waits until both kinds were listed once.
+    fn watch_by_name(&self, tasks: &TaskGroup, nodes: &Cache<Node>) {
+        let changed = self.clone();
+        nodes.on_change(move |change| {
+            let id = |node: &Option<Arc<Node>>| node.as_ref().map(|node| provider_id(node).to_owned());
+            if id(&change.old) != id(&change.new) {
+                changed.0.names.notify_one();
+            }
+        });
+        let (this, nodes) = (self.clone(), nodes.clone());
+        tasks.spawn_until_stop(async move {
+            nodes.ready().await;
+            // what carries the label needs no watch of its own
+            this.ready().await;
+            loop {
+                let names: BTreeSet<_> = nodes.list().iter().flat_map(|node| this.candidates(node)).collect();
+                this.0.vms.follow(&names);
+                this.0.vmis.follow(&names);
+                this.0.names.notified().await;
+            }
+        });
+    }
+
+    /// Waits until both kinds were listed once, as far as they carry the cluster's label.
     pub async fn ready(&self) {
         self.0.vms.ready().await;
         self.0.vmis.ready().await;
@@ -172,12 +205,11 @@ impl GuestVms {
     /// The VM of a Node.
     pub fn find(&self, node: &Node) -> Lookup {
         let name = node.name_any();
-        let listed = self.is_complete() && self.0.vms.watch_error().is_none();
         let read = self.0.names_read.contains(&name);
-        let found = self.vm_of(node).map(|vm| ObjectKey::new(&self.0.namespace, vm));
-        match found.as_ref().and_then(|key| self.0.vms.get(key)) {
-            Some(vm) if self.is_complete() || read => Lookup::Found(self.describe(&vm)),
-            None if listed || read => Lookup::Missing(format!(
+        let is_known = read || self.is_complete() && self.is_settled(node);
+        match self.vm_of(node).and_then(|vm| self.0.vms.get(&vm)) {
+            Some(vm) if is_known => Lookup::Found(self.describe(&vm)),
+            None if read || is_known && self.0.vms.watch_error().is_none() => Lookup::Missing(format!(
                 "no VM in Harvester namespace {} is node {name}: none has this name, and no guest agent reports it as host name",
                 self.0.namespace
             )),
@@ -185,8 +217,18 @@ impl GuestVms {
         }
     }
 
+    /// Whether every VM that the Node may be was looked at.
+    pub(crate) fn is_settled(&self, node: &Node) -> bool {
+        let is_settled = |name: &String| self.0.vms.is_settled(name) && self.0.vmis.is_settled(name);
+        self.candidates(node).iter().all(is_settled)
+    }
+
+    fn candidates(&self, node: &Node) -> BTreeSet<String> {
+        self.directory().candidates(&node.name_any(), provider_id(node))
+    }
+
     fn describe(&self, vm: &VirtualMachine) -> Vm {
-        let vmi = self.0.vmis.get(&ObjectKey::of(vm));
+        let vmi = self.0.vmis.get(&vm.name_any());
         let place = |key: &str| {
             let vmi = vmi.as_ref().filter(|vmi| stays_put(vmi))?;
             vmi.annotations().get(key).cloned()
@@ -216,47 +258,61 @@ impl GuestVms {
                 Some(vm) => {
                     backends.eligible.insert(vm);
                 }
+                None if !self.is_settled(node) => return None,
                 None => backends.nodes_without_vm.push(node.name_any()),
             }
         }
-        backends.all = self.0.vms.list().iter().map(|vm| self.backend(vm)).collect();
+        let (vms, vmis) = (self.0.vms.list(), self.0.vmis.list());
+        let names: BTreeSet<_> =
+            vms.iter().map(|vm| vm.name_any()).chain(vmis.iter().map(|vmi| vmi.name_any())).collect();
+        backends.all = names.into_iter().map(|name| self.backend(name)).collect();
         Some(backends)
     }
 
-    /// Whether both kinds were listed once.
+    /// Whether both kinds were listed once, as far as they carry the cluster's label.
     pub(crate) fn is_complete(&self) -> bool {
         self.0.vms.is_ready() && self.0.vmis.is_ready()
     }
 
-    fn backend(&self, vm: &VirtualMachine) -> Backend {
-        let vmi = self.0.vmis.get(&ObjectKey::of(vm));
+    fn backend(&self, vm: String) -> Backend {
+        let (machine, vmi) = (self.0.vms.get(&vm), self.0.vmis.get(&vm));
         let label = |key: &str| match &vmi {
             Some(vmi) => vmi.labels().get(key).cloned(),
-            None => template_label(vm, key),
+            None => machine.as_ref().and_then(|vm| template_label(vm, key)),
         };
-        Backend { vm: vm.name_any(), cluster: label(labels::GUEST_CLUSTER), name: label(labels::VM_NAME) }
+        Backend { cluster: label(labels::GUEST_CLUSTER), name: label(labels::VM_NAME), vm }
     }
 
     pub(crate) fn vm_of(&self, node: &Node) -> Option<String> {
-        let provider_id = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
-        self.directory().find(&node.name_any(), provider_id)
+        self.directory().find(&node.name_any(), provider_id(node))
     }
 
     fn vm_changed(&self, change: &Change<VirtualMachine>) {
         let key = &change.key;
-        let vm = self.0.vms.get(key);
+        let vm = self.0.vms.get(&key.name);
         let entry = vm.as_ref().map(|vm| {
             let cluster = vm.labels().get(labels::GUEST_CLUSTER).cloned();
             (vm.uid().unwrap_or_default(), cluster.or_else(|| template_label(vm, labels::GUEST_CLUSTER)))
         });
         let changed = self.directory().set_vm(&key.name, entry);
         let facts = |vm| Option::map(vm, run_state::facts);
+        if changed || change.old.is_none() || change.new.is_none() {
+            self.0.names.notify_one();
+        }
         if changed || facts(change.old.as_deref()) != facts(change.new.as_deref()) {
             self.notify();
         }
     }
 
     fn vmi_changed(&self, change: &Change<VirtualMachineInstance>) {
+        let name = &change.key.name;
+        let vmi = self.0.vmis.get(name);
+        let entry =
+            vmi.map(|vmi| (vmi.uid().unwrap_or_default(), vmi.labels().get(labels::GUEST_CLUSTER).cloned()));
+        self.directory().set_instance(name, entry);
+        if change.old.is_none() || change.new.is_none() {
+            self.0.names.notify_one();
+        }
         if change.old.as_deref().map(Facts::of) != change.new.as_deref().map(Facts::of) {
             self.notify();
         }
@@ -277,6 +333,20 @@ impl GuestVms {
     pub(crate) fn directory(&self) -> std::sync::MutexGuard<'_, Directory> {
         self.0.directory.lock().expect("no panic while looking up")
     }
+}
+
+pub(crate) fn provider_id(node: &Node) -> &str {
+    node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
+}
+
+/// Whether a label can have this value; the server refuses a selector with another.
+fn is_label_value(text: &str) -> bool {
+    let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && is_alphanumeric(bytes.first())
+        && is_alphanumeric(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
 /// A VMI that migrates or stops carries the annotations of the place that it leaves.

@@ -1,0 +1,293 @@
+//! The search for the VM of a Node that no watch knows: one whose VM lacks the cluster's label and has another name.
+//!
+//! For a Node that has the UID of a VM all VMs of the namespace are listed, as metadata: the one with the UID is watched
+//! by its name from then on, and a Node whose VM is nowhere may be removed. For another Node the instances without label
+//! are listed, and the guest agents of those that have one are asked for their host names. Nothing tells of these VMs,
+//! so the search is repeated while a Node is unknown.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use controller_kit::Cache;
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels, names::PROVIDER_ID_PREFIX};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    api::ListParams,
+    core::{ListMeta, Request},
+};
+use program::TaskGroup;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    GuestVms,
+    directory::{Searched, is_uid},
+    fate::vm_id,
+    host_names::is_agent,
+    vms::provider_id,
+};
+
+/// While a Node is unknown, its VM is searched for again after this time.
+const SEARCH_AGAIN: Duration = Duration::from_secs(600);
+/// A list that failed is tried again after this time.
+const SEARCH_FAILED: Duration = Duration::from_secs(30);
+/// Objects in one answer of the server.
+const PAGE: u32 = 500;
+
+pub(crate) struct Search {
+    client: Client,
+    vms: GuestVms,
+    nodes: Cache<Node>,
+}
+
+/// Which unknown Nodes were searched for, and when to search again.
+#[derive(Debug, Default)]
+struct Schedule {
+    searched: BTreeSet<String>,
+    not_before: Option<Instant>,
+    again: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Now,
+    At(Instant),
+    /// When there is an unknown Node.
+    Never,
+}
+
+impl Schedule {
+    fn due(&mut self, unknown: &BTreeSet<String>, now: Instant) -> Due {
+        self.searched.retain(|node| unknown.contains(node));
+        if unknown.is_empty() {
+            return Due::Never;
+        }
+        let at = if *unknown == self.searched { self.again } else { self.not_before };
+        at.filter(|at| *at > now).map_or(Due::Now, Due::At)
+    }
+
+    fn done(&mut self, unknown: BTreeSet<String>, worked: bool, now: Instant) {
+        if worked {
+            *self = Self { searched: unknown, not_before: None, again: Some(now + SEARCH_AGAIN) };
+        } else {
+            let next = Some(now + SEARCH_FAILED);
+            (self.not_before, self.again) = (next, next);
+        }
+    }
+}
+
+/// The parts of a list of instances that are read here.
+#[derive(Deserialize)]
+struct Page {
+    metadata: ListMeta,
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: ItemMeta,
+    #[serde(default)]
+    status: Option<ItemStatus>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ItemMeta {
+    name: String,
+    uid: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ItemStatus {
+    conditions: Value,
+}
+
+impl Item {
+    fn has_agent(&self) -> bool {
+        let conditions = self.status.as_ref().and_then(|status| status.conditions.as_array());
+        let text = |condition: &Value, field: &str| condition[field].as_str().unwrap_or_default().to_owned();
+        let mut all = conditions.into_iter().flatten();
+        all.any(|condition| is_agent(&text(condition, "type"), &text(condition, "status")))
+    }
+}
+
+impl Search {
+    /// `ask` asks the guest agents of what was found for their host names, where that is wanted.
+    pub(crate) fn start(
+        tasks: &TaskGroup,
+        client: &Client,
+        vms: &GuestVms,
+        nodes: &Cache<Node>,
+        ask: Option<impl Fn() + Send + Sync + 'static>,
+    ) {
+        let search = Self { client: client.clone(), vms: vms.clone(), nodes: nodes.clone() };
+        let changed = Arc::new(Notify::new());
+        let wake = changed.clone();
+        vms.on_change(move || wake.notify_one());
+        let wake = changed.clone();
+        nodes.on_change(move |change| {
+            let facts = |node: &Option<Arc<Node>>| {
+                node.as_ref().map(|node| (node.uid(), provider_id(node).to_owned(), node.labels().clone()))
+            };
+            if facts(&change.old) != facts(&change.new) {
+                wake.notify_one();
+            }
+        });
+        tasks.spawn_until_stop(async move {
+            search.nodes.ready().await;
+            search.vms.ready().await;
+            let mut schedule = Schedule::default();
+            loop {
+                let unknown = search.unknown();
+                let keys: BTreeSet<_> = unknown.iter().map(|node| key(node)).collect();
+                match schedule.due(&keys, Instant::now()) {
+                    Due::Never => changed.notified().await,
+                    Due::At(at) => tokio::select! {
+                        () = sleep_until(at) => (),
+                        () = changed.notified() => (),
+                    },
+                    Due::Now => {
+                        let worked = search.search(&unknown, ask.as_ref()).await;
+                        if let Err(error) = &worked {
+                            let error = error as &dyn std::error::Error;
+                            tracing::debug!(error, "the VMs of unknown nodes cannot be searched for");
+                        }
+                        schedule.done(keys, worked.is_ok(), Instant::now());
+                    }
+                }
+            }
+        });
+    }
+
+    /// The Nodes that may be VMs of this Harvester, and whose VM no watch knows.
+    fn unknown(&self) -> Vec<Arc<Node>> {
+        let is_unknown = |node: &Arc<Node>| {
+            let id = provider_id(node);
+            let is_owned = node.labels().get(labels::EXTERNALLY_MANAGED).is_some_and(|value| value == "true");
+            (id.is_empty() || id.starts_with(PROVIDER_ID_PREFIX))
+                && !is_owned
+                && self.vms.is_complete()
+                && self.vms.is_settled(node)
+                && self.vms.vm_of(node).is_none()
+        };
+        self.nodes.list().into_iter().filter(is_unknown).collect()
+    }
+
+    async fn search(&self, unknown: &[Arc<Node>], ask: Option<&impl Fn()>) -> kube::Result<()> {
+        let wanted: BTreeSet<_> =
+            unknown.iter().filter_map(|node| vm_id(node)).filter(|id| is_uid(id)).collect();
+        let mut searched = HashMap::new();
+        if !wanted.is_empty() {
+            searched = self.by_uid(&wanted).await?;
+        }
+        self.vms.directory().set_searched(searched);
+        if let Some(ask) = ask
+            && wanted.len() < unknown.len()
+        {
+            let strangers = self.strangers().await?;
+            self.vms.directory().set_strangers(strangers);
+            ask();
+        }
+        self.vms.shared().names.notify_one();
+        self.vms.notify();
+        Ok(())
+    }
+
+    /// What a list of all VMs, whatever their labels, says of these UIDs. Such a list proves absence only if it names
+    /// VMs of other Nodes: a cloud-config may name another Harvester by now.
+    async fn by_uid(&self, wanted: &BTreeSet<&str>) -> kube::Result<HashMap<String, Searched>> {
+        let namespace = &self.vms.shared().namespace;
+        let api = Api::<VirtualMachine>::namespaced(self.client.clone(), namespace);
+        let nodes = self.nodes.list();
+        let others: HashSet<_> = nodes.iter().filter_map(|node| vm_id(node)).collect();
+        let (mut named, mut has_witness) = (HashMap::new(), false);
+        let mut params = ListParams::default().limit(PAGE);
+        loop {
+            let page = api.list_metadata(&params).await?;
+            for vm in page.items {
+                let (Some(name), Some(uid)) = (vm.metadata.name, vm.metadata.uid) else { continue };
+                if wanted.contains(&*uid) {
+                    named.insert(uid, name);
+                } else if others.contains(&*uid) {
+                    has_witness = true;
+                }
+            }
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => break,
+            }
+        }
+        let answer = |uid: &&str| match named.remove(*uid) {
+            Some(name) => ((*uid).to_owned(), Searched::Named(name)),
+            None if has_witness => ((*uid).to_owned(), Searched::Missing),
+            None => ((*uid).to_owned(), Searched::Doubtful),
+        };
+        Ok(wanted.iter().map(answer).collect())
+    }
+
+    /// The instances of no guest cluster that have a guest agent, by name and UID. Where labels name no owner, all.
+    async fn strangers(&self) -> kube::Result<BTreeMap<String, String>> {
+        let mut params = ListParams::default().limit(PAGE);
+        if self.vms.directory().has_cluster() {
+            params = params.labels(&format!("!{}", labels::GUEST_CLUSTER));
+        }
+        let url = VirtualMachineInstance::url_path(&(), Some(&self.vms.shared().namespace));
+        let mut found = BTreeMap::new();
+        loop {
+            let request = Request::new(url.clone()).list(&params).map_err(kube::Error::BuildRequest)?;
+            let page: Page = self.client.request(request).await?;
+            let of_agents = page.items.into_iter().filter(Item::has_agent);
+            found.extend(of_agents.map(|item| (item.metadata.name, item.metadata.uid)));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+/// A Node that is made again, or gets another provider ID, is another one to search for.
+fn key(node: &Node) -> String {
+    format!("{} {}", node.uid().unwrap_or_default(), provider_id(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    #[test]
+    fn a_node_is_searched_for_once_and_every_ten_minutes_while_it_is_unknown() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        assert_eq!(schedule.due(&nodes(&[]), start), Due::Never);
+        assert_eq!(schedule.due(&nodes(&["a"]), start), Due::Now);
+        schedule.done(nodes(&["a"]), true, start);
+        assert_eq!(schedule.due(&nodes(&["a"]), start), Due::At(start + SEARCH_AGAIN));
+        assert_eq!(schedule.due(&nodes(&["a"]), start + SEARCH_AGAIN), Due::Now);
+        assert_eq!(schedule.due(&nodes(&["a", "b"]), start), Due::Now, "another one");
+        schedule.done(nodes(&["a", "b"]), true, start);
+        assert_eq!(schedule.due(&nodes(&["b"]), start), Due::At(start + SEARCH_AGAIN));
+        assert_eq!(schedule.due(&nodes(&[]), start + SEARCH_AGAIN), Due::Never);
+        assert_eq!(schedule.due(&nodes(&["b"]), start), Due::Now, "it is unknown anew");
+    }
+
+    #[test]
+    fn a_search_that_fails_is_repeated_after_a_while_whoever_waits_for_it() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        schedule.done(nodes(&["a"]), false, start);
+        assert_eq!(schedule.due(&nodes(&["a", "b"]), start), Due::At(start + SEARCH_FAILED));
+        assert_eq!(schedule.due(&nodes(&["a"]), start + SEARCH_FAILED), Due::Now);
+    }
+}

@@ -120,6 +120,7 @@ fn settings(options: Options, namespace: String) -> Settings {
             policy: options.policy,
             allowed: options.allowed,
             restrict_sharing: options.restrict_sharing,
+            aliases: options.aliases,
         },
         election: options.election.map(|times| ElectionSettings {
             identity: Identity::of_process(options.pod_token_file.as_deref()),

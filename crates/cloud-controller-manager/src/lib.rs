@@ -28,6 +28,7 @@ pub mod datapath;
 mod instances;
 pub mod load_balancers;
 mod outage;
+pub mod requested;
 mod run;
 pub mod service_config;
 

@@ -10,6 +10,7 @@
 mod decide;
 mod lookup;
 mod object;
+mod requests;
 pub mod selector;
 mod sharing;
 mod without_service;
@@ -44,6 +45,7 @@ use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
     outage::Outage,
+    requested::Aliases,
     service_config::ServiceConfig,
 };
 
@@ -59,6 +61,8 @@ pub struct Rules {
     pub allowed: AllowedDatapaths,
     /// `--restrict-shared-address`.
     pub restrict_sharing: bool,
+    /// `--annotation-aliases`.
+    pub aliases: Aliases,
 }
 
 /// Harvester's load balancers.
@@ -173,7 +177,7 @@ impl HarvesterLoadBalancers {
             load_balancer,
             key,
             service,
-            config: ServiceConfig::of(service),
+            config: ServiceConfig::with_aliases(service, self.rules.aliases),
             wanted,
             backends: if wanted { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),

@@ -12,7 +12,10 @@ use harvester_api::{
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 use kube::ResourceExt;
 
-use crate::datapath::Datapath;
+use crate::{
+    datapath::Datapath,
+    requested::{Aliases, Requested},
+};
 
 /// The settings of a Service for its load balancer.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,6 +31,7 @@ pub struct ServiceConfig {
     pub project: String,
     pub namespace: String,
     pub description: String,
+    pub(crate) requested: Requested,
     /// Faults that forbid a load balancer on either datapath.
     pub faults: Vec<Explanation>,
     /// Keys that this version does not act on yet, in the order of [`LATER`].
@@ -43,16 +47,9 @@ pub struct ServiceConfig {
 }
 
 /// Keys of a Service that a later version will act on.
-pub const LATER: [&str; 5] = [
-    REQUESTED_ADDRESS,
-    annotations::KUBE_VIP_LOADBALANCER_IPS,
-    annotations::SERVICE_IP,
-    annotations::SERVICE_IP_POOL,
-    annotations::SERVICE_NETWORK,
-];
+pub const LATER: [&str; 2] = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::SERVICE_NETWORK];
 /// Fields of the Service's spec, named like keys.
 pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
-const REQUESTED_ADDRESS: &str = "spec.loadBalancerIP";
 /// Of a health check, besides its port.
 const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_SUCCESS_THRESHOLD,
@@ -61,7 +58,9 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
 /// Other keys with our prefix that a Service may carry.
-const KNOWN: [&str; 10] = [
+const KNOWN: [&str; 12] = [
+    annotations::SERVICE_IP,
+    annotations::SERVICE_IP_POOL,
     annotations::PRIMARY_SERVICE,
     annotations::ALLOW_SHARED_FROM,
     annotations::IPAM,
@@ -78,7 +77,12 @@ const KNOWN: [&str; 10] = [
 const NAME_MAX: usize = 63;
 
 impl ServiceConfig {
+    /// Without annotations of other programs.
     pub fn of(service: &Service) -> Self {
+        Self::with_aliases(service, Aliases::default())
+    }
+
+    pub fn with_aliases(service: &Service, aliases: Aliases) -> Self {
         let text =
             |key: &str| service.annotations().get(key).map(|text| text.trim().to_owned()).unwrap_or_default();
         let spec = service.spec.as_ref();
@@ -93,16 +97,15 @@ impl ServiceConfig {
             None
         });
         let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
-        let requested = spec.and_then(|spec| spec.load_balancer_ip.as_deref()).unwrap_or_default();
         // once a Service is ours, that annotation is ours too; before, it asks for an address
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
-            REQUESTED_ADDRESS => !requested.is_empty(),
             annotations::KUBE_VIP_LOADBALANCER_IPS if handed_over => false,
             key => !text(key).is_empty(),
         };
         let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
         faults.extend(primary(service).err());
+        let requested = Requested::of(service, aliases, &mut faults);
         let misplaced = |key: &&String| key.starts_with(annotations::LB_PREFIX);
         let unknown = |key: &&String| {
             let known = LATER.iter().chain(&HEALTH_VALUES).chain(&KNOWN);
@@ -119,6 +122,7 @@ impl ServiceConfig {
             project: text(annotations::SERVICE_PROJECT),
             namespace: text(annotations::SERVICE_NAMESPACE),
             description: text(annotations::DESCRIPTION),
+            requested,
             faults,
             later,
             source_ranges: !ranges.is_empty(),
@@ -265,8 +269,8 @@ mod tests {
     #[rstest]
     #[case::none(&[], vec![])]
     // docs/contract/cloud-controller-manager.md#L18
-    #[case::empty_means_absent(&[("primary-service", ""), ("ip", " ")], vec![])]
-    #[case::some(&[("ip-pool", "a"), ("ip", "10.0.0.1")], vec!["ip", "ip-pool"])]
+    #[case::empty_means_absent(&[("primary-service", ""), ("network", " ")], vec![])]
+    #[case::some(&[("network", "a/b"), ("ip", "10.0.0.1")], vec!["network"])]
     fn keys_of_later_versions_are_named(#[case] pairs: &[(&str, &str)], #[case] keys: Vec<&str>) {
         let expected: Vec<_> = keys.iter().map(|key| format!("{SERVICE_PREFIX}{key}")).collect();
         assert_eq!(ServiceConfig::of(&service(pairs)).later, expected);
@@ -310,13 +314,6 @@ mod tests {
         let mut service = service(&[]);
         service.annotations_mut().insert("loadbalancer.harvesterhci.io/network".into(), "a/b".into());
         assert_eq!(ServiceConfig::of(&service).misplaced, ["loadbalancer.harvesterhci.io/network"]);
-    }
-
-    #[test]
-    fn a_requested_address_is_named_as_one_for_later() {
-        let mut service = service(&[]);
-        service.spec.as_mut().unwrap().load_balancer_ip = Some("10.0.0.7".into());
-        assert_eq!(ServiceConfig::of(&service).later, ["spec.loadBalancerIP"]);
     }
 
     // docs/contract/cloud-controller-manager.md#9.1: kube-vip's own annotation is no way to ask for an address

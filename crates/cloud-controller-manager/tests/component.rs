@@ -23,6 +23,8 @@ mod object_writes;
 mod outages;
 #[path = "component/ownership.rs"]
 mod ownership;
+#[path = "component/requested_addresses.rs"]
+mod requested_addresses;
 #[path = "component/requests.rs"]
 mod requests;
 #[path = "component/service_events.rs"]

@@ -19,6 +19,11 @@ pub const FLAGS: Table = Table {
             "share addresses within a namespace, and with those in annotation allow-shared-from, only",
         ),
         Flag::value(
+            "annotation-aliases",
+            "LIST",
+            "metallb, cilium: programs whose annotations for an address or a pool are read like ours",
+        ),
+        Flag::value(
             "management-network",
             "NETWORK",
             "namespace/name of the Harvester network that carries the nodes",

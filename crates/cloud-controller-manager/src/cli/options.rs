@@ -17,6 +17,7 @@ use super::PROGRAM;
 use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
+    requested::Aliases,
     run::ElectionSettings,
 };
 
@@ -37,6 +38,7 @@ pub(super) struct Options {
     pub(super) policy: Policy,
     pub(super) allowed: AllowedDatapaths,
     pub(super) restrict_sharing: bool,
+    pub(super) aliases: Aliases,
     pub(super) management_network: Option<String>,
     pub(super) node_prefixes: Vec<IpNet>,
     pub(super) node_excluded: Vec<IpNet>,
@@ -90,6 +92,7 @@ impl Options {
         if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
             reader.fault("--allowed-data-paths excludes the path that --data-path chooses");
         }
+        let aliases = reader.read("annotation-aliases", Aliases::default(), programs);
         let controllers = reader.list("controllers", |name| Ok(name.to_owned()));
         let controllers: Vec<_> = controllers.iter().map(String::as_str).collect();
         unknown_controllers(&controllers).into_iter().for_each(|fault| reader.fault(fault));
@@ -107,6 +110,7 @@ impl Options {
             policy,
             allowed,
             restrict_sharing: reader.is_on("restrict-shared-address"),
+            aliases,
             pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
             election: election(&mut reader),
             services: on(SERVICE),
@@ -135,6 +139,7 @@ impl Options {
                     reader.text("allowed-data-paths").unwrap_or_else(|| "guest,host".to_owned()),
                 ),
                 ("restrict-shared-address", reader.is_on("restrict-shared-address").to_string()),
+                ("annotation-aliases", reader.text("annotation-aliases").unwrap_or_default()),
             ],
             cluster_flag,
             management_network,
@@ -282,6 +287,19 @@ fn paths(text: &str) -> Result<AllowedDatapaths, String> {
     Ok(allowed)
 }
 
+/// `--annotation-aliases`.
+fn programs(text: &str) -> Result<Aliases, String> {
+    let mut aliases = Aliases::default();
+    for item in text.split(',').map(str::trim).filter(|item| !item.is_empty()) {
+        match item {
+            "metallb" => aliases.metallb = true,
+            "cilium" => aliases.cilium = true,
+            _ => return Err(format!("{item:?}: use metallb, cilium or both, separated by commas")),
+        }
+    }
+    Ok(aliases)
+}
+
 /// One address or prefix. Host bits are allowed, as Go has it.
 fn prefix(text: &str) -> Result<IpNet, String> {
     let single = text.parse::<IpAddr>().map(IpNet::from).ok();
@@ -338,6 +356,7 @@ mod tests {
     #[case::unknown_flag(&["--nope=1"], "unknown flag")]
     #[case::network_parts(&["--management-network=a/b/c"], "a/b/c")]
     #[case::network_empty_part(&["--management-network=/b"], "namespace/name")]
+    #[case::aliases(&["--annotation-aliases=metallb,istio"], "istio")]
     #[case::cidr(&["--node-ip-cidr=x"], "neither")]
     #[case::cidr_twice(&["--node-ip-cidr=10.0.0.0/8,11.0.0.0/8"], "second entry")]
     #[case::cidr_loopback(&["--node-ip-cidr=127.0.0.0/8"], "cannot be the address")]

@@ -4,6 +4,7 @@ mod events;
 pub(super) mod families;
 mod handover;
 mod host_datapath;
+pub(super) mod requested;
 pub(super) mod sharing;
 
 use std::{sync::Arc, time::Duration};
@@ -13,7 +14,9 @@ use cloud_provider::{
 };
 use controller_kit::{EventType, Explanation, ObjectKey, PendingEvent, RawObject};
 use guest_vms::Backends;
-use harvester_api::{Condition, ConditionStatus, LoadBalancer, annotations, condition, names::DHCP_ADDRESS};
+use harvester_api::{
+    Condition, ConditionStatus, Ipam, LoadBalancer, annotations, condition, names::DHCP_ADDRESS,
+};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -23,6 +26,7 @@ use self::sharing::{Held, Secondaries, Sharing};
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
     datapath::{AllowedDatapaths, Datapath, Policy, choose},
+    requested::{Addresses, Requested},
     service_config::ServiceConfig,
 };
 
@@ -89,7 +93,7 @@ impl Seen<'_> {
         if let Sharing::With(primary) = &self.sharing {
             return sharing::phase(self.service, primary).filter(|_| self.wanted);
         }
-        phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service)
+        phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service, &self.config.requested)
     }
 }
 
@@ -107,22 +111,30 @@ pub enum Write {
 pub(super) enum Phase {
     /// Harvester allocates an address.
     Allocation,
+    /// Harvester gives the addresses that the Service demands.
+    Demand(Addresses),
     /// Harvester's kube-vip announces the address.
     Announcement,
     /// kube-vip in the guest writes these addresses to the status of the Service.
     Publication(String),
+    /// Harvester gives the addresses that the Service wishes for. It is served meanwhile.
+    Wish(Addresses),
 }
 
 /// The phase of an object whose Service waits for its address.
-fn phase(object: &RawObject<LoadBalancer>, service: &Service) -> Option<Phase> {
+fn phase(object: &RawObject<LoadBalancer>, service: &Service, requested: &Requested) -> Option<Phase> {
+    if let Some(demand) = requested::unmet_demand(requested, object) {
+        return Some(Phase::Demand(demand));
+    }
     let allocated = allocated(object);
-    match Datapath::of_object(&object.spec) {
+    let next = match Datapath::of_object(&object.spec) {
         _ if allocated.is_empty() => Some(Phase::Allocation),
         Datapath::Host => status_address(object).is_none().then_some(Phase::Announcement),
         // the rest of it
         Datapath::Guest if !families::lacking(service, object).is_empty() => Some(Phase::Allocation),
         Datapath::Guest => handover::not_shown(service, object).map(Phase::Publication),
-    }
+    };
+    next.or_else(|| requested::unmet_wish(requested, object).map(Phase::Wish))
 }
 
 pub(super) fn decide(seen: &Seen<'_>) -> Decision<Write> {
@@ -149,6 +161,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let (path, mut events) = (choice.path, choice.events);
     let mut faults = config.faults.clone();
     faults.extend(choice.refusal);
+    let ipam = object.map(|object| object.spec.ipam()).or(config.ipam).unwrap_or(Ipam::Pool);
+    let asked = config.requested.with_ipam(ipam, &mut faults, &mut events);
+    events.extend(config.requested.events.clone());
     match &seen.sharing {
         Sharing::Refused { fault, .. } => faults.extend(fault.clone()),
         Sharing::Waits(_) => events.extend(sharing::told(seen, true)),
@@ -164,7 +179,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         Datapath::Host => host_datapath::datapath(seen, object.is_some(), &mut faults, &mut events),
     };
     let made_for = ForService { identity, service };
-    let wanted = datapath.map(|datapath| Wanted { made_for, config, datapath });
+    let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
     let later = events::keys_of_later_versions(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
@@ -180,6 +195,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         events.extend(events::fixed(object, config, path));
         events.extend(overdue_announcement(seen));
         events.extend(families::told(seen, object, path));
+        events.extend(requested::told(seen, object));
     }
     let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
@@ -199,9 +215,16 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         _ => None,
     };
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
-    let has_address = object.is_some_and(|object| match path {
-        Datapath::Guest => !families::served(service, object).is_empty(),
-        Datapath::Host => status_address(object).is_some() && !taken_back,
+    let withheld = object.is_some_and(|object| requested::is_withheld(service, &config.requested, object));
+    if let (LoadBalancerState::Present { addresses }, true) = (&mut view.load_balancer, withheld) {
+        addresses.clear();
+    }
+    let has_address = object.is_some_and(|object| {
+        !withheld
+            && match path {
+                Datapath::Guest => !families::served(service, object).is_empty(),
+                Datapath::Host => status_address(object).is_some() && !taken_back,
+            }
     });
     match object {
         Some(object) => (view.waiting, view.again) = waiting(seen, object, path),
@@ -217,24 +240,28 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         }
         Datapath::Guest => {
             let lost = match seen.held {
-                Held::Nothing => {
-                    handover::given(service, object.map(|object| &**object)).filter(|_| taken_back)
-                }
+                Held::Nothing => handover::given(service, object.map(|object| &**object))
+                    .filter(|_| taken_back || withheld),
                 // the address of its former primary serves until it has one of its own
                 Held::Valid => None,
                 Held::Lost => sharing::given(service).filter(|_| !has_address),
             };
-            let one_family = handover::taken_back_of_one_family(service, object);
-            events
-                .extend(lost.as_ref().or(one_family.as_ref()).map(|lost| events::taken_back(service, lost)));
-            (view.annotations, view.publish) = handover::decide(service, object, lost);
+            let published = object.filter(|_| !withheld);
+            let is_news =
+                |lost: &&String| taken_back || object.is_none_or(|it| allocated(it).join(",") != **lost);
+            let one_family = handover::taken_back_of_one_family(service, published);
+            let news = lost.as_ref().filter(is_news).or(one_family.as_ref());
+            events.extend(news.map(|lost| events::taken_back(service, lost)));
+            (view.annotations, view.publish) = handover::decide(service, published, lost);
         }
         Datapath::Host => {
             view.annotations = on_host();
             view.removal = Removal::Foreground;
             view.publish = match object.and_then(|object| status_address(object)) {
-                Some(address) if !taken_back => Publish::Addresses(vec![IngressAddress::parse(address)]),
-                _ if taken_back && seen.held == Held::Nothing || seen.held == Held::Lost => {
+                Some(address) if !taken_back && !withheld => {
+                    Publish::Addresses(vec![IngressAddress::parse(address)])
+                }
+                _ if (taken_back || withheld) && seen.held == Held::Nothing || seen.held == Held::Lost => {
                     Publish::Withdrawn
                 }
                 _ => Publish::Unchanged,
@@ -367,7 +394,7 @@ fn around(seen: &Seen<'_>, path: Datapath) -> Vec<PendingEvent> {
 /// The Event about an address that should have been announced by now.
 fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
     match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
-        Phase::Allocation => None,
+        Phase::Allocation | Phase::Demand(_) | Phase::Wish(_) => None,
         Phase::Announcement => {
             let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
                 balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
@@ -400,17 +427,30 @@ fn waiting(
     path: Datapath,
 ) -> (Option<String>, Option<Duration>) {
     let Some(phase) = seen.phase() else { return (None, None) };
-    if path == Datapath::Guest && !families::lacking(seen.service, object).is_empty() {
+    let lacks_family = path == Datapath::Guest && !families::lacking(seen.service, object).is_empty();
+    if phase == Phase::Allocation && lacks_family {
         // an Event says why
         return (None, families::again(seen));
     }
-    let limit = if phase == Phase::Allocation { ANSWER } else { ANNOUNCEMENT };
+    let limit = match phase {
+        Phase::Allocation | Phase::Demand(_) | Phase::Wish(_) => ANSWER,
+        Phase::Announcement | Phase::Publication(_) => ANNOUNCEMENT,
+    };
     let again = limit.checked_sub(seen.waited).filter(|rest| !rest.is_zero());
     match (&phase, &seen.load_balancers_out_of_reach) {
-        (Phase::Publication(_), _) | (Phase::Announcement, None) => return (None, again),
+        (Phase::Publication(_) | Phase::Wish(_), _) | (Phase::Announcement, None) => return (None, again),
         // an answer of Harvester would not arrive
-        (Phase::Allocation | Phase::Announcement, Some(why)) => return (Some(why.clone()), again),
+        (Phase::Allocation | Phase::Demand(_) | Phase::Announcement, Some(why)) => {
+            return (Some(why.clone()), again);
+        }
+        // Events say it
+        (Phase::Allocation | Phase::Demand(_), None) if requested::is_refused(object) => return (None, None),
         (Phase::Allocation, None) => {}
+        (Phase::Demand(_), None) if again.is_some() || requested::is_of_this_project(object) => {}
+        (Phase::Demand(_), None) => {
+            let message = not_ready(object).map(|ready| ready.message.clone());
+            return (message.filter(|message| !message.is_empty()), None);
+        }
     }
     let hint = match path {
         Datapath::Host => {

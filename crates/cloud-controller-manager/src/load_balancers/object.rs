@@ -9,9 +9,10 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt};
 use serde_json::{Map, Value, json};
 
-use super::{decide::families::Families, selector::Selector};
+use super::{decide::families::Families, requests, selector::Selector};
 use crate::{
     cluster::GuestCluster,
+    requested::Requested,
     service_config::{ServiceConfig, ports, protocol},
 };
 
@@ -40,6 +41,8 @@ pub(super) struct ForService<'a> {
 pub(super) struct Wanted<'a> {
     pub(super) made_for: ForService<'a>,
     pub(super) config: &'a ServiceConfig,
+    /// With what the IPAM leaves of it.
+    pub(super) requested: Requested,
     pub(super) datapath: DatapathFields,
 }
 
@@ -105,8 +108,9 @@ impl Wanted<'_> {
     /// Changes an object that was read into the wanted one. Workload type, IPAM and network stay: they were decided
     /// when the object was made.
     pub(super) fn apply(&self, json: &mut Value) {
-        let Self { made_for, config, datapath } = self;
+        let Self { made_for, config, requested, datapath } = self;
         made_for.mark(json);
+        requests::write(requested, json);
         if matches!(datapath, DatapathFields::Guest(_)) {
             let object_annotations = object(&mut json["metadata"], "annotations");
             // missing on objects from before v0.2.7: taken over, not compared as empty
@@ -160,7 +164,7 @@ fn set(object: &mut Map<String, Value>, key: &str, value: Option<Value>) {
 }
 
 /// The object under `key`, made where it is absent or null.
-fn object<'a>(parent: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+pub(super) fn object<'a>(parent: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     let value = &mut parent[key];
     if !value.is_object() {
         *value = json!({});
@@ -265,7 +269,7 @@ mod tests {
         let (identity, service) = (identity(), service());
         let config = ServiceConfig::of(&service);
         let made_for = ForService { identity: &identity, service: &service };
-        act(&Wanted { made_for, config: &config, datapath });
+        act(&Wanted { made_for, config: &config, requested: config.requested.clone(), datapath });
     }
 
     fn host() -> DatapathFields {

@@ -25,8 +25,11 @@ pub(super) use self::{
 use super::{
     Found, HarvesterLoadBalancers,
     decide::{
+        allocated,
         families::{listed, of_secondary, same, served},
-        ingress, is_leased, is_taken_back, settled,
+        ingress, is_leased, is_taken_back,
+        requested::is_withheld,
+        settled,
         sharing::{Held, Primary, Secondaries, Sharing, given},
         status_address, {hinders_sharing, was_announced_in_guest},
     },
@@ -35,6 +38,7 @@ use super::{
 };
 use crate::{
     datapath::{Datapath, choose},
+    requested::Asked,
     service_config::{ServiceConfig, ports},
 };
 
@@ -76,6 +80,7 @@ impl HarvesterLoadBalancers {
             Datapath::Guest => guest_address(primary, object),
             Datapath::Host => status_address(object).map(str::to_owned),
         };
+        let address = address.filter(|_| !self.is_withheld(primary, object));
         if path == Datapath::Guest && address.is_none() {
             return missing("address");
         }
@@ -135,7 +140,7 @@ impl HarvesterLoadBalancers {
             );
             return Some(Explanation::new("SharingNotAllowed", sentence));
         }
-        let config = ServiceConfig::of(service);
+        let config = ServiceConfig::with_aliases(service, self.rules.aliases);
         let hindered = if path == Datapath::Host { hinders_sharing(service, &config) } else { Vec::new() };
         if let Some(fault) = hindered.into_iter().next() {
             return Some(fault);
@@ -165,6 +170,18 @@ impl HarvesterLoadBalancers {
                 it anew for the data path host";
             return Some(Explanation::new("AnnouncedInGuest", sentence));
         }
+        let given = allocated(object);
+        if let Asked::For(demand) = config.requested.demand
+            && !given.is_empty()
+            && !demand.are_among(&given)
+        {
+            let sentence = format!(
+                "it demands {demand}, and service {key}, whose address it asks for, has another: remove annotation {} \
+                 here",
+                annotations::SERVICE_IP
+            );
+            return Some(Explanation::new("AddressDiffers", sentence));
+        }
         let network = object.annotations().get(annotations::LB_NETWORK_REQUEST).map(String::as_str);
         let network = network.unwrap_or_default();
         (!config.network.is_empty() && config.network != network).then(|| {
@@ -174,6 +191,12 @@ impl HarvesterLoadBalancers {
             );
             Explanation::new("NetworkDiffers", sentence)
         })
+    }
+
+    /// Whether the address of the object is another than the one that its Service demands.
+    fn is_withheld(&self, service: &Service, object: &RawObject<LoadBalancer>) -> bool {
+        let config = ServiceConfig::with_aliases(service, self.rules.aliases);
+        is_withheld(service, &config.requested, object)
     }
 
     /// The state of the address that the Service was given with its label.
@@ -197,6 +220,7 @@ impl HarvesterLoadBalancers {
             Found::Present(object) => match Datapath::of_object(&object.spec) {
                 Datapath::Host => true,
                 Datapath::Guest => guest_address(&primary, object)
+                    .filter(|_| !self.is_withheld(&primary, object))
                     .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| is_within(then, &now))),
             },
         };

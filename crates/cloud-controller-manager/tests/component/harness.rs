@@ -5,6 +5,7 @@ use cloud_controller_manager::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
     load_balancers::Rules,
+    requested::Aliases,
     run,
 };
 use cloud_provider::Duties;
@@ -68,6 +69,7 @@ impl Ccm {
                 policy: Policy::Annotation,
                 allowed: AllowedDatapaths::default(),
                 restrict_sharing: false,
+                aliases: Aliases::default(),
             },
             addresses: AddressRules::default(),
             election: Some(ElectionSettings::usual("first")),

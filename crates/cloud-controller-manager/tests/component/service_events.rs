@@ -74,12 +74,12 @@ test_cluster::component_tests! {
 
     async fn keys_of_later_versions_are_named_once_and_the_service_is_served(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
-        let keys = "{cloudprovider.harvesterhci.io/ip: 10.0.0.1, cloudprovider.harvesterhci.io/ip-pool: lab}";
+        let keys = "{cloudprovider.harvesterhci.io/network: default/lab}";
         create_service(&cluster, keys, "").await;
         allocate(&cluster, "127.9.0.1").await;
         let all = events(&cluster).await;
         let named: Vec<_> = all.iter().filter(|(reason, _)| reason == "NotSupported").collect();
-        assert!(named.len() == 1 && named[0].1.contains("/ip,") && named[0].1.contains("/ip-pool"), "{all:?}");
+        assert!(named.len() == 1 && named[0].1.contains("/network"), "{all:?}");
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
         ccm.stop().await;
     }

@@ -8,6 +8,7 @@ use cloud_controller_manager::AddressRules;
 use cloud_controller_manager::cluster::GuestCluster;
 use cloud_controller_manager::datapath::{AllowedDatapaths, Policy};
 use cloud_controller_manager::load_balancers::Rules;
+use cloud_controller_manager::requested::Aliases;
 use cloud_controller_manager::{ElectionSettings, Settings};
 use cloud_provider::Duties;
 use futures::future::BoxFuture;
@@ -150,6 +151,7 @@ async fn cloud_controller_manager(
             policy: Policy::Annotation,
             allowed: AllowedDatapaths::default(),
             restrict_sharing: false,
+            aliases: Aliases::default(),
         },
         addresses: AddressRules::default(),
         election: Some(ElectionSettings::usual(identity)),

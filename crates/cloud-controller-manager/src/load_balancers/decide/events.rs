@@ -6,7 +6,11 @@ use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use super::{handover::given, ingress};
-use crate::{datapath::Datapath, service_config::ServiceConfig};
+use crate::{
+    datapath::Datapath,
+    requested::{Asked, WISH},
+    service_config::ServiceConfig,
+};
 
 /// An Event names at most so many Services.
 const NAMED: usize = 20;
@@ -114,6 +118,15 @@ pub(super) fn about_sharing(config: &ServiceConfig) -> Vec<PendingEvent> {
         .iter()
         .map(|fault| PendingEvent::warning(fault.reason, fault.message.as_str()))
         .collect();
+    let requested = &config.requested;
+    events.extend(requested.events.clone());
+    if requested.wish.is_some() || matches!(requested.pool, Asked::For(_)) {
+        let sentence = format!(
+            "a Service that shares an address has the one of its primary: {WISH} and annotation {} have no effect here",
+            annotations::SERVICE_IP_POOL
+        );
+        events.push(PendingEvent::warning("RequestedAddressNotUsed", sentence));
+    }
     if config.health_port {
         let sentence =
             "a Service that shares an address has no health check of its own: the one of its primary counts";

@@ -113,7 +113,14 @@ pub(super) fn ip(text: &str) -> Vec<IngressAddress> {
 #[case::source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), None)]
 #[case::source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
     Some("NotSupported"))]
-#[case::later_but_served(json!({annotations::SERVICE_IP: "10.0.0.1"}), json!({}), None)]
+#[case::later_but_served(json!({annotations::SERVICE_NETWORK: "a/b"}), json!({}), None)]
+// docs/contract/addresses.md#5
+#[case::wrong_demand(json!({annotations::SERVICE_IP: "0.0.0.0"}), json!({}), Some("InvalidRequestedAddress"))]
+#[case::wrong_wish(json!({}), json!({"loadBalancerIP": "0.0.0.0"}), None)]
+#[case::wrong_pool(json!({annotations::SERVICE_IP_POOL: "Edge"}), json!({}), Some("InvalidIPPool"))]
+#[case::demand_and_dhcp(json!({annotations::SERVICE_IP: "10.0.0.1", annotations::IPAM: "dhcp"}), json!({}),
+    Some("RequestedAddressNotUsed"))]
+#[case::wish_and_dhcp(json!({annotations::IPAM: "dhcp"}), json!({"loadBalancerIP": "10.0.0.1"}), None)]
 fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Option<&str>) {
     assert_eq!(refusals(&annotations, &spec, |_| ()), reason.into_iter().collect::<Vec<_>>());
 }
@@ -123,8 +130,8 @@ fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Opti
 #[case::local(json!({HOST: "host"}), json!({"externalTrafficPolicy": "Local"}), "healthcheck-port")]
 #[case::local_and_more(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local", "ports": [{"port": 80}]}),
     "node port")]
-#[case::keys_of_both_sorts(json!({HOST: "left", annotations::SERVICE_IP: "10.0.0.1"}),
-    json!({}), "does not act on cloudprovider.harvesterhci.io/ip")]
+#[case::keys_of_both_sorts(json!({HOST: "left", annotations::SERVICE_NETWORK: "a/b"}),
+    json!({}), "does not act on cloudprovider.harvesterhci.io/network")]
 #[case::ipv6_alone(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), "IPv4 addresses only")]
 fn a_refused_service_is_told_everything_in_one_event(
     #[case] annotations: Value,

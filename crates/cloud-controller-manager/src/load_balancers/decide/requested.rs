@@ -1,0 +1,138 @@
+//! A requested address, and the one that Harvester gave.
+//!
+//! Of a demand that is not met only an address that the Service has already is published. Which of three states it is,
+//! the Ready condition tells:
+//!
+//! ```text
+//! false, with a message    the load balancer has looked: its sentence is told
+//! with a reason            the load balancer of this project, which has not looked yet; the Go program writes none
+//! without a reason         the Go program, which ignores the demand; or ours, which started just now
+//! ```
+//! The last two are told after the time within which Harvester answers. Nothing but the time of an Event depends on how
+//! long somebody waited, so a restart publishes nothing, and at most tells once more.
+
+use controller_kit::{PendingEvent, RawObject};
+use harvester_api::{LoadBalancer, annotations, condition};
+use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
+
+use super::{
+    ANSWER, Phase, Seen, allocated,
+    families::{listed, same, served},
+    handover::given,
+    ingress, is_leased, not_ready, status_address,
+};
+use crate::{
+    datapath::Datapath,
+    load_balancers::requests::demanded,
+    requested::{Addresses, Requested, WISH},
+};
+
+/// The demand of the Service, where Harvester gave something else.
+pub(super) fn unmet_demand(requested: &Requested, object: &LoadBalancer) -> Option<Addresses> {
+    let given = allocated(object);
+    demanded(requested, object).filter(|demand| !given.is_empty() && !demand.are_among(&given))
+}
+
+/// The wish of the Service, where Harvester gave something else.
+pub(super) fn unmet_wish(requested: &Requested, object: &LoadBalancer) -> Option<Addresses> {
+    let given = allocated(object);
+    let has_demand = demanded(requested, object).is_some();
+    requested
+        .wish
+        .filter(|wish| !has_demand && !is_leased(object) && !given.is_empty() && !wish.are_among(&given))
+}
+
+/// Whether the object's address is not for the Service: it demands another one, and has not got this one yet.
+pub(in crate::load_balancers) fn is_withheld(
+    service: &Service,
+    requested: &Requested,
+    object: &RawObject<LoadBalancer>,
+) -> bool {
+    match Datapath::of_object(&object.spec) {
+        Datapath::Guest => {
+            let has = || {
+                let addresses = served(service, object);
+                let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+                let given = given(service, Some(object)).unwrap_or_default();
+                asked.is_some_and(|asked| *asked == addresses.join(","))
+                    && addresses.iter().all(|address| listed(&given).any(|given| same(given, address)))
+            };
+            unmet_demand(requested, object).is_some() && !has()
+        }
+        // kube-vip of Harvester may announce the former address for a while
+        Datapath::Host => status_address(object).is_some_and(|address| {
+            demanded(requested, object).is_some_and(|demand| demand.exclude(address))
+                && !ingress(service).contains(&address)
+        }),
+    }
+}
+
+/// The Event of a Service whose demand cannot be met now, in the words of the load balancer.
+fn refused(object: &LoadBalancer) -> Option<PendingEvent> {
+    let ready = not_ready(object).filter(|ready| !ready.message.is_empty())?;
+    let reason = ["AddressInUse", "AddressNotInPool"].into_iter().find(|reason| *reason == ready.reason)?;
+    Some(PendingEvent::warning(reason, ready.message.as_str()))
+}
+
+/// The load balancer says in an Event of its own reason why there is no address.
+pub(super) fn is_refused(object: &LoadBalancer) -> bool {
+    refused(object).is_some()
+}
+
+/// The load balancer of this project wrote the object's status last.
+pub(super) fn is_of_this_project(object: &LoadBalancer) -> bool {
+    let conditions = object.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    condition::ready(conditions).is_some_and(|ready| !ready.reason.is_empty())
+}
+
+/// Events about what the Service asks for and does not have.
+pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Vec<PendingEvent> {
+    let requested = &seen.config.requested;
+    let given = allocated(object).join(", ");
+    if demanded(requested, object).is_some()
+        && let Some(event) = refused(object)
+    {
+        return vec![event];
+    }
+    match seen.phase() {
+        Some(Phase::Demand(demand)) if seen.waited >= ANSWER && !is_of_this_project(object) => {
+            if not_ready(object).is_some_and(|ready| !ready.message.is_empty()) {
+                return vec![];
+            }
+            let now = match is_withheld(seen.service, requested, object) {
+                true => "the Service gets no address",
+                false => "the Service keeps its address",
+            };
+            let sentence = format!(
+                "Harvester gave {given}, and annotation {} demands {demand}: its load balancer does not know requested \
+                 addresses, so {now}; install the load balancer of this project in Harvester, or remove the annotation",
+                annotations::SERVICE_IP
+            );
+            vec![PendingEvent::warning("RequestedAddressUnsupported", sentence)]
+        }
+        _ => unmet_wish(requested, object)
+            .and_then(|wish| {
+                let why = why_not(object, wish);
+                let is_known = why.is_some() || matches!(seen.phase(), Some(Phase::Wish(_))) && seen.waited >= ANSWER;
+                let why = why.unwrap_or("it may be in use, or in no pool for this Service");
+                let sentence = format!(
+                    "{WISH} asks for {wish}, and Harvester gave {given}: {why}; annotation {} demands an address",
+                    annotations::SERVICE_IP
+                );
+                is_known.then(|| PendingEvent::warning("RequestedAddressNotUsed", sentence))
+            })
+            .into_iter()
+            .collect(),
+    }
+}
+
+/// The sentence of the load balancer about this wish.
+fn why_not(object: &LoadBalancer, wish: Addresses) -> Option<&str> {
+    let conditions = object.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    let message = condition::ready(conditions)?.message.as_str();
+    wish.iter().any(|ip| message.contains(&ip.to_string())).then_some(message)
+}
+
+#[cfg(test)]
+mod tests;

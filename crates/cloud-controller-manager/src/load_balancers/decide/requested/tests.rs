@@ -1,0 +1,215 @@
+use std::time::Duration;
+
+use cloud_provider::{Decision, LoadBalancerState, Publish};
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::load_balancers::decide::{
+    Write,
+    tests::{decided, ip, object, reasons, service},
+};
+
+const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
+const GIVEN: &str = annotations::ALLOCATED_ADDRESS;
+const DEMAND: &str = annotations::SERVICE_IP;
+
+/// The status of an object: an address, and a Ready condition where there is one.
+fn status(address: &str, ready: &Value) -> Value {
+    let mut status = json!({"allocatedAddress": {"ipPool": "lab", "ip": address}, "address": address});
+    if !ready.is_null() {
+        let mut condition = json!({"type": "Ready"});
+        for (key, value) in ready.as_object().unwrap() {
+            condition[key] = value.clone();
+        }
+        status["conditions"] = json!([condition]);
+    }
+    status
+}
+
+fn after(service: &Service, object: &RawObject<LoadBalancer>, seconds: u64) -> Decision<Write> {
+    decided(service, Some(object), |seen| seen.waited = Duration::from_secs(seconds))
+}
+
+fn showing(mut service: Service, address: &str) -> Service {
+    service.status = serde_json::from_value(json!({"loadBalancer": {"ingress": [{"ip": address}]}})).unwrap();
+    service
+}
+
+fn addresses(decision: &Decision<Write>) -> Vec<String> {
+    let LoadBalancerState::Present { addresses } = &decision.view.load_balancer else {
+        panic!("{decision:?}")
+    };
+    addresses.iter().map(ToString::to_string).collect()
+}
+
+// docs/contract/addresses.md#5
+#[rstest]
+#[case::guest("cluster")]
+#[case::host("vm")]
+fn a_demand_that_was_met_is_published(#[case] workload: &str) {
+    let service = service(&json!({DEMAND: "10.0.0.7"}), &json!({}));
+    let decision = after(&service, &object(workload, &status("10.0.0.7", &Value::Null)), 0);
+    assert_eq!(addresses(&decision), ["10.0.0.7"]);
+    let handed = decision.view.annotations.get(ASKED).cloned().flatten();
+    let published = decision.view.publish == Publish::Addresses(ip("10.0.0.7"));
+    assert_eq!(
+        (handed.as_deref(), published),
+        if workload == "vm" { (None, true) } else { (Some("10.0.0.7"), false) }
+    );
+}
+
+#[rstest]
+#[case::guest("cluster")]
+#[case::host("vm")]
+fn another_address_than_the_demanded_one_is_not_published_whatever_the_load_balancer_says(
+    #[case] workload: &str,
+    #[values(json!(null), json!({"status": "True"}), json!({"status": "True", "reason": "AddressAllocated"}),
+        json!({"status": "False", "reason": "AddressInUse", "message": "10.0.0.7 is in use"}))]
+    ready: Value,
+    #[values(0, 10, 99)] waited: u64,
+) {
+    let service = service(&json!({DEMAND: "10.0.0.7"}), &json!({}));
+    let decision = after(&service, &object(workload, &status("10.0.0.9", &ready)), waited);
+    assert_eq!(addresses(&decision), [""; 0]);
+    assert!(!decision.view.annotations.contains_key(ASKED), "{decision:?}");
+    assert!(!matches!(decision.view.publish, Publish::Addresses(_)), "{decision:?}");
+}
+
+/// The load balancer claims the new address before it releases the old one.
+#[rstest]
+#[case::guest("cluster", &json!({ASKED: "10.0.0.9", GIVEN: "10.0.0.9", DEMAND: "10.0.0.7"}))]
+#[case::guest_by_the_go_program("cluster", &json!({ASKED: "10.0.0.9", DEMAND: "10.0.0.7"}))]
+#[case::host("vm", &json!({DEMAND: "10.0.0.7"}))]
+fn an_address_that_the_service_has_stays_until_the_demanded_one_is_there(
+    #[case] workload: &str,
+    #[case] annotations: &Value,
+    #[values(0, 99)] waited: u64,
+) {
+    let service = showing(service(annotations, &json!({})), "10.0.0.9");
+    let former = object(workload, &status("10.0.0.9", &Value::Null));
+    let decision = after(&service, &former, waited);
+    assert_eq!(addresses(&decision), ["10.0.0.9"]);
+    assert_ne!(decision.view.annotations.get(ASKED), Some(&None));
+    assert_ne!(decision.view.publish, Publish::Withdrawn);
+    let Some(Write::Update(json)) = decision.write else { panic!("the object is not told") };
+    assert_eq!(json["metadata"]["annotations"][annotations::REQUESTED_IP_STRICT], "10.0.0.7");
+}
+
+/// The load balancer ignored the demand and moved the Service elsewhere.
+#[rstest]
+#[case::guest("cluster")]
+#[case::host("vm")]
+fn a_former_address_goes_when_harvester_gives_neither_it_nor_the_demanded_one(#[case] workload: &str) {
+    let annotations = json!({ASKED: "10.0.0.9", GIVEN: "10.0.0.9", DEMAND: "10.0.0.7"});
+    let annotations = if workload == "vm" { json!({DEMAND: "10.0.0.7"}) } else { annotations };
+    let service = showing(service(&annotations, &json!({})), "10.0.0.9");
+    let decision = after(&service, &object(workload, &status("10.0.0.8", &Value::Null)), 0);
+    assert_eq!((addresses(&decision), &decision.view.publish), (vec![], &Publish::Withdrawn));
+    assert_ne!(decision.view.annotations.get(ASKED).cloned().flatten().as_deref(), Some("10.0.0.8"));
+}
+
+#[rstest]
+// it writes no reasons
+#[case::the_go_program(json!({"status": "True"}), 10, &["RequestedAddressUnsupported"], None)]
+#[case::the_go_program_at_once(json!({"status": "True"}), 9, &[], None)]
+#[case::nobody(json!(null), 10, &["RequestedAddressUnsupported"], None)]
+#[case::ours_before_it_looked(json!({"status": "True", "reason": "AddressAllocated"}), 9, &[], None)]
+#[case::ours_that_does_not_look(json!({"status": "True", "reason": "AddressAllocated"}), 10, &[], Some("has not answered"))]
+#[case::in_use(json!({"status": "False", "reason": "AddressInUse", "message": "10.0.0.7 is in use"}), 0,
+    &["AddressInUse"], None)]
+#[case::in_no_pool(json!({"status": "False", "reason": "AddressNotInPool", "message": "no pool has 10.0.0.7"}), 99,
+    &["AddressNotInPool"], None)]
+#[case::for_another_reason(json!({"status": "False", "reason": "PoolNotReady", "message": "pool lab is wrong"}), 99,
+    &[], Some("pool lab is wrong"))]
+#[case::of_the_go_program(json!({"status": "False", "message": "no matched IPPool"}), 99, &[], Some("no matched IPPool"))]
+fn a_demand_that_is_not_met_is_told_by_who_ignores_or_refuses_it(
+    #[case] ready: Value,
+    #[case] waited: u64,
+    #[case] told: &[&str],
+    #[case] waiting: Option<&str>,
+) {
+    let service = service(&json!({DEMAND: "10.0.0.7"}), &json!({}));
+    let decision = after(&service, &object("cluster", &status("10.0.0.9", &ready)), waited);
+    assert_eq!(reasons(&decision), told);
+    let text = decision.view.waiting.unwrap_or_default();
+    assert!(waiting.map_or(text.is_empty(), |part| text.contains(part)), "{text}");
+    assert_eq!(decision.view.again.is_some(), waited < 10 && ready["status"] != "False");
+    for event in decision.events {
+        let sentence = ready["message"].as_str().map(str::to_owned);
+        let parts =
+            sentence.map_or_else(|| vec!["10.0.0.9".to_owned(), "10.0.0.7".to_owned()], |it| vec![it]);
+        assert!(parts.iter().all(|part| event.message.contains(part)), "{}", event.message);
+    }
+}
+
+#[test]
+fn a_demand_that_cannot_be_had_yet_is_told_before_there_is_any_address() {
+    let ready = json!({"status": "False", "reason": "AddressInUse", "message": "10.0.0.7 is in use"});
+    let mut waits = status("", &ready);
+    waits.as_object_mut().unwrap().remove("address");
+    let decision = after(&service(&json!({DEMAND: "10.0.0.7"}), &json!({})), &object("cluster", &waits), 99);
+    assert_eq!((reasons(&decision), decision.view.waiting), (vec!["AddressInUse"], None));
+}
+
+/// Both are answers of a load balancer that knows wishes; else the time decides.
+#[rstest]
+#[case::met("10.0.0.7", json!(null), 99, None)]
+#[case::not_met_yet("10.0.0.9", json!({"status": "True", "reason": "AddressAllocated"}), 9, None)]
+#[case::not_met("10.0.0.9", json!({"status": "True"}), 10, Some("it may be in use"))]
+#[case::with_a_reason("10.0.0.9", json!({"status": "True", "reason": "AddressAllocated", "message": "10.0.0.7 is in use"}), 0,
+    Some("10.0.0.7 is in use"))]
+#[case::of_a_former_wish("10.0.0.9", json!({"status": "True", "reason": "AddressAllocated", "message": "10.0.0.5 is in use"}), 0,
+    None)]
+fn a_wish_that_is_not_met_hinders_nothing_and_is_told(
+    #[case] given: &str,
+    #[case] ready: Value,
+    #[case] waited: u64,
+    #[case] part: Option<&str>,
+) {
+    let wishes = service(&json!({}), &json!({"loadBalancerIP": "10.0.0.7"}));
+    let decision = after(&showing(wishes, given), &object("cluster", &status(given, &ready)), waited);
+    assert_eq!((addresses(&decision), decision.view.waiting.as_ref()), (vec![given.to_owned()], None));
+    assert_eq!(decision.view.annotations[ASKED].as_deref(), Some(given));
+    let message = decision.events.iter().map(|event| (event.reason, event.message.as_str())).next();
+    match part {
+        None => assert_eq!(message, None),
+        Some(part) => {
+            let (reason, message) = message.expect("an Event");
+            assert_eq!(reason, "RequestedAddressNotUsed");
+            assert!(["10.0.0.7", given, part].iter().all(|part| message.contains(part)), "{message}");
+        }
+    }
+}
+
+/// A Service that has an address goes on with it, and a former demand still holds.
+#[rstest]
+#[case::met("10.0.0.7", &["10.0.0.7"])]
+#[case::not_met("10.0.0.9", &[])]
+fn a_demand_that_becomes_malformed_changes_nothing(#[case] given: &str, #[case] published: &[&str]) {
+    let mut former = object("cluster", &status(given, &Value::Null)).json().clone();
+    former["metadata"]["annotations"] = json!({annotations::REQUESTED_IP_STRICT: "10.0.0.7"});
+    let former = RawObject::from_json(former).unwrap();
+    let decision = after(&service(&json!({DEMAND: "10.0.0.7.8"}), &json!({})), &former, 0);
+    assert_eq!(
+        (addresses(&decision), reasons(&decision)),
+        (published.iter().map(|it| (*it).to_owned()).collect(), vec!["InvalidRequestedAddress"])
+    );
+    if let Some(Write::Update(json)) = decision.write {
+        assert_eq!(json["metadata"]["annotations"][annotations::REQUESTED_IP_STRICT], "10.0.0.7");
+    }
+}
+
+#[test]
+fn a_lease_is_published_whatever_the_service_demands_since() {
+    let mut leased = object("cluster", &status("0.0.0.0", &Value::Null)).json().clone();
+    leased["spec"]["ipam"] = "dhcp".into();
+    let leased = RawObject::from_json(leased).unwrap();
+    let service =
+        showing(service(&json!({DEMAND: "10.0.0.7", annotations::IPAM: "dhcp"}), &json!({})), "10.0.0.9");
+    let decision = after(&service, &leased, 99);
+    assert_eq!(
+        (addresses(&decision), reasons(&decision)),
+        (vec!["10.0.0.9".to_owned()], vec!["RequestedAddressNotUsed"])
+    );
+}

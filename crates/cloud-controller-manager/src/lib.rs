@@ -31,6 +31,7 @@ mod outage;
 pub mod requested;
 mod run;
 pub mod service_config;
+mod source_ranges;
 
 pub use guest_vms::AddressRules;
 pub use run::{ElectionSettings, Parts, Settings, run};

@@ -37,7 +37,11 @@ use tokio::time::Instant;
 pub(crate) use self::decide::ingress;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
-    decide::{Found, Phase, Seen, decide, sharing::Sharing},
+    decide::{
+        Found, Phase, Seen, decide,
+        sharing::Sharing,
+        source_ranges::{GivenUp, RETRY},
+    },
     lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},
     sharing::{let_go, related},
 };
@@ -48,6 +52,9 @@ use crate::{
     requested::Aliases,
     service_config::ServiceConfig,
 };
+
+/// What the API server says of an object that a webhook refuses. Harvester 1.2 and 1.3 refuse one without VMs.
+const DENIED: &str = "denied the request";
 
 /// The settings that hold for every Service.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +72,13 @@ pub struct Rules {
     pub aliases: Aliases,
 }
 
+/// Source ranges that Harvester did not enforce.
+struct Attempt {
+    ranges: String,
+    at: Instant,
+    refusal: Option<String>,
+}
+
 /// Harvester's load balancers.
 pub struct HarvesterLoadBalancers {
     rules: Rules,
@@ -78,6 +92,8 @@ pub struct HarvesterLoadBalancers {
     groups: sharing::Groups,
     /// By Service UID: the phase of its object, and since when.
     waiting: Mutex<HashMap<String, (Phase, Instant)>>,
+    /// By Service UID.
+    given_up: Mutex<HashMap<String, Attempt>>,
 }
 
 impl HarvesterLoadBalancers {
@@ -102,6 +118,7 @@ impl HarvesterLoadBalancers {
             shared: Arc::default(),
             groups: sharing::Groups::default(),
             waiting: Mutex::default(),
+            given_up: Mutex::default(),
         });
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
@@ -170,6 +187,7 @@ impl HarvesterLoadBalancers {
         let wanted = self.is_wanted(service);
         let load_balancer = self.load_balancer(&key);
         let secondaries = self.secondaries_of(service, &load_balancer);
+        let config = ServiceConfig::with_aliases(service, self.rules.aliases);
         let mut seen = Seen {
             identity: self.identity(),
             policy: self.rules.policy,
@@ -177,7 +195,8 @@ impl HarvesterLoadBalancers {
             load_balancer,
             key,
             service,
-            config: ServiceConfig::with_aliases(service, self.rules.aliases),
+            given_up: self.given_up(service, &config),
+            config,
             wanted,
             backends: if wanted { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),
@@ -225,6 +244,21 @@ impl HarvesterLoadBalancers {
         }
     }
 
+    /// Harvester does not enforce these source ranges now.
+    fn give_up(&self, service_uid: &str, ranges: &str, refusal: Option<String>) {
+        let mut given_up = self.given_up.lock().expect("no panic while remembering");
+        let attempt = Attempt { ranges: ranges.to_owned(), at: Instant::now(), refusal };
+        given_up.insert(service_uid.to_owned(), attempt);
+    }
+
+    fn given_up(&self, service: &Service, config: &ServiceConfig) -> Option<GivenUp> {
+        let Some(Ok(ranges)) = &config.source_ranges else { return None };
+        let given_up = self.given_up.lock().expect("no panic while remembering");
+        let attempt = given_up.get(&service.uid()?)?;
+        let again = RETRY.checked_sub(attempt.at.elapsed()).filter(|rest| !rest.is_zero())?;
+        (attempt.ranges == ranges.to_string()).then(|| GivenUp { again, refusal: attempt.refusal.clone() })
+    }
+
     fn api(&self) -> Api<RawObject<LoadBalancer>> {
         Api::namespaced(self.client.clone(), &self.rules.namespace)
     }
@@ -239,7 +273,17 @@ impl HarvesterLoadBalancers {
             Err(kube::Error::Api(status)) if status.is_already_exists() || status.is_conflict() => {
                 Err(Failure::Outdated)
             }
-            Err(error) => Err(failed("create", &ObjectKey::of(&body), error)),
+            Err(error) => {
+                if let kube::Error::Api(status) = &error
+                    && status.message.contains(DENIED)
+                    && body.spec.backend_server_selector.is_empty()
+                    && let Some(ranges) = body.annotations().get(annotations::SOURCE_RANGES)
+                    && let Some(service) = body.annotations().get(annotations::SERVICE_UID)
+                {
+                    self.give_up(service, ranges, Some(status.message.clone()));
+                }
+                Err(failed("create", &ObjectKey::of(&body), error))
+            }
         }
     }
 
@@ -314,12 +358,19 @@ impl LoadBalancers for HarvesterLoadBalancers {
             Write::Create(json) => self.create(json).await,
             Write::Update(json) => self.update(&json).await,
             Write::Delete(key) => self.remove(&key).await,
+            Write::GiveUp { key, service_uid, ranges } => {
+                self.remove(&key).await?;
+                self.give_up(&service_uid, &ranges, None);
+                Ok(())
+            }
         }
     }
 
     async fn delete(&self, service: &Service) -> Result<(), Failure> {
         self.remove(&self.key(service)).await?;
-        self.waiting.lock().expect("no panic while counting").remove(&service.uid().unwrap_or_default());
+        let uid = service.uid().unwrap_or_default();
+        self.waiting.lock().expect("no panic while counting").remove(&uid);
+        self.given_up.lock().expect("no panic while remembering").remove(&uid);
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use kube::ResourceExt;
 use crate::{
     datapath::Datapath,
     requested::{Aliases, Requested},
+    source_ranges::SourceRanges,
 };
 
 /// The settings of a Service for its load balancer.
@@ -36,8 +37,8 @@ pub struct ServiceConfig {
     pub faults: Vec<Explanation>,
     /// Keys that this version does not act on yet, in the order of [`LATER`].
     pub later: Vec<&'static str>,
-    /// `spec.loadBalancerSourceRanges` is not empty.
-    pub source_ranges: bool,
+    /// A fault of a Service on the host datapath alone.
+    pub(crate) source_ranges: Option<Result<SourceRanges, Explanation>>,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
     pub misplaced: Vec<String>,
     /// Keys with our prefix that nobody knows: misspelt, or of a later version.
@@ -96,7 +97,6 @@ impl ServiceConfig {
             faults.push(Explanation::new("InvalidDataPath", sentence));
             None
         });
-        let ranges = spec.and_then(|spec| spec.load_balancer_source_ranges.as_deref()).unwrap_or_default();
         // once a Service is ours, that annotation is ours too; before, it asks for an address
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         let asked = |key: &&str| match *key {
@@ -125,7 +125,7 @@ impl ServiceConfig {
             requested,
             faults,
             later,
-            source_ranges: !ranges.is_empty(),
+            source_ranges: SourceRanges::of(service),
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
             without_port: HEALTH_VALUES.into_iter().filter(given).collect(),
@@ -276,12 +276,16 @@ mod tests {
         assert_eq!(ServiceConfig::of(&service(pairs)).later, expected);
     }
 
-    #[test]
-    fn source_ranges_are_no_fault_of_the_service() {
+    // the guest's kube-proxy reads them
+    #[rstest]
+    #[case::right("10.0.0.0/8")]
+    #[case::wrong("office")]
+    fn source_ranges_are_no_fault_on_every_datapath(#[case] range: &str) {
         let mut service = service(&[]);
-        service.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec!["10.0.0.0/8".into()]);
+        service.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec![range.into()]);
         let config = ServiceConfig::of(&service);
-        assert_eq!((config.source_ranges, config.faults, config.later), (true, vec![], vec![]));
+        let is_right = config.source_ranges.is_some_and(|ranges| ranges.is_ok());
+        assert_eq!((is_right, config.faults, config.later), (range != "office", vec![], vec![]));
     }
 
     // docs/contract/cloud-controller-manager.md#12.4 and #L18, docs/contract/user-docs.md#17b

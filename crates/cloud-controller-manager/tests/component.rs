@@ -31,6 +31,8 @@ mod requests;
 mod service_events;
 #[path = "component/sharing.rs"]
 mod sharing;
+#[path = "component/source_ranges.rs"]
+mod source_ranges;
 #[path = "component/take_over.rs"]
 mod take_over;
 #[path = "component/vm_watches.rs"]

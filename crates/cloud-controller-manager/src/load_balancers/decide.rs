@@ -6,6 +6,7 @@ mod handover;
 mod host_datapath;
 pub(super) mod requested;
 pub(super) mod sharing;
+pub(super) mod source_ranges;
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,11 +23,14 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 pub(super) use self::host_datapath::{hinders_sharing, was_announced_in_guest};
-use self::sharing::{Held, Secondaries, Sharing};
+use self::{
+    sharing::{Held, Secondaries, Sharing},
+    source_ranges::GivenUp,
+};
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
     datapath::{AllowedDatapaths, Datapath, Policy, choose},
-    requested::{Addresses, Requested},
+    requested::Addresses,
     service_config::ServiceConfig,
 };
 
@@ -63,6 +67,8 @@ pub(super) struct Seen<'a> {
     /// An object has listeners for its ports as for those of a secondary.
     pub(super) is_carried: bool,
     pub(super) secondaries: Secondaries,
+    /// What came of the last try to have the source ranges of the Service enforced, if that is not long ago.
+    pub(super) given_up: Option<GivenUp>,
     /// How long the Service has been in its [`Phase`].
     pub(super) waited: Duration,
 }
@@ -93,7 +99,7 @@ impl Seen<'_> {
         if let Sharing::With(primary) = &self.sharing {
             return sharing::phase(self.service, primary).filter(|_| self.wanted);
         }
-        phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service, &self.config.requested)
+        phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service, &self.config)
     }
 }
 
@@ -104,6 +110,12 @@ pub enum Write {
     /// Made from the version that was read.
     Update(Value),
     Delete(ObjectKey),
+    /// Deletion of an object whose source ranges nobody enforces. It is not made again for a while.
+    GiveUp {
+        key: ObjectKey,
+        service_uid: String,
+        ranges: String,
+    },
 }
 
 /// The next thing that happens to a Service that is not finished.
@@ -113,6 +125,8 @@ pub(super) enum Phase {
     Allocation,
     /// Harvester gives the addresses that the Service demands.
     Demand(Addresses),
+    /// Harvester confirms these source ranges.
+    Confirmation(String),
     /// Harvester's kube-vip announces the address.
     Announcement,
     /// kube-vip in the guest writes these addresses to the status of the Service.
@@ -122,9 +136,13 @@ pub(super) enum Phase {
 }
 
 /// The phase of an object whose Service waits for its address.
-fn phase(object: &RawObject<LoadBalancer>, service: &Service, requested: &Requested) -> Option<Phase> {
+fn phase(object: &RawObject<LoadBalancer>, service: &Service, config: &ServiceConfig) -> Option<Phase> {
+    let requested = &config.requested;
     if let Some(demand) = requested::unmet_demand(requested, object) {
         return Some(Phase::Demand(demand));
+    }
+    if let Some(ranges) = source_ranges::unconfirmed(config, object) {
+        return Some(Phase::Confirmation(ranges));
     }
     let allocated = allocated(object);
     let next = match Datapath::of_object(&object.spec) {
@@ -196,6 +214,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         events.extend(overdue_announcement(seen));
         events.extend(families::told(seen, object, path));
         events.extend(requested::told(seen, object));
+        events.extend(source_ranges::told(seen, object));
     }
     let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
@@ -210,12 +229,12 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                     seen.secondaries.prune(json);
                 }
             });
-            edited.map(Write::Update)
+            source_ranges::give_up(seen, object).or(edited.map(Write::Update))
         }
         _ => None,
     };
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
-    let withheld = object.is_some_and(|object| requested::is_withheld(service, &config.requested, object));
+    let withheld = object.is_some_and(|object| requested::is_withheld(service, config, object));
     if let (LoadBalancerState::Present { addresses }, true) = (&mut view.load_balancer, withheld) {
         addresses.clear();
     }
@@ -232,7 +251,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         None if path == Datapath::Host && wanted.is_none() && faults.is_empty() => {
             view.waiting.clone_from(&seen.vms_out_of_reach);
         }
-        None => {}
+        None => view.again = seen.given_up.as_ref().map(|given_up| given_up.again),
     }
     match path {
         Datapath::Guest if comes_from_host => {
@@ -394,7 +413,7 @@ fn around(seen: &Seen<'_>, path: Datapath) -> Vec<PendingEvent> {
 /// The Event about an address that should have been announced by now.
 fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
     match seen.phase().filter(|_| seen.waited >= ANNOUNCEMENT)? {
-        Phase::Allocation | Phase::Demand(_) | Phase::Wish(_) => None,
+        Phase::Allocation | Phase::Demand(_) | Phase::Confirmation(_) | Phase::Wish(_) => None,
         Phase::Announcement => {
             let sentence = "Harvester has allocated an address and does not announce it: its kube-vip may need the load \
                 balancer of this project; annotation cloudprovider.harvesterhci.io/data-path: guest on a new Service \
@@ -433,19 +452,24 @@ fn waiting(
         return (None, families::again(seen));
     }
     let limit = match phase {
-        Phase::Allocation | Phase::Demand(_) | Phase::Wish(_) => ANSWER,
+        Phase::Allocation | Phase::Demand(_) | Phase::Confirmation(_) | Phase::Wish(_) => ANSWER,
         Phase::Announcement | Phase::Publication(_) => ANNOUNCEMENT,
     };
     let again = limit.checked_sub(seen.waited).filter(|rest| !rest.is_zero());
     match (&phase, &seen.load_balancers_out_of_reach) {
         (Phase::Publication(_) | Phase::Wish(_), _) | (Phase::Announcement, None) => return (None, again),
         // an answer of Harvester would not arrive
-        (Phase::Allocation | Phase::Demand(_) | Phase::Announcement, Some(why)) => {
+        (Phase::Allocation | Phase::Demand(_) | Phase::Confirmation(_) | Phase::Announcement, Some(why)) => {
             return (Some(why.clone()), again);
         }
         // Events say it
         (Phase::Allocation | Phase::Demand(_), None) if requested::is_refused(object) => return (None, None),
         (Phase::Allocation, None) => {}
+        (Phase::Confirmation(_), None) => {
+            let hindered =
+                not_ready(object).filter(|_| again.is_none() && requested::is_of_this_project(object));
+            return (hindered.map(|ready| ready.message.clone()), again);
+        }
         (Phase::Demand(_), None) if again.is_some() || requested::is_of_this_project(object) => {}
         (Phase::Demand(_), None) => {
             let message = not_ready(object).map(|ready| ready.message.clone());

@@ -14,6 +14,7 @@ use crate::{
     cluster::GuestCluster,
     requested::Requested,
     service_config::{ServiceConfig, ports, protocol},
+    source_ranges::SourceRanges,
 };
 
 /// The name of a secondary, in the names of its listeners.
@@ -50,7 +51,13 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DatapathFields {
     Guest(StatusAddress),
-    Host { listeners: Vec<Listener>, selector: Selector, health_check: Option<HealthCheck> },
+    Host {
+        listeners: Vec<Listener>,
+        /// Empty while nobody may reach the Service.
+        selector: Selector,
+        health_check: Option<HealthCheck>,
+        source_ranges: Option<SourceRanges>,
+    },
 }
 
 /// The value for the object's `status.address`: the address that kube-vip wrote into the Service.
@@ -141,11 +148,13 @@ impl Wanted<'_> {
             DatapathFields::Guest(StatusAddress::Set(address)) => {
                 object(json, "status").insert("address".into(), json!(address));
             }
-            DatapathFields::Host { listeners, selector, health_check } => {
+            DatapathFields::Host { listeners, selector, health_check, source_ranges } => {
+                let ranges = source_ranges.as_ref().map(|ranges| json!(ranges.to_string()));
+                set(object(&mut json["metadata"], "annotations"), annotations::SOURCE_RANGES, ranges);
                 let spec = object(json, "spec");
                 set(spec, "description", (!config.description.is_empty()).then(|| json!(config.description)));
                 set(spec, "listeners", Some(json!(listeners)));
-                set(spec, "backendServerSelector", Some(json!(selector)));
+                set(spec, "backendServerSelector", (!selector.is_empty()).then(|| json!(selector)));
                 set(spec, "healthCheck", health_check.as_ref().map(|check| json!(check)));
             }
         }
@@ -277,6 +286,7 @@ mod tests {
             listeners: listeners(&service()).unwrap(),
             selector: BTreeMap::from([("harvesterhci.io/vmName".to_owned(), vec!["a".to_owned()])]),
             health_check: None,
+            source_ranges: None,
         }
     }
 

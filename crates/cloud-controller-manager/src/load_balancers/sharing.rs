@@ -196,7 +196,7 @@ impl HarvesterLoadBalancers {
     /// Whether the address of the object is another than the one that its Service demands.
     fn is_withheld(&self, service: &Service, object: &RawObject<LoadBalancer>) -> bool {
         let config = ServiceConfig::with_aliases(service, self.rules.aliases);
-        is_withheld(service, &config.requested, object)
+        is_withheld(service, &config, object)
     }
 
     /// The state of the address that the Service was given with its label.

@@ -55,7 +55,7 @@ test_cluster::component_tests! {
         let ccm = Ccm::start(&cluster).await;
         let wrong = "{cloudprovider.harvesterhci.io/ipam: static, cloudprovider.harvesterhci.io/primary-service: a/b/c,
             cloudprovider.harvesterhci.io/data-path: host}";
-        create_service(&cluster, wrong, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
+        create_service(&cluster, wrong, "loadBalancerSourceRanges: ['fd00::/8']").await;
         let all = events(&cluster).await;
         assert_eq!(all.len(), 1, "{all:?}");
         for part in ["ipam", "\"static\"", "primary-service", "spec.loadBalancerSourceRanges"] {

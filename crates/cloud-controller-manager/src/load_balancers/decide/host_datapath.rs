@@ -6,7 +6,7 @@ use harvester_api::{annotations, load_balancer::MAX_LISTENERS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
-use super::{NO_NODES, Seen, families};
+use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
     load_balancers::{
         object::{DatapathFields, listeners, listeners_of_secondary},
@@ -24,13 +24,19 @@ pub(super) fn datapath(
 ) -> Option<DatapathFields> {
     let Seen { identity, service, config, backends, .. } = seen;
     let spec = service.spec.as_ref();
-    if config.source_ranges {
-        let sentence = format!(
-            "{SOURCE_RANGES} is not supported by this version on the data path host: remove it, or use data-path: guest"
-        );
-        faults.push(Explanation::new("NotSupported", sentence));
-    }
     let own = faults.len();
+    let source_ranges = match &config.source_ranges {
+        Some(Ok(ranges)) => Some(ranges.clone()),
+        Some(Err(fault)) => {
+            faults.push(fault.clone());
+            None
+        }
+        None => None,
+    };
+    // no VM matters where no object is to be made
+    if let Some(given_up) = seen.given_up.as_ref().filter(|_| !exists && source_ranges.is_some()) {
+        faults.push(source_ranges::fault(given_up));
+    }
     if ports(service).len() > MAX_LISTENERS {
         let sentence = format!(
             "{} ports are more than the {MAX_LISTENERS} that the data path host carries: use several Services, or data-path: guest",
@@ -103,7 +109,11 @@ pub(super) fn datapath(
         // one that cannot be carried was not admitted
         listeners.extend(listeners_of_secondary(secondary).unwrap_or_default());
     }
-    let datapath = DatapathFields::Host { listeners, selector: selector.ok()?, health_check: check? };
+    let mut selector = selector.ok()?;
+    if !source_ranges::may_flow(source_ranges.as_ref(), seen.load_balancer.object().map(|object| &**object)) {
+        selector.clear();
+    }
+    let datapath = DatapathFields::Host { listeners, selector, health_check: check?, source_ranges };
     // an object that exists follows every change that is no fault; a new one is made only without fault
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
 }
@@ -114,9 +124,11 @@ pub(in crate::load_balancers) fn hinders_sharing(
     config: &ServiceConfig,
 ) -> Vec<Explanation> {
     let mut faults = listeners_of_secondary(service).err().unwrap_or_default();
-    if config.source_ranges {
-        let sentence =
-            format!("{SOURCE_RANGES} cannot be had at a shared address on the data path host: remove it");
+    if config.source_ranges.is_some() {
+        let sentence = format!(
+            "{SOURCE_RANGES} cannot be had by a Service that shares an address on the data path host, where those of its \
+             primary count: remove it"
+        );
         faults.push(Explanation::new("NotSupported", sentence));
     }
     let spec = service.spec.as_ref();

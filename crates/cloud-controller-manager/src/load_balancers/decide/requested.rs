@@ -20,12 +20,13 @@ use super::{
     ANSWER, Phase, Seen, allocated,
     families::{listed, same, served},
     handover::given,
-    ingress, is_leased, not_ready, status_address,
+    ingress, is_leased, not_ready, source_ranges, status_address,
 };
 use crate::{
     datapath::Datapath,
     load_balancers::requests::demanded,
     requested::{Addresses, Requested, WISH},
+    service_config::ServiceConfig,
 };
 
 /// The demand of the Service, where Harvester gave something else.
@@ -43,12 +44,14 @@ pub(super) fn unmet_wish(requested: &Requested, object: &LoadBalancer) -> Option
         .filter(|wish| !has_demand && !is_leased(object) && !given.is_empty() && !wish.are_among(&given))
 }
 
-/// Whether the object's address is not for the Service: it demands another one, and has not got this one yet.
+/// Whether the object's address is not for the Service: it demands another one, or nobody may reach it, and it has not
+/// got this one yet.
 pub(in crate::load_balancers) fn is_withheld(
     service: &Service,
-    requested: &Requested,
+    config: &ServiceConfig,
     object: &RawObject<LoadBalancer>,
 ) -> bool {
+    let requested = &config.requested;
     match Datapath::of_object(&object.spec) {
         Datapath::Guest => {
             let has = || {
@@ -62,8 +65,8 @@ pub(in crate::load_balancers) fn is_withheld(
         }
         // kube-vip of Harvester may announce the former address for a while
         Datapath::Host => status_address(object).is_some_and(|address| {
-            demanded(requested, object).is_some_and(|demand| demand.exclude(address))
-                && !ingress(service).contains(&address)
+            let is_another = || demanded(requested, object).is_some_and(|demand| demand.exclude(address));
+            !ingress(service).contains(&address) && (is_another() || source_ranges::keep_out(config, object))
         }),
     }
 }
@@ -100,7 +103,7 @@ pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Vec<Pen
             if not_ready(object).is_some_and(|ready| !ready.message.is_empty()) {
                 return vec![];
             }
-            let now = match is_withheld(seen.service, requested, object) {
+            let now = match is_withheld(seen.service, &seen.config, object) {
                 true => "the Service gets no address",
                 false => "the Service keeps its address",
             };

@@ -67,6 +67,7 @@ fn decided_in(
         held: Held::Nothing,
         is_carried: false,
         secondaries: Secondaries::default(),
+        given_up: None,
         waited: Duration::ZERO,
     };
     change(&mut seen);
@@ -111,8 +112,10 @@ pub(super) fn ip(text: &str) -> Vec<IngressAddress> {
 #[case::check_on_guest(json!({HOST: "guest", CHECK: "81"}), json!({}), None)]
 // docs/contract/data-paths.md#row-15: the guest's kube-proxy enforces them
 #[case::source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), None)]
-#[case::source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}),
-    Some("NotSupported"))]
+#[case::source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["10.0.0.0/8"]}), None)]
+#[case::wrong_source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["office"]}), None)]
+#[case::wrong_source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["office"]}),
+    Some("InvalidSourceRanges"))]
 #[case::later_but_served(json!({annotations::SERVICE_NETWORK: "a/b"}), json!({}), None)]
 // docs/contract/addresses.md#5
 #[case::wrong_demand(json!({annotations::SERVICE_IP: "0.0.0.0"}), json!({}), Some("InvalidRequestedAddress"))]

@@ -1,6 +1,9 @@
 //! Addresses of both families as numbers, so that one piece of arithmetic serves IPv4 and IPv6.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 /// The family of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -12,6 +15,16 @@ pub enum Family {
 impl Family {
     pub fn of(address: IpAddr) -> Self {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+}
+
+/// As in the API of Kubernetes.
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt, net::IpAddr};
 
 use crate::{
-    family,
+    family::{self, Family},
     range::{Range, RangeError, RangeSpec},
 };
 
@@ -103,6 +103,11 @@ impl Ranges {
         last.covers(address).then_some(last)
     }
 
+    /// Whether a range is of this family.
+    pub fn has_family(&self, family: Family) -> bool {
+        self.ranges.iter().any(|range| Family::of(range.start()) == family)
+    }
+
     /// Whether the address may be given out.
     pub fn offers(&self, address: IpAddr) -> bool {
         self.covering(address).is_some_and(|range| range.offers(address))
@@ -123,6 +128,16 @@ impl Ranges {
     /// spec order, round to the beginning, `cursor` itself last. A cursor outside of the ranges means the beginning.
     /// Lazy: an IPv6 subnet costs no more than the addresses that are looked at.
     pub fn turn(&self, cursor: Option<IpAddr>) -> impl Iterator<Item = IpAddr> + '_ {
+        self.turn_of(None, cursor)
+    }
+
+    /// [`Ranges::turn`] over the ranges of one family alone: a look for the last free IPv4 address must not walk through
+    /// an IPv6 subnet.
+    pub(crate) fn turn_of(
+        &self,
+        family: Option<Family>,
+        cursor: Option<IpAddr>,
+    ) -> impl Iterator<Item = IpAddr> + '_ {
         let at = cursor.and_then(|cursor| {
             self.ranges
                 .iter()
@@ -143,7 +158,9 @@ impl Ranges {
                 stretches
             }
         };
-        stretches.into_iter().flat_map(|(range, (first, last))| {
+        let of_family = move |range: &Range| family.is_none_or(|family| family == Family::of(range.start()));
+        let stretches = stretches.into_iter().filter(move |(range, _)| of_family(range));
+        stretches.flat_map(|(range, (first, last))| {
             (first..=last).map(|n| family::address(n, range.start())).filter(|address| range.offers(*address))
         })
     }

@@ -183,7 +183,7 @@ impl Record {
             known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None => ranges.turn(self.cursor).find(free),
+            None => ranges.turn_of(request.family, self.cursor).find(free),
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);

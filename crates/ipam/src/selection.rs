@@ -6,7 +6,10 @@
 
 use std::{cmp::Reverse, fmt};
 
-use crate::pool::{Pool, Scope};
+use crate::{
+    family::Family,
+    pool::{Pool, Scope},
+};
 
 /// A load balancer's requirement of its pool, from its annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,12 +19,15 @@ pub struct Requirement {
     pub project: String,
     pub namespace: String,
     pub cluster: String,
+    /// The family that the address must have; `None`: whichever the pool has.
+    pub family: Option<Family>,
 }
 
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { network, project, namespace, cluster } = self;
-        write!(f, "network {network:?}, project {project:?}, namespace {namespace:?}, cluster {cluster:?}")
+        let Self { network, project, namespace, cluster, family } = self;
+        write!(f, "network {network:?}, project {project:?}, namespace {namespace:?}, cluster {cluster:?}")?;
+        family.map_or(Ok(()), |family| write!(f, ", family {family}"))
     }
 }
 
@@ -40,6 +46,8 @@ pub enum Rejection {
     /// The pool's own faults keep it from serving anybody.
     Unusable(String),
     Network(String),
+    /// No range of the pool is of the family.
+    Family,
     /// A pool without scope serves nobody.
     NoScope,
     Scope,
@@ -53,6 +61,7 @@ impl Rejection {
         match self {
             Self::Unusable(_) => "not usable",
             Self::Network(_) => "for another network",
+            Self::Family => "without addresses of that family",
             Self::NoScope => "without scope",
             Self::Scope => "without a scope that matches",
             Self::Global => "global",
@@ -99,6 +108,10 @@ fn round(
     };
     let check = |pool: &Pool| {
         usable(pool).map_err(Rejection::Unusable)?;
+        // also the global pool: one that has no such address keeps nobody from the loose round
+        if requirement.family.is_some_and(|family| !pool.ranges.has_family(family)) {
+            return Err(Rejection::Family);
+        }
         if pool.selector.is_global() {
             return Ok(true);
         }
@@ -157,7 +170,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{Ranges, Selector};
+    use crate::{RangeSpec, Ranges, Selector};
 
     fn pool(name: &str, network: &str, priority: i64, scopes: &[(&str, &str, &str)]) -> Pool {
         let scopes = scopes.iter().map(|(namespace, project, cluster)| Scope {
@@ -193,6 +206,7 @@ mod tests {
             project: project.into(),
             namespace: namespace.into(),
             cluster: cluster.into(),
+            family: None,
         }
     }
 
@@ -241,6 +255,36 @@ mod tests {
                 ["c", "a", "b"]
             );
         }
+    }
+
+    #[test]
+    fn a_pool_serves_those_who_ask_for_a_family_that_it_has() {
+        let with = |letter, subnets: &[&str]| {
+            let specs: Vec<_> = subnets.iter().map(|subnet| RangeSpec::subnet(*subnet)).collect();
+            Pool { ranges: Ranges::parse(&specs).unwrap(), ..vector(letter) }
+        };
+        let pools = [
+            with('D', &["10.0.0.0/24"]),
+            with('P', &["fd00::/64"]),
+            with('G', &["10.1.0.0/24", "fd01::/64"]),
+        ];
+        let pools: Vec<_> = pools.iter().collect();
+        let order = |family| {
+            let requirement = Requirement { family, ..need("n1", "", "default", "") };
+            select(&pools, &requirement, Mode::Strict, |_| Ok(()))
+        };
+        assert_eq!(order(Some(Family::V4)).order, ["D"]);
+        assert_eq!(order(Some(Family::V6)).order, ["P"]);
+        assert_eq!(order(None).order, ["P", "D"]);
+        assert_eq!(order(Some(Family::V4)).rejected[0], ("P".to_owned(), Rejection::Family));
+        let global = Requirement { family: Some(Family::V6), ..need("n2", "", "test", "") };
+        assert_eq!(select(&pools, &global, Mode::Strict, |_| Ok(())).order, ["G"]);
+        let only_v4 = Requirement { family: Some(Family::V6), ..need("n1", "", "default", "") };
+        let text = select(&pools[..1], &only_v4, Mode::Strict, |_| Ok(())).explain(&only_v4);
+        assert!(
+            text.contains("family IPv6: none of 1 pools matches (1 without addresses of that family)"),
+            "{text}"
+        );
     }
 
     #[test]

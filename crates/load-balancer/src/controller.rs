@@ -12,6 +12,7 @@
 
 pub(crate) mod address;
 mod decide;
+mod families;
 mod pace;
 mod refusals;
 mod requested;
@@ -296,11 +297,11 @@ impl Controller {
                 tracing::warn!(service = %key, "without load balancer (kubectl delete --cascade=orphan?): deleted");
                 self.delete_service(key, uid).await.map_err(failed)
             }
-            Step::Claim { pool, known, exactly } => {
+            Step::Claim { pool, known, exactly, family } => {
                 let holder = key.to_string();
                 let order = match *exactly {
                     Some(address) => Order::ClaimExactly { holder, address },
-                    None => Order::Claim { holder, known: *known },
+                    None => Order::Claim { holder, known: *known, family: *family },
                 };
                 self.orders.submit(key, pool, order, learned.refused.clone());
                 Ok(Acted::Ordered)

@@ -455,3 +455,17 @@ fn a_service_that_is_made_again_finds_its_address_by_all_but_the_digest() {
     let other = claim(&mut record, &four(), "shop/kubernetes-default-web-99999999");
     assert_eq!(other.unwrap(), "192.168.100.10", "what the former object holds stays with it");
 }
+
+#[test]
+fn a_look_for_an_ipv4_address_does_not_walk_through_an_ipv6_subnet() {
+    let specs = ["fd00::/64", "10.0.0.0/30"].map(RangeSpec::subnet);
+    let (ranges, mut record) = (Ranges::parse(&specs).unwrap(), Record::default());
+    let mut claim = |holder, family| {
+        record
+            .claim(&ranges, Request { family: Some(family), ..Request::of(holder) }, |_| false)
+            .map(Claim::address)
+    };
+    assert_eq!(claim("a", Family::V4), Ok(ip("10.0.0.2")));
+    assert_eq!(claim("b", Family::V4), Err(Refusal::Exhausted));
+    assert_eq!(claim("b", Family::V6), Ok(ip("fd00::2")));
+}

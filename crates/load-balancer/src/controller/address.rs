@@ -5,10 +5,13 @@ use std::{collections::HashMap, net::IpAddr};
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Choice, Mode, Requirement, select};
+use ipam::{Choice, Family, Mode, Requirement, select};
 use kube::ResourceExt;
 
-use super::requested::{self, Obstacle, Requested};
+use super::{
+    families::{self, Families},
+    requested::{self, Obstacle, Requested},
+};
 use crate::pool::Refused;
 
 /// The holder of the address in the object's status, according to its pool.
@@ -97,6 +100,17 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         let decision = Decision::Has { address, lost: lost(seen) };
         return Decided { decision, note: requested::not_with_dhcp(&requested) };
     }
+    let Families { first, note, obstacle } = families::of(seen.lb);
+    if let Some(Explanation { reason, message }) = obstacle {
+        let waiting = Explanation::new(reason, message + &stays(&standing(seen).meanwhile));
+        return wait(seen, waiting, Vec::new(), None).into();
+    }
+    let Decided { decision, note: also } = as_requested(seen, requested, first);
+    let notes = [note, also].into_iter().flatten().collect::<Vec<_>>();
+    Decided { decision, note: (!notes.is_empty()).then(|| notes.join("; ")) }
+}
+
+fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>) -> Decided {
     match requested {
         Requested::Nothing => any(seen).into(),
         Requested::Unreadable { why, is_demand: true } => {
@@ -105,10 +119,16 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
             wait(seen, waiting, Vec::new(), None).into()
         }
         Requested::Unreadable { why, is_demand: false } => Decided { decision: any(seen), note: Some(why) },
-        Requested::Addresses { addresses, is_demand } => match addresses.first() {
-            Some(address) => this(seen, *address, is_demand),
-            None => any(seen).into(),
-        },
+        Requested::Addresses { addresses, is_demand } => {
+            let is_of = |address: &&IpAddr| family.is_none_or(|family| family == Family::of(**address));
+            match (addresses.iter().find(is_of), addresses.first()) {
+                (Some(address), _) => this(seen, *address, is_demand),
+                (None, Some(other)) => {
+                    not_to_be_had(seen, *other, is_demand, &Obstacle::OtherFamily, Vec::new())
+                }
+                (None, None) => any(seen).into(),
+            }
+        }
     }
 }
 
@@ -132,11 +152,21 @@ fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
         Ok(pool) => return Decision::claim_exactly(pool, address, standing).into(),
         Err(refused) => refused,
     };
+    not_to_be_had(seen, address, is_demand, &obstacle, asked)
+}
+
+fn not_to_be_had(
+    seen: &Seen<'_>,
+    address: IpAddr,
+    is_demand: bool,
+    obstacle: &Obstacle,
+    asked: Vec<String>,
+) -> Decided {
     if !is_demand {
-        let note = Some(requested::wish_refused(seen.lb, address, &obstacle));
+        let note = Some(requested::wish_refused(seen.lb, address, obstacle));
         return Decided { decision: any(seen), note };
     }
-    let why = requested::demand_waits(seen.lb, address, &obstacle, &stays(&standing.meanwhile));
+    let why = requested::demand_waits(seen.lb, address, obstacle, &stays(&standing(seen).meanwhile));
     let until_free = (!matches!(obstacle, Obstacle::Pool(..))).then_some(address);
     wait(seen, Explanation::new(obstacle.reason(), why), asked, until_free).into()
 }
@@ -260,10 +290,15 @@ fn shown(seen: &Seen<'_>) -> Option<AllocatedAddress> {
 fn any(seen: &Seen<'_>) -> Decision {
     let (lb, lost) = (seen.lb, lost(seen));
     let wanted = lb.spec.ip_pool.as_str();
-    let Some(has) = lb.pool_address() else { return fresh(seen, None) };
+    let Some(has) = lb.pool_address() else { return fresh(seen, None, None) };
     let meanwhile = shown(seen);
+    // an object of VMs asks for IPv4 by its type, and keeps what an earlier version gave it
+    let is_of_family = lb.spec.workload() == WorkloadType::Vm || admits(seen, &has.ip);
     if !wanted.is_empty() && wanted != has.ip_pool {
         return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, lost);
+    }
+    if !is_of_family {
+        return fresh(seen, meanwhile, lost);
     }
     if is_trusted(seen) {
         return Decision::Has { address: has, lost: None };
@@ -272,23 +307,31 @@ fn any(seen: &Seen<'_>) -> Decision {
         let known = has.ip.parse().ok();
         return from_pools(seen, vec![has.ip_pool], known, meanwhile, None);
     }
-    fresh(seen, Some(has.ip))
+    fresh(seen, None, Some(has.ip))
 }
 
-fn fresh(seen: &Seen<'_>, lost: Option<String>) -> Decision {
+/// Whether the address is of the family that the object asks for.
+fn admits(seen: &Seen<'_>, ip: &str) -> bool {
+    let family = families::of(seen.lb).first;
+    family.is_none_or(|family| ip.parse().is_ok_and(|address| Family::of(address) == family))
+}
+
+fn fresh(seen: &Seen<'_>, meanwhile: Option<AllocatedAddress>, lost: Option<String>) -> Decision {
     let lb = seen.lb;
     if !lb.spec.ip_pool.is_empty() {
-        return from_pools(seen, vec![lb.spec.ip_pool.clone()], None, None, lost);
+        return from_pools(seen, vec![lb.spec.ip_pool.clone()], None, meanwhile, lost);
     }
-    if let [(recorded, _), ..] = seen.recorded {
-        return from_pools(seen, vec![recorded.clone()], None, None, lost);
+    let recorded = seen.recorded.iter().find(|(_, address)| admits(seen, &address.to_string()));
+    if let Some((recorded, _)) = recorded {
+        return from_pools(seen, vec![recorded.clone()], None, meanwhile, lost);
     }
     let choice = choice(seen);
     if choice.order.is_empty() {
-        let waiting = Explanation::new("NoMatchingPool", choice.explain(&requirement(lb)));
-        return Decision::Wait { waiting, meanwhile: None, lost, asked: Vec::new(), until_free: None };
+        let why = choice.explain(&requirement(lb)) + &stays(&meanwhile);
+        let waiting = Explanation::new("NoMatchingPool", why);
+        return Decision::Wait { waiting, meanwhile, lost, asked: Vec::new(), until_free: None };
     }
-    from_pools(seen, choice.order, None, None, lost)
+    from_pools(seen, choice.order, None, meanwhile, lost)
 }
 
 /// The pools that may serve the object.
@@ -320,7 +363,8 @@ fn from_pools(
     lost: Option<String>,
 ) -> Decision {
     let first = pools.first().map(String::as_str).unwrap_or_default();
-    if let Some(address) = recorded_in(seen, first, known) {
+    let of_family = |address: &AllocatedAddress| admits(seen, &address.ip);
+    if let Some(address) = recorded_in(seen, first, known).filter(of_family) {
         return Decision::Has { address, lost };
     }
     let (mut refused, mut asked) = (None, Vec::new());
@@ -348,7 +392,10 @@ fn recorded_in(seen: &Seen<'_>, pool: &str, known: Option<IpAddr>) -> Option<All
     let ranges = checked(seen.pools, pool).map(|checked| &checked.pool.ranges);
     let offered = |address: IpAddr| ranges.is_some_and(|ranges| ranges.offers(address));
     let own = seen.recorded.iter().filter(|(recorded, _)| recorded == pool).map(|(_, address)| *address);
-    let address = own.min_by_key(|address| (Some(*address) != known, !offered(*address), *address))?;
+    let rank = |address: &IpAddr| {
+        (!admits(seen, &address.to_string()), Some(*address) != known, !offered(*address), *address)
+    };
+    let address = own.min_by_key(rank)?;
     let range = ranges.and_then(|ranges| ranges.covering(address));
     Some(AllocatedAddress {
         ip_pool: pool.to_owned(),
@@ -374,6 +421,7 @@ pub(crate) fn requirement(lb: &LoadBalancer) -> Requirement {
         project: text(annotations::LB_PROJECT),
         namespace: if namespace.is_empty() { lb.namespace().unwrap_or_default() } else { namespace },
         cluster: text(annotations::LB_CLUSTER),
+        family: families::of(lb).first,
     }
 }
 

@@ -17,6 +17,7 @@ use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer, WorkloadType, annotations, finalizers};
 use health_check::Target;
 use ip_pools::CheckedPool;
+use ipam::Family;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Resource as _, ResourceExt as _};
 use serde_json::Value;
@@ -118,6 +119,7 @@ pub(crate) enum Step {
         known: Option<IpAddr>,
         /// This address or none, whatever the object has.
         exactly: Option<IpAddr>,
+        family: Option<Family>,
     },
     /// Give a record back, if a fresh read of the Service allows it.
     Release(Release),
@@ -306,7 +308,8 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             let is_at_address =
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
             let Some(order) = in_the_way_of_claim(seen, &pool) else {
-                let steps = vec![Step::Claim { pool, known, exactly }];
+                let family = address::requirement(lb).family;
+                let steps = vec![Step::Claim { pool, known, exactly, family }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
             let waits_for = Some(order.waits_for(lb, &pool, &seen.address.refused));

@@ -77,6 +77,8 @@ pub(crate) enum Obstacle {
     InUse(Option<String>),
     /// The pool that the specification names, if it names one.
     NotInPool(Option<String>),
+    /// The object asks for addresses of the other family.
+    OtherFamily,
     /// The pool cannot give anything: reason and sentence.
     Pool(&'static str, String),
 }
@@ -85,7 +87,7 @@ impl Obstacle {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::InUse(_) => "AddressInUse",
-            Self::NotInPool(_) => "AddressNotInPool",
+            Self::NotInPool(_) | Self::OtherFamily => "AddressNotInPool",
             Self::Pool(reason, _) => reason,
         }
     }
@@ -103,6 +105,7 @@ impl Obstacle {
             }
             Self::NotInPool(None) => "no pool that may serve this load balancer gives it".to_owned(),
             Self::NotInPool(Some(pool)) => format!("pool {pool} does not give it"),
+            Self::OtherFamily => "the load balancer asks for an address of the other family".to_owned(),
             Self::Pool(_, why) => why.clone(),
         }
     }
@@ -113,7 +116,7 @@ pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstac
     let until = match obstacle {
         Obstacle::InUse(_) => "; waiting until it is released",
         Obstacle::NotInPool(_) => "; waiting for a pool that gives it",
-        Obstacle::Pool(..) => "",
+        Obstacle::OtherFamily | Obstacle::Pool(..) => "",
     };
     let (begin, end) = (format!("requested address {address} is not to be had: "), format!("{until}{stays}"));
     let shown = shown(lb).filter(|shown| {

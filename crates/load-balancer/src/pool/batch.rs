@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Record, Refusal, Request};
+use ipam::{Claim, Family, Record, Refusal, Request};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -22,8 +22,9 @@ const LONGEST_ADDRESS: &str = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff";
 /// A change that a controller wants of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// An address for a holder; `known` is the one that it believes to have. The record is the answer.
-    Claim { holder: String, known: Option<IpAddr> },
+    /// An address for a holder; `known` is the one that it believes to have, and without `family` any will do. The record
+    /// is the answer.
+    Claim { holder: String, known: Option<IpAddr>, family: Option<Family> },
     /// This address or none, beside whatever the holder has. The record is the answer.
     ClaimExactly { holder: String, address: IpAddr },
     /// Back with the address, if it is this holder's.
@@ -68,6 +69,10 @@ pub(crate) enum Refused {
          add another pool"
     )]
     RecordFull { pool: String, records: usize },
+    #[error(
+        "fail to get ip from pool {pool}, error: it has no {family} addresses; name another pool or add a range"
+    )]
+    NoSuchFamily { pool: String, family: Family },
     #[error("address {address} of pool {pool} is in use")]
     AddressInUse { pool: String, address: IpAddr },
     #[error("pool {pool} does not give {address} to anybody")]
@@ -90,6 +95,7 @@ impl Refused {
             Self::Unusable { .. } => "PoolNotReady",
             Self::Exhausted { .. } => "PoolExhausted",
             Self::RecordFull { .. } => "RecordFull",
+            Self::NoSuchFamily { .. } => "PoolWithoutFamily",
             Self::AddressInUse { .. } => "AddressInUse",
             Self::AddressNotInPool { .. } => "AddressNotInPool",
         }
@@ -136,8 +142,16 @@ pub(crate) struct Decision {
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     let Seen { pool, checked, status_addresses, orphans, others, now, limit } = seen;
     let record = ip_pools::record(pool);
-    let mut draft =
-        Draft { checked, record, others, recorded: Vec::new(), exhausted: None, size: 0, rest: 0, limit };
+    let mut draft = Draft {
+        checked,
+        record,
+        others,
+        recorded: Vec::new(),
+        exhausted: Vec::new(),
+        size: 0,
+        rest: 0,
+        limit,
+    };
     for (address, holder) in status_addresses {
         if checked.pool.ranges.offers(*address)
             && draft.record.of(holder).next().is_none()
@@ -172,9 +186,9 @@ struct Draft<'a> {
     record: Record,
     others: &'a dyn Others,
     recorded: Vec<IpAddr>,
-    /// A walk over the ranges found no address since the last release: the text of the ranges. Everybody who waits for a
+    /// A walk over the ranges of the family found no address since the last release: the text of the ranges. Everybody who waits for a
     /// full pool comes at once when an address of it is free, and each walk looks at every address.
-    exhausted: Option<String>,
+    exhausted: Vec<(Option<Family>, String)>,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -205,15 +219,15 @@ impl Draft<'_> {
 
     fn carry_out(&mut self, order: &Order) -> Result<Answer, Refused> {
         match order {
-            Order::Claim { holder, known } => {
-                return self.claim(Request { known: *known, ..Request::of(holder) });
+            Order::Claim { holder, known, family } => {
+                return self.claim(Request { known: *known, family: *family, ..Request::of(holder) });
             }
             Order::ClaimExactly { holder, address } => {
                 return self.claim(Request { exactly: Some(*address), ..Request::of(holder) });
             }
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
                 if self.record.release(*address, holder) {
-                    self.exhausted = None;
+                    self.exhausted.clear();
                 }
             }
             Order::Remember { holder, address } => self.remember(*address, holder),
@@ -223,19 +237,30 @@ impl Draft<'_> {
     }
 
     fn claim(&mut self, request: Request<'_>) -> Result<Answer, Refused> {
-        let Request { holder, exactly, .. } = request;
+        let Request { holder, exactly, family, .. } = request;
         let CheckedPool { pool: definition, blocked, .. } = self.checked;
         let pool = || definition.name.clone();
         let (lost, own): (Vec<_>, Vec<_>) =
             self.record.of(holder).partition(|address| self.others.outrank(*address, holder));
-        let held = exactly.map_or(!own.is_empty(), |address| own.contains(&address));
+        let answers = |address: &IpAddr| match exactly {
+            Some(asked) => *address == asked,
+            None => family.is_none_or(|family| family == Family::of(*address)),
+        };
+        let held = own.iter().any(answers);
+        if let (false, Some(family)) = (held, family)
+            && has_ranges(self.checked)
+            && !definition.ranges.has_family(family)
+        {
+            return Err(Refused::NoSuchFamily { pool: pool(), family });
+        }
         if let (false, Some(fault)) = (held, blocked) {
             return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
         }
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
-        let is_hopeless = self.exhausted.is_some() && exactly.is_none();
+        let walked = |exhausted: &(Option<Family>, String)| exhausted.0.is_none() || exhausted.0 == family;
+        let is_hopeless = exactly.is_none() && self.exhausted.iter().any(walked);
         let among = is_hopeless.then(|| self.others.used_by(holder));
         let request = Request { lost: &lost, among: among.as_deref(), ..request };
         let others = self.others;
@@ -251,8 +276,13 @@ impl Draft<'_> {
             Err(Refusal::Held(address)) => Err(Refused::AddressInUse { pool: pool(), address }),
             Err(Refusal::NotOffered(address)) => Err(Refused::AddressNotInPool { pool: pool(), address }),
             Err(Refusal::Exhausted) => {
-                let ranges =
-                    self.exhausted.get_or_insert_with(|| shortened(&definition.ranges.to_string())).clone();
+                let known = self.exhausted.iter().find(|exhausted| walked(exhausted));
+                let ranges = known.map(|(_, ranges)| ranges.clone());
+                let ranges = ranges.unwrap_or_else(|| {
+                    let ranges = shortened(&definition.ranges.to_string());
+                    self.exhausted.push((family, ranges.clone()));
+                    ranges
+                });
                 Err(Refused::Exhausted { pool: pool(), ranges })
             }
         }

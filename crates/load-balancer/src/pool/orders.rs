@@ -351,7 +351,7 @@ mod tests {
     }
 
     fn claim() -> Order {
-        Order::Claim { holder: "shop/web".to_owned(), known: None }
+        Order::Claim { holder: "shop/web".to_owned(), known: None, family: None }
     }
 
     fn release() -> Order {

@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+mod families;
 mod requested;
 
 fn pool(name: &str, third: u8, namespace: &str) -> CheckedPool {

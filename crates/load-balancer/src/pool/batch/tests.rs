@@ -61,7 +61,7 @@ fn decided(pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
 }
 
 fn claim(holder: &str) -> Order {
-    Order::Claim { holder: holder.into(), known: None }
+    Order::Claim { holder: holder.into(), known: None, family: None }
 }
 
 fn ip(last: u8) -> IpAddr {
@@ -264,7 +264,7 @@ fn nobody_takes_over_what_the_history_remembers_of_another() {
 fn orders() -> impl Strategy<Value = Vec<Order>> {
     let holder = || (0..7_u8).prop_map(|n| format!("ns/lb-{n}"));
     let one = prop_oneof![
-        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip) }),
+        4 => (holder(), proptest::option::of(8..16_u8)).prop_map(|(holder, known)| Order::Claim { holder, known: known.map(ip), family: None }),
         2 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::ClaimExactly { holder, address: ip(last) }),
         3 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Release { holder, address: ip(last) }),
         1 => (holder(), 8..16_u8).prop_map(|(holder, last)| Order::Remember { holder, address: ip(last) }),
@@ -477,4 +477,27 @@ fn of_those_who_ask_for_one_address_the_first_gets_it_and_nothing_is_written_for
     let pool = serde_json::from_value(decision.put.unwrap()).unwrap();
     let orders: Vec<_> = (0..1000).map(|n| exactly(&format!("evil/lb-{n}"))).collect();
     assert_eq!(decided(&pool, &orders).put, None);
+}
+
+#[test]
+fn a_claim_of_one_family_is_given_none_of_the_other() {
+    let object = json!({"metadata": {"name": "edge"}, "spec": {"ranges": [{"subnet": "10.0.0.0/30"}, {"subnet": "fd00::/64"}]}});
+    let pool: RawObject<IPPool> = serde_json::from_value(object).unwrap();
+    let claim =
+        |holder: &str, family| Order::Claim { holder: holder.into(), known: None, family: Some(family) };
+    let orders = [
+        claim("a/a", Family::V4),
+        claim("b/b", Family::V4),
+        claim("c/c", Family::V6),
+        claim("d/d", Family::V4),
+    ];
+    let decision = decided(&pool, &orders);
+    assert_eq!(given(&decision, "a/a"), "10.0.0.2");
+    assert!(matches!(decision.answers[1], Err(Refused::Exhausted { .. })));
+    assert_eq!(given(&decision, "c/c"), "fd00::2", "that no IPv4 address is left says nothing about IPv6");
+    assert!(matches!(decision.answers[3], Err(Refused::Exhausted { .. })));
+
+    let only_v4 = decided(&settled(&json!({}), &json!({})), &[claim("a/a", Family::V6)]);
+    let refused = Refused::NoSuchFamily { pool: "edge".into(), family: Family::V6 };
+    assert_eq!((only_v4.put, only_v4.answers), (None, vec![Err(refused)]));
 }

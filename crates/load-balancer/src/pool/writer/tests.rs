@@ -81,7 +81,7 @@ fn world() -> World {
 }
 
 fn claim(holder: &str) -> Order {
-    Order::Claim { holder: holder.into(), known: None }
+    Order::Claim { holder: holder.into(), known: None, family: None }
 }
 
 #[tokio::test(start_paused = true)]

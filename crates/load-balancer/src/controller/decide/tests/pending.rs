@@ -6,7 +6,7 @@ use crate::pool::orders::{Failed, UnderWay, WriteError};
 const RETRY: Duration = Duration::from_secs(7);
 
 fn claim(pool: &str, error: Option<WriteError>) -> Pending {
-    order(pool, Order::Claim { holder: "shop/web".to_owned(), known: None }, error)
+    order(pool, Order::Claim { holder: "shop/web".to_owned(), known: None, family: None }, error)
 }
 
 fn release(pool: &str, address: &str, error: Option<WriteError>) -> Pending {

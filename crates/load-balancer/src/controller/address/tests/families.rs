@@ -1,0 +1,157 @@
+//! An object that asks for a family. The pools edge (10.0.1.0/24) and core (10.0.2.0/24) have IPv4 addresses, six
+//! (fd00:6::/64) has IPv6 addresses, and both (10.0.4.0/24, fd00:4::/64) has both. All serve it, best first: six, core,
+//! edge, both.
+
+use super::*;
+
+fn pools() -> [CheckedPool; 4] {
+    let pool = |name: &str, priority: u32, subnets: &[&str]| {
+        let ranges: Vec<_> = subnets.iter().map(|subnet| json!({"subnet": subnet})).collect();
+        let json = json!({"metadata": {"name": name}, "spec": {"ranges": ranges,
+            "selector": {"priority": priority, "scope": [{"namespace": "shop", "project": "*", "guestCluster": "*"}]}}});
+        check(&serde_json::from_value::<IPPool>(json).unwrap(), [])
+    };
+    [
+        pool("edge", 2, &["10.0.1.0/24"]),
+        pool("core", 3, &["10.0.2.0/24"]),
+        pool("six", 4, &["fd00:6::/64"]),
+        pool("both", 1, &["10.0.4.0/24", "fd00:4::/64"]),
+    ]
+}
+
+fn asking(families: &str, policy: &str, has: Option<(&str, &str)>) -> LoadBalancer {
+    let mut lb = load_balancer("", has);
+    for (key, text) in [(annotations::IP_FAMILIES, families), (annotations::IP_FAMILY_POLICY, policy)] {
+        lb.annotations_mut().insert(key.to_owned(), text.to_owned());
+    }
+    lb
+}
+
+fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
+    decide(&Seen {
+        lb,
+        pools: &pools(),
+        holder: if lb.status.is_some() { RecordedHolder::Us } else { RecordedHolder::Nobody },
+        recorded: &records(recorded),
+        service_names_address: false,
+        refused: &[],
+        rivals: &[],
+    })
+}
+
+#[rstest]
+// docs/contract/addresses.md#5: an object of the Go program, which asks for none, gets what the pool has
+#[case::of_the_go_program("", "", "six")]
+#[case::ipv4("IPv4", "", "core")]
+#[case::ipv6(" IPv6 ", "SingleStack", "six")]
+fn an_object_that_asks_for_one_family_draws_from_a_pool_that_has_it(
+    #[case] families: &str,
+    #[case] policy: &str,
+    #[case] pool: &str,
+) {
+    assert_eq!(decided(&asking(families, policy, None), &[]), claim(pool).into());
+}
+
+#[rstest]
+#[case::ipv4_first("IPv4,IPv6", "PreferDualStack", "core", "only an IPv4 address")]
+#[case::ipv6_first("IPv6,IPv4", "", "six", "only an IPv6 address")]
+#[case::by_policy_alone("", "PreferDualStack", "core", "only an IPv4 address")]
+fn an_object_that_would_like_two_addresses_gets_one_and_is_told(
+    #[case] families: &str,
+    #[case] policy: &str,
+    #[case] pool: &str,
+    #[case] told: &str,
+) {
+    let Decided { decision, note } = decided(&asking(families, policy, None), &[]);
+    assert_eq!((decision, note), (claim(pool), Some(format!("{told}: an object has one"))));
+}
+
+#[rstest]
+#[case::two_required("IPv4,IPv6", "RequireDualStack", "DualStackNotSupported")]
+#[case::no_family("IPv5", "", "InvalidIPFamilies")]
+#[case::one_family_twice("IPv4,IPv4", "", "InvalidIPFamilies")]
+#[case::no_policy("IPv4", "TripleStack", "InvalidIPFamilies")]
+#[case::huge(&"IPv4,".repeat(10_000), "", "InvalidIPFamilies")]
+fn an_object_that_cannot_have_what_it_asks_for_keeps_what_it_has(
+    #[case] families: &str,
+    #[case] policy: &str,
+    #[case] reason: &str,
+) {
+    for (has, recorded) in [(None, &[][..]), (Some(("edge", "10.0.1.5")), &[("edge", "10.0.1.5")][..])] {
+        let decision = decided(&asking(families, policy, has), recorded).decision;
+        let Decision::Wait { waiting, meanwhile, .. } = decision else { panic!("{decision:?}") };
+        assert_eq!(waiting.reason, reason);
+        assert_eq!(meanwhile, has.map(|(pool, ip)| address(pool, ip)));
+        assert!(waiting.message.len() < 400, "{}", waiting.message);
+    }
+}
+
+#[test]
+fn the_field_of_an_object_counts_before_its_annotation() {
+    let mut lb = asking("IPv4", "RequireDualStack", None);
+    lb.spec.ip_family_policy = Some(harvester_api::IpFamilyPolicy::SingleStack);
+    assert_eq!(decided(&lb, &[]), claim("core").into());
+}
+
+#[test]
+fn an_object_that_asks_for_the_other_family_now_claims_before_it_gives_back() {
+    let lb = asking("IPv6", "", Some(("edge", "10.0.1.5")));
+    let former = [("edge", "10.0.1.5")];
+    let meanwhile = Some(address("edge", "10.0.1.5"));
+    let expected = Decision::Claim { pool: "six".into(), known: None, exactly: None, meanwhile, lost: None };
+    assert_eq!(decided(&lb, &former).decision, expected);
+    let both = [former[0], ("six", "fd00:6::2")];
+    let Decision::Has { address, .. } = decided(&lb, &both).decision else { panic!("it has both records") };
+    assert_eq!((address.ip_pool.as_str(), address.ip.as_str()), ("six", "fd00:6::2"));
+}
+
+#[test]
+fn of_the_records_in_a_pool_of_both_families_the_one_that_is_asked_for_counts() {
+    let recorded = [("both", "10.0.4.5"), ("both", "fd00:4::5")];
+    for (family, ip) in [("IPv4", "10.0.4.5"), ("IPv6", "fd00:4::5")] {
+        let mut lb = asking(family, "", None);
+        lb.spec.ip_pool = "both".to_owned();
+        let Decision::Has { address, .. } = decided(&lb, &recorded).decision else {
+            panic!("it has a record")
+        };
+        assert_eq!(address.ip, ip);
+        let other = if family == "IPv4" { &recorded[1..] } else { &recorded[..1] };
+        assert_eq!(
+            decided(&lb, other).decision,
+            claim("both"),
+            "a record of the other family answers no claim"
+        );
+    }
+}
+
+#[test]
+fn of_two_requested_addresses_the_one_of_the_family_counts() {
+    let mut lb = asking("IPv6", "", None);
+    let mut ask = |text: &str| {
+        lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), text.to_owned());
+        decided(&lb, &[]).decision
+    };
+    let Decision::Claim { pool, exactly, .. } = ask("10.0.1.9,fd00:6::9") else { panic!("it is free") };
+    assert_eq!((pool.as_str(), exactly), ("six", "fd00:6::9".parse().ok()));
+    let Decision::Wait { waiting, .. } = ask("10.0.1.9") else { panic!("it asks for IPv6") };
+    assert_eq!(waiting.reason, "AddressNotInPool");
+    assert!(waiting.message.ends_with("asks for an address of the other family"), "{}", waiting.message);
+}
+
+#[test]
+fn an_object_of_vms_draws_ipv4_addresses_only_and_keeps_what_it_has() {
+    let vm = |families: &str, has| {
+        let mut lb = asking(families, "", has);
+        lb.spec.workload_type = None;
+        lb
+    };
+    assert_eq!(decided(&vm("", None), &[]), claim("core").into());
+    let Decision::Wait { waiting, .. } = decided(&vm("IPv6", None), &[]).decision else {
+        panic!("it claims")
+    };
+    assert_eq!(waiting.reason, "IPFamilyNotSupported");
+    let note = decided(&vm("IPv6,IPv4", None), &[]).note;
+    assert_eq!(note.as_deref(), Some("only an IPv4 address: an object has one"));
+    let has = Some(("six", "fd00:6::5"));
+    assert_eq!(decided(&vm("", has), &[("six", "fd00:6::5")]), self::has(address("six", "fd00:6::5")).into());
+}

@@ -1,0 +1,87 @@
+//! The family of addresses that an object asks for. It has one address: who asks for two is served with the first family,
+//! or, where both are required, not at all.
+
+use controller_kit::Explanation;
+use harvester_api::{IpFamilyPolicy, LoadBalancer, WorkloadType, annotations};
+use ipam::Family;
+use kube::ResourceExt as _;
+
+/// What an object asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Families {
+    /// `None`: whichever the pool has.
+    pub(crate) first: Option<Family>,
+    /// Told to an object that is served with less than it would like.
+    pub(crate) note: Option<String>,
+    /// Why it is not served.
+    pub(crate) obstacle: Option<Explanation>,
+}
+
+/// Reads the field and the annotations of an object. The field wins.
+pub(crate) fn of(lb: &LoadBalancer) -> Families {
+    let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    // backends are IPv4 ones
+    let usual = is_vm.then_some(Family::V4);
+    let families = text(lb, annotations::IP_FAMILIES).map(parse);
+    let (Ok(families), Ok(policy)) = (families.transpose(), policy(lb)) else {
+        let message = format!(
+            "annotations {} and {} say IPv4, IPv6, or both with a comma, and SingleStack, PreferDualStack or \
+             RequireDualStack",
+            annotations::IP_FAMILIES,
+            annotations::IP_FAMILY_POLICY
+        );
+        return refused(usual, "InvalidIPFamilies", message);
+    };
+    let wants_two = families.as_ref().is_some_and(|families| families.len() > 1)
+        || policy.is_some_and(|policy| policy != IpFamilyPolicy::SingleStack);
+    let asked = families.and_then(|families| families.first().copied());
+    if policy == Some(IpFamilyPolicy::RequireDualStack) {
+        let message = "two addresses are required, and this load balancer gives an object one; ask for one with \
+                       ipFamilyPolicy SingleStack or PreferDualStack";
+        return refused(asked.or(usual), "DualStackNotSupported", message.to_owned());
+    }
+    if is_vm && asked == Some(Family::V6) && !wants_two {
+        let message = "objects of type vm get IPv4 addresses only: ask for IPv4".to_owned();
+        return refused(usual, "IPFamilyNotSupported", message);
+    }
+    let first = if is_vm { usual } else { asked.or_else(|| wants_two.then_some(Family::V4)) };
+    let one_of_two = || format!("only an {} address: an object has one", first.unwrap_or(Family::V4));
+    Families { first, note: wants_two.then(one_of_two), obstacle: None }
+}
+
+fn refused(first: Option<Family>, reason: &'static str, message: String) -> Families {
+    Families { first, note: None, obstacle: Some(Explanation::new(reason, message)) }
+}
+
+fn text<'a>(lb: &'a LoadBalancer, key: &str) -> Option<&'a str> {
+    lb.annotations().get(key).map(|text| text.trim()).filter(|text| !text.is_empty())
+}
+
+fn parse(text: &str) -> Result<Vec<Family>, ()> {
+    let family = |text: &str| match text.trim() {
+        "IPv4" => Ok(Family::V4),
+        "IPv6" => Ok(Family::V6),
+        _ => Err(()),
+    };
+    // a third one is wrong, however many follow
+    let families: Vec<_> = text.split(',').take(3).map(family).collect::<Result<_, _>>()?;
+    match families[..] {
+        [_] => Ok(families),
+        [one, other] if one != other => Ok(families),
+        _ => Err(()),
+    }
+}
+
+fn policy(lb: &LoadBalancer) -> Result<Option<IpFamilyPolicy>, ()> {
+    if lb.spec.ip_family_policy.is_some() {
+        return Ok(lb.spec.ip_family_policy);
+    }
+    text(lb, annotations::IP_FAMILY_POLICY)
+        .map(|text| match text {
+            "SingleStack" => Ok(IpFamilyPolicy::SingleStack),
+            "PreferDualStack" => Ok(IpFamilyPolicy::PreferDualStack),
+            "RequireDualStack" => Ok(IpFamilyPolicy::RequireDualStack),
+            _ => Err(()),
+        })
+        .transpose()
+}

@@ -126,6 +126,28 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn a_secondary_that_demands_another_address_than_its_primarys_gets_none(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "10.0.0.9").await;
+        announce(&cluster, "10.0.0.9").await;
+        let secondary = async |name: &str, address: &str| {
+            let annotations = format!("{{cloudprovider.harvesterhci.io/primary-service: web, cloudprovider.harvesterhci.io/ip: {address}}}");
+            cluster.guest.apply(&format!("
+apiVersion: v1
+kind: Service
+metadata: {{name: {name}, namespace: shop, annotations: {annotations}}}
+spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: {name}, port: 80{}}}]}}
+", name.len())).await;
+            cluster.settle().await;
+            let service = cluster.guest.get::<Service>(&format!("shop/{name}")).await.unwrap();
+            annotation(&service, LOADBALANCER_IPS).map(str::to_owned)
+        };
+        assert_eq!(secondary("other", "10.0.0.7").await, None);
+        assert_eq!(secondary("same", "10.0.0.9").await.as_deref(), Some("10.0.0.9"));
+        ccm.stop().await;
+    }
+
     async fn a_malformed_demand_is_refused_before_anything_is_made(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         create_service(&cluster, "{cloudprovider.harvesterhci.io/ip: '10.0.0.7,10.0.0.8'}", "").await;

@@ -218,7 +218,10 @@ impl HarvesterLoadBalancers {
             Found::Unlisted | Found::Unreadable(_) => true,
             Found::Present(object) if is_taken_back(Some(object)) => false,
             Found::Present(object) => match Datapath::of_object(&object.spec) {
-                Datapath::Host => true,
+                Datapath::Host => {
+                    let shown = ingress(service);
+                    shown.is_empty() || status_address(object).is_none_or(|now| shown.contains(&now))
+                }
                 Datapath::Guest => guest_address(&primary, object)
                     .filter(|_| !self.is_withheld(&primary, object))
                     .map_or_else(goes_on, |now| then.as_ref().is_none_or(|then| is_within(then, &now))),

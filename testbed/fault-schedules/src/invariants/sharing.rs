@@ -36,13 +36,21 @@ impl<'a> Sharing<'a> {
         let Some(shared) = self.primary(name) else {
             panic!("{} uses the address of {name}, which has none", service.name_any())
         };
-        Some(shared)
+        // the server empties the status of a primary that is of another type now, and waits for this Service
+        let is_left = is_leased_out(shared.object) && !is_wanted(shared.primary);
+        let asked =
+            service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS).filter(|_| is_left).cloned();
+        Some(Shared { address: shared.address.or(asked), ..shared })
     }
 
     fn primary(&self, name: &str) -> Option<Shared<'a>> {
         let (primary, object) = (*self.services.get(name)?, *self.objects.get(name)?);
-        let leased = is_leased_out(object).then(|| ingress(primary).first().cloned());
-        Some(Shared { primary, object, address: leased.unwrap_or_else(|| pool_address(object)) })
+        let address = match object.spec.workload() {
+            _ if !is_leased_out(object) => pool_address(object),
+            WorkloadType::Vm => object.status.as_ref().map(|status| status.address.clone()),
+            WorkloadType::Cluster => ingress(primary).first().cloned(),
+        };
+        Some(Shared { primary, object, address: address.filter(|address| !address.is_empty()) })
     }
 
     /// Whether other Services use the address of this one.

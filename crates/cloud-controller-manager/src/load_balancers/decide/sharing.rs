@@ -152,8 +152,6 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let path = settled_datapath(seen).unwrap_or(Datapath::Guest);
     let (mut events, revoked) =
         (events::keys(&seen.config), matches!(seen.sharing, Sharing::Refused { revoked: true, .. }));
-    let goes_on = seen.held == Held::Valid && !revoked;
-    events.extend(told(seen, goes_on));
     let mut view = View::default();
     let given = match seen.held {
         // by an object of its own, which is gone
@@ -166,6 +164,9 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
     };
+    // on the host datapath the label comes before everything else: without that it keeps the primary for nothing
+    let goes_on = seen.held == Held::Valid && !revoked && (path == Datapath::Guest || shows);
+    events.extend(told(seen, goes_on));
     if seen.held == Held::Nothing && !is_asked && !shows {
         return Decision { view, write: None, events };
     }

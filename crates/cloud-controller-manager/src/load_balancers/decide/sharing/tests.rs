@@ -168,6 +168,24 @@ fn on_the_host_datapath_the_label_goes_after_status_and_listeners(
     assert_eq!((decision.view.publish.clone(), label_in(&decision.view)), (publish, label));
 }
 
+/// Its primary is deleted before it carried the ports, and would wait for it.
+#[rstest]
+#[case::shown(Some("10.0.0.9"), false, None)]
+#[case::carried(None, true, None)]
+#[case::neither(None, false, Some(""))]
+fn on_the_host_datapath_a_secondary_that_has_nothing_yet_lets_its_primary_go(
+    #[case] shown: Option<&str>,
+    #[case] is_carried: bool,
+    #[case] label: Option<&str>,
+) {
+    let recorded = json!({annotations::RECORDED_DATA_PATH: "host"});
+    let decision = decided(&asking(&recorded, Some("shop.main"), shown), None, |seen| {
+        seen.sharing = Sharing::Waits("service shop/main is being deleted".into());
+        (seen.held, seen.is_carried) = (Held::Valid, is_carried);
+    });
+    assert_eq!(label_in(&decision.view), label);
+}
+
 /// The annotation is gone, and the object of its own is made.
 #[rstest]
 #[case::without_address(&json!({}), Held::Valid, None, None)]

@@ -5,9 +5,11 @@
 mod addresses;
 mod crash;
 mod load;
+mod nodes;
 mod observer;
 mod outage;
 mod pools;
+mod sharing;
 mod vms;
 
 use std::collections::BTreeSet;
@@ -58,11 +60,18 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     step!(2, "a Service with health check gets an address and all VMs", addresses::host_path(&tour));
     step!(3, "a backend stops answering, and comes back", outage::one_backend(&tour));
     step!(4, "a Service without health check takes the guest path", addresses::guest_path(&tour));
-    step!(5, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
-    step!(6, "region and zone follow a migrating VM", pools::topology(&tour));
-    step!(7, "a fourth VM through the node driver, lost and replaced", vms::through_the_driver(&tour));
-    step!(8, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
-    step!(9, "everything is deleted, and nothing stays behind", tour.clean_up());
+    step!(5, "two Services share one address, a third one wants a taken port", sharing::one_address(&tour));
+    step!(6, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
+    step!(7, "a node has the addresses of its VM, and none of a Service", nodes::addresses(&tour));
+    step!(8, "region and zone follow a migrating VM", pools::topology(&tour));
+    step!(9, "a VM is stopped and started: its node is tainted meanwhile", nodes::stop_and_start(&tour));
+    step!(
+        10,
+        "a fourth VM through the node driver, lost with its node and replaced",
+        vms::through_the_driver(&tour)
+    );
+    step!(11, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
+    step!(12, "everything is deleted, and nothing stays behind", tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Steps 2, 4 and 5: Services get addresses, in the three ways there are.
+//! Services get addresses, in the three ways there are.
 
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Step 8: both controllers are killed at a random moment during a burst, and started again.
+//! Both controllers are killed at a random moment during a burst, and started again.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Step 3: one backend stops answering. Until the verdict, which is due in time, only connections sent to it may fail;
+//! One backend stops answering. Until the verdict, which is due in time, only connections sent to it may fail;
 //! from then on none fails and none reaches it, until it has answered enough probes to be served again.
 
 mod account;

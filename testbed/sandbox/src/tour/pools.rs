@@ -1,4 +1,4 @@
-//! Steps 1 and 6: what an operator of Harvester does.
+//! What an operator of Harvester does: pools and migrations.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Step 7: Rancher makes a further machine through the node driver; it joins as a node. Somebody deletes its VM, and
+//! Rancher makes a further machine through the node driver; it joins as a node. Somebody deletes its VM, and
 //! Rancher replaces it. Then Rancher removes the new one, and nothing of both is left. The cloud controller manager
 //! removes the node of each, where its role lets it.
 

@@ -14,6 +14,9 @@ use super::audit::Tally;
 use super::{IDLE, QUIET, ServiceBatch};
 use crate::{commands::CLOUD_CONTROLLER_MANAGER as NAME, environment::Environment};
 
+/// How the flags begin that a sandbox sets to be quick after a kill.
+const LEASE_TIMES: &str = "--leader-elect-";
+
 /// Measures, and tells each figure. The simulation of VMs ends meanwhile, and many objects stay behind.
 ///
 /// # Errors

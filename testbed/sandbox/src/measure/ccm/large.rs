@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{
-    NAME, QUIET, ServiceBatch, Tally,
+    LEASE_TIMES, NAME, QUIET, ServiceBatch, Tally,
     fleet::{self, Machine},
     nodes::{ONE_BY_ONE, Usable},
     settled,
@@ -81,8 +81,8 @@ pub(super) async fn all(
     Ok(())
 }
 
-/// Lets the cloud controller manager reach Harvester through the relay from its next start on. Answers the arguments
-/// that it had.
+/// Lets the cloud controller manager reach Harvester through the relay from its next start on, with the Lease times of
+/// production: those of a sandbox are short for so much to read. Answers the arguments that it had.
 fn through(environment: &mut Environment, relay: &Relay, file: &std::path::Path) -> Result<Vec<String>> {
     let usual = environment.command(NAME)?.args;
     let config = usual.iter().find_map(|flag| flag.strip_prefix(CLOUD_CONFIG)).context("no cloud-config")?;
@@ -90,7 +90,8 @@ fn through(environment: &mut Environment, relay: &Relay, file: &std::path::Path)
     let url = environment.harvester_url();
     anyhow::ensure!(text.contains(&url), "{config} does not name {url}");
     fs::write(file, text.replace(&url, &relay.url())).with_context(|| format!("write {}", file.display()))?;
-    let args = usual.iter().map(|flag| match flag.strip_prefix(CLOUD_CONFIG) {
+    let kept = usual.iter().filter(|flag| !flag.starts_with(LEASE_TIMES));
+    let args = kept.map(|flag| match flag.strip_prefix(CLOUD_CONFIG) {
         Some(_) => format!("{CLOUD_CONFIG}{}", file.display()),
         None => flag.clone(),
     });

@@ -18,7 +18,7 @@ use program::TaskGroup;
 use serde_json::json;
 use tokio::{sync::watch, time::Instant};
 
-use super::{NAME, settled};
+use super::{LEASE_TIMES, NAME, settled};
 use crate::{
     commands,
     environment::Environment,
@@ -95,7 +95,7 @@ pub(super) async fn takeover(environment: &mut Environment) -> Result<f64> {
 /// A further process, on a port of its own, and with the usual times of the Lease.
 fn another(environment: &Environment, usual: &PartCommand) -> Result<(Part, Probe)> {
     let mut command = usual.clone();
-    command.args.retain(|flag| !flag.starts_with("--leader-elect-") && !flag.starts_with(PORT));
+    command.args.retain(|flag| !flag.starts_with(LEASE_TIMES) && !flag.starts_with(PORT));
     command.args.push(format!("{PORT}{}", commands::free_port()?));
     let probe = Probe::of(&command)?;
     Ok((environment.another(command)?, probe))

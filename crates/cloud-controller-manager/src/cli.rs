@@ -5,6 +5,7 @@
 
 mod flags;
 mod options;
+mod topology_labels;
 
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
@@ -113,6 +114,7 @@ fn settings(options: Options, namespace: String) -> Settings {
             excluded: options.node_excluded,
             ignore_annotations: options.ignores_annotations,
         },
+        topology: options.topology,
         rules: Rules {
             cluster: options.cluster,
             namespace,

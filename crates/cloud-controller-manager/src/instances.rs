@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
 use controller_kit::{Cache, Explanation};
-use guest_vms::{AddressRules, Fate, GuestVms, Lookup, Vm};
-use harvester_api::{labels, names::PROVIDER_ID_PREFIX};
+use guest_vms::{AddressRules, Fate, GuestVms, Lookup, Vm, is_uid};
+use harvester_api::{annotations, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
@@ -35,16 +35,38 @@ impl VmInstances {
     fn metadata(&self, node: &Node, vm: Vm) -> InstanceMetadata {
         let addresses = self.addresses.addresses(node, &vm, |ip| self.announced.contains(ip));
         let problem = addresses.problem;
-        let faults = addresses.faults.into_iter();
+        let provider_id = format!("{PROVIDER_ID_PREFIX}{}", vm.uid);
+        let faults =
+            addresses.faults.into_iter().map(|fault| Explanation::new("InvalidNodeAnnotation", fault));
+        let labels = vm.place.faults.into_iter().map(|fault| Explanation::new("InvalidTopologyLabel", fault));
+        let remade = made_again(node, &vm.name, &provider_id);
+        let remade = remade.map(|why| Explanation::new("ProviderIdOutdated", why));
         InstanceMetadata {
-            provider_id: format!("{PROVIDER_ID_PREFIX}{}", vm.uid),
-            zone: vm.zone,
-            region: vm.region,
+            provider_id,
+            zone: vm.place.zone,
+            region: vm.place.region,
+            instance_type: vm.place.instance_type,
+            labels: vm.place.labels,
+            has_all_labels: vm.place.is_complete,
+            record: Some(annotations::APPLIED_LABELS),
             addresses: addresses.list,
             address_problem: problem.map(|it| AddressProblem { why: it.sentence, is_passing: it.is_passing }),
-            remarks: faults.map(|fault| Explanation::new("InvalidNodeAnnotation", fault)).collect(),
+            remarks: faults.chain(labels).chain(remade).collect(),
         }
     }
+}
+
+/// The Node is of a former VM of this name: Kubernetes lets nobody change a provider ID.
+fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
+    let there = node.spec.as_ref()?.provider_id.as_deref()?;
+    let former = there.strip_prefix(PROVIDER_ID_PREFIX).filter(|id| is_uid(id))?;
+    let name = node.name_any();
+    (there != provider_id).then(|| {
+        format!(
+            "node {name} has the provider ID of VM {former}, but VM {vm} was made again and is {provider_id} now; a provider \
+             ID cannot be changed: delete node {name} and restart its kubelet, and a new one takes its place"
+        )
+    })
 }
 
 impl Instances for VmInstances {
@@ -85,5 +107,28 @@ impl Instances for VmInstances {
             }
         });
         self.outage.on_change(move || requeue());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    const OLD: &str = "harvester://00000000-0000-4000-8000-00000000000a";
+    const NEW: &str = "harvester://00000000-0000-4000-8000-00000000000b";
+
+    #[rstest]
+    #[case::the_same(NEW, false)]
+    #[case::of_a_former_vm(OLD, true)]
+    #[case::a_name("harvester://worker-1", false)]
+    #[case::of_another_cloud("aws://00000000-0000-4000-8000-00000000000a", false)]
+    #[case::none("", false)]
+    fn a_node_whose_vm_was_made_again_is_told_what_to_do(#[case] there: &str, #[case] told: bool) {
+        let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": there}});
+        let why = made_again(&serde_json::from_value(node).unwrap(), "worker-1", NEW);
+        assert_eq!(why.is_some_and(|why| why.contains("delete node worker-1 and restart its kubelet")), told);
     }
 }

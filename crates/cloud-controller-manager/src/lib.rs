@@ -33,5 +33,5 @@ mod run;
 pub mod service_config;
 mod source_ranges;
 
-pub use guest_vms::AddressRules;
+pub use guest_vms::{AddressRules, TopologyLabels};
 pub use run::{ElectionSettings, Parts, Settings, run};

@@ -13,7 +13,7 @@ use controller_kit::{
     election::{self, Election, Identity, Leadership},
     error_message,
 };
-use guest_vms::{AddressRules, GuestVms, VmSettings, host_name_right};
+use guest_vms::{AddressRules, GuestVms, TopologyLabels, VmSettings, host_name_right};
 use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Service};
 use kube::{Api, Client, api::ListParams, runtime::watcher};
@@ -78,6 +78,8 @@ impl Parts {
 pub struct Settings {
     pub rules: Rules,
     pub addresses: AddressRules,
+    /// Labels of Nodes beside zone and region, by the annotation of the VM's instance that has the value.
+    pub topology: TopologyLabels,
     /// `None`: act at once, without a Lease.
     pub election: Option<ElectionSettings>,
     /// The service controller is on.
@@ -198,7 +200,8 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let objects: Cache<RawObject<LoadBalancer>> =
         Cache::start(tasks, Api::namespaced(harvester.clone(), &namespace), any());
     let cluster = rules.cluster.chosen_name().map(str::to_owned);
-    let vms = GuestVms::start(tasks, &harvester, VmSettings { namespace: namespace.clone(), cluster });
+    let looked_at = VmSettings { namespace: namespace.clone(), cluster, topology: settings.topology };
+    let vms = GuestVms::start(tasks, &harvester, looked_at);
     let host_names = settings.host_names.then(|| {
         let wanted = Wanted { rights: vec![host_name_right(&namespace)], fields: Vec::new() };
         Capabilities::start(tasks, harvester.clone(), wanted)

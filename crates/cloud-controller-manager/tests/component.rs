@@ -15,6 +15,8 @@ mod leadership;
 mod lifecycle;
 #[path = "component/node_addresses.rs"]
 mod node_addresses;
+#[path = "component/node_labels.rs"]
+mod node_labels;
 #[path = "component/nodes.rs"]
 mod nodes;
 #[path = "component/object_writes.rs"]

@@ -102,10 +102,8 @@ impl Instances for ToyCloud {
         Instance::Found(InstanceMetadata {
             provider_id: format!("toy://{}", node.name_any()),
             zone: Some("playroom".to_owned()),
-            region: None,
             addresses: vec![NodeAddress { type_: "InternalIP".to_owned(), address: "192.0.2.1".to_owned() }],
-            address_problem: None,
-            remarks: Vec::new(),
+            ..InstanceMetadata::default()
         })
     }
 

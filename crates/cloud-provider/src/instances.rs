@@ -1,6 +1,6 @@
 //! The trait of a cloud that runs the instances behind Nodes.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use controller_kit::Explanation;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
@@ -59,6 +59,15 @@ pub struct InstanceMetadata {
     pub zone: Option<String>,
     /// As [`InstanceMetadata::zone`].
     pub region: Option<String>,
+    /// The kind of machine, for the label `node.kubernetes.io/instance-type`. A Node keeps what somebody else wrote there.
+    pub instance_type: Option<String>,
+    /// More labels.
+    pub labels: BTreeMap<String, String>,
+    /// The cloud has named all labels that the instance has now: one that the controller wrote, and that is not named, is
+    /// no longer true and goes.
+    pub has_all_labels: bool,
+    /// The annotation in which the controller keeps the labels that it wrote on a Node; without one it removes none.
+    pub record: Option<&'static str>,
     /// The IP addresses that the Node should have, in their order, by the cloud's own rules and by what the kubelet asks
     /// for in the annotation `alpha.kubernetes.io/provided-node-ip`; the controller adds the Hostname. Empty where the
     /// cloud cannot say: the Node keeps its addresses.

@@ -1,7 +1,7 @@
-//! Nodes learn from their instances: provider ID, zone and region, and addresses. So a Node that the kubelet registered
+//! Nodes learn from their instances: provider ID, labels (zone, region, type), and addresses. So a Node that the kubelet registered
 //! as uninitialised becomes usable.
 //!
-//! The controller follows zone, region and addresses for as long as the Node lives: an instance moves, by a PATCH of the
+//! The controller follows labels and addresses for as long as the Node lives: an instance moves, by a PATCH of the
 //! labels (the Go program tainted the Node to have it initialised again,
 //! docs/contract/cloud-controller-manager.md#V2 and #V3), and gets other addresses, by a PATCH of the whole list
 //! (docs/contract/cloud-controller-manager.md#18.4).
@@ -9,6 +9,7 @@
 mod controller;
 mod decide;
 mod join;
+mod labels;
 mod lifecycle;
 
 use std::time::Duration;
@@ -24,11 +25,6 @@ const JOIN: Duration = Duration::from_millis(200);
 const AFTER_CONFLICT: Duration = Duration::from_secs(5);
 /// Set by a kubelet that expects a cloud to finish its Node.
 const UNINITIALISED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Both generations of the keys; old programs read the second.
-const ZONE_LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"];
-const REGION_LABELS: [&str; 2] =
-    ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
-
 /// Whether the Node waits for its cloud to finish it.
 pub fn waits_for_cloud(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();

@@ -2,7 +2,7 @@
 //!
 //! One network of the VM counts, and its order. An address that no node can have is left out, and so is one that a
 //! Service announces. InternalIPs are the kubelet's own choice, else what is in `--node-ip-cidr`, else the first address
-//! of each family (docs/contract/cloud-controller-manager.md#8.6).
+//! of each family, and one that the Node has stays (docs/contract/cloud-controller-manager.md#8.6).
 
 mod annotations;
 mod report;
@@ -14,11 +14,11 @@ use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use kube::ResourceExt;
 
 pub use self::report::Report;
-pub(crate) use self::report::ips;
 use self::{
     annotations::Annotations,
     report::{LeftOut, Network, listed},
 };
+pub(crate) use self::{annotations::shown, report::ips};
 use crate::Vm;
 
 /// What flags say about the addresses of Nodes.
@@ -115,7 +115,13 @@ impl AddressRules {
         let hides = |ip: &IpAddr| {
             if by_prefix && !by_kubelet { is_in(&self.excluded, ip) } else { annotations.hidden.contains(ip) }
         };
-        let first = |of: fn(&IpAddr) -> bool| usable.iter().copied().find(|ip| of(ip) && is_candidate(ip));
+        // one that the Node has stays while it is reported: the first one may be a Service's that is gone, and whose
+        // address kube-vip has not taken away yet
+        let present = internal_ips(node);
+        let first = |of: fn(&IpAddr) -> bool| {
+            let mut candidates = usable.iter().copied().filter(|ip| of(ip) && is_candidate(ip));
+            candidates.clone().find(|ip| present.contains(ip)).or_else(|| candidates.next())
+        };
         let internal = [first(IpAddr::is_ipv4), first(IpAddr::is_ipv6)];
         let is_internal = |ip: &IpAddr| internal.contains(&Some(*ip));
         let others = usable.iter().filter(|ip| !provided.contains(ip));
@@ -169,6 +175,11 @@ impl AddressRules {
 /// The types of a Node's IP addresses.
 const INTERNAL: &str = "InternalIP";
 const EXTERNAL: &str = "ExternalIP";
+
+fn internal_ips(node: &Node) -> Vec<IpAddr> {
+    let list = node.status.as_ref().and_then(|status| status.addresses.as_deref()).unwrap_or_default();
+    list.iter().filter(|it| it.type_ == INTERNAL).filter_map(|it| report::read(&it.address)).collect()
+}
 
 fn is_in(ranges: &[IpNet], ip: &IpAddr) -> bool {
     ranges.iter().any(|range| range.contains(ip))

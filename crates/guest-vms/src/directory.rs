@@ -300,7 +300,8 @@ impl Directory {
     }
 }
 
-pub(crate) fn is_uid(text: &str) -> bool {
+/// Whether the text has the form of a UID of Kubernetes.
+pub fn is_uid(text: &str) -> bool {
     let groups: Vec<_> = text.split('-').map(str::len).collect();
     groups == [8, 4, 4, 4, 12] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
 }

@@ -8,6 +8,7 @@
 //! ```
 //! * A VM is a Node's by provider ID, by its name, or by the host name that its guest agent reports (module
 //!   `directory`).
+//! * Where it runs and what kind of machine it is become labels (module `place`).
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
 //! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `fate`).
@@ -23,12 +24,15 @@ mod by_name;
 mod directory;
 mod fate;
 mod host_names;
+mod place;
 mod run_state;
 mod search;
 mod vms;
 mod watches;
 
 pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
+pub use directory::is_uid;
 pub use fate::Fate;
 pub use host_names::right as host_name_right;
+pub use place::{Place, TopologyLabels};
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

@@ -1,17 +1,17 @@
 //! The VMs of the guest cluster in the namespace, from watches.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, Mutex},
 };
 
 use controller_kit::{Cache, Change};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
 use program::{Subscribers, TaskGroup, capabilities::Capabilities};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::sync::{Notify, watch};
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     by_name::{NamedReads, NamesRead},
     directory::Directory,
     host_names::HostNames,
+    place::{self, Place, TopologyLabels},
     run_state,
     search::Search,
     watches::Watches,
@@ -32,6 +33,7 @@ pub(crate) struct Shared {
     pub(crate) vms: Watches<VirtualMachine>,
     pub(crate) vmis: Watches<VirtualMachineInstance>,
     pub(crate) namespace: String,
+    topology: TopologyLabels,
     /// The names to watch may have changed.
     pub(crate) names: Notify,
     directory: Mutex<Directory>,
@@ -47,6 +49,8 @@ pub struct VmSettings {
     /// Name of the guest cluster; `None` where nobody chose one: such a name distinguishes no clusters, and VMs are
     /// watched by name alone.
     pub cluster: Option<String>,
+    /// Labels of Nodes beside zone and region.
+    pub topology: TopologyLabels,
 }
 
 /// The VM of a Node.
@@ -64,10 +68,8 @@ pub enum Lookup {
 pub struct Vm {
     pub name: String,
     pub uid: String,
-    /// `None` while the VM migrates or stops, or where its host has no zone.
-    pub zone: Option<String>,
-    /// As [`Vm::zone`].
-    pub region: Option<String>,
+    /// Its labels; none while it does not run.
+    pub place: Place,
     /// Its networks and their addresses; `None` while it does not run.
     pub report: Option<Report>,
 }
@@ -96,14 +98,15 @@ pub struct Backend {
 impl GuestVms {
     /// Starts the watches.
     pub fn start(tasks: &TaskGroup, client: &Client, settings: VmSettings) -> Self {
-        let VmSettings { namespace, cluster } = settings;
+        let VmSettings { namespace, cluster, topology } = settings;
         let selector = cluster.as_deref().filter(|name| is_label_value(name));
         let selector = selector.map(|cluster| format!("{}={cluster}", labels::GUEST_CLUSTER));
-        let by = selector.as_deref();
+        let (by, kept) = (selector.as_deref(), topology.clone());
         let all = Self(Arc::new(Shared {
             vms: Watches::start(tasks, client, &namespace, by, trim_vm),
-            vmis: Watches::start(tasks, client, &namespace, by, trim_vmi),
+            vmis: Watches::start(tasks, client, &namespace, by, move |vmi| trim_vmi(vmi, &kept)),
             namespace,
+            topology,
             names: Notify::new(),
             directory: Mutex::new(Directory::new(cluster)),
             names_read: NamesRead::default(),
@@ -229,15 +232,10 @@ impl GuestVms {
 
     fn describe(&self, vm: &VirtualMachine) -> Vm {
         let vmi = self.0.vmis.get(&vm.name_any());
-        let place = |key: &str| {
-            let vmi = vmi.as_ref().filter(|vmi| stays_put(vmi))?;
-            vmi.annotations().get(key).cloned()
-        };
         Vm {
             name: vm.name_any(),
             uid: vm.uid().unwrap_or_default(),
-            zone: place(annotations::TOPOLOGY_ZONE),
-            region: place(annotations::TOPOLOGY_REGION),
+            place: vmi.as_ref().map(|vmi| Place::of(vmi, &self.0.topology)).unwrap_or_default(),
             report: vmi.as_ref().map(|vmi| Report::of(vmi)),
         }
     }
@@ -340,7 +338,7 @@ pub(crate) fn provider_id(node: &Node) -> &str {
 }
 
 /// Whether a label can have this value; the server refuses a selector with another.
-fn is_label_value(text: &str) -> bool {
+pub(crate) fn is_label_value(text: &str) -> bool {
     let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();
     bytes.len() <= 63
@@ -350,7 +348,7 @@ fn is_label_value(text: &str) -> bool {
 }
 
 /// A VMI that migrates or stops carries the annotations of the place that it leaves.
-fn stays_put(vmi: &VirtualMachineInstance) -> bool {
+pub(crate) fn stays_put(vmi: &VirtualMachineInstance) -> bool {
     let migration = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref());
     vmi.metadata.deletion_timestamp.is_none() && migration.is_none_or(|state| state.completed)
 }
@@ -359,23 +357,25 @@ fn stays_put(vmi: &VirtualMachineInstance) -> bool {
 #[derive(PartialEq)]
 struct Facts<'a> {
     uid: Option<String>,
-    places: [Option<&'a String>; 2],
+    /// Trimmed to what makes labels.
+    annotations: &'a BTreeMap<String, String>,
+    kind: &'a Map<String, Value>,
     labels: [Option<&'a String>; 2],
     stays_put: bool,
     report: Report,
-    end: Option<&'a str>,
+    phase: Option<&'a str>,
 }
 
 impl<'a> Facts<'a> {
     fn of(vmi: &'a VirtualMachineInstance) -> Self {
         Self {
             uid: vmi.uid(),
-            places: [annotations::TOPOLOGY_ZONE, annotations::TOPOLOGY_REGION]
-                .map(|key| vmi.annotations().get(key)),
+            annotations: vmi.annotations(),
+            kind: &vmi.spec.rest,
             labels: [labels::GUEST_CLUSTER, labels::VM_NAME].map(|key| vmi.labels().get(key)),
             stays_put: stays_put(vmi),
             report: Report::of(vmi),
-            end: run_state::end(vmi),
+            phase: vmi.status.as_ref().map(|status| &*status.phase),
         }
     }
 }
@@ -401,8 +401,8 @@ fn trim_vm(vm: &mut VirtualMachine) {
     }
 }
 
-fn trim_vmi(vmi: &mut VirtualMachineInstance) {
-    vmi.spec.rest.clear();
+fn trim_vmi(vmi: &mut VirtualMachineInstance, topology: &TopologyLabels) {
+    place::trim(vmi, topology);
     if let Some(status) = &mut vmi.status {
         status.rest.retain(|_, value| matches!(value, Value::Null));
     }

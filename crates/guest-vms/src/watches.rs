@@ -31,7 +31,7 @@ struct Shared<K> {
     tasks: TaskGroup,
     api: Api<K>,
     namespace: String,
-    trim: fn(&mut K),
+    trim: Arc<dyn Fn(&mut K) + Send + Sync>,
     /// Without a label to watch by it holds nothing.
     labelled: Cache<K>,
     has_label: bool,
@@ -63,13 +63,15 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         client: &Client,
         namespace: &str,
         selector: Option<&str>,
-        trim: fn(&mut K),
+        trim: impl Fn(&mut K) + Send + Sync + 'static,
     ) -> Self {
+        let trim: Arc<dyn Fn(&mut K) + Send + Sync> = Arc::new(trim);
+        let own = trim.clone();
         let api = Api::namespaced(client.clone(), namespace);
         let labelled = match selector {
             Some(selector) => {
                 let config = watcher::Config::default().labels(selector);
-                Cache::start_trimmed(tasks, api.clone(), config, trim)
+                Cache::start_trimmed(tasks, api.clone(), config, move |object| own(object))
             }
             None => Cache::empty(),
         };
@@ -126,7 +128,8 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         let stop = self.0.tasks.stop.child_token();
         let tasks = TaskGroup { stop, tasks: self.0.tasks.tasks.clone() };
         let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
-        let cache = Cache::start_trimmed(&tasks, self.0.api.clone(), config, self.0.trim);
+        let trim = self.0.trim.clone();
+        let cache = Cache::start_trimmed(&tasks, self.0.api.clone(), config, move |object| trim(object));
         Named { cache, is_settled: Arc::default(), tasks }
     }
 

@@ -137,3 +137,5 @@ pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additio
 pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
 /// See [`TOPOLOGY_REGION`].
 pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
+/// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.
+pub const APPLIED_LABELS: &str = "cloudprovider.harvesterhci.io/applied-labels";

@@ -42,7 +42,12 @@ pub const FLAGS: Table = Table {
             "disable-annotation-alpha-provided-ip-addr",
             "choose addresses of nodes without the kubelet's --node-ip and without what their annotations hide",
         ),
-        Flag::switch("disable-vmi-controller", "do not follow the zone and region of VMs"),
+        Flag::value(
+            "topology-labels",
+            "LIST",
+            "more labels of nodes, from annotations of their VMs' instances: label or label=annotation",
+        ),
+        Flag::switch("disable-vmi-controller", "do not follow the zone, region and other labels of VMs"),
         Flag::switch(
             "disable-hostname-lookup",
             "do not ask guest agents: nodes are found by provider ID and VM name",

@@ -9,11 +9,12 @@ use std::{
 
 use cloud_config::RequestLimit;
 use cloud_provider::Duties;
+use guest_vms::TopologyLabels;
 use ipnet::IpNet;
 
 use program::{flags::Reader, serving::Certificate};
 
-use super::PROGRAM;
+use super::{PROGRAM, topology_labels};
 use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
@@ -44,6 +45,7 @@ pub(super) struct Options {
     pub(super) node_excluded: Vec<IpNet>,
     /// `--disable-annotation-alpha-provided-ip-addr`.
     pub(super) ignores_annotations: bool,
+    pub(super) topology: TopologyLabels,
     pub(super) pod_token_file: Option<PathBuf>,
     /// Without the identity.
     pub(super) election: Option<ElectionSettings>,
@@ -82,6 +84,7 @@ impl Options {
         let node_prefixes = reader.read("node-ip-cidr", vec![], prefixes);
         let excluded = reader.list("node-exclude-ip-ranges", prefix);
         let ignores_annotations = reader.is_on("disable-annotation-alpha-provided-ip-addr");
+        let topology = reader.list("topology-labels", topology_labels::read);
         let policy = reader.read("data-path", Policy::default(), |text| match text {
             "guest" => Ok(Policy::Guest),
             "annotation" => Ok(Policy::Annotation),
@@ -131,6 +134,7 @@ impl Options {
                     excluded.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
                 ),
                 ("disable-annotation-alpha-provided-ip-addr", ignores_annotations.to_string()),
+                ("topology-labels", reader.text("topology-labels").unwrap_or_default()),
                 ("disable-vmi-controller", reader.is_on("disable-vmi-controller").to_string()),
                 ("show-full-help-on-error", reader.is_on("show-full-help-on-error").to_string()),
                 ("data-path", reader.text("data-path").unwrap_or_else(|| "guest".to_owned())),
@@ -146,6 +150,7 @@ impl Options {
             node_prefixes,
             node_excluded: excluded,
             ignores_annotations,
+            topology: topology.into_iter().collect(),
         };
         reader.finish(options)
     }
@@ -362,6 +367,9 @@ mod tests {
     #[case::cidr_loopback(&["--node-ip-cidr=127.0.0.0/8"], "cannot be the address")]
     #[case::cidr_link_local(&["--node-ip-cidr=fe80::/64"], "cannot be the address")]
     #[case::cidr_broadcast(&["--node-ip-cidr=255.255.255.255"], "cannot be the address")]
+    #[case::topology_hostname(&["--topology-labels=kubernetes.io/hostname"], "written by others")]
+    #[case::topology_key(&["--topology-labels=a b"], "no key of a label")]
+    #[case::topology_annotation(&["--topology-labels=a/b="], "no key of a label")]
     #[case::exclude(&["--node-exclude-ip-ranges=10.0.0.0/8,y"], "\"y\"")]
     #[case::controllers(&["--controllers=*,nodes"], "\"nodes\"")]
     #[case::lock(&["--leader-elect-resource-lock=endpoints"], "leases")]

@@ -72,6 +72,7 @@ impl Ccm {
                 aliases: Aliases::default(),
             },
             addresses: AddressRules::default(),
+            topology: cloud_controller_manager::TopologyLabels::new(),
             election: Some(ElectionSettings::usual("first")),
             services: true,
             host_names: true,

@@ -16,6 +16,7 @@ use super::{
     AFTER_CONFLICT,
     decide::{Step, decide},
     join::Joined,
+    labels::LabelChanges,
 };
 use crate::{Instances, event::EventDeduplicator};
 
@@ -27,7 +28,7 @@ const ROUNDS: usize = 4;
 pub struct Duties {
     /// Finish Nodes that wait for their cloud.
     pub initialise: bool,
-    /// Keep zone and region true.
+    /// Keep the labels true.
     pub follow_topology: bool,
 }
 
@@ -134,16 +135,26 @@ impl<C: Instances> NodeController<C> {
 fn patch(node: &Node, step: &Step) -> Value {
     let mut patch = match step {
         Step::Addresses(addresses) => json!({"status": {"addresses": addresses}}),
-        Step::Label(labels) => json!({"metadata": {"labels": labels}}),
+        Step::Label(changes) => labelled(changes),
         Step::Initialise { provider_id, labels, taints } => {
             let mut spec = json!({"taints": if taints.is_empty() { Value::Null } else { json!(taints) }});
             if let Some(id) = provider_id {
                 spec["providerID"] = json!(id);
             }
-            json!({"metadata": {"labels": labels}, "spec": spec})
+            let mut patch = labelled(labels);
+            patch["spec"] = spec;
+            patch
         }
     };
     patch["metadata"]["resourceVersion"] = json!(node.resource_version());
+    patch
+}
+
+fn labelled(changes: &LabelChanges) -> Value {
+    let mut patch = json!({"metadata": {"labels": changes.labels}});
+    if !changes.annotations.is_empty() {
+        patch["metadata"]["annotations"] = json!(changes.annotations);
+    }
     patch
 }
 
@@ -159,17 +170,15 @@ fn matters(change: &Change<Node>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use rstest::rstest;
 
     use super::*;
 
     #[rstest]
     #[case::addresses(Step::Addresses(vec![]), json!({"status": {"addresses": []}, "metadata": {"resourceVersion": "7"}}))]
-    #[case::labels(Step::Label(BTreeMap::new()), json!({"metadata": {"labels": {}, "resourceVersion": "7"}}))]
+    #[case::labels(Step::Label(LabelChanges::default()), json!({"metadata": {"labels": {}, "resourceVersion": "7"}}))]
     #[case::initialise(
-        Step::Initialise { provider_id: None, labels: BTreeMap::new(), taints: vec![] },
+        Step::Initialise { provider_id: None, labels: LabelChanges::default(), taints: vec![] },
         json!({"spec": {"taints": null}, "metadata": {"labels": {}, "resourceVersion": "7"}}))]
     fn every_patch_holds_for_the_version_that_was_seen(#[case] step: Step, #[case] expected: Value) {
         let node = json!({"metadata": {"name": "worker-1", "resourceVersion": "7"}});

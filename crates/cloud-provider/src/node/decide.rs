@@ -1,12 +1,10 @@
 //! The decision about one Node.
 
-use std::collections::BTreeMap;
-
 use controller_kit::PendingEvent;
 use k8s_openapi::api::core::v1::{Node, NodeAddress, Taint};
 use kube::ResourceExt;
 
-use super::{REGION_LABELS, UNINITIALISED, ZONE_LABELS, waits_for_cloud};
+use super::{UNINITIALISED, labels::LabelChanges, waits_for_cloud};
 use crate::{Instance, InstanceMetadata, node::Duties};
 
 /// Types of a Node's addresses.
@@ -19,9 +17,9 @@ pub(super) enum Step {
     /// `status.addresses`, the whole list.
     Addresses(Vec<NodeAddress>),
     /// Labels by a PATCH of their own keys.
-    Label(BTreeMap<String, String>),
+    Label(LabelChanges),
     /// Provider ID, labels and the taint in one PATCH on the version that was seen.
-    Initialise { provider_id: Option<String>, labels: BTreeMap<String, String>, taints: Vec<Taint> },
+    Initialise { provider_id: Option<String>, labels: LabelChanges, taints: Vec<Taint> },
 }
 
 #[derive(Debug, Default, PartialEq)]
@@ -47,7 +45,7 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         }
         Instance::Unknown(None) => return plan,
     };
-    let labels = labels(node, metadata);
+    let labels = LabelChanges::of(node, metadata);
     let addresses = addresses(node, metadata);
     if duties.initialise
         && let Some(list) = &addresses
@@ -134,22 +132,10 @@ fn problem(
     Some(PendingEvent::warning(reason, message))
 }
 
-/// The labels that differ. A label that the instance does not mention stays, since a person may have set it; so does
-/// one that is no longer true of any host (docs/contract/cloud-controller-manager.md#V4: compared one way, no
-/// flapping).
-fn labels(node: &Node, metadata: &InstanceMetadata) -> BTreeMap<String, String> {
-    let wanted = [(&metadata.zone, ZONE_LABELS), (&metadata.region, REGION_LABELS)];
-    let pairs = wanted
-        .into_iter()
-        .filter_map(|(value, keys)| Some((value.as_ref().filter(|v| !v.is_empty())?, keys)));
-    pairs
-        .flat_map(|(value, keys)| keys.map(|key| (key.to_owned(), value.clone())))
-        .filter(|(key, value)| node.labels().get(key) != Some(value))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use controller_kit::Explanation;
     use rstest::rstest;
     use serde_json::{Value, json};
@@ -176,8 +162,7 @@ mod tests {
             zone: Some("zone-a".into()),
             region: Some("region-1".into()),
             addresses: addresses(&[INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6]),
-            address_problem: None,
-            remarks: vec![],
+            ..InstanceMetadata::default()
         }
     }
 
@@ -199,11 +184,11 @@ mod tests {
         InstanceMetadata { addresses: vec![], address_problem, ..metadata() }
     }
 
-    fn topology(zone: &str, region: &str) -> BTreeMap<String, String> {
+    fn topology(zone: &str, region: &str) -> BTreeMap<String, Option<String>> {
         let keys = [("topology.kubernetes.io", ""), ("failure-domain.beta.kubernetes.io", "")];
         keys.iter()
             .flat_map(|(prefix, _)| [(format!("{prefix}/zone"), zone), (format!("{prefix}/region"), region)])
-            .map(|(key, value)| (key, value.to_owned()))
+            .map(|(key, value)| (key, Some(value.to_owned())))
             .collect()
     }
 
@@ -219,7 +204,7 @@ mod tests {
         let plan = decide(&seen, &Instance::Found(metadata()), ALL);
         let [Step::Initialise { provider_id, labels, taints }] = &plan.steps[..] else { panic!("{plan:?}") };
         assert_eq!(provider_id.as_deref(), Some("cloud://7"));
-        assert_eq!(*labels, topology("zone-a", "region-1"));
+        assert_eq!(labels.labels, topology("zone-a", "region-1"));
         assert_eq!(taints.iter().map(|taint| &*taint.key).collect::<Vec<_>>(), ["dedicated"]);
         assert_eq!(plan.events[0].reason, "Synced");
     }
@@ -286,7 +271,7 @@ mod tests {
     #[case::in_step(settled("zone-a", "region-1"), metadata(), vec![])]
     #[case::moved(settled("zone-b", "region-1"), metadata(), vec!["failure-domain.beta.kubernetes.io/zone",
         "topology.kubernetes.io/zone"])]
-    // docs/contract/cloud-controller-manager.md#V4: a removed annotation is no difference
+    // docs/contract/cloud-controller-manager.md#V4: a removed annotation is no difference where nothing is recorded
     #[case::instance_says_nothing(settled("zone-b", "region-1"), InstanceMetadata { zone: None, region: None, ..metadata() }, vec![])]
     #[case::instance_says_empty(settled("zone-b", "region-1"),
         InstanceMetadata { zone: Some(String::new()), region: None, ..metadata() }, vec![])]
@@ -298,7 +283,7 @@ mod tests {
         let plan = decide(&node(&node_json), &Instance::Found(metadata), ALL);
         let written = match &plan.steps[..] {
             [] => vec![],
-            [Step::Label(labels)] => labels.keys().map(String::as_str).collect(),
+            [Step::Label(changes)] => changes.labels.keys().map(String::as_str).collect(),
             other => panic!("{other:?}"),
         };
         assert_eq!(written, keys);

@@ -79,7 +79,7 @@ fn hidden(text: &str) -> (Vec<IpAddr>, bool) {
 }
 
 /// A value may be as long as 256 KiB.
-fn shown(value: &str) -> String {
+pub(crate) fn shown(value: &str) -> String {
     let start: String = value.chars().take(VALUE_SHOWN).collect();
     format!("{start:?}{}", if start.len() < value.len() { "…" } else { "" })
 }

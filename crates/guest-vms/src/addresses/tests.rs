@@ -269,3 +269,18 @@ proptest::proptest! {
         proptest::prop_assert!(provided.contains(&announced) || !all.contains(&announced));
     }
 }
+
+/// kube-vip has not taken away the address of a Service that is gone, and the kernel lists it first.
+#[rstest]
+#[case::stays(&[("InternalIP", "198.18.0.5"), ("InternalIP", "fd00::5")],
+    &["E 198.18.0.77", "I 198.18.0.5", "I fd00::5", "E fd00::6"])]
+#[case::is_not_reported_any_more(&[("InternalIP", "198.18.0.99")],
+    &["I 198.18.0.77", "E 198.18.0.5", "I fd00::5", "E fd00::6"])]
+#[case::was_external(&[("ExternalIP", "198.18.0.5")], &["I 198.18.0.77", "E 198.18.0.5", "I fd00::5", "E fd00::6"])]
+fn an_internal_ip_stays_while_it_is_reported(#[case] there: &[(&str, &str)], #[case] expected: &[&str]) {
+    let list: Vec<_> = there.iter().map(|(kind, ip)| json!({"type": kind, "address": ip})).collect();
+    let mut node = node(&[]);
+    node.status = serde_json::from_value(json!({"addresses": list})).unwrap();
+    let report = reporting(&["198.18.0.77", "198.18.0.5", "fd00::5", "fd00::6"]);
+    assert_eq!(texts(&decide(&rules(&[]), &node, Some(report), &[])), expected);
+}

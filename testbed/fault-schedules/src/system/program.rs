@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::program::{Clock, TaskGroup, health::Health};
-use cloud_controller_manager::AddressRules;
 use cloud_controller_manager::cluster::GuestCluster;
 use cloud_controller_manager::datapath::{AllowedDatapaths, Policy};
 use cloud_controller_manager::load_balancers::Rules;
 use cloud_controller_manager::requested::Aliases;
+use cloud_controller_manager::{AddressRules, TopologyLabels};
 use cloud_controller_manager::{ElectionSettings, Settings};
 use cloud_provider::Duties;
 use futures::future::BoxFuture;
@@ -154,6 +154,7 @@ async fn cloud_controller_manager(
             aliases: Aliases::default(),
         },
         addresses: AddressRules::default(),
+        topology: TopologyLabels::new(),
         election: Some(ElectionSettings::usual(identity)),
         services: true,
         host_names: true,

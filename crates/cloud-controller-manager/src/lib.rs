@@ -16,6 +16,7 @@
 //! * [`load_balancers`]: the LoadBalancer object of a Service. No GET, no polling: over a Service's life on the guest
 //!   datapath one POST, at most one PUT, one DELETE.
 //! * `announced`: the addresses that Services announce, which no Node has.
+//! * `networks`: the interface of the Nodes on a network that a Service asks for, and the ConfigMap that lists them.
 //! * `outage`: the kinds of Harvester that cannot be listed, and why; Services and Nodes that wait get the reason.
 //! * [`run()`]: all of it as a library call; [`cli`]: the process under its production name.
 
@@ -27,6 +28,7 @@ pub mod cluster;
 pub mod datapath;
 mod instances;
 pub mod load_balancers;
+mod networks;
 mod outage;
 pub mod requested;
 mod run;

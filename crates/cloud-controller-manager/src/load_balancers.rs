@@ -47,7 +47,8 @@ use self::{
 };
 use crate::{
     cluster::GuestCluster,
-    datapath::{AllowedDatapaths, Policy},
+    datapath::{AllowedDatapaths, Datapath, Policy},
+    networks::{Interface, Networks},
     outage::Outage,
     requested::Aliases,
     service_config::ServiceConfig,
@@ -86,6 +87,7 @@ pub struct HarvesterLoadBalancers {
     objects: Cache<RawObject<LoadBalancer>>,
     services: Cache<Service>,
     vms: GuestVms,
+    networks: Arc<Networks>,
     outage: Outage,
     index: Index,
     shared: Arc<sharing::Index>,
@@ -105,6 +107,7 @@ impl HarvesterLoadBalancers {
         objects: Cache<RawObject<LoadBalancer>>,
         services: Cache<Service>,
         vms: GuestVms,
+        networks: Arc<Networks>,
         outage: Outage,
     ) -> Arc<Self> {
         let this = Arc::new(Self {
@@ -113,6 +116,7 @@ impl HarvesterLoadBalancers {
             objects,
             services,
             vms,
+            networks,
             outage,
             index: Index::default(),
             shared: Arc::default(),
@@ -188,6 +192,8 @@ impl HarvesterLoadBalancers {
         let load_balancer = self.load_balancer(&key);
         let secondaries = self.secondaries_of(service, &load_balancer);
         let config = ServiceConfig::with_aliases(service, self.rules.aliases);
+        let interface =
+            if wanted { self.interface(load_balancer.object(), &config) } else { Interface::NotAsked };
         let mut seen = Seen {
             identity: self.identity(),
             policy: self.rules.policy,
@@ -197,6 +203,7 @@ impl HarvesterLoadBalancers {
             service,
             given_up: self.given_up(service, &config),
             config,
+            interface,
             wanted,
             backends: if wanted { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),
@@ -209,6 +216,15 @@ impl HarvesterLoadBalancers {
         };
         seen.waited = seen.phase().map_or(Duration::ZERO, |phase| self.waited(service, &phase));
         seen
+    }
+
+    /// The interface of the network that was settled when the object was made.
+    fn interface(&self, object: Option<&RawObject<LoadBalancer>>, config: &ServiceConfig) -> Interface {
+        if object.is_some_and(|object| Datapath::of_object(&object.spec) == Datapath::Host) {
+            return Interface::NotAsked;
+        }
+        let settled = object.and_then(|object| object.annotations().get(annotations::LB_NETWORK_REQUEST));
+        self.networks.interface(settled.unwrap_or(&config.network).trim())
     }
 
     fn load_balancer(&self, key: &ObjectKey) -> Found {
@@ -394,6 +410,8 @@ impl LoadBalancers for HarvesterLoadBalancers {
         });
         let woken = requeue.clone();
         self.vms.on_change(move || woken(Requeue::All));
+        let woken = requeue.clone();
+        self.networks.on_change(move || woken(Requeue::All));
         let services = self.services.clone();
         self.outage.on_change(move || {
             for service in services.list() {

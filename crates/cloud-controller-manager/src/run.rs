@@ -30,6 +30,7 @@ use crate::{
     announced::Announced,
     instances::VmInstances,
     load_balancers::{HarvesterLoadBalancers, Rules},
+    networks::{self, Networks},
     outage::{self, Checks, LOAD_BALANCERS, Outage},
 };
 
@@ -227,6 +228,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
 
     let mut rights = vec![CREATE_EVENTS, PATCH_EVENTS];
     rights.extend(settings.node_lifecycle.then_some(DELETE_NODES));
+    rights.extend(settings.services.then(networks::rights).into_iter().flatten());
     let wanted = Wanted { rights, fields: Vec::new() };
     let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
     let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock, &capabilities);
@@ -250,7 +252,11 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     }
     if settings.services {
         let recorder = recorder("service-controller");
-        let cloud = HarvesterLoadBalancers::new(rules, harvester, objects, services.clone(), vms, outage);
+        // the flag that switches the Go program's controller of topology and networks off
+        let read = duties.follow_topology.then(|| vms.clone());
+        let networks = Networks::start(tasks, guest.clone(), read, &nodes, &capabilities);
+        let cloud =
+            HarvesterLoadBalancers::new(rules, harvester, objects, services.clone(), vms, networks, outage);
         cloud.report_objects_without_service(tasks, guest.clone(), recorder.clone());
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
         let queue =

@@ -48,7 +48,7 @@ pub struct ServiceConfig {
 }
 
 /// Keys of a Service that a later version will act on.
-pub const LATER: [&str; 2] = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::SERVICE_NETWORK];
+pub const LATER: [&str; 1] = [annotations::KUBE_VIP_LOADBALANCER_IPS];
 /// Fields of the Service's spec, named like keys.
 pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 /// Of a health check, besides its port.
@@ -59,7 +59,7 @@ const HEALTH_VALUES: [&str; 4] = [
     annotations::HEALTH_CHECK_TIMEOUT_SECONDS,
 ];
 /// Other keys with our prefix that a Service may carry.
-const KNOWN: [&str; 12] = [
+const KNOWN: [&str; 13] = [
     annotations::SERVICE_IP,
     annotations::SERVICE_IP_POOL,
     annotations::PRIMARY_SERVICE,
@@ -68,6 +68,7 @@ const KNOWN: [&str; 12] = [
     annotations::DATA_PATH,
     annotations::HEALTH_CHECK_PORT,
     annotations::DESCRIPTION,
+    annotations::SERVICE_NETWORK,
     annotations::SERVICE_PROJECT,
     annotations::SERVICE_NAMESPACE,
     annotations::ALLOCATED_ADDRESS,

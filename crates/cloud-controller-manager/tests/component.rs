@@ -13,6 +13,8 @@ mod host_datapath;
 mod leadership;
 #[path = "component/lifecycle.rs"]
 mod lifecycle;
+#[path = "component/networks.rs"]
+mod networks;
 #[path = "component/node_addresses.rs"]
 mod node_addresses;
 #[path = "component/node_labels.rs"]

@@ -47,7 +47,10 @@ pub const FLAGS: Table = Table {
             "LIST",
             "more labels of nodes, from annotations of their VMs' instances: label or label=annotation",
         ),
-        Flag::switch("disable-vmi-controller", "do not follow the zone, region and other labels of VMs"),
+        Flag::switch(
+            "disable-vmi-controller",
+            "do not follow the zone, region, other labels and network interfaces of VMs",
+        ),
         Flag::switch(
             "disable-hostname-lookup",
             "do not ask guest agents: nodes are found by provider ID and VM name",

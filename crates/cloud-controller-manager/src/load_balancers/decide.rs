@@ -4,6 +4,7 @@ mod events;
 pub(super) mod families;
 mod handover;
 mod host_datapath;
+mod network;
 pub(super) mod requested;
 pub(super) mod sharing;
 pub(super) mod source_ranges;
@@ -30,6 +31,7 @@ use self::{
 use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
 use crate::{
     datapath::{AllowedDatapaths, Datapath, Policy, choose},
+    networks::Interface,
     requested::Addresses,
     service_config::ServiceConfig,
 };
@@ -53,6 +55,8 @@ pub(super) struct Seen<'a> {
     pub(super) key: ObjectKey,
     pub(super) service: &'a Service,
     pub(super) config: ServiceConfig,
+    /// Of the network that the Service asks for, on the guest datapath.
+    pub(super) interface: Interface,
     /// The Service asks for a load balancer, and is not being deleted.
     pub(super) wanted: bool,
     pub(super) load_balancer: Found,
@@ -98,6 +102,9 @@ impl Seen<'_> {
     pub(super) fn phase(&self) -> Option<Phase> {
         if let Sharing::With(primary) = &self.sharing {
             return sharing::phase(self.service, primary).filter(|_| self.wanted);
+        }
+        if network::withholds(self) {
+            return None;
         }
         phase(self.load_balancer.object().filter(|_| self.wanted)?, self.service, &self.config)
     }
@@ -216,6 +223,9 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         events.extend(requested::told(seen, object));
         events.extend(source_ranges::told(seen, object));
     }
+    if path == Datapath::Guest && !forbidden {
+        events.extend(network::told(seen));
+    }
     let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
             Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
@@ -241,7 +251,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let has_address = object.is_some_and(|object| {
         !withheld
             && match path {
-                Datapath::Guest => !families::served(service, object).is_empty(),
+                Datapath::Guest => !families::served(service, object).is_empty() && !network::withholds(seen),
                 Datapath::Host => status_address(object).is_some() && !taken_back,
             }
     });
@@ -272,6 +282,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());
             events.extend(news.map(|lost| events::taken_back(service, lost)));
             (view.annotations, view.publish) = handover::decide(service, published, lost);
+            network::bind(seen, &mut view.annotations);
         }
         Datapath::Host => {
             view.annotations = on_host();
@@ -308,7 +319,13 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     let mut view = View { load_balancer: state(seen, path), ..View::default() };
     let mut events = Vec::new();
     match path {
-        Datapath::Guest => events.extend(events::still_announced(service, object)),
+        Datapath::Guest => {
+            events.extend(events::still_announced(service, object));
+            // without a network it is the user's own
+            if !seen.config.network.is_empty() {
+                ours.push(annotations::KUBE_VIP_SERVICE_INTERFACE);
+            }
+        }
         Datapath::Host => {
             ours.extend([annotations::KUBE_VIP_IGNORE, annotations::RECORDED_DATA_PATH]);
             view.removal = Removal::Foreground;
@@ -346,6 +363,7 @@ fn state(seen: &Seen<'_>, path: Datapath) -> LoadBalancerState {
         Found::Absent => LoadBalancerState::Absent,
         Found::Unreadable(why) => LoadBalancerState::Unreadable(why.clone()),
         Found::Present(object) if object.metadata.deletion_timestamp.is_some() => LoadBalancerState::Deleting,
+        Found::Present(_) if network::withholds(seen) => LoadBalancerState::Present { addresses: Vec::new() },
         Found::Present(object) => {
             LoadBalancerState::Present { addresses: addresses(object, seen.service, path) }
         }

@@ -6,7 +6,10 @@ mod group;
 mod groups;
 mod index;
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use cloud_provider::LoadBalancers;
 use controller_kit::{Change, Explanation, ObjectKey, RawObject};
@@ -284,6 +287,13 @@ fn is_within(then: &str, now: &str) -> bool {
 /// The address for kube-vip in the guest, once it is known. Of a lease only kube-vip knows the address: it writes it to
 /// the status of the primary.
 fn guest_address(primary: &Service, object: &LoadBalancer) -> Option<String> {
+    // one that waits for the interface of its network is not announced
+    let text = |of: &BTreeMap<String, String>, key: &str| of.get(key).is_some_and(|text| !text.is_empty());
+    if text(object.annotations(), annotations::LB_NETWORK_REQUEST)
+        && !text(primary.annotations(), annotations::KUBE_VIP_LOADBALANCER_IPS)
+    {
+        return None;
+    }
     let address = match is_leased(object) {
         true => ingress(primary).into_iter().next().map(str::to_owned),
         false => Some(served(primary, object).join(",")),

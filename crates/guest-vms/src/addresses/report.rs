@@ -24,6 +24,8 @@ pub struct Report {
 pub(super) struct Network {
     /// `namespace/name`; `None`: the pod network.
     pub(super) name: Option<String>,
+    /// Name of the guest's interface; empty where no guest agent reports it.
+    interface: String,
     /// As they were reported.
     addresses: Vec<String>,
 }
@@ -53,9 +55,21 @@ impl Report {
                 Some(multus) => Some(format!("{namespace}/{}", multus.network_name)),
                 None => network.pod.is_some().then_some(None)?,
             };
-            Some(Network { name, addresses: addresses(&network.name) })
+            let interface = interfaces.iter().rfind(|it| it.name == network.name);
+            let interface = interface.map(|it| it.interface_name.clone()).unwrap_or_default();
+            Some(Network { name, interface, addresses: addresses(&network.name) })
         });
         Self { has_agent: has_agent(instance), networks: networks.collect() }
+    }
+}
+
+impl Report {
+    /// The networks of the VM but the pod network, as `namespace/name`, and the guest's interface on each: empty where no
+    /// guest agent reports it.
+    pub fn interfaces(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.networks
+            .iter()
+            .filter_map(|network| Some((network.name.as_deref()?, network.interface.as_str())))
     }
 }
 

@@ -20,14 +20,11 @@ const NAMED: usize = 20;
 pub(super) fn keys_of_later_versions(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
     let told_elsewhere = |key: &&str| {
         let is_kube_vips = *key == annotations::KUBE_VIP_LOADBALANCER_IPS;
-        path == Datapath::Host && (is_kube_vips || *key == annotations::SERVICE_NETWORK)
-            || exists && is_kube_vips
+        is_kube_vips && (exists || path == Datapath::Host)
     };
     let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
-    let explained = [
-        (annotations::SERVICE_NETWORK, "the network chooses the pool, but no interface of the nodes"),
-        (annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives"),
-    ];
+    let explained =
+        [(annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives")];
     let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
     let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
     (!keys.is_empty()).then(|| format!("this version does not act on {}{explained}", keys.join(", ")))

@@ -58,6 +58,7 @@ fn decided_in(
         key: ObjectKey::new("team-a", "blue-shop-web-1"),
         service,
         config: ServiceConfig::of(service),
+        interface: Interface::NotAsked,
         wanted: is_load_balancer && service.metadata.deletion_timestamp.is_none(),
         load_balancer: object.map_or(Found::Absent, |object| Found::Present(Arc::new(object.clone()))),
         backends: Some(backends()),

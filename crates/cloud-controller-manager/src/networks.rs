@@ -1,0 +1,254 @@
+//! The networks of the Nodes: the interface by which kube-vip in the guest announces a Service that asks for a network.
+//!
+//! ```text
+//!  VMs of the Nodes: network, interface ──┬──────────────────────────────► kube-vip.io/serviceInterface
+//!                                         └──► ConfigMap harvester-nad-mapping ──┘ where no guest agent speaks
+//!                                                            └──► Rancher's choice of networks
+//! ```
+//! The Go program makes the ConfigMap in one controller and reads it in another
+//! (docs/contract/cloud-controller-manager.md#17.4). Here the reports of the VMs count, and the ConfigMap where there are
+//! none: with `--disable-vmi-controller`, or while the guest agents are silent.
+
+mod mapping;
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, OnceLock},
+    time::Duration,
+};
+
+use controller_kit::{Action, Cache, ObjectKey, Queue, RawObject, replace};
+use guest_vms::{GuestVms, Lookup};
+use harvester_api::names::KUBE_SYSTEM;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{Api, Client, ResourceExt, api::PostParams, runtime::watcher};
+use program::{
+    Subscribers, TaskGroup,
+    capabilities::{Capabilities, Right},
+};
+use serde_json::json;
+
+pub(crate) use self::mapping::Interface;
+use self::mapping::{Mapping, Nics, common, interface};
+
+const NAMESPACE: &str = KUBE_SYSTEM;
+/// The ConfigMap of the Go program.
+const CONFIG_MAP: &str = "harvester-nad-mapping";
+const KEY: &str = "interface-nad-mapping";
+/// Changes of VMs within this time are one.
+const JOIN: Duration = Duration::from_secs(1);
+
+const fn right(verb: &'static str) -> Right {
+    Right::new(verb, "", "configmaps")
+}
+
+/// The rights to the ConfigMap. Without the first two it is neither read nor written, without the others not written.
+pub(crate) fn rights() -> [Right; 4] {
+    ["list", "watch", "create", "update"].map(|verb| right(verb).within(NAMESPACE))
+}
+
+/// The networks of the Nodes.
+pub(crate) struct Networks {
+    client: Client,
+    /// `None`: `--disable-vmi-controller`.
+    vms: Option<GuestVms>,
+    nodes: Cache<Node>,
+    capabilities: Capabilities,
+    config_map: OnceLock<Cache<RawObject<ConfigMap>>>,
+    /// What the VMs report, until that may have changed.
+    nics: Mutex<Option<Arc<Vec<Nics>>>>,
+    subscribers: Subscribers,
+}
+
+impl Networks {
+    /// Follows the VMs of `nodes` and the ConfigMap, which it writes too, in the guest cluster behind `client`.
+    /// `capabilities` are asked for [`rights`].
+    pub(crate) fn start(
+        tasks: &TaskGroup,
+        client: Client,
+        vms: Option<GuestVms>,
+        nodes: &Cache<Node>,
+        capabilities: &Capabilities,
+    ) -> Arc<Self> {
+        let this = Arc::new(Self {
+            client,
+            vms,
+            nodes: nodes.clone(),
+            capabilities: capabilities.clone(),
+            config_map: OnceLock::new(),
+            nics: Mutex::default(),
+            subscribers: Subscribers::default(),
+        });
+        let queue = Queue::new();
+        let writer = this.clone();
+        queue.run(tasks, 1, move |_| {
+            let writer = writer.clone();
+            async move { writer.write().await }
+        });
+        if let Some(vms) = &this.vms {
+            let (into, write) = (Arc::downgrade(&this), queue.clone());
+            vms.on_change(move || {
+                let Some(this) = into.upgrade() else { return };
+                this.forget();
+                write.add_after(key(), JOIN);
+            });
+        }
+        let (into, write) = (Arc::downgrade(&this), queue.clone());
+        nodes.on_change(move |change| {
+            let provider = |node: &Option<Arc<Node>>| {
+                node.as_ref().map(|node| node.spec.as_ref().and_then(|spec| spec.provider_id.clone()))
+            };
+            // whose VM it is
+            if provider(&change.old) != provider(&change.new)
+                && let Some(this) = into.upgrade()
+            {
+                this.forget();
+                write.add_after(key(), JOIN);
+            }
+        });
+        let write = queue.clone();
+        capabilities.on_change(move || write.add_after(key(), JOIN));
+        tasks.spawn_until_stop(this.clone().watch(tasks.clone(), queue));
+        this
+    }
+
+    /// Starts the watch of the ConfigMap as soon as the role grants it.
+    async fn watch(self: Arc<Self>, tasks: TaskGroup, write: Queue<ObjectKey>) {
+        let [list, watch, ..] = rights();
+        let woken = Arc::new(tokio::sync::Notify::new());
+        let wake = woken.clone();
+        self.capabilities.on_change(move || wake.notify_one());
+        self.capabilities.known().await;
+        let mut is_told = false;
+        while let Some(missing) = [&list, &watch].into_iter().find(|right| !self.capabilities.allows(right)) {
+            if !is_told {
+                tracing::info!(
+                    "ConfigMap {NAMESPACE}/{CONFIG_MAP} is not looked at, because the right to {missing} is missing: the \
+                     interfaces of networks come from the VMs alone"
+                );
+                is_told = true;
+            }
+            woken.notified().await;
+        }
+        let only = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
+        let cache: Cache<RawObject<ConfigMap>> = Cache::start(&tasks, self.api(), only);
+        let into = Arc::downgrade(&self);
+        cache.on_change(move |_| {
+            if let Some(this) = into.upgrade() {
+                this.subscribers.tell(&());
+            }
+        });
+        let done = write.clone();
+        cache.on_change(move |_| done.add_after(key(), JOIN));
+        if self.config_map.set(cache.clone()).is_err() {
+            return;
+        }
+        cache.ready().await;
+        self.subscribers.tell(&());
+        write.add_after(key(), JOIN);
+    }
+
+    /// Calls `subscriber` when the ConfigMap changes; a subscriber of the VMs hears of their reports.
+    pub(crate) fn on_change(&self, subscriber: impl Fn() + Send + Sync + 'static) {
+        self.subscribers.add(move |()| subscriber());
+    }
+
+    /// The interface of the Nodes on a network; empty for a Service that asks for none.
+    pub(crate) fn interface(&self, network: &str) -> Interface {
+        if network.is_empty() {
+            return Interface::NotAsked;
+        }
+        let nics = self.nics().unwrap_or_default();
+        interface(network, &nics, &self.mapping())
+    }
+
+    fn mapping(&self) -> Mapping {
+        let config_map = self.config_map.get().and_then(|cache| cache.get(&key()));
+        let data = config_map.as_ref().and_then(|config_map| config_map.data.as_ref());
+        Mapping::read(data.and_then(|data| data.get(KEY)).map(String::as_str).unwrap_or_default())
+    }
+
+    /// What the VMs report; nothing while they are not known.
+    fn nics(&self) -> Option<Arc<Vec<Nics>>> {
+        let vms = self.vms.as_ref()?;
+        if let Some(known) = &*self.nics.lock().expect("no panic while remembering") {
+            return Some(known.clone());
+        }
+        let mut all = Vec::new();
+        for node in self.nodes.list() {
+            match vms.find(&node) {
+                Lookup::Unknown => return None,
+                Lookup::Missing(_) => {}
+                Lookup::Found(vm) => {
+                    let mut interfaces = BTreeMap::new();
+                    for (network, name) in vm.report.iter().flat_map(|report| report.interfaces()) {
+                        interfaces.insert(network.to_owned(), name.to_owned());
+                    }
+                    all.push(Nics { node: node.name_any(), interfaces });
+                }
+            }
+        }
+        let all = Arc::new(all);
+        *self.nics.lock().expect("no panic while remembering") = Some(all.clone());
+        Some(all)
+    }
+
+    fn forget(&self) {
+        *self.nics.lock().expect("no panic while remembering") = None;
+    }
+
+    fn api(&self) -> Api<RawObject<ConfigMap>> {
+        Api::namespaced(self.client.clone(), NAMESPACE)
+    }
+
+    /// Writes what the VMs report into the ConfigMap. Silence takes nothing out of it.
+    async fn write(&self) -> Result<Action, kube::Error> {
+        let Some(cache) = self.config_map.get().filter(|cache| cache.is_ready()) else {
+            return Ok(Action::AwaitChange);
+        };
+        let Some(common) = self.nics().and_then(|nics| common(&nics)) else { return Ok(Action::AwaitChange) };
+        let text = if common.is_empty() { String::new() } else { json!(common).to_string() };
+        let there = cache.get(&key());
+        let (verb, answer) = match &there {
+            // nothing to say, and nothing there that says something else
+            None if text.is_empty() => return Ok(Action::AwaitChange),
+            None => {
+                let metadata = json!({"namespace": NAMESPACE, "name": CONFIG_MAP});
+                let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}});
+                let body = RawObject::from_json(body).expect("made from the type's own fields");
+                if !self.allows("create") {
+                    return Ok(Action::AwaitChange);
+                }
+                ("create", self.api().create(&PostParams::default(), &body).await)
+            }
+            Some(there) => {
+                let Some(edited) = there.edited(|json| json["data"][KEY] = text.into()) else {
+                    return Ok(Action::AwaitChange);
+                };
+                if !self.allows("update") {
+                    return Ok(Action::AwaitChange);
+                }
+                ("update", replace::<ConfigMap>(&self.client, &edited).await)
+            }
+        };
+        match answer {
+            Ok(written) => drop(cache.wrote(written)),
+            Err(kube::Error::Api(status)) if status.is_forbidden() => {
+                self.capabilities.refused(&right(verb).within(NAMESPACE));
+            }
+            // the watch brings what is there now
+            Err(kube::Error::Api(status))
+                if status.is_conflict() || status.is_already_exists() || status.is_not_found() => {}
+            Err(error) => return Err(error),
+        }
+        Ok(Action::AwaitChange)
+    }
+
+    fn allows(&self, verb: &'static str) -> bool {
+        self.capabilities.allows(&right(verb).within(NAMESPACE))
+    }
+}
+
+fn key() -> ObjectKey {
+    ObjectKey::new(NAMESPACE, CONFIG_MAP)
+}

@@ -4,8 +4,9 @@
 //! made        source-ranges: W                             no selector: nothing is reachable
 //! confirmed   source-ranges: W, source-ranges-applied: W   the selector; then the address is published
 //! narrowed    source-ranges: N, source-ranges-applied: W   no selector until N is confirmed
+//! widened     source-ranges: M                             the selector stays: no more than M is ever in force
 //! ```
-//! The rule behind all three: an object has a selector only while the ranges in force admit nobody whom the Service
+//! The rule behind all four: an object has a selector only while the ranges in force admit nobody whom the Service
 //! does not admit. It reads the object alone, so it holds over every restart. The load balancer of this project
 //! confirms in the same breath in which it would empty the slice, so new connections wait for less than a second.
 //!
@@ -14,7 +15,8 @@
 use std::time::Duration;
 
 use controller_kit::{Explanation, PendingEvent, RawObject};
-use harvester_api::LoadBalancer;
+use harvester_api::{LoadBalancer, annotations};
+use kube::ResourceExt;
 
 use super::{ANSWER, Phase, Seen, Write, allocated, ingress, not_ready, requested::is_of_this_project};
 use crate::{
@@ -34,8 +36,17 @@ pub(in crate::load_balancers) struct GivenUp {
 
 /// Whether traffic may flow: nobody is admitted whom the Service does not admit.
 pub(super) fn may_flow(wanted: Option<&SourceRanges>, object: Option<&LoadBalancer>) -> bool {
-    let in_force = || SourceRanges::confirmed(object?);
-    wanted.is_none_or(|wanted| in_force().is_some_and(|ranges| ranges.are_within(wanted)))
+    let Some(wanted) = wanted else { return true };
+    let Some(object) = object else { return false };
+    let is_confirmed = SourceRanges::confirmed(object).is_some_and(|ranges| ranges.are_within(wanted));
+    // The two were written together, so what was in force then was within these ranges, and the load balancer has gone
+    // on to nothing else since. It takes its confirmation away while it does.
+    let was_confirmed = || {
+        let asked = object.annotations().get(annotations::SOURCE_RANGES);
+        asked.is_some_and(|asked| *asked == wanted.to_string())
+            && !object.spec.backend_server_selector.is_empty()
+    };
+    is_confirmed || was_confirmed()
 }
 
 /// Whether this object, of either datapath, has no traffic because of the ranges of its Service.

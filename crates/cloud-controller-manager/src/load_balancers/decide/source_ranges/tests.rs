@@ -76,6 +76,18 @@ fn an_object_has_a_selector_only_while_nobody_is_admitted_whom_the_service_does_
     assert_eq!((annotation.is_some(), has_selector), (!ranges.is_empty(), selects));
 }
 
+/// The load balancer takes its confirmation away before it gives its Service other ranges.
+#[rstest]
+#[case::widened(&["10.0.0.0/8"], true)]
+#[case::narrowed_meanwhile(&["10.1.0.0/16"], false)]
+fn traffic_goes_on_while_wider_ranges_are_put_in_force(#[case] ranges: &[&str], #[case] selects: bool) {
+    let mut json = made(&json!({RANGES: "10.0.0.0/8"}), &Value::Null).json().clone();
+    json["spec"]["backendServerSelector"] = json!({"guestcluster.harvesterhci.io/name": ["blue"]});
+    let object = RawObject::from_json(json).unwrap();
+    let decision = decided(&showing(wanting(ranges)), Some(&object), |_| ());
+    assert_eq!(written(&decision).1, selects);
+}
+
 #[rstest]
 #[case::confirmed(json!({APPLIED: "10.0.0.0/8"}), true)]
 #[case::not_confirmed(json!({}), false)]

@@ -20,7 +20,10 @@ use std::{
 use controller_kit::{Action, Cache, ObjectKey, Queue, RawObject, replace};
 use guest_vms::{GuestVms, Lookup};
 use harvester_api::names::KUBE_SYSTEM;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::{
+    Resource as _,
+    api::core::v1::{ConfigMap, Node},
+};
 use kube::{Api, Client, ResourceExt, api::PostParams, runtime::watcher};
 use program::{
     Subscribers, TaskGroup,
@@ -214,7 +217,9 @@ impl Networks {
             None if text.is_empty() => return Ok(Action::AwaitChange),
             None => {
                 let metadata = json!({"namespace": NAMESPACE, "name": CONFIG_MAP});
-                let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {KEY: text}});
+                let mut body = json!({"metadata": metadata, "data": {KEY: text}});
+                body["apiVersion"] = ConfigMap::API_VERSION.into();
+                body["kind"] = ConfigMap::KIND.into();
                 let body = RawObject::from_json(body).expect("made from the type's own fields");
                 if !self.allows("create") {
                     return Ok(Action::AwaitChange);

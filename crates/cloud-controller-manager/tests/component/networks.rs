@@ -138,6 +138,32 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    async fn a_secondary_waits_while_its_primary_waits_for_an_interface(cluster: TestCluster) {
+        join(&cluster, "worker-1", "worker-1", "").await;
+        report(&cluster, "worker-1", ["enp1s0", "enp2s0"]).await;
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, &format!("{{{NETWORK}: default/net9}}"), "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        let secondary = "apiVersion: v1
+kind: Service
+metadata: {name: api, namespace: shop, annotations: {cloudprovider.harvesterhci.io/primary-service: web}}
+spec: {type: LoadBalancer, ports: [{port: 81}]}
+";
+        cluster.guest.apply(secondary).await;
+        cluster.settle().await;
+        let asked = async || {
+            let secondary = cluster.guest.get::<Service>("shop/api").await.unwrap();
+            annotation(&secondary, LOADBALANCER_IPS).map(str::to_owned)
+        };
+        assert_eq!(asked().await, None);
+        let namespace = &cluster.guest_cluster().vm_namespace;
+        let patch = json!({"spec": {"networks": [{"name": "net9", "multus": {"networkName": "default/net9"}}]},
+            "status": {"interfaces": [{"name": "net9", "interfaceName": "eth9"}]}});
+        cluster.harvester.patch::<VirtualMachineInstance>(&format!("{namespace}/worker-1"), patch).await;
+        until(&cluster, "it shares the address", async || asked().await == Some("127.9.0.1".into())).await;
+        ccm.stop().await;
+    }
+
     /// `--disable-vmi-controller`, as people who write the mapping themselves use it.
     async fn a_mapping_that_users_wrote_is_followed_and_left_alone(cluster: TestCluster) {
         join(&cluster, "worker-1", "worker-1", "").await;

@@ -100,17 +100,17 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         let decision = Decision::Has { address, lost: lost(seen) };
         return Decided { decision, note: requested::not_with_dhcp(&requested) };
     }
-    let Families { first, note, obstacle } = families::of(seen.lb);
+    let Families { first, either, note, obstacle } = families::of(seen.lb);
     if let Some(Explanation { reason, message }) = obstacle {
         let waiting = Explanation::new(reason, message + &stays(&standing(seen).meanwhile));
         return wait(seen, waiting, Vec::new(), None).into();
     }
-    let Decided { decision, note: also } = as_requested(seen, requested, first);
+    let Decided { decision, note: also } = as_requested(seen, requested, first, either);
     let notes = [note, also].into_iter().flatten().collect::<Vec<_>>();
     Decided { decision, note: (!notes.is_empty()).then(|| notes.join("; ")) }
 }
 
-fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>) -> Decided {
+fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>, either: bool) -> Decided {
     match requested {
         Requested::Nothing => any(seen).into(),
         Requested::Unreadable { why, is_demand: true } => {
@@ -121,7 +121,8 @@ fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>) -
         Requested::Unreadable { why, is_demand: false } => Decided { decision: any(seen), note: Some(why) },
         Requested::Addresses { addresses, is_demand } => {
             let is_of = |address: &&IpAddr| family.is_none_or(|family| family == Family::of(**address));
-            match (addresses.iter().find(is_of), addresses.first()) {
+            let had = addresses.iter().find(|address| either && has_already(seen, **address).is_some());
+            match (had.or_else(|| addresses.iter().find(is_of)), addresses.first()) {
                 (Some(address), _) => this(seen, *address, is_demand),
                 (None, Some(other)) => {
                     not_to_be_had(seen, *other, is_demand, &Obstacle::OtherFamily, Vec::new())
@@ -293,7 +294,8 @@ fn any(seen: &Seen<'_>) -> Decision {
     let Some(has) = lb.pool_address() else { return fresh(seen, None, None) };
     let meanwhile = shown(seen);
     // an object of VMs asks for IPv4 by its type, and keeps what an earlier version gave it
-    let is_of_family = lb.spec.workload() == WorkloadType::Vm || admits(seen, &has.ip);
+    let may_stay = lb.spec.workload() == WorkloadType::Vm || families::of(lb).either;
+    let is_of_family = may_stay || admits(seen, &has.ip);
     if !wanted.is_empty() && wanted != has.ip_pool {
         return from_pools(seen, vec![wanted.to_owned()], None, meanwhile, lost);
     }

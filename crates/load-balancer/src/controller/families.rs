@@ -11,6 +11,8 @@ use kube::ResourceExt as _;
 pub(crate) struct Families {
     /// `None`: whichever the pool has.
     pub(crate) first: Option<Family>,
+    /// An address of the other family stays where there is one.
+    pub(crate) either: bool,
     /// Told to an object that is served with less than it would like.
     pub(crate) note: Option<String>,
     /// Why it is not served.
@@ -45,12 +47,12 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
         return refused(usual, "IPFamilyNotSupported", message);
     }
     let first = if is_vm { usual } else { asked.or_else(|| wants_two.then_some(Family::V4)) };
-    let one_of_two = || format!("only an {} address: an object has one", first.unwrap_or(Family::V4));
-    Families { first, note: wants_two.then(one_of_two), obstacle: None }
+    let one_of_two = || "only one of two families: an object has one address".to_owned();
+    Families { first, either: wants_two, note: wants_two.then(one_of_two), obstacle: None }
 }
 
 fn refused(first: Option<Family>, reason: &'static str, message: String) -> Families {
-    Families { first, note: None, obstacle: Some(Explanation::new(reason, message)) }
+    Families { first, either: true, note: None, obstacle: Some(Explanation::new(reason, message)) }
 }
 
 fn text<'a>(lb: &'a LoadBalancer, key: &str) -> Option<&'a str> {

@@ -53,17 +53,23 @@ fn an_object_that_asks_for_one_family_draws_from_a_pool_that_has_it(
 }
 
 #[rstest]
-#[case::ipv4_first("IPv4,IPv6", "PreferDualStack", "core", "only an IPv4 address")]
-#[case::ipv6_first("IPv6,IPv4", "", "six", "only an IPv6 address")]
-#[case::by_policy_alone("", "PreferDualStack", "core", "only an IPv4 address")]
+#[case::ipv4_first("IPv4,IPv6", "PreferDualStack", "core")]
+#[case::ipv6_first("IPv6,IPv4", "", "six")]
+#[case::by_policy_alone("", "PreferDualStack", "core")]
 fn an_object_that_would_like_two_addresses_gets_one_and_is_told(
     #[case] families: &str,
     #[case] policy: &str,
     #[case] pool: &str,
-    #[case] told: &str,
 ) {
+    let told = Some("only one of two families: an object has one address".to_owned());
     let Decided { decision, note } = decided(&asking(families, policy, None), &[]);
-    assert_eq!((decision, note), (claim(pool), Some(format!("{told}: an object has one"))));
+    assert_eq!((decision, note), (claim(pool), told.clone()));
+    // whichever it has stays, also where it asks for both
+    let mut lb = asking(families, policy, Some(("edge", "10.0.1.5")));
+    let both = "10.0.1.5,fd00:6::9".to_owned();
+    lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), both);
+    let Decided { decision, note } = decided(&lb, &[("edge", "10.0.1.5")]);
+    assert_eq!((decision, note), (has(address("edge", "10.0.1.5")), told));
 }
 
 #[rstest]
@@ -151,7 +157,7 @@ fn an_object_of_vms_draws_ipv4_addresses_only_and_keeps_what_it_has() {
     };
     assert_eq!(waiting.reason, "IPFamilyNotSupported");
     let note = decided(&vm("IPv6,IPv4", None), &[]).note;
-    assert_eq!(note.as_deref(), Some("only an IPv4 address: an object has one"));
+    assert_eq!(note.as_deref(), Some("only one of two families: an object has one address"));
     let has = Some(("six", "fd00:6::5"));
     assert_eq!(decided(&vm("", has), &[("six", "fd00:6::5")]), self::has(address("six", "fd00:6::5")).into());
 }

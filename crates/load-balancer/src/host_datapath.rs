@@ -26,6 +26,7 @@ mod readiness;
 mod served;
 pub(crate) mod service;
 pub(crate) mod slice;
+pub(crate) mod source_ranges;
 pub(crate) mod vips;
 pub(crate) mod write;
 
@@ -170,6 +171,11 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
             unwatched: true,
         };
     }
+    let ranges = match source_ranges::of(lb) {
+        Ok(ranges) => ranges,
+        // nobody may be let in whom the annotation keeps out
+        Err(why) => return without_backends(seen, &owner, Explanation::new("InvalidSourceRanges", why)),
+    };
     let recorded = slice.map(|slice| slice::recorded_readiness(slice)).unwrap_or_default();
     let check = lb.spec.health_check.as_ref();
     let ready = readiness::of(backends, &recorded, probes::port(check).is_some());
@@ -193,9 +199,24 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Plan {
     }
     Plan {
         slice: slice::write(slice, &owner, listeners, &ready, dummy),
-        service: service::write(service, &owner, listeners, address),
+        service: service::write(service, &owner, listeners, address, ranges.as_ref()),
         probes,
         served: served_by(seen, &ready),
+        unwatched: false,
+    }
+}
+
+/// No traffic reaches a backend. The Service stays as it is.
+fn without_backends(seen: &Seen<'_>, owner: &Owner, waiting: Explanation) -> Plan {
+    let Seen { lb, service, slice, dummy, .. } = *seen;
+    Plan {
+        slice: match slice {
+            Some(_) => slice::write(slice, owner, &lb.spec.listeners, &[], dummy),
+            None => Write::Nothing,
+        },
+        service: Write::Nothing,
+        probes: BTreeMap::new(),
+        served: still_served(owner, service, slice, waiting),
         unwatched: false,
     }
 }

@@ -14,5 +14,6 @@ mod component {
     mod repair;
     mod requested;
     mod reuse;
+    mod source_ranges;
     mod vms;
 }

@@ -28,7 +28,9 @@ use super::{
 };
 use crate::{
     condition::Ready,
-    host_datapath::{self, BackendId, Backends, RefusedWrite, Served, VmList, slice, write::Write},
+    host_datapath::{
+        self, BackendId, Backends, RefusedWrite, Served, VmList, slice, source_ranges, write::Write,
+    },
     ownership::{Owner, Ownership},
     pool::{Order, Refused, WaitingFor, orders::Pending},
     reuse::Holder,
@@ -352,6 +354,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 ready: ready(seen, Told { waiting: waiting.or(without_vms), note }),
                 served: is_withdrawn.then_some(&nothing),
                 backends: (is_withdrawn && seen.has_backends_field).then_some(&[]),
+                applied: applied(seen, lb),
             };
             plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
             if let (Some(address), true) = (&address, is_vm) {
@@ -448,7 +451,7 @@ fn show(
     plan: &mut Plan,
 ) {
     let ready = ready(seen, Told { waiting, note: None });
-    let shown = Shown { address, ready, served: None, backends: None };
+    let shown = Shown { address, ready, served: None, backends: None, applied: applied(seen, lb) };
     plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
 }
 
@@ -476,6 +479,12 @@ fn is_needed(step: &Step) -> bool {
 
 fn is_finalized(lb: &RawObject<LoadBalancer>) -> bool {
     lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER)
+}
+
+/// The source ranges to confirm: those that the Service has now.
+fn applied<'a>(seen: &Seen, lb: &'a LoadBalancer) -> Option<Option<&'a str>> {
+    let is_vm = lb.spec.workload() == WorkloadType::Vm;
+    is_vm.then(|| source_ranges::applied(lb, seen.service.as_deref().map(|service| &**service)))
 }
 
 /// Whether the object's Service names the status' address already.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{
     condition::{self, Ready},
-    host_datapath::Served,
+    host_datapath::{Served, source_ranges},
 };
 
 /// The status that the object should have.
@@ -21,12 +21,17 @@ pub(crate) struct Shown<'a> {
     pub(crate) served: Option<&'a Served>,
     /// `None` leaves them as they are.
     pub(crate) backends: Option<&'a [BackendStatus]>,
+    /// The source ranges that the Service has, of a load balancer of VMs. `None` leaves their confirmation alone.
+    pub(crate) applied: Option<Option<&'a str>>,
 }
 
 /// The object to PUT, if it differs from what was read.
 pub(crate) fn write(lb: &RawObject<LoadBalancer>, shown: &Shown<'_>, now: &str) -> Option<Value> {
     lb.edited(|json| {
         condition::add_finalizer(json, finalizers::LOAD_BALANCER);
+        if let Some(applied) = shown.applied {
+            source_ranges::confirm(json, applied);
+        }
         let status = condition::status_of(json);
         write_address(status, shown.address);
         condition::write_ready(status, &shown.ready, now);
@@ -121,7 +126,7 @@ mod tests {
     }
 
     fn shown(address: Option<&AllocatedAddress>) -> Shown<'_> {
-        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, backends: None }
+        Shown { address, ready: Ready::yes("AddressAllocated"), served: None, backends: None, applied: None }
     }
 
     #[test]

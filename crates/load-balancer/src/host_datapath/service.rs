@@ -7,7 +7,10 @@ use harvester_api::{Listener, annotations, labels, names};
 use k8s_openapi::api::core::v1::Service;
 use serde_json::{Value, json};
 
-use super::write::Write;
+use super::{
+    source_ranges::{self, SourceRanges},
+    write::Write,
+};
 use crate::ownership::{Owner, set_owner};
 
 /// The address that kube-vip says it announces: the first ingress, as the Go program reads it. `0.0.0.0`, which some
@@ -18,17 +21,19 @@ pub(crate) fn announced(service: &Service) -> Option<&str> {
     (!ip.is_empty() && ip != names::DHCP_ADDRESS).then_some(ip)
 }
 
-/// The write that makes the Service ask for `address` (`0.0.0.0`: a lease) and carry the listeners' ports. Both
+/// The write that makes the Service ask for `address` (`0.0.0.0`: a lease), carry the listeners' ports and admit `ranges`. Both
 /// ways of asking are used: which of them a kube-vip reads first depends on its version.
 pub(crate) fn write(
     existing: Option<&RawObject<Service>>,
     owner: &Owner,
     listeners: &[Listener],
     address: &str,
+    ranges: Option<&SourceRanges<'_>>,
 ) -> Write {
     let change = |service: &mut Value| {
         set_owner(service, owner, &[(labels::SERVICE_LB, "true")]);
         ask_for(service, address);
+        source_ranges::put_on(service, ranges);
         set_ports(&mut service["spec"], listeners);
     };
     match existing {

@@ -6,14 +6,14 @@ use controller_kit::{PendingEvent, RawObject};
 use harvester_api::{AllocatedAddress, LoadBalancer};
 
 use super::{
-    Plan, Seen, Step, Told, is_finalized, is_needed,
+    Plan, Seen, Step, Told, applied, is_finalized, is_needed,
     lost::{is_of_others, leave_lost_address},
     ready,
 };
 use crate::{
     condition::Ready,
     controller::status::{self, Shown},
-    host_datapath::{self, Served, TOO_MANY_LISTENERS, slice, write::Write},
+    host_datapath::{self, Served, TOO_MANY_LISTENERS, slice, source_ranges, write::Write},
 };
 
 /// The object's finalizer and address are stored before the network carries anything for it.
@@ -55,14 +55,17 @@ pub(super) fn serve(
     };
     let writes: Vec<_> = writes.into_iter().filter(is_needed).collect();
     let has = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
-    if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() {
+    let applied = applied(seen, lb);
+    // nothing is confirmed while the Service is about to get it, or to lose it
+    let is_outdated = source_ranges::confirmed(lb).is_some_and(|confirmed| applied != Some(Some(confirmed)));
+    if !is_finalized(lb) || has.and_then(AllocatedAddress::primary) != address.primary() || is_outdated {
         let setting_up =
             Ready::no("SettingUp", "Service and EndpointSlice are being set up").with_note(note.as_deref());
         let without_address = lb.status.as_ref().filter(|status| is_of_others(seen, lb, &status.address));
         let without_address = without_address
             .map(|status| Served { backend_servers: status.backend_servers.clone(), ..Served::default() });
         let served = without_address.as_ref();
-        let shown = Shown { address: Some(address), ready: setting_up, served, backends: None };
+        let shown = Shown { address: Some(address), ready: setting_up, served, backends: None, applied };
         plan.steps.extend(status::write(lb, &shown, &seen.now).map(Step::WriteObject));
     }
     if !writes.is_empty() {
@@ -85,6 +88,7 @@ pub(super) fn serve(
         served: Some(&served),
         // the state of the backends is told with the slice
         backends: (seen.has_backends_field && !is_held_back).then_some(&served.backends),
+        applied,
     };
     let Some(json) = status::write(lb, &shown, &seen.now) else { return };
     if !status::is_only_backend_status(lb, &json) {

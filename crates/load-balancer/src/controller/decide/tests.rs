@@ -9,6 +9,7 @@ use crate::host_datapath::TOO_MANY_LISTENERS;
 mod pace;
 mod pending;
 mod requested;
+mod source_ranges;
 
 fn seen() -> Seen {
     let pool = |name: &str, third: u8| {
@@ -76,7 +77,8 @@ fn service(owner: Option<&str>, ip: &str, shown: &str) -> Option<Arc<RawObject<S
     let listeners = serde_json::from_value::<Vec<harvester_api::Listener>>(
         json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}]),
     );
-    let Write::Create(mut json) = host_datapath::service::write(None, &owner, &listeners.unwrap(), ip) else {
+    let Write::Create(mut json) = host_datapath::service::write(None, &owner, &listeners.unwrap(), ip, None)
+    else {
         panic!("no Service to create")
     };
     json["metadata"]["uid"] = "s1".into();

@@ -13,7 +13,7 @@ fn listener(name: &str, port: i32, protocol: &str, backend_port: i32) -> Listene
 }
 
 fn created(listeners: &[Listener], address: &str) -> Value {
-    match write(None, &owner(), listeners, address) {
+    match write(None, &owner(), listeners, address, None) {
         Write::Create(service) => service,
         other => panic!("{other:?}"),
     }
@@ -35,7 +35,7 @@ fn stored(mut service: Value) -> RawObject<Service> {
 }
 
 fn replaced(existing: &RawObject<Service>, listeners: &[Listener], address: &str) -> Option<Value> {
-    match write(Some(existing), &owner(), listeners, address) {
+    match write(Some(existing), &owner(), listeners, address, None) {
         Write::Nothing => None,
         Write::Replace(service) => Some(service),
         Write::Create(service) => panic!("{service}"),

@@ -64,3 +64,16 @@ pub(super) const FIGURES: [Figure; 45] = [
     figure("test-fresh-min", "min", 20.0, None),
     figure("test-warm-min", "min", 10.0, None),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_figure_is_in_the_document_about_benchmarks() {
+        let document = include_str!("../../../docs/benchmarks.md");
+        let missing: Vec<_> =
+            FIGURES.iter().map(|figure| figure.name).filter(|name| !document.contains(name)).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+}

@@ -12,6 +12,8 @@ pub mod http;
 pub mod logging;
 pub mod pod;
 #[cfg(feature = "process")]
+mod process_metrics;
+#[cfg(feature = "process")]
 mod runtime;
 #[cfg(feature = "process")]
 pub mod serving;

@@ -18,6 +18,7 @@
 //! * The UID comes from two sources, which must agree. A token without the claim (a legacy one) and a static Pod
 //!   without a token leave the environment; where both sources are silent or differ, there is no UID.
 
+mod own;
 mod socket;
 mod token;
 
@@ -27,6 +28,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+pub use self::own::OwnPod;
 use self::socket::{Socket, fnv};
 
 /// The file in which the kubelet puts the token of a Pod's service account.

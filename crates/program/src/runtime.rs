@@ -8,6 +8,7 @@ use crate::{
     health::Health,
     http::Metrics,
     logging::{self, Logging},
+    process_metrics,
 };
 
 /// The parts that every program has while it runs. Clones share them.
@@ -38,7 +39,7 @@ pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Res
             tasks: tasks.clone(),
             clock: Clock::system(),
             health: Health::default(),
-            metrics: Metrics::default(),
+            metrics: process_metrics::registry(),
         };
         let outcome = work(process).await;
         tasks.end().await;

@@ -17,6 +17,6 @@ pub use error_message::error_message;
 pub use event::{CREATE_EVENTS, EventType, PATCH_EVENTS, PendingEvent, Recorder};
 pub use explanation::Explanation;
 pub use object_key::ObjectKey;
-pub use queue::{Action, Queue, QueueMetrics, backoff, pending_within};
+pub use queue::{Action, Queue, QueueMetrics, WorkQueues, backoff, pending_within};
 pub use raw_object::{RawObject, replace};
 pub use retry_after::retry_after;

@@ -1,6 +1,8 @@
 //! A work queue: an item waits at most once, is worked on by one worker at a time, and comes back with a back-off
 //! of its own when its work failed. Namespaces take turns where the queue is told to.
 
+mod metrics;
+
 use std::{
     cell::RefCell,
     collections::{BTreeMap, HashMap, HashSet, VecDeque},
@@ -16,11 +18,11 @@ use std::{
 };
 
 use futures::FutureExt;
-use prometheus_client::{metrics::counter::Counter, registry::Registry};
 use tokio::{sync::Notify, time::Instant};
 
 use program::TaskGroup;
 
+pub use self::metrics::{QueueMetrics, WorkQueues};
 use crate::{ObjectKey, error_message, retry_after};
 
 /// First delay after a failure; it doubles with each further one.
@@ -35,21 +37,6 @@ pub enum Action {
     AwaitChange,
     /// Look again then, unless somebody adds it earlier.
     RequeueAfter(Duration),
-}
-
-/// Counters of one queue.
-#[derive(Clone, Debug, Default)]
-pub struct QueueMetrics {
-    reconciles: Counter<u64, AtomicU64>,
-    failures: Counter<u64, AtomicU64>,
-}
-
-impl QueueMetrics {
-    /// Registers `<name>_reconciles` and `<name>_failures`.
-    pub fn register(&self, registry: &mut Registry, name: &str) {
-        registry.register(format!("{name}_reconciles"), "Reconciles that ran", self.reconciles.clone());
-        registry.register(format!("{name}_failures"), "Reconciles that failed", self.failures.clone());
-    }
 }
 
 /// The items that wait: first in, first out within one group, and the groups take turns.
@@ -92,14 +79,16 @@ impl<T> FairQueue<T> {
 #[derive(Debug)]
 struct State<T> {
     ready: FairQueue<T>,
-    /// Everything in `ready`.
-    waiting: HashSet<T>,
-    running: HashSet<T>,
+    /// Everything in `ready`, and since when.
+    waiting: HashMap<T, Instant>,
+    /// Since when each is worked on.
+    running: HashMap<T, Instant>,
     /// Added while running: goes to `ready` when the worker is done with it.
     again: HashSet<T>,
     timers: BTreeMap<(Instant, u64), T>,
     timer_of: HashMap<T, (Instant, u64)>,
     failures: HashMap<T, u32>,
+    metrics: QueueMetrics,
 }
 
 #[derive(Debug)]
@@ -128,19 +117,21 @@ impl<T> Default for Queue<T> {
 
 impl<T> Queue<T> {
     fn grouped(group_of: fn(&T) -> &str) -> Self {
+        let metrics = QueueMetrics::default();
         Self(Arc::new(Shared {
             state: Mutex::new(State {
                 ready: FairQueue { group_of, lines: HashMap::new(), turns: VecDeque::new() },
-                waiting: HashSet::new(),
-                running: HashSet::new(),
+                waiting: HashMap::new(),
+                running: HashMap::new(),
                 again: HashSet::new(),
                 timers: BTreeMap::new(),
                 timer_of: HashMap::new(),
                 failures: HashMap::new(),
+                metrics: metrics.clone(),
             }),
             wake: Notify::new(),
             tick: AtomicU64::new(0),
-            metrics: QueueMetrics::default(),
+            metrics,
         }))
     }
 }
@@ -226,10 +217,13 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
         loop {
             let due = {
                 let mut state = self.state();
-                state.ring(Instant::now());
+                let now = Instant::now();
+                state.ring(now);
                 if let Some(item) = state.ready.pop() {
-                    state.waiting.remove(&item);
-                    state.running.insert(item.clone());
+                    let since = state.waiting.remove(&item).unwrap_or(now);
+                    state.running.insert(item.clone(), now);
+                    self.0.metrics.waiting(state.waiting.len());
+                    self.0.metrics.took(since, now);
                     if !state.ready.is_empty() {
                         self.0.wake.notify_one();
                     }
@@ -280,7 +274,9 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
             }
         };
         let mut state = self.state();
-        state.running.remove(&item);
+        if let Some(begun) = state.running.remove(&item) {
+            self.0.metrics.finished(begun);
+        }
         if state.again.remove(&item) {
             state.make_ready(item);
             drop(state);
@@ -306,10 +302,15 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Queue<T> {
 
 impl<T: Clone + Eq + Hash> State<T> {
     fn make_ready(&mut self, item: T) {
-        if self.running.contains(&item) {
-            self.again.insert(item);
-        } else if self.waiting.insert(item.clone()) {
+        if self.running.contains_key(&item) {
+            if self.again.insert(item) {
+                self.metrics.added();
+            }
+        } else if !self.waiting.contains_key(&item) {
+            self.waiting.insert(item.clone(), Instant::now());
             self.ready.push(item);
+            self.metrics.added();
+            self.metrics.waiting(self.waiting.len());
         }
     }
 

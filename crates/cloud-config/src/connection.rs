@@ -1,26 +1,28 @@
 //! From settings to a client, and the swap behind it when the file changes.
 
 use std::{
-    fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, RwLock},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
-use http::{HeaderValue, Request, header::USER_AGENT};
+use http::{HeaderMap, HeaderValue, Request, header::USER_AGENT};
 use kube::{Client, Config, client::Body};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tokio_util::sync::CancellationToken;
+use tower::BoxError;
 
 use crate::{
-    CloudConfig, RequestLimit, connector,
+    Answered, CloudConfig, Observer, RequestLimit, connector,
     error::{Error, one_line},
+    file::find,
+    fingerprint::Fingerprint,
     limit::Budget,
     retry_after, silence,
 };
 
-/// How often the file is looked at.
-const RELOAD_PERIOD: Duration = Duration::from_secs(10);
+/// How often the file is looked at. A change is to be followed within five seconds.
+const RELOAD_PERIOD: Duration = Duration::from_secs(2);
 
 /// How a program presents itself, and what it may ask for.
 #[derive(Clone, Debug)]
@@ -28,12 +30,42 @@ pub struct Options {
     /// Sent as `User-Agent`. It also names the writer in managedFields: the part up to the first `/`.
     pub user_agent: String,
     pub limit: RequestLimit,
+    /// Hears of every answer.
+    pub observer: Observer,
 }
 
 impl Options {
     /// The usual limit, under this name.
     pub fn named(user_agent: &str) -> Self {
-        Self { user_agent: user_agent.to_owned(), limit: RequestLimit::default() }
+        Self {
+            user_agent: user_agent.to_owned(),
+            limit: RequestLimit::default(),
+            observer: Observer::default(),
+        }
+    }
+}
+
+/// The kubeconfig in use, and what is wrong with the file as it is now.
+#[derive(Clone, Debug)]
+pub struct Followed {
+    pub config: CloudConfig,
+    /// Why the file is not used as it is, in one line with the next step.
+    pub fault: Option<String>,
+}
+
+/// What requests go through now.
+pub(crate) struct Current {
+    client: Client,
+    /// Host and port of the server.
+    host: Arc<str>,
+}
+
+impl Current {
+    pub(crate) fn of(config: Config, options: &Options) -> Result<Self, Error> {
+        let host = config.cluster_url.authority().map(|it| it.as_str()).unwrap_or_default();
+        // what stands before an @ is a secret
+        let host = Arc::from(host.rsplit('@').next().unwrap_or_default());
+        Ok(Self { client: raw_client(config, options)?, host })
     }
 }
 
@@ -42,8 +74,9 @@ impl Options {
 pub struct Connection {
     client: Client,
     namespace: String,
-    current: Arc<RwLock<Client>>,
+    current: Arc<RwLock<Current>>,
     options: Options,
+    followed: Arc<watch::Sender<Followed>>,
 }
 
 impl Connection {
@@ -51,7 +84,8 @@ impl Connection {
     /// process.
     pub fn limiting(client: Client, options: &Options) -> Client {
         let namespace = client.default_namespace().to_owned();
-        front(Arc::new(RwLock::new(client)), options.limit, &namespace)
+        let current = Current { client, host: Arc::from("in-process") };
+        front(Arc::new(RwLock::new(current)), options, &namespace)
     }
 
     /// Builds the client. Nothing is sent yet. Must be called inside a tokio runtime.
@@ -66,9 +100,10 @@ impl Connection {
                 config.server()
             );
         }
-        let current = Arc::new(RwLock::new(raw_client(config.config.clone(), options)?));
-        let client = front(Arc::clone(&current), options.limit, &config.namespace);
-        Ok(Self { client, namespace: config.namespace.clone(), current, options: options.clone() })
+        let current = Arc::new(RwLock::new(Current::of(config.config.clone(), options)?));
+        let client = front(Arc::clone(&current), options, &config.namespace);
+        let followed = Arc::new(watch::Sender::new(Followed { config: config.clone(), fault: None }));
+        Ok(Self { client, namespace: config.namespace.clone(), current, options: options.clone(), followed })
     }
 
     /// The client, with the namespace of the context as its default.
@@ -87,53 +122,62 @@ impl Connection {
     /// # Errors
     /// As [`Connection::open`]; then nothing has changed.
     pub fn replace(&self, config: &CloudConfig) -> Result<bool, Error> {
-        let fresh = raw_client(config.config.clone(), &self.options)?;
+        let fresh = Current::of(config.config.clone(), &self.options)?;
         *self.current.write().expect("no panic while swapping") = fresh;
         Ok(config.namespace != self.namespace)
     }
 
-    /// Follows the file until `stop`: looks at it every ten seconds, reads it when it changed, and takes over
-    /// what is good. A bad file is named once in the log and changes nothing.
-    pub async fn follow(self, file: PathBuf, stop: CancellationToken) {
-        let mut known = Fingerprint::of(&file);
+    /// The kubeconfig as [`Connection::follow`] takes it over.
+    pub fn followed(&self) -> watch::Receiver<Followed> {
+        self.followed.subscribe()
+    }
+
+    /// Follows the file that `given` means until `stop`: looks every two seconds for it and for the files that it refers
+    /// to, reads it when one changed, and takes over what is good. A bad file is named once in the log and changes nothing.
+    pub async fn follow(self, given: Option<PathBuf>, stop: CancellationToken) {
+        let mut known = self.followed.borrow().config.seen.clone();
         while stop.run_until_cancelled(tokio::time::sleep(RELOAD_PERIOD)).await.is_some() {
-            let seen = Fingerprint::of(&file);
-            if seen == known {
-                continue;
-            }
-            known = seen;
-            match CloudConfig::read(&file)
-                .and_then(|config| self.replace(&config).map(|moved| (config, moved)))
-            {
-                Ok((config, moved)) => {
-                    tracing::info!(
-                        file = config.file,
-                        server = config.server(),
-                        "took over the changed kubeconfig"
-                    );
-                    if moved {
-                        tracing::warn!(
-                            file = config.file,
-                            "the kubeconfig names another namespace ({}) now: restart to work there, {} stays in use",
-                            config.namespace,
-                            self.namespace
-                        );
-                    }
-                }
-                Err(error) => tracing::warn!("the changed kubeconfig is not used: {error}"),
+            let found = find(given.as_deref());
+            let references = self.followed.borrow().config.references.clone();
+            let files = found.as_ref().ok().into_iter().chain(&references);
+            let seen = Fingerprint::of(files.map(|file| &**file));
+            if seen != known {
+                // a kubeconfig that was read may refer to other files
+                known = self.take_over(found).unwrap_or(seen);
             }
         }
     }
-}
 
-/// By what a changed file is known. A mounted Secret is swapped as a whole: then the inode changes.
-#[derive(Debug, PartialEq, Eq)]
-struct Fingerprint(Option<(u64, Option<SystemTime>, u64)>);
-
-impl Fingerprint {
-    fn of(file: &Path) -> Self {
-        use std::os::unix::fs::MetadataExt as _;
-        Self(fs::metadata(file).ok().map(|data| (data.ino(), data.modified().ok(), data.len())))
+    /// Returns the files of the new kubeconfig, where it is used.
+    fn take_over(&self, found: Result<PathBuf, Error>) -> Option<Fingerprint> {
+        let read = found.and_then(|file| CloudConfig::read(&file));
+        match read.and_then(|config| self.replace(&config).map(|moved| (config, moved))) {
+            Ok((config, moved)) => {
+                tracing::info!(
+                    file = config.file,
+                    server = config.server(),
+                    "took over the changed kubeconfig"
+                );
+                let fault = moved.then(|| {
+                    format!(
+                        "kubeconfig {} names another namespace ({}) now: restart to work there, {} stays in use",
+                        config.file, config.namespace, self.namespace
+                    )
+                });
+                if let Some(fault) = &fault {
+                    tracing::warn!("{fault}");
+                }
+                let seen = config.seen.clone();
+                self.followed.send_replace(Followed { config, fault });
+                Some(seen)
+            }
+            Err(error) => {
+                let fault = format!("the changed kubeconfig is not used, the former one is: {error}");
+                tracing::warn!("{fault}");
+                self.followed.send_modify(|followed| followed.fault = Some(fault));
+                None
+            }
+        }
     }
 }
 
@@ -148,21 +192,41 @@ pub(crate) fn raw_client(mut config: Config, options: &Options) -> Result<Client
 }
 
 /// The client that callers hold: within the budget, with a time limit, through whatever is current.
-pub(crate) fn front(current: Arc<RwLock<Client>>, limit: RequestLimit, namespace: &str) -> Client {
-    let budget = Arc::new(Budget::new(limit, Instant::now()));
+pub(crate) fn front(current: Arc<RwLock<Current>>, options: &Options, namespace: &str) -> Client {
+    let budget = Arc::new(Budget::new(options.limit, Instant::now()));
+    let observer = options.observer.clone();
     let service = tower::service_fn(move |request: Request<Body>| {
         let current = Arc::clone(&current);
         let wait = budget.take(Instant::now());
         let silence = silence::longest(request.uri().query().unwrap_or_default());
+        let (observer, method) = (observer.clone(), request.method().clone());
         async move {
             if !wait.is_zero() {
                 tokio::time::sleep(wait).await;
             }
-            let client = current.read().expect("no panic while swapping").clone();
-            let answer = async { retry_after::told(client.send(request).await?).await };
-            match tokio::time::timeout(silence, answer).await {
+            let (client, host) = {
+                let current = current.read().expect("no panic while swapping");
+                (current.client.clone(), Arc::clone(&current.host))
+            };
+            let sent = Instant::now();
+            let tell = |code: Option<u16>, headers: Option<&HeaderMap>| {
+                let (took, host) = (sent.elapsed(), &*host);
+                observer.tell(&Answered { method: &method, host, code, headers, took, queued: wait });
+            };
+            let mut heard = false;
+            let answer = async {
+                let answer = client.send(request).await?;
+                heard = true;
+                tell(Some(answer.status().as_u16()), Some(answer.headers()));
+                retry_after::told(answer).await
+            };
+            let answer = tokio::time::timeout(silence, answer).await;
+            if !heard {
+                tell(None, None);
+            }
+            match answer {
                 Ok(answer) => Ok(answer?.map(|body| silence::broken_by(silence, body))),
-                Err(_) => Err(tower::BoxError::from(format!("no answer within {} s", silence.as_secs()))),
+                Err(_) => Err(BoxError::from(format!("no answer within {} s", silence.as_secs()))),
             }
         }
     });
@@ -223,19 +287,8 @@ mod tests {
         assert_eq!(client.apiserver_version().await.unwrap().git_version, "new");
         assert!(connection.replace(&config(&new, "tenant-b")).unwrap(), "another namespace is told");
     }
-
-    #[test]
-    fn a_rewritten_and_a_swapped_file_are_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("cloud-config");
-        assert_eq!(Fingerprint::of(&file), Fingerprint::of(&file));
-        let absent = Fingerprint::of(&file);
-        fs::write(&file, "a").unwrap();
-        let first = Fingerprint::of(&file);
-        assert_ne!(absent, first);
-        let other = folder.path().join("other");
-        fs::write(&other, "b").unwrap();
-        fs::rename(&other, &file).unwrap();
-        assert_ne!(first, Fingerprint::of(&file), "same length, perhaps the same time, another inode");
-    }
 }
+
+#[cfg(test)]
+#[path = "connection/follow_tests.rs"]
+mod follow_tests;

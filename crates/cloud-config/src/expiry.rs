@@ -6,7 +6,7 @@
 //! anything else, and whatever cannot be read ──► unknown, which is no fault
 //! ```
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use base64::{
     Engine as _,
@@ -68,9 +68,14 @@ fn of_user(user: &AuthInfo) -> Option<Expiry> {
     if let Some(token) = &user.token {
         return of_jwt(token.expose_secret());
     }
-    let pem = STANDARD
-        .decode(user.client_certificate_data.as_deref()?.split_whitespace().collect::<String>())
-        .ok()?;
+    if let Some(file) = &user.token_file {
+        return of_jwt(fs::read_to_string(file).ok()?.trim());
+    }
+    let pem = match (&user.client_certificate_data, &user.client_certificate) {
+        (Some(data), _) => STANDARD.decode(data.split_whitespace().collect::<String>()).ok()?,
+        (None, Some(file)) => fs::read(file).ok()?,
+        (None, None) => return None,
+    };
     let certificate = CertificateDer::from_pem_slice(&pem).ok()?;
     not_after(&certificate).map(Expiry::At)
 }
@@ -261,6 +266,15 @@ mod tests {
             // nothing to learn from a part but that it does not panic
             let _ = not_after(&certificate[..cut]);
         }
+    }
+
+    #[test]
+    fn a_token_in_a_file_tells_its_end_too() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), format!("{}\n", jwt(&json!({"exp": 1_800_000_000})))).unwrap();
+        let user = format!("{{tokenFile: '{}'}}", file.path().display());
+        let found = of_user(&config("https://harvester.example", &user).config.auth_info);
+        assert_eq!(found, Some(at("2027-01-15T08:00:00Z")));
     }
 
     #[tokio::test]

@@ -13,6 +13,7 @@ use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use crate::{
     error::{Error, one_line},
+    fingerprint::Fingerprint,
     proxy::{self, Environment},
 };
 
@@ -80,6 +81,10 @@ pub struct CloudConfig {
     /// The context's namespace; `default` where it names none.
     pub namespace: String,
     pub(crate) config: Config,
+    /// Other files that it names.
+    pub(crate) references: Vec<PathBuf>,
+    /// The files as they were when it was read.
+    pub(crate) seen: Fingerprint,
 }
 
 impl CloudConfig {
@@ -89,9 +94,13 @@ impl CloudConfig {
     /// # Errors
     /// One line that names the file, the context and what is wrong.
     pub fn read(file: &Path) -> Result<Self, Error> {
+        // before it is read: what changes meanwhile counts as changed
+        let seen = Fingerprint::of([file]);
         let content =
             fs::read_to_string(file).map_err(|source| Error::Read { file: file.to_owned(), source })?;
-        Self::parse(&content, &file.display().to_string(), &Environment::of_process())
+        let mut config = Self::parse(&content, &file.display().to_string(), &Environment::of_process())?;
+        config.seen = seen.and(Fingerprint::of(config.references.iter().map(|it| &**it)));
+        Ok(config)
     }
 
     /// Judges the content of a kubeconfig; `file` is only its name in messages.
@@ -123,17 +132,25 @@ impl CloudConfig {
         let Some(cluster) = cluster.and_then(|named| named.cluster) else {
             return Err(Error::NoCluster { file, context, cluster: chosen.cluster });
         };
+        let mut references: Vec<Option<String>> = vec![cluster.certificate_authority.clone()];
         // client-go takes a missing user for an anonymous one
         let user = kubeconfig.auth_infos.into_iter().find(|named| Some(&named.name) == chosen.user.as_ref());
         let user = user.and_then(|named| named.auth_info).unwrap_or_default();
 
+        references.extend([
+            user.client_certificate.clone(),
+            user.client_key.clone(),
+            user.token_file.clone(),
+        ]);
+        let references = references.into_iter().flatten().filter(|path| !path.is_empty());
+        let references = references.map(PathBuf::from).collect();
         let namespace =
             chosen.namespace.filter(|name| !name.is_empty()).unwrap_or_else(|| "default".to_owned());
         let mut config = settings(&cluster, user, server, environment).map_err(|(what, reason)| {
             Error::Field { file: file.clone(), context: context.clone(), what, reason }
         })?;
         config.default_namespace.clone_from(&namespace);
-        Ok(Self { file, context, namespace, config })
+        Ok(Self { file, context, namespace, config, references, seen: Fingerprint::default() })
     }
 
     /// The server's address, for messages.

@@ -12,7 +12,7 @@ use kube::{Client, Config, config::Kubeconfig};
 
 use crate::{
     CloudConfig, Options,
-    connection::{front, raw_client},
+    connection::{Current, front},
     error::{Error, one_line},
     proxy::{self, Environment},
 };
@@ -42,8 +42,8 @@ pub fn local(local: &Local, options: &Options) -> Result<Client, Error> {
         },
     };
     let namespace = config.default_namespace.clone();
-    let current = Arc::new(RwLock::new(raw_client(config, options)?));
-    Ok(front(current, options.limit, &namespace))
+    let current = Arc::new(RwLock::new(Current::of(config, options)?));
+    Ok(front(current, options, &namespace))
 }
 
 fn from_file(path: &Path, master: Option<&str>, environment: &Environment) -> Result<Config, Error> {

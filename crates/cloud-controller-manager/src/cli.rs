@@ -9,12 +9,28 @@ mod topology_labels;
 
 use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 
-use cloud_config::{CloudConfig, Connection, Local};
-use program::{Process, flags::Table, http, logging::Logging, pod::Identity, serving};
+use cloud_config::{CloudConfig, Connection, Local, Observer};
+use program::{
+    Process,
+    flags::Table,
+    http,
+    logging::Logging,
+    pod::{Identity, OwnPod},
+    serving,
+};
 
 pub use self::flags::FLAGS;
 use self::options::Options;
-use crate::{AddressRules, Parts, Settings, load_balancers::Rules, run, run::ElectionSettings};
+use crate::{
+    AddressRules, Parts, Settings,
+    answers::Answers,
+    credential::{self, Life},
+    load_balancers::Rules,
+    metrics::RestClient,
+    notices::Notices,
+    run,
+    run::ElectionSettings,
+};
 
 /// Name in usage texts, User-Agent and managedFields.
 pub const PROGRAM: &str = "harvester-cloud-provider";
@@ -83,12 +99,29 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     }
     let file = cloud_config::find(options.cloud_config.as_deref()).map_err(Fatal::CloudConfig)?;
     let config = CloudConfig::read(&file).map_err(Fatal::CloudConfig)?;
-    let connection = Connection::open(&config, &options.requests).map_err(Fatal::CloudConfig)?;
+    let Process { tasks, clock, health, metrics } = process;
+    let (notices, requests) = (Notices::default(), RestClient::default());
+    let observed = |of: &'static str, credential: String| {
+        let (answers, requests) = (Answers::new(of, credential, clock, notices.clone()), requests.clone());
+        let observer = Observer::new(move |answered| {
+            requests.count(answered);
+            answers.saw(answered);
+        });
+        cloud_config::Options { observer, ..options.requests.clone() }
+    };
+    let of_harvester = observed("Harvester", format!("cloud-config {}", config.file));
+    let connection = Connection::open(&config, &of_harvester).map_err(Fatal::CloudConfig)?;
     let from = Local { kubeconfig: options.kubeconfig.clone(), master: options.master.clone() };
-    let guest = cloud_config::local(&from, &options.requests).map_err(Fatal::Local)?;
+    let of_guest = observed("the guest cluster", "--kubeconfig, or the Pod's service account".to_owned());
+    let guest = cloud_config::local(&from, &of_guest).map_err(Fatal::Local)?;
     tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
 
-    let Process { tasks, clock, health, metrics } = process;
+    let life = Life::new(clock);
+    {
+        let mut registry = metrics.lock().expect("no panic while registering");
+        requests.register(&mut registry);
+        registry.register_collector(Box::new(life.clone()));
+    }
     let at = &options.serving;
     if at.port != 0 {
         let router = http::router(health.clone(), Arc::clone(&metrics))
@@ -100,9 +133,13 @@ async fn serve(options: Options, process: Process) -> Result<(), Fatal> {
     if let Some(address) = at.plain_metrics {
         serving::http(&tasks, address, http::metrics(Arc::clone(&metrics))).map_err(Fatal::Serving)?;
     }
-    let parts = Parts { health, metrics, ..Parts::new(guest, connection.client(), clock) };
+    notices.write_to(&tasks, guest.clone(), clock, OwnPod::of_process(options.pod_token_file.as_deref()));
+    let told =
+        credential::follow(connection.followed(), options.requests.clone(), clock, life, notices.clone());
+    tasks.spawn_until_stop(told);
+    let parts = Parts { health, metrics, notices, ..Parts::new(guest, connection.client(), clock) };
     let namespace = connection.namespace().to_owned();
-    tasks.spawn(connection.follow(file, tasks.stop.clone()));
+    tasks.spawn(connection.follow(options.cloud_config.clone(), tasks.stop.clone()));
     Ok(run(parts, settings(options, namespace), &tasks).await?)
 }
 

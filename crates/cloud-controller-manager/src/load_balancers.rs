@@ -49,7 +49,7 @@ use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Datapath, Policy},
     networks::{Interface, Networks},
-    outage::Outage,
+    outage::{Outage, who_grants},
     requested::Aliases,
     service_config::ServiceConfig,
 };
@@ -431,7 +431,9 @@ fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item =
 }
 
 fn failed(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {
-    let why = format!("{verb} LoadBalancer {key} in Harvester: {}", error_message(&error));
+    let why = error_message(&error);
+    let grants = who_grants(&why, &key.namespace).map(|who| format!("; {who}")).unwrap_or_default();
+    let why = format!("{verb} LoadBalancer {key} in Harvester: {why}{grants}");
     Failure::Failed { why, source: Some(error) }
 }
 

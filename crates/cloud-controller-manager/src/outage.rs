@@ -20,6 +20,8 @@ use tokio::{sync::watch, time::timeout};
 /// A watch breaks now and then, and works again at the next try. An error that stays longer is an outage.
 const OUTAGE_AFTER: Duration = Duration::from_secs(10);
 
+/// The role of Harvester that guest clusters get.
+pub(crate) const HARVESTER_ROLE: &str = "harvesterhci.io:cloudprovider";
 /// The kinds, as people know them.
 pub(crate) const LOAD_BALANCERS: &str = "LoadBalancers";
 
@@ -209,6 +211,16 @@ pub(crate) fn follow_guest<K: Watched>(tasks: &TaskGroup, list: &Cache<K>, kind:
     });
 }
 
+/// Where the server says that a right is missing: what grants it.
+pub(crate) fn who_grants(why: &str, namespace: &str) -> Option<String> {
+    (why.contains(" cannot ") && why.contains(" resource \"")).then(|| {
+        format!(
+            "ClusterRole {HARVESTER_ROLE} of Harvester grants this right: bind it to the account of the cloud-config in \
+             namespace {namespace}"
+        )
+    })
+}
+
 /// Every kind that cannot be listed, and the next step.
 fn sentence<'a>(
     namespace: &str,
@@ -216,11 +228,14 @@ fn sentence<'a>(
 ) -> Option<String> {
     let each = |(kind, why)| format!("{kind} in namespace {namespace} of Harvester cannot be listed: {why}");
     let all: Vec<_> = errors.map(each).collect();
+    let usual = || {
+        "correct the cloud-config of the cloud controller manager, or what it may do in Harvester".to_owned()
+    };
     (!all.is_empty()).then(|| {
-        format!(
-            "{}; correct the cloud-config of the cloud controller manager, or what it may do in Harvester",
-            all.join("; ")
-        )
+        let all = all.join("; ");
+        let either = |who| format!("{who}, or correct the cloud-config where another namespace is meant");
+        let next = who_grants(&all, namespace).map_or_else(usual, either);
+        format!("{all}; {next}")
     })
 }
 

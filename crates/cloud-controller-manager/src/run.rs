@@ -28,9 +28,12 @@ use tokio::time::sleep;
 
 use crate::{
     announced::Announced,
+    cluster_names,
     instances::VmInstances,
     load_balancers::{HarvesterLoadBalancers, Rules},
+    metrics::OwnMetrics,
     networks::{self, Networks},
+    notices::Notices,
     outage::{self, Checks, LOAD_BALANCERS, Outage},
 };
 
@@ -59,6 +62,8 @@ pub struct Parts {
     pub health: Health,
     /// Receives our metrics.
     pub metrics: Metrics,
+    /// Where to say what concerns the program itself.
+    pub notices: Notices,
 }
 
 impl Parts {
@@ -70,6 +75,7 @@ impl Parts {
             clock,
             health: Health::default(),
             metrics: Arc::new(Mutex::new(Registry::default())),
+            notices: Notices::default(),
         }
     }
 }
@@ -126,12 +132,15 @@ impl ElectionSettings {
 /// # Errors
 /// When the Lease was lost: nothing writes any more, and the process should end.
 pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), election::Error> {
+    let own = OwnMetrics::new(parts.clock);
+    own.register(&mut parts.metrics.lock().expect("no panic while registering"));
     let Some(election) = settings.election.clone() else {
-        work(parts, settings, tasks).await;
+        work(parts, settings, own, tasks).await;
         return Ok(());
     };
     let ElectionSettings { identity, namespace, name, lease, renew_deadline, retry_period } = election;
-    let health = parts.health.clone();
+    let (health, lease_name) = (parts.health.clone(), name.clone());
+    own.set_leading(&lease_name, false);
     let election = Election { namespace, name, identity, lease, renew_deadline, retry_period, health };
     let (client, clock) = (parts.guest.clone(), parts.clock);
     let waiting = tasks.child();
@@ -144,12 +153,13 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         if let Some(check) = access.lock().expect("no panic while the check is locked").take() {
             check.remove();
         }
+        own.set_leading(&lease_name, true);
         let parts = Parts {
             guest: leadership.client(parts.guest.clone()),
             harvester: leadership.client(parts.harvester.clone()),
             ..parts
         };
-        work(parts, settings, tasks)
+        work(parts, settings, own, tasks)
     }))
     .await
 }
@@ -178,20 +188,20 @@ async fn check_access(harvester: Client, namespace: String, check: Arc<Mutex<Opt
     }
 }
 
-async fn work(parts: Parts, settings: Settings, tasks: &TaskGroup) {
+async fn work(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGroup) {
     // tasks of its own, which end with this future: a lost Lease drops it
     let inner = tasks.child();
     let _ends = inner.stop.clone().drop_guard();
     let stop = inner.stop.clone();
-    stop.run_until_cancelled(start(parts, settings, &inner)).await;
+    stop.run_until_cancelled(start(parts, settings, own, &inner)).await;
     stop.cancelled().await;
     inner.end().await;
 }
 
 /// Starts the caches, then the controllers. A controller decides nothing about an object of Harvester before the lists
 /// that it needs are complete.
-async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
-    let Parts { guest, harvester, clock, health, metrics } = parts;
+async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGroup) {
+    let Parts { guest, harvester, clock, health, metrics, notices } = parts;
     let Settings { rules, addresses, nodes: duties, .. } = settings;
     let namespace = rules.namespace.clone();
     let initialises_nodes = duties.initialise || duties.follow_topology;
@@ -200,6 +210,8 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let nodes: Cache<Node> = Cache::start_trimmed(tasks, Api::all(guest.clone()), any(), trim_node);
     let objects: Cache<RawObject<LoadBalancer>> =
         Cache::start(tasks, Api::namespaced(harvester.clone(), &namespace), any());
+    cluster_names::follow_objects(tasks, &rules, &objects, &services, &notices);
+    own.follow_nodes(&nodes);
     let cluster = rules.cluster.chosen_name().map(str::to_owned);
     let looked_at = VmSettings { namespace: namespace.clone(), cluster, topology: settings.topology };
     let vms = GuestVms::start(tasks, &harvester, looked_at);
@@ -232,9 +244,11 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
     let wanted = Wanted { rights, fields: Vec::new() };
     let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
     let recorder = |component: &str| Recorder::start(tasks, guest.clone(), component, clock, &capabilities);
-    let register = |queue: QueueMetrics, name: &str| {
+    let register = |queue: QueueMetrics, name: &str, known_as: &'static str, controller: &'static str| {
         queue.register(&mut metrics.lock().expect("no panic while registering"), name);
+        own.started(known_as, controller, queue);
     };
+    cluster_names::suggest(&rules, &vms, &nodes, &notices);
     let announced = Announced::follow(&services);
     let instances =
         Arc::new(VmInstances::new(vms.clone(), outage.clone(), addresses, announced, nodes.clone()));
@@ -242,13 +256,13 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
         let (recorder, workers) = (recorder("cloud-node-controller"), settings.node_workers.max(1));
         let queue =
             NodeController::start(tasks, guest.clone(), &instances, &nodes, recorder, workers, duties);
-        register(queue, "node");
+        register(queue, "node", "Nodes", "cloud-node");
     }
     if settings.node_lifecycle {
         let recorder = recorder("cloud-node-lifecycle-controller");
         let (client, role) = (guest.clone(), GUEST_ROLE);
         let queue = NodeLifecycle::start(tasks, client, &instances, &nodes, recorder, &capabilities, role);
-        register(queue, "node_lifecycle");
+        register(queue, "node_lifecycle", "node_lifecycle", "cloud-node-lifecycle");
     }
     if settings.services {
         let recorder = recorder("service-controller");
@@ -261,7 +275,7 @@ async fn start(parts: Parts, settings: Settings, tasks: &TaskGroup) {
         let workers = settings.service_workers.map_or(SERVICE_WORKERS, NonZeroUsize::get);
         let queue =
             ServiceController::start(tasks, guest.clone(), &cloud, &services, &nodes, recorder, workers);
-        register(queue, "service");
+        register(queue, "service", "service", "service");
     }
 }
 

@@ -21,12 +21,16 @@ mod node_addresses;
 mod node_labels;
 #[path = "component/nodes.rs"]
 mod nodes;
+#[path = "component/notices.rs"]
+mod notices;
 #[path = "component/object_writes.rs"]
 mod object_writes;
 #[path = "component/outages.rs"]
 mod outages;
 #[path = "component/ownership.rs"]
 mod ownership;
+#[path = "component/refusals.rs"]
+mod refusals;
 #[path = "component/requested_addresses.rs"]
 mod requested_addresses;
 #[path = "component/requests.rs"]

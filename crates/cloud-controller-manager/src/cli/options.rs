@@ -245,6 +245,7 @@ fn requests(reader: &mut Reader<'_>) -> cloud_config::Options {
             per_second: reader.number("kube-api-qps", usual.per_second),
             burst: reader.number("kube-api-burst", usual.burst),
         },
+        observer: cloud_config::Observer::default(),
     }
 }
 

@@ -1,0 +1,164 @@
+//! A cluster name that two guest clusters have, and one that nobody chose.
+//!
+//! LoadBalancer objects carry the cluster's name and, from us, the UID of the cluster's `default/kubernetes` Service. An
+//! object with our name and another UID is another cluster's: Harvester cannot tell the two apart when one of them is
+//! removed (docs/contract/cloud-controller-manager.md#L33).
+
+use std::{
+    collections::{BTreeSet, HashSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use controller_kit::{Cache, ObjectKey, PendingEvent, RawObject};
+use guest_vms::{Backends, GuestVms};
+use harvester_api::{LoadBalancer, annotations, labels, names::DEFAULT_CLUSTER_NAME};
+use k8s_openapi::api::core::v1::{Node, Service};
+use kube::ResourceExt;
+use program::TaskGroup;
+
+use crate::{load_balancers::Rules, notices::Notices};
+
+/// The UID of the other guest cluster that the object with our cluster's name belongs to. `is_ours` knows the UIDs of our
+/// Services: a cluster that was restored may have another UID than before.
+fn other_cluster<'a>(
+    object: &'a LoadBalancer,
+    label: &str,
+    cluster_uid: &str,
+    is_ours: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let annotation = |key: &str| object.annotations().get(key).map(String::as_str);
+    let is_named = object.labels().get(labels::CLUSTER).is_some_and(|name| name == label);
+    let uid = annotation(annotations::CLUSTER_UID).filter(|uid| !uid.is_empty() && *uid != cluster_uid)?;
+    let goes = object.metadata.deletion_timestamp.is_some();
+    (is_named && !goes && !annotation(annotations::SERVICE_UID).is_some_and(is_ours)).then_some(uid)
+}
+
+/// Tells once of each other cluster whose objects have our cluster's name.
+pub(crate) fn follow_objects(
+    tasks: &TaskGroup,
+    rules: &Rules,
+    objects: &Cache<RawObject<LoadBalancer>>,
+    services: &Cache<Service>,
+    notices: &Notices,
+) {
+    let (name, label) = (rules.cluster.name().to_owned(), rules.cluster.label_value());
+    let (services, notices, told) = (services.clone(), notices.clone(), Mutex::<HashSet<String>>::default());
+    let known = services.clone();
+    let look = Arc::new(move |object: &LoadBalancer| {
+        let kubernetes = services.get(&ObjectKey::new("default", "kubernetes"));
+        let Some(ours) = kubernetes.and_then(|service| service.uid()) else { return };
+        let is_ours =
+            |uid: &str| services.list().iter().any(|service| service.metadata.uid.as_deref() == Some(uid));
+        let Some(other) = other_cluster(object, &label, &ours, is_ours) else { return };
+        if told.lock().expect("no panic while remembering").insert(other.to_owned()) {
+            let key = ObjectKey::of(object);
+            let what = format!(
+                "another guest cluster has the name {name:?} too: LoadBalancer {key} in Harvester has it and belongs to \
+                 the cluster whose Service default/kubernetes has UID {other}, this cluster's has {ours}; the removal of \
+                 one cluster would take the other's addresses along: give each a name of its own with --cluster-name \
+                 (chart: global.cattle.clusterName), or delete the object if that cluster is gone"
+            );
+            notices.tell(&PendingEvent::warning("ClusterNameTaken", what));
+        }
+    });
+    let (all, first) = (objects.clone(), Arc::clone(&look));
+    tasks.spawn_until_stop(async move {
+        known.ready().await;
+        all.ready().await;
+        for object in all.list() {
+            first(&object);
+        }
+        all.on_change(move |change| {
+            if let Some(object) = &change.new {
+                look(object);
+            }
+        });
+    });
+}
+
+/// The name that the VMs of our Nodes carry, where all that carry one agree.
+fn name_of_vms(backends: &Backends) -> Option<String> {
+    let ours = backends.all.iter().filter(|backend| backends.eligible.contains(&backend.vm));
+    let names: BTreeSet<_> = ours.filter_map(|backend| backend.cluster.clone()).collect();
+    let only = names.first().filter(|_| names.len() == 1)?;
+    (only != DEFAULT_CLUSTER_NAME && !only.is_empty()).then(|| only.clone())
+}
+
+/// Suggests a name once where nobody chose one. It is never taken: the objects that stand have names with the old one.
+pub(crate) fn suggest(rules: &Rules, vms: &GuestVms, nodes: &Cache<Node>, notices: &Notices) {
+    if !rules.cluster.is_anonymous() {
+        return;
+    }
+    let (read, nodes, notices) = (vms.clone(), nodes.clone(), notices.clone());
+    let (told, flag) = (AtomicBool::new(false), rules.cluster.name().to_owned());
+    let look = move || {
+        if told.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(name) = read.backends(&nodes.list()).as_ref().and_then(name_of_vms) else { return };
+        if !told.swap(true, Ordering::Relaxed) {
+            let what = format!(
+                "--cluster-name is {flag:?}, a name that every guest cluster has that was given none; the VMs of this \
+                 cluster's nodes are labelled {}={name}: set --cluster-name={name} (chart: global.cattle.clusterName), \
+                 the LoadBalancer objects that are there are taken over",
+                labels::GUEST_CLUSTER
+            );
+            notices.tell(&PendingEvent::warning("ClusterNameNotSet", what));
+        }
+    };
+    look();
+    vms.on_change(look);
+}
+
+#[cfg(test)]
+mod tests {
+    use guest_vms::Backend;
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[rstest]
+    #[case::another_clusters("blue", json!({annotations::CLUSTER_UID: "c2", annotations::SERVICE_UID: "s9"}), Some("c2"))]
+    #[case::ours("blue", json!({annotations::CLUSTER_UID: "c1"}), None)]
+    #[case::of_another_name("green", json!({annotations::CLUSTER_UID: "c2"}), None)]
+    // which of two clusters made it nobody can say
+    #[case::of_the_go_program("blue", json!({}), None)]
+    #[case::of_our_service_before_a_restore("blue", json!({annotations::CLUSTER_UID: "c2", annotations::SERVICE_UID: "s1"}), None)]
+    fn an_object_with_our_name_and_another_uid_is_another_clusters(
+        #[case] name: &str,
+        #[case] annotations: Value,
+        #[case] other: Option<&str>,
+    ) {
+        let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "x",
+            "labels": {labels::CLUSTER: name}, "annotations": annotations}}))
+        .unwrap();
+        assert_eq!(other_cluster(&object, "blue", "c1", |uid| uid == "s1"), other);
+        object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(other_cluster(&object, "blue", "c1", |uid| uid == "s1"), None, "it goes already");
+    }
+
+    #[rstest]
+    #[case::all_agree(&[("a", Some("prod")), ("b", Some("prod"))], Some("prod"))]
+    #[case::some_say_nothing(&[("a", Some("prod")), ("b", None)], Some("prod"))]
+    #[case::they_differ(&[("a", Some("prod")), ("b", Some("test"))], None)]
+    #[case::vms_that_are_no_nodes_do_not_count(&[("a", Some("prod")), ("x", Some("test"))], Some("prod"))]
+    #[case::nobody_says(&[("a", None)], None)]
+    #[case::the_name_that_everybody_has(&[("a", Some("kubernetes"))], None)]
+    fn a_name_is_suggested_where_the_vms_of_our_nodes_agree(
+        #[case] vms: &[(&str, Option<&str>)],
+        #[case] name: Option<&str>,
+    ) {
+        let all = vms.iter().map(|(vm, cluster)| Backend {
+            vm: (*vm).to_owned(),
+            cluster: cluster.map(str::to_owned),
+            name: None,
+        });
+        let eligible = ["a".to_owned(), "b".to_owned()].into();
+        let backends = Backends { eligible, nodes_without_vm: vec![], all: all.collect() };
+        assert_eq!(name_of_vms(&backends).as_deref(), name);
+    }
+}

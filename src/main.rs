@@ -20,6 +20,7 @@ Parts, also chosen by the name of the program:
   load-balancer             (harvester-load-balancer)         pools, LoadBalancer objects, health checks
   load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
+  explain service NAMESPACE/NAME                              why a Service has its address, or has none
   sandbox                                                     two simulated clusters on this machine, to try it all
 
 Every part explains its flags with --help. To see it work: harvester-cloud-provider sandbox
@@ -32,6 +33,7 @@ enum Part {
     LoadBalancer,
     LoadBalancerWebhook,
     NodeDriver,
+    Explain,
     Sandbox,
 }
 
@@ -55,6 +57,7 @@ impl Part {
             "load-balancer" => Some(Self::LoadBalancer),
             "load-balancer-webhook" => Some(Self::LoadBalancerWebhook),
             "node-driver" => Some(Self::NodeDriver),
+            "explain" => Some(Self::Explain),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
         }
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Part::LoadBalancer => load_balancer::cli::main(args),
         Part::LoadBalancerWebhook => load_balancer_webhook::cli::main(args),
         Part::NodeDriver => node_driver::cli::main(args),
+        Part::Explain => diagnosis::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
 }
@@ -109,6 +113,13 @@ fn sandbox(_: Vec<OsString>) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subcommand_chooses_the_part() {
+        let part = |word: &str| Part::by_subcommand(OsStr::new(word));
+        assert_eq!([part("explain"), part("node-driver")], [Some(Part::Explain), Some(Part::NodeDriver)]);
+        assert_eq!(part("--cluster-name=explain"), None);
+    }
 
     #[test]
     fn the_name_of_the_program_chooses_the_part() {

@@ -14,8 +14,12 @@ have units: `45s`, `1m30s`, `1.5h`. The flags of the node driver are in `docs/no
 
 #[test]
 fn the_document_of_flags_is_what_the_programs_parse() {
-    let tables =
-        [cloud_controller_manager::cli::FLAGS, load_balancer::cli::FLAGS, load_balancer_webhook::cli::FLAGS];
+    let tables = [
+        cloud_controller_manager::cli::FLAGS,
+        load_balancer::cli::FLAGS,
+        load_balancer_webhook::cli::FLAGS,
+        diagnosis::cli::FLAGS,
+    ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));
     let text = HEAD.to_owned() + &sections.collect::<String>();
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/flags.md");

@@ -12,7 +12,7 @@ use std::{ffi::OsString, net::SocketAddr, process::ExitCode, sync::Arc};
 use cloud_config::{CloudConfig, Connection, Local, Observer};
 use program::{
     Process,
-    flags::Table,
+    flags::{Reader, Table},
     http,
     logging::Logging,
     pod::{Identity, OwnPod},
@@ -66,6 +66,13 @@ enum Fatal {
     Election(#[from] controller_kit::election::Error),
     #[error("{0}")]
     System(std::io::Error),
+}
+
+/// The settings that hold for every Service, from the flags of [`FLAGS`] that decide them: `--cluster-name`, `--data-path`,
+/// `--allowed-data-paths`, `--management-network` and `--restrict-shared-address`. The namespace in Harvester is empty:
+/// the cloud-config names it.
+pub fn rules(reader: &mut Reader<'_>) -> Rules {
+    options::rules(reader)
 }
 
 /// Runs the program; `args` begins with its name.

@@ -39,7 +39,8 @@ impl Datapath {
         }
     }
 
-    pub(crate) fn word(self) -> &'static str {
+    /// As flags and annotations name it.
+    pub fn word(self) -> &'static str {
         match self {
             Self::Guest => "guest",
             Self::Host => "host",
@@ -81,10 +82,26 @@ impl AllowedDatapaths {
     }
 }
 
+/// The rule that chose a datapath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// It was chosen before, and is recorded.
+    Recorded,
+    /// `loadBalancerClass: harvesterhci.io/load-balancer`.
+    Class,
+    /// The annotation `data-path`.
+    Annotation,
+    /// `--data-path=annotation` and the annotation `healthcheck-port`.
+    HealthCheckPort,
+    /// `--data-path` alone.
+    Flag,
+}
+
 /// The datapath of one Service, and the Events that explain it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     pub path: Datapath,
+    pub rule: Rule,
     pub refusal: Option<Explanation>,
     pub events: Vec<PendingEvent>,
 }
@@ -100,12 +117,13 @@ pub fn choose(
     let mut refusal = None;
     let excluded = config.datapath.filter(|path| !allowed.admits(*path));
     let by_health = policy == Policy::Annotation && config.health_port && allowed.host;
-    let asked = match config.datapath {
-        Some(path) if excluded.is_none() => Some(path),
-        _ => by_health.then_some(Datapath::Host),
+    let (asked, rule) = match config.datapath {
+        Some(path) if excluded.is_none() => (Some(path), Rule::Annotation),
+        _ if by_health => (Some(Datapath::Host), Rule::HealthCheckPort),
+        _ => (None, Rule::Flag),
     };
     let mut fixed = false;
-    let path = if let Some(recorded) = recorded {
+    let (path, rule) = if let Some(recorded) = recorded {
         if let Some(other) = asked.filter(|asked| *asked != recorded && !config.class) {
             let sentence = format!(
                 "the Service stays on the data path {}: the path {} can be had by creating the Service anew",
@@ -115,7 +133,7 @@ pub fn choose(
             events.push(PendingEvent::warning("DataPathFixed", sentence));
             fixed = true;
         }
-        recorded
+        (recorded, Rule::Recorded)
     } else if config.class {
         if !allowed.host {
             let sentence = format!(
@@ -124,9 +142,10 @@ pub fn choose(
             );
             refusal = Some(Explanation::new("ClassNeedsHostPath", sentence));
         }
-        Datapath::Host
+        (Datapath::Host, Rule::Class)
     } else {
-        asked.unwrap_or(if policy == Policy::Host { Datapath::Host } else { Datapath::Guest })
+        let by_flag = if policy == Policy::Host { Datapath::Host } else { Datapath::Guest };
+        (asked.unwrap_or(by_flag), rule)
     };
     if let Some(excluded) = excluded {
         let sentence = format!(
@@ -164,7 +183,7 @@ pub fn choose(
         );
         events.push(PendingEvent::warning("HealthCheckNotEnforced", sentence));
     }
-    Choice { path, refusal, events }
+    Choice { path, rule, refusal, events }
 }
 
 #[cfg(test)]
@@ -220,6 +239,21 @@ mod tests {
         let choice = choose(policy, allowed, &config, recorded);
         let told: Vec<_> = choice.events.iter().map(|event| event.reason).collect();
         assert_eq!((choice.path, &told[..], choice.refusal), (path, reasons, None));
+    }
+
+    #[rstest]
+    #[case::flag(Policy::Host, config(None, true), None, Rule::Flag)]
+    #[case::health(Policy::Annotation, config(None, true), None, Rule::HealthCheckPort)]
+    #[case::annotation(Policy::Annotation, config(Some(Guest), true), None, Rule::Annotation)]
+    #[case::class(Policy::Guest, ServiceConfig { class: true, ..config(Some(Guest), true) }, None, Rule::Class)]
+    #[case::record(Policy::Host, config(Some(Host), true), Some(Guest), Rule::Recorded)]
+    fn the_choice_names_the_rule_that_made_it(
+        #[case] policy: Policy,
+        #[case] config: ServiceConfig,
+        #[case] recorded: Option<Datapath>,
+        #[case] rule: Rule,
+    ) {
+        assert_eq!(choose(policy, BOTH, &config, recorded).rule, rule);
     }
 
     #[rstest]

@@ -10,6 +10,7 @@
 mod decide;
 mod lookup;
 mod object;
+pub mod outlook;
 mod requests;
 pub mod selector;
 mod sharing;
@@ -42,7 +43,7 @@ use self::{
         sharing::Sharing,
         source_ranges::{GivenUp, RETRY},
     },
-    lookup::{AddressInUse, Entry, Index, LiveService, computed, find, labelled_service},
+    lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find, labelled_service},
     sharing::{let_go, related},
 };
 use crate::{
@@ -151,6 +152,11 @@ impl HarvesterLoadBalancers {
 
     /// The key of the Service's object, or the one that it will have.
     fn key(&self, service: &Service) -> ObjectKey {
+        self.find(service).0
+    }
+
+    /// The same, and the sign by which an object that is there was found.
+    fn find(&self, service: &Service) -> (ObjectKey, Option<Evidence>) {
         let live = LiveService::of(service);
         let ours = self.identity();
         let name = computed(&ours.cluster, &live);
@@ -174,7 +180,10 @@ impl HarvesterLoadBalancers {
         let objects = objects.iter().map(|object| &***object);
         let in_use = |object: &LoadBalancer| AddressInUse::of(object, service);
         let found = find(objects, &live, self.is_wanted(service), &ours, is_of_another, in_use);
-        self.key_of(&found.unwrap_or(name))
+        match found {
+            Some((name, evidence)) => (self.key_of(&name), Some(evidence)),
+            None => (self.key_of(&name), None),
+        }
     }
 
     fn key_of(&self, object: &str) -> ObjectKey {

@@ -35,8 +35,8 @@ pub(crate) use self::mapping::Interface;
 use self::mapping::{Mapping, Nics, common, interface};
 
 const NAMESPACE: &str = KUBE_SYSTEM;
-/// The ConfigMap of the Go program.
-const CONFIG_MAP: &str = "harvester-nad-mapping";
+/// The ConfigMap of the Go program, in [`KUBE_SYSTEM`].
+pub(crate) const CONFIG_MAP: &str = "harvester-nad-mapping";
 const KEY: &str = "interface-nad-mapping";
 /// Changes of VMs within this time are one.
 const JOIN: Duration = Duration::from_secs(1);
@@ -113,6 +113,24 @@ impl Networks {
         capabilities.on_change(move || write.add_after(key(), JOIN));
         tasks.spawn_until_stop(this.clone().watch(tasks.clone(), queue));
         this
+    }
+
+    /// From one look at the Nodes and the ConfigMap. `client` is never asked.
+    pub(crate) fn of(
+        client: Client,
+        vms: GuestVms,
+        nodes: &[Arc<Node>],
+        config_map: Option<RawObject<ConfigMap>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            client,
+            vms: Some(vms),
+            nodes: Cache::of(nodes.iter().map(|node| (**node).clone())),
+            capabilities: Capabilities::assumed([]),
+            config_map: OnceLock::from(Cache::of(config_map)),
+            nics: Mutex::default(),
+            subscribers: Subscribers::default(),
+        })
     }
 
     /// Starts the watch of the ConfigMap as soon as the role grants it.

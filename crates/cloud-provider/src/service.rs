@@ -7,6 +7,7 @@
 mod controller;
 mod decide;
 mod eligible;
+mod outlook;
 mod writer;
 
 use k8s_openapi::api::core::v1::Service;
@@ -14,6 +15,8 @@ use kube::ResourceExt;
 
 pub use controller::ServiceController;
 use eligible::EligibleNodes;
+pub use eligible::is_eligible;
+pub use outlook::{Outlook, outlook};
 
 use crate::IngressAddress;
 
@@ -42,6 +45,22 @@ fn is_of_type_load_balancer(service: &Service) -> bool {
 
 fn has_finalizer(service: &Service) -> bool {
     service.finalizers().iter().any(|name| name == FINALIZER)
+}
+
+/// The Service, without the decision of the cloud. `deleted`: the cloud accepted a deletion of ours since the Service
+/// last wanted a load balancer.
+fn see(service: &Service, class: Option<&str>, deleted: bool) -> decide::Seen {
+    decide::Seen {
+        wanted: wants_load_balancer(service, class),
+        foreign: asks_for_another_class(service, class),
+        deleting: service.metadata.deletion_timestamp.is_some(),
+        has_finalizer: has_finalizer(service),
+        annotations: service.annotations().clone(),
+        labels: service.labels().clone(),
+        published: published(service),
+        deleted,
+        ..decide::Seen::default()
+    }
 }
 
 /// The entries of `status.loadBalancer.ingress`: the address of each, or its host name where it has no address.

@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::{StreamExt, TryStreamExt};
-use kube::{Api, Resource, core::ApiResource, runtime::watcher};
+use kube::{Api, Resource, api::ListParams, core::ApiResource, runtime::watcher};
 use serde::de::DeserializeOwned;
 use tokio::{
     sync::watch,
@@ -53,6 +53,9 @@ impl<K> Clone for Change<K> {
         Self { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
     }
 }
+
+/// Objects in one answer of [`Cache::list_once`].
+const PAGE: u32 = 500;
 
 type Trim<K> = Box<dyn Fn(&mut K) + Send + Sync>;
 
@@ -103,9 +106,44 @@ impl<K: Watched> Cache<K> {
         cache
     }
 
-    /// A cache that hears only of our own writes; for tests of what reads caches.
+    /// A cache that hears only of our own writes: for tests of what reads caches, and in place of a list that a program
+    /// that looks once cannot have.
     pub fn empty() -> Self {
         Self::keeping(Box::new(|_| ()))
+    }
+
+    /// A complete cache of one list that nobody follows, for a program that looks once.
+    ///
+    /// # Errors
+    /// The server does not answer with the list.
+    pub async fn list_once(api: Api<K>) -> kube::Result<Self> {
+        let (cache, api) = (Self::empty(), undecoded(api));
+        let mut page = ListParams::default().limit(PAGE);
+        cache.on_event(watcher::Event::Init);
+        loop {
+            let list = api.list(&page).await?;
+            for object in list.items {
+                cache.on_event(watcher::Event::InitApply(object));
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => break,
+            }
+        }
+        cache.on_event(watcher::Event::InitDone);
+        Ok(cache)
+    }
+
+    /// A complete cache of these objects, as [`Cache::list_once`] makes one.
+    pub fn of(objects: impl IntoIterator<Item = K>) -> Self {
+        let cache = Self::empty();
+        cache.on_event(watcher::Event::Init);
+        for object in objects {
+            let object = cache.trimmed(object);
+            cache.known().relisted(Ok(object));
+        }
+        cache.on_event(watcher::Event::InitDone);
+        cache
     }
 
     fn keeping(trim: Trim<K>) -> Self {

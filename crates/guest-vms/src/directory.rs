@@ -32,6 +32,17 @@ pub(crate) struct Directory {
     former: VecDeque<Former>,
 }
 
+/// The sign by which a VM is the VM of a Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundBy {
+    /// The Node's `spec.providerID` names it.
+    ProviderId,
+    /// It has the Node's name.
+    Name,
+    /// Its guest agent reports the Node's name as host name.
+    HostName,
+}
+
 /// Why the VM that a provider ID names is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Absence {
@@ -80,19 +91,25 @@ impl Directory {
 
     /// The VM of a Node.
     pub(crate) fn find(&self, node: &str, provider_id: &str) -> Option<String> {
+        self.find_by(node, provider_id).map(|(vm, _)| vm)
+    }
+
+    /// The same, and by which sign.
+    pub(crate) fn find_by(&self, node: &str, provider_id: &str) -> Option<(String, FoundBy)> {
         if let Some(id) = provider_id.strip_prefix(PROVIDER_ID_PREFIX) {
             // some tools write the VM's name where its UID belongs; unlike a UID, it may be in use by another cluster
             let named = || self.is_ours(id).then(|| id.to_owned());
             if let Some(vm) = self.by_uid.get(id).cloned().or_else(named) {
-                return Some(vm);
+                return Some((vm, FoundBy::ProviderId));
             }
         }
-        let named = self.is_ours(node).then(|| node.to_owned());
+        let named = self.is_ours(node).then(|| (node.to_owned(), FoundBy::Name));
         if self.vms.get(node).is_some_and(|vm| self.is_labelled(vm.cluster.as_deref())) {
             return named;
         }
         // anybody may give a VM the name of our Node: one with our label that reports the name comes first
-        self.of_host_name(node).filter(|vm| self.vms.contains_key(vm)).or(named)
+        let reporting = self.of_host_name(node).filter(|vm| self.vms.contains_key(vm));
+        reporting.map(|vm| (vm, FoundBy::HostName)).or(named)
     }
 
     /// The names by which VMs must be looked at before anything is said about the VM of a Node.

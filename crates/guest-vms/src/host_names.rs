@@ -153,12 +153,7 @@ impl HostNames {
                 Action::AwaitChange
             });
         }
-        let path = format!(
-            "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{}/guestosinfo",
-            key.namespace, key.name
-        );
-        let request = Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?;
-        let answer = self.client.request::<GuestOsInfo>(request).await;
+        let answer = guest_os_info(&self.client, &key).await;
         if answer.is_ok() {
             self.capabilities.worked(&self.right);
         }
@@ -188,9 +183,49 @@ impl HostNames {
     }
 
     fn is_useful(&self, vm: &str) -> bool {
-        let nodes = self.nodes.list();
-        let facts = nodes.iter().filter_map(|node| Some((node.metadata.name.as_deref()?, provider_id(node))));
-        self.vms.directory().is_worth_asking(vm, facts)
+        is_useful(&self.vms, &self.nodes.list(), vm)
+    }
+}
+
+fn is_useful(vms: &GuestVms, nodes: &[Arc<Node>], vm: &str) -> bool {
+    let facts = nodes.iter().filter_map(|node| Some((node.metadata.name.as_deref()?, provider_id(node))));
+    vms.directory().is_worth_asking(vm, facts)
+}
+
+async fn guest_os_info(client: &Client, key: &ObjectKey) -> kube::Result<GuestOsInfo> {
+    let path = format!(
+        "/apis/subresources.kubevirt.io/v1/namespaces/{}/virtualmachineinstances/{}/guestosinfo",
+        key.namespace, key.name
+    );
+    client.request(Request::get(path).body(Vec::new()).map_err(kube::Error::HttpError)?).await
+}
+
+/// A program that looks once asks so many guest agents at most.
+const ASKED_ONCE: usize = 100;
+
+impl GuestVms {
+    /// Asks the guest agents of the VMs that none of `nodes` is known to be for their host names, once and as long as
+    /// one of `nodes` has no VM. The watches of a running program ask by themselves ([`GuestVms::follow_nodes`]).
+    ///
+    /// # Errors
+    /// The server refuses the question. A single agent that does not answer is no error.
+    pub async fn ask_host_names_once(&self, client: &Client, nodes: &[Arc<Node>]) -> kube::Result<()> {
+        for vmi in self.shared().vmis.list().iter().filter(|vmi| has_agent(vmi)).take(ASKED_ONCE) {
+            let key = ObjectKey::of(&**vmi);
+            let all_found = nodes.iter().all(|node| self.vm_of(node).is_some());
+            if all_found || !is_useful(self, nodes, &key.name) {
+                continue;
+            }
+            match guest_os_info(client, &key).await {
+                Ok(info) if info.hostname.is_empty() => {}
+                Ok(info) => {
+                    self.directory().set_host_name(&key.name, &info.hostname);
+                }
+                Err(kube::Error::Api(status)) if !status.is_forbidden() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 

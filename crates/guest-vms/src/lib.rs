@@ -31,7 +31,7 @@ mod vms;
 mod watches;
 
 pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
-pub use directory::is_uid;
+pub use directory::{FoundBy, is_uid};
 pub use fate::Fate;
 pub use host_names::right as host_name_right;
 pub use place::{Place, TopologyLabels};

@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 use crate::{
     addresses::{self, Report},
     by_name::{NamedReads, NamesRead},
-    directory::Directory,
+    directory::{Directory, FoundBy},
     host_names::HostNames,
     place::{self, Place, TopologyLabels},
     run_state,
@@ -102,24 +102,10 @@ impl GuestVms {
         let selector = cluster.as_deref().filter(|name| is_label_value(name));
         let selector = selector.map(|cluster| format!("{}={cluster}", labels::GUEST_CLUSTER));
         let (by, kept) = (selector.as_deref(), topology.clone());
-        let all = Self(Arc::new(Shared {
-            vms: Watches::start(tasks, client, &namespace, by, trim_vm),
-            vmis: Watches::start(tasks, client, &namespace, by, move |vmi| trim_vmi(vmi, &kept)),
-            namespace,
-            topology,
-            names: Notify::new(),
-            directory: Mutex::new(Directory::new(cluster)),
-            names_read: NamesRead::default(),
-            subscribers: Subscribers::default(),
-        }));
-        let vms = all.clone();
-        all.0.vms.on_leave(move |vm| {
-            vms.directory().left(&vm.name_any(), &vm.uid().unwrap_or_default());
-        });
-        let vms = all.clone();
-        all.0.vms.on_change(move |change| vms.vm_changed(change));
-        let vmis = all.clone();
-        all.0.vmis.on_change(move |change| vmis.vmi_changed(change));
+        let vms = Watches::start(tasks, client, &namespace, by, trim_vm);
+        let vmis = Watches::start(tasks, client, &namespace, by, move |vmi| trim_vmi(vmi, &kept));
+        let settings = VmSettings { namespace, cluster, topology };
+        let all = Self::following(vms, vmis, settings);
         let settled = all.clone();
         all.0.vms.on_settled(move || settled.notify());
         let settled = all.clone();
@@ -140,6 +126,45 @@ impl GuestVms {
                 }
             });
         }
+        all
+    }
+
+    /// All VMs of the namespace, from one list of each kind that nobody follows. `client` is never asked.
+    pub fn of(
+        client: &Client,
+        settings: VmSettings,
+        vms: Cache<VirtualMachine>,
+        vmis: Cache<VirtualMachineInstance>,
+    ) -> Self {
+        let vms = Watches::of(client, &settings.namespace, vms);
+        let vmis = Watches::of(client, &settings.namespace, vmis);
+        Self::following(vms, vmis, settings)
+    }
+
+    fn following(
+        vms: Watches<VirtualMachine>,
+        vmis: Watches<VirtualMachineInstance>,
+        settings: VmSettings,
+    ) -> Self {
+        let VmSettings { namespace, cluster, topology } = settings;
+        let all = Self(Arc::new(Shared {
+            vms,
+            vmis,
+            namespace,
+            topology,
+            names: Notify::new(),
+            directory: Mutex::new(Directory::new(cluster)),
+            names_read: NamesRead::default(),
+            subscribers: Subscribers::default(),
+        }));
+        let vms = all.clone();
+        all.0.vms.on_leave(move |vm| {
+            vms.directory().left(&vm.name_any(), &vm.uid().unwrap_or_default());
+        });
+        let vms = all.clone();
+        all.0.vms.on_change(move |change| vms.vm_changed(change));
+        let vmis = all.clone();
+        all.0.vmis.on_change(move |change| vmis.vmi_changed(change));
         all
     }
 
@@ -282,7 +307,12 @@ impl GuestVms {
     }
 
     pub(crate) fn vm_of(&self, node: &Node) -> Option<String> {
-        self.directory().find(&node.name_any(), provider_id(node))
+        self.found_by(node).map(|(vm, _)| vm)
+    }
+
+    /// The name of a Node's VM, as far as the lists tell, and the sign by which it was found.
+    pub fn found_by(&self, node: &Node) -> Option<(String, FoundBy)> {
+        self.directory().find_by(&node.name_any(), provider_id(node))
     }
 
     fn vm_changed(&self, change: &Change<VirtualMachine>) {

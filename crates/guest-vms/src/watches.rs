@@ -35,6 +35,8 @@ struct Shared<K> {
     /// Without a label to watch by it holds nothing.
     labelled: Cache<K>,
     has_label: bool,
+    /// The list holds every object of the namespace: a name that is not in it is free.
+    is_whole: bool,
     named: Mutex<BTreeMap<String, Named<K>>>,
     changes: Subscribers<Change<K>>,
     deletions: Subscribers<K>,
@@ -82,6 +84,7 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
             trim,
             labelled: labelled.clone(),
             has_label: selector.is_some(),
+            is_whole: false,
             named: Mutex::default(),
             changes: Subscribers::default(),
             deletions: Subscribers::default(),
@@ -90,6 +93,24 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
         }));
         this.forward(tasks, &labelled);
         this
+    }
+
+    /// All objects of the namespace, from one list that nobody follows. `client` is never asked.
+    pub(crate) fn of(client: &Client, namespace: &str, all: Cache<K>) -> Self {
+        Self(Arc::new(Shared {
+            tasks: TaskGroup::new(),
+            api: Api::namespaced(client.clone(), namespace),
+            namespace: namespace.to_owned(),
+            trim: Arc::new(|_| ()),
+            labelled: all,
+            has_label: true,
+            is_whole: true,
+            named: Mutex::default(),
+            changes: Subscribers::default(),
+            deletions: Subscribers::default(),
+            settled: Subscribers::default(),
+            error: watch::Sender::new(None),
+        }))
     }
 
     /// Watches the objects of these names that lack the label, and no others by name any more.
@@ -186,6 +207,7 @@ impl<K: Watched + Resource<Scope = NamespaceResourceScope>> Watches<K> {
     /// Whether it is known whether there is an object of this name.
     pub(crate) fn is_settled(&self, name: &str) -> bool {
         self.of_label(name).is_some()
+            || self.0.is_whole && self.is_ready()
             || self.named().get(name).is_some_and(|watch| watch.is_settled.load(Ordering::SeqCst))
     }
 

@@ -69,6 +69,21 @@ impl Rejection {
     }
 }
 
+impl fmt::Display for Rejection {
+    /// With names, for whoever may see the pools.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unusable(why) => write!(f, "not usable: {why}"),
+            Self::Network(network) if network.is_empty() => f.write_str("it is for no network"),
+            Self::Network(network) => write!(f, "it is for network {network:?}"),
+            Self::Family => f.write_str("it has no addresses of that family"),
+            Self::NoScope => f.write_str("its selector has no scope, so it serves nobody"),
+            Self::Scope => f.write_str("none of its scopes matches"),
+            Self::Global => f.write_str("it is global, and serves only where no other pool matches"),
+        }
+    }
+}
+
 /// The outcome of a selection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice {

@@ -13,6 +13,7 @@
 pub(crate) mod address;
 mod decide;
 mod families;
+pub mod outlook;
 mod pace;
 mod refusals;
 mod requested;

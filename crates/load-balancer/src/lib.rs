@@ -38,6 +38,7 @@ mod status_reverted;
 mod vms;
 mod wiring;
 
+pub use controller::outlook;
 pub use run::{ElectionTimes, Error, Parts, run};
 
 /// The choices of the command line.

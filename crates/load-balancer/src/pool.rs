@@ -23,4 +23,4 @@ pub(crate) use index::PoolIndex;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;
 pub(crate) use waiters::{PoolWaiters, WaitingFor, Waker};
-pub(crate) use writer::{Failure, Writers};
+pub(crate) use writer::{Failure, Writers, status_addresses};

@@ -18,6 +18,7 @@ use super::{PROGRAM, topology_labels};
 use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
+    load_balancers::Rules,
     requested::Aliases,
     run::ElectionSettings,
 };
@@ -80,22 +81,13 @@ impl Options {
         let given = reader.given().clone();
         // an empty name is one that is warned of
         let cluster_flag = given.last("cluster-name").unwrap_or("kubernetes").to_owned();
-        let management_network = reader.read("management-network", None, network);
         let node_prefixes = reader.read("node-ip-cidr", vec![], prefixes);
         let excluded = reader.list("node-exclude-ip-ranges", prefix);
         let ignores_annotations = reader.is_on("disable-annotation-alpha-provided-ip-addr");
         let topology = reader.list("topology-labels", topology_labels::read);
-        let policy = reader.read("data-path", Policy::default(), |text| match text {
-            "guest" => Ok(Policy::Guest),
-            "annotation" => Ok(Policy::Annotation),
-            "host" => Ok(Policy::Host),
-            _ => Err(format!("{text:?}: use guest, annotation or host")),
-        });
-        let allowed = reader.read("allowed-data-paths", AllowedDatapaths::default(), paths);
-        if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
-            reader.fault("--allowed-data-paths excludes the path that --data-path chooses");
-        }
-        let aliases = reader.read("annotation-aliases", Aliases::default(), programs);
+        let rules = rules(&mut reader);
+        let Rules { cluster, management_network, policy, allowed, restrict_sharing, aliases, namespace: _ } =
+            rules;
         let controllers = reader.list("controllers", |name| Ok(name.to_owned()));
         let controllers: Vec<_> = controllers.iter().map(String::as_str).collect();
         unknown_controllers(&controllers).into_iter().for_each(|fault| reader.fault(fault));
@@ -109,10 +101,10 @@ impl Options {
             cloud_config: reader.text("cloud-config").map(PathBuf::from),
             kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
             master: reader.text("master"),
-            cluster: GuestCluster::new(&cluster_flag),
+            cluster,
             policy,
             allowed,
-            restrict_sharing: reader.is_on("restrict-shared-address"),
+            restrict_sharing,
             aliases,
             pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
             election: election(&mut reader),
@@ -235,6 +227,31 @@ fn election(reader: &mut Reader<'_>) -> Option<ElectionSettings> {
         reader.fault("--leader-elect-renew-deadline must be longer than --leader-elect-retry-period");
     }
     reader.is_on("leader-elect").then_some(settings)
+}
+
+/// The settings that hold for every Service; the namespace in Harvester is the cloud-config's, and empty here.
+pub(super) fn rules(reader: &mut Reader<'_>) -> Rules {
+    let policy = reader.read("data-path", Policy::default(), |text| match text {
+        "guest" => Ok(Policy::Guest),
+        "annotation" => Ok(Policy::Annotation),
+        "host" => Ok(Policy::Host),
+        _ => Err(format!("{text:?}: use guest, annotation or host")),
+    });
+    let allowed = reader.read("allowed-data-paths", AllowedDatapaths::default(), paths);
+    if policy == Policy::Host && !allowed.host || policy != Policy::Host && !allowed.guest {
+        reader.fault("--allowed-data-paths excludes the path that --data-path chooses");
+    }
+    // an empty name is one that is warned of
+    let cluster = reader.given().last("cluster-name").unwrap_or("kubernetes");
+    Rules {
+        cluster: GuestCluster::new(cluster),
+        namespace: String::new(),
+        management_network: reader.read("management-network", None, network),
+        policy,
+        allowed,
+        restrict_sharing: reader.is_on("restrict-shared-address"),
+        aliases: reader.read("annotation-aliases", Aliases::default(), programs),
+    }
 }
 
 fn requests(reader: &mut Reader<'_>) -> cloud_config::Options {

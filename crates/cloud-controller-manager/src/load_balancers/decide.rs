@@ -9,7 +9,7 @@ pub(super) mod requested;
 pub(super) mod sharing;
 pub(super) mod source_ranges;
 
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use cloud_provider::{
     Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, Publish, Removal, View,
@@ -140,6 +140,28 @@ pub(super) enum Phase {
     Publication(String),
     /// Harvester gives the addresses that the Service wishes for. It is served meanwhile.
     Wish(Addresses),
+}
+
+impl fmt::Display for Phase {
+    /// Completes the sentence "it waits until …".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Allocation => f.write_str("the load balancer in Harvester allocates an address"),
+            Self::Demand(addresses) => {
+                write!(f, "the load balancer in Harvester answers the demand for {addresses}")
+            }
+            Self::Confirmation(ranges) => {
+                write!(f, "the load balancer in Harvester confirms the source ranges {ranges}")
+            }
+            Self::Wish(addresses) => {
+                write!(f, "the load balancer in Harvester answers the request for {addresses}")
+            }
+            Self::Announcement => f.write_str("Harvester's kube-vip announces the address"),
+            Self::Publication(address) => {
+                write!(f, "kube-vip in the guest writes {address} to the Service's status")
+            }
+        }
+    }
 }
 
 /// The phase of an object whose Service waits for its address.
@@ -377,7 +399,7 @@ pub(super) fn is_taken_back(object: Option<&RawObject<LoadBalancer>>) -> bool {
 /// The datapath that is settled: by the object; without one, by the annotations that we leave on a Service that has our
 /// finalizer: the clean-up needs them, and so does an object that somebody deleted in Harvester and that comes back.
 /// A Service may bring such annotations along, so they choose no datapath that the flags exclude.
-fn settled_datapath(seen: &Seen<'_>) -> Option<Datapath> {
+pub(super) fn settled_datapath(seen: &Seen<'_>) -> Option<Datapath> {
     let settled = settled(seen.service, seen.load_balancer.object());
     let by_object = seen.load_balancer.object().is_some();
     settled.filter(|path| by_object || !seen.wanted || seen.allowed.admits(*path))

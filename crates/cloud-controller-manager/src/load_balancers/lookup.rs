@@ -8,6 +8,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    fmt,
     sync::{Mutex, MutexGuard},
 };
 
@@ -118,7 +119,7 @@ pub(super) struct LiveService {
 /// The sign by which an object is the one of a Service; of several objects the first sign in this order counts, after
 /// the Service's address ([`AddressInUse`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Evidence {
+pub(super) enum Evidence {
     /// Its annotations name this cluster and the Service.
     Annotated,
     /// Its name was computed for the Service under this cluster's name.
@@ -183,13 +184,13 @@ pub(super) fn find<'a>(
     ours: &ClusterIdentity,
     is_of_another: impl Fn(&LoadBalancer) -> bool,
     address_in_use: impl Fn(&LoadBalancer) -> AddressInUse,
-) -> Option<String> {
+) -> Option<(String, Evidence)> {
     let rank = |object: &'a LoadBalancer| {
         let evidence = evidence(object, service, wanted, ours, &is_of_another)?;
         let age = object.metadata.creation_timestamp.clone();
         Some((evidence.by_uids(), address_in_use(object), evidence, age, object.name_any()))
     };
-    objects.into_iter().filter_map(rank).min().map(|(.., name)| name)
+    objects.into_iter().filter_map(rank).min().map(|(_, _, evidence, _, name)| (name, evidence))
 }
 
 /// `wanted`: the Service wants a load balancer; one that wants none adopts none, which would be deleted with it.
@@ -218,6 +219,26 @@ fn evidence(
         Some(Evidence::Labelled)
     } else {
         (annotated && wanted).then_some(Evidence::AnnotatedForAnotherCluster)
+    }
+}
+
+impl fmt::Display for Evidence {
+    /// Completes the sentence "it is the object of the Service, because …".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Annotated => "its annotations name this cluster and the Service's UID",
+            Self::Named => "its name is the one computed for the Service",
+            Self::NamedInNamelessCluster => {
+                "its name is the one computed for the Service while the cluster's name was kubernetes"
+            }
+            Self::AnnotatedWithoutCluster => {
+                "its annotation names the Service's UID, and no annotation names a cluster"
+            }
+            Self::Labelled => "its labels name the Service, and it is no other Service's",
+            Self::AnnotatedForAnotherCluster => {
+                "its annotation names the Service's UID; another annotation names another cluster's UID"
+            }
+        })
     }
 }
 
@@ -384,7 +405,7 @@ mod tests {
         let ours = cluster_named("blue");
         let objects: Vec<_> = objects.iter().map(object).collect();
         let found = find(&objects, &service(), wanted, &ours, |_| false, |_| AddressInUse::Not);
-        assert_eq!(found, expected.map(name));
+        assert_eq!(found.map(|(name, _)| name), expected.map(name));
     }
 
     fn with_address(ipam: &str, allocated: &str, announced: &str) -> LoadBalancer {
@@ -429,7 +450,7 @@ mod tests {
             if object.name_any() == in_use.name_any() { AddressInUse::Asked } else { AddressInUse::Not }
         };
         let found = find([&other, &in_use], &service(), true, &ours, |_| false, address);
-        assert_eq!(found, Some(name(expected)));
+        assert_eq!(found.map(|(name, _)| name), Some(name(expected)));
     }
 
     fn cluster_named(name: &str) -> ClusterIdentity {

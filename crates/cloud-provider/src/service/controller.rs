@@ -14,7 +14,7 @@ use kube::{Client, Resource, ResourceExt};
 use program::TaskGroup;
 
 use super::{
-    EligibleNodes, asks_for_another_class, asks_for_load_balancer,
+    EligibleNodes, asks_for_load_balancer,
     decide::{Seen, Step, decide, failed},
     has_finalizer, published, wants_load_balancer,
     writer::ServiceWriter,
@@ -165,22 +165,12 @@ impl<C: LoadBalancers> ServiceController<C> {
     /// The Service, without the decision of the cloud.
     fn see(&self, service: &Service) -> Seen {
         let uid = service.uid().unwrap_or_default();
-        let wanted = wants_load_balancer(service, self.cloud.class());
+        let class = self.cloud.class();
         let mut remembered = self.deleted.lock().expect("no panic while remembering");
-        if wanted {
+        if wants_load_balancer(service, class) {
             remembered.remove(&uid);
         }
-        Seen {
-            wanted,
-            foreign: asks_for_another_class(service, self.cloud.class()),
-            deleting: service.metadata.deletion_timestamp.is_some(),
-            has_finalizer: has_finalizer(service),
-            annotations: service.annotations().clone(),
-            labels: service.labels().clone(),
-            published: published(service),
-            deleted: remembered.contains(&uid),
-            ..Seen::default()
-        }
+        super::see(service, class, remembered.contains(&uid))
     }
 
     async fn act(

@@ -53,7 +53,8 @@ fn matters(change: &Change<Node>) -> bool {
     essence(&change.old) != essence(&change.new)
 }
 
-fn is_eligible(node: &Node) -> bool {
+/// Whether the Node may be a backend.
+pub fn is_eligible(node: &Node) -> bool {
     let excluded = node.labels().get(EXCLUDED).is_some_and(|value| excludes(value));
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
     node.metadata.deletion_timestamp.is_none()

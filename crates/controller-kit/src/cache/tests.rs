@@ -14,6 +14,28 @@ fn map(name: &str) -> ConfigMap {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cache_of_one_list_is_complete_page_by_page_and_follows_nothing() {
+    let server = ApiServer::builder().build();
+    let maps = || Api::<ConfigMap>::namespaced(server.client("admin"), "default");
+    let all = usize::try_from(PAGE).unwrap() + 1;
+    for number in 0..all {
+        maps().create(&PostParams::default(), &map(&format!("map-{number}"))).await.unwrap();
+    }
+    let cache = Cache::list_once(maps()).await.unwrap();
+    assert!(cache.is_ready());
+    let listed = cache.list();
+    assert_eq!(
+        listed.iter().filter(|map| map.metadata.name.as_ref().unwrap().starts_with("map-")).count(),
+        all
+    );
+    let copy = Cache::of(listed.iter().map(|map| (**map).clone()));
+    assert_eq!((copy.is_ready(), copy.list().len()), (true, listed.len()));
+    maps().delete("map-0", &DeleteParams::default()).await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(cache.list().len(), listed.len());
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_change_is_told_once_whether_it_is_ours_or_not() {
     let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
     let maps = Api::<ConfigMap>::namespaced(server.client("admin"), "default");

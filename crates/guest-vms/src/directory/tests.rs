@@ -29,6 +29,9 @@ fn a_node_is_found_by_provider_id_then_name_then_host_name() {
     assert!(directory.set_host_name("vm-b", "worker"));
     assert!(!directory.set_host_name("vm-b", "worker"));
     check(&directory, "worker", "", Some("vm-b"));
+    let sign = |node, provider_id| directory.find_by(node, provider_id).map(|(_, sign)| sign);
+    let signs = [sign("vm-b", "harvester://1"), sign("vm-a", ""), sign("worker", "")];
+    assert_eq!(signs, [FoundBy::ProviderId, FoundBy::Name, FoundBy::HostName].map(Some));
     directory.set_host_name("vm-b", "vm-a");
     check(&directory, "vm-a", "", Some("vm-a"));
 }

@@ -337,7 +337,7 @@ fn fresh(seen: &Seen<'_>, meanwhile: Option<AllocatedAddress>, lost: Option<Stri
 }
 
 /// The pools that may serve the object.
-fn choice(seen: &Seen<'_>) -> Choice {
+pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
     let requirement = requirement(seen.lb);
     let mode = match seen.lb.spec.workload() {
         WorkloadType::Cluster => Mode::StrictThenLoose,

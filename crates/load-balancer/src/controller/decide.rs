@@ -300,7 +300,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         pools: &seen.address.pools,
         holder: seen.address.holder,
         recorded: &lasting_records(seen),
-        service_names_address: service_names_address(seen, lb),
+        service_names_address: service_names_address(seen.service.as_deref(), lb),
         refused: &seen.address.refused,
         rivals: &seen.address.rivals,
     });
@@ -488,8 +488,8 @@ fn applied<'a>(seen: &Seen, lb: &'a LoadBalancer) -> Option<Option<&'a str>> {
 }
 
 /// Whether the object's Service names the status' address already.
-fn service_names_address(seen: &Seen, lb: &RawObject<LoadBalancer>) -> bool {
-    let named = seen.service.as_ref().and_then(|service| service.spec.as_ref()?.load_balancer_ip.clone());
+pub(super) fn service_names_address(service: Option<&RawObject<Service>>, lb: &LoadBalancer) -> bool {
+    let named = service.and_then(|service| service.spec.as_ref()?.load_balancer_ip.clone());
     lb.pool_address().is_some_and(|has| Some(has.ip) == named)
 }
 

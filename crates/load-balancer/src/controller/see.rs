@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use controller_kit::{ObjectKey, RawObject};
-use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType};
+use controller_kit::{Cache, ObjectKey, RawObject};
+use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
 
 use super::{
@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     host_datapath::{VmList, write},
+    pool::PoolIndex,
     reuse,
 };
 
@@ -60,13 +61,13 @@ impl Controller {
             key: key.clone(),
             address: SeenAddress {
                 pools: self.index.checked_pools(),
-                holder: self.recorded_holder(key, has.as_ref()),
+                holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
                 recorded,
                 outranked,
                 refused: learned.refused.clone(),
                 pending: learned.pending.clone(),
                 of_others,
-                rivals: object.as_deref().map_or_else(Vec::new, |lb| self.rivals(key, lb)),
+                rivals: object.as_deref().map_or_else(Vec::new, |lb| rivals(&self.index, key, lb)),
             },
             object,
             service,
@@ -103,35 +104,40 @@ impl Controller {
         };
         written.into_iter().chain(shown).filter(is_lost).collect()
     }
+}
 
-    /// The addresses that the object asks for and that pools record for others, each with one of those.
-    fn rivals(&self, key: &ObjectKey, lb: &LoadBalancer) -> Vec<(IpAddr, String)> {
-        let own = key.to_string();
-        let rival = |address: IpAddr| {
-            let holders = self.index.holders_of(address).into_iter().map(|(_, holder)| holder);
-            holders.into_iter().find(|holder| *holder != own).map(|holder| (address, holder))
-        };
-        requested::of(lb).addresses().filter_map(rival).collect()
-    }
+/// The addresses that the object asks for and that pools record for others, each with one of those.
+pub(super) fn rivals(index: &PoolIndex, key: &ObjectKey, lb: &LoadBalancer) -> Vec<(IpAddr, String)> {
+    let own = key.to_string();
+    let rival = |address: IpAddr| {
+        let holders = index.holders_of(address).into_iter().map(|(_, holder)| holder);
+        holders.into_iter().find(|holder| *holder != own).map(|holder| (address, holder))
+    };
+    requested::of(lb).addresses().filter_map(rival).collect()
+}
 
-    fn recorded_holder(&self, key: &ObjectKey, has: Option<&AllocatedAddress>) -> RecordedHolder {
-        let Some(has) = has else { return RecordedHolder::Nobody };
-        let own = key.to_string();
-        let is_anothers = |address| self.index.holders_of(address).iter().any(|(_, holder)| *holder != own);
-        let Some(pool) = self.caches.pools.get(&ObjectKey::new("", &has.ip_pool)) else {
-            // the pool was removed by force, and its successor may have given the address
-            let lost = has.ip.parse().is_ok_and(is_anothers);
-            return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
-        };
-        match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
-            None => RecordedHolder::Nobody,
-            Some(holder) if *holder == own => {
-                let outranked = |address| self.index.is_outranked(&has.ip_pool, address, &own);
-                let lost = has.ip.parse().is_ok_and(outranked);
-                if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
-            }
-            Some(_) => RecordedHolder::SomebodyElse,
+pub(super) fn recorded_holder(
+    index: &PoolIndex,
+    pools: &Cache<RawObject<IPPool>>,
+    key: &ObjectKey,
+    has: Option<&AllocatedAddress>,
+) -> RecordedHolder {
+    let Some(has) = has else { return RecordedHolder::Nobody };
+    let own = key.to_string();
+    let is_anothers = |address| index.holders_of(address).iter().any(|(_, holder)| *holder != own);
+    let Some(pool) = pools.get(&ObjectKey::new("", &has.ip_pool)) else {
+        // the pool was removed by force, and its successor may have given the address
+        let lost = has.ip.parse().is_ok_and(is_anothers);
+        return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
+    };
+    match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
+        None => RecordedHolder::Nobody,
+        Some(holder) if *holder == own => {
+            let outranked = |address| index.is_outranked(&has.ip_pool, address, &own);
+            let lost = has.ip.parse().is_ok_and(outranked);
+            if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }
         }
+        Some(_) => RecordedHolder::SomebodyElse,
     }
 }
 

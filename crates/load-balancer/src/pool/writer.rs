@@ -330,7 +330,7 @@ impl<'a> Look<'a> {
         let others = shared.pools.list();
         Self {
             checked: ip_pools::check(read, others.iter().map(|pool| &***pool)),
-            status_addresses: status_addresses(shared, name),
+            status_addresses: status_addresses(&shared.load_balancers, name),
             orphans: shared.orphans.list(),
             beside: Beside { shared, pool: name },
             now: shared.clock.now_text(),
@@ -366,8 +366,11 @@ impl Others for Beside<'_> {
 }
 
 /// Addresses that live load balancers believe to have from this pool.
-fn status_addresses(shared: &Shared, pool: &str) -> Vec<(IpAddr, String)> {
-    let all = shared.load_balancers.list();
+pub(crate) fn status_addresses(
+    load_balancers: &Cache<RawObject<LoadBalancer>>,
+    pool: &str,
+) -> Vec<(IpAddr, String)> {
+    let all = load_balancers.list();
     let alive = all.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
     alive
         .filter_map(|lb| {

@@ -1,0 +1,244 @@
+//! The decision about the address of one object from lists that were read once: for a program that explains it and
+//! writes nothing. The same functions decide; a claim is tried on the pool that was read, and nobody hears of it.
+
+use std::net::IpAddr;
+
+use controller_kit::{Cache, ObjectKey, RawObject};
+use harvester_api::{IPPool, LoadBalancer};
+use ip_pools::CheckedPool;
+use ipam::{Family, Requirement};
+use k8s_openapi::api::core::v1::Service;
+
+use super::{
+    address::{self, Decided, Decision},
+    decide::service_names_address,
+    requested::{self, Requested},
+    see::{recorded_holder, rivals},
+};
+use crate::{
+    caches::Caches,
+    pool::{
+        Order, PoolIndex, RECORD_LIMIT, Refused,
+        batch::{self, Answer, Others},
+        status_addresses,
+    },
+};
+
+/// One list of each kind, of all namespaces.
+#[derive(Clone)]
+pub struct Lists {
+    pub pools: Cache<RawObject<IPPool>>,
+    pub load_balancers: Cache<RawObject<LoadBalancer>>,
+    /// Those with the load balancer's label.
+    pub services: Cache<RawObject<Service>>,
+}
+
+/// The address that an object has or would get, and every pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    pub requirement: Requirement,
+    /// `spec.ipPool`; empty where the selectors of the pools decide.
+    pub named: String,
+    /// Every pool, in the order of their names.
+    pub pools: Vec<PoolRow>,
+    pub outcome: Outcome,
+    /// The sentence about an address that the object asks for and does not get.
+    pub note: Option<String>,
+}
+
+/// One pool, towards the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolRow {
+    pub name: String,
+    pub verdict: Verdict,
+    /// 1 for the pool that the selectors choose; `None` where they do not choose it.
+    pub place: Option<usize>,
+    /// Addresses of its ranges.
+    pub total: i64,
+    /// Those that nobody holds.
+    pub available: i64,
+}
+
+/// The answer of a pool to the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It records this address for the object.
+    Holds(IpAddr),
+    /// It matches, and would give this address.
+    Gives(IpAddr),
+    /// It matches, and gives none; the sentence says why.
+    Refuses(String),
+    /// The rule that keeps the object from it.
+    Rejected(String),
+    /// The object names another pool.
+    NotNamed,
+}
+
+/// The decision about the address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has this address, from this pool; from none where DHCP gives it.
+    Has { pool: String, address: String },
+    /// The load balancer would record this address for it now.
+    Gets { pool: String, address: IpAddr },
+    /// There is none to be had; reason and sentence are those of the Ready condition.
+    Waits { reason: &'static str, why: String },
+}
+
+/// Decides; nothing where there is no such object.
+pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
+    let lb = lists.load_balancers.get(key)?;
+    let caches = Caches {
+        load_balancers: lists.load_balancers.clone(),
+        pools: lists.pools.clone(),
+        services: lists.services.clone(),
+        slices: Cache::empty(),
+        vmis: Cache::empty(),
+        vms: Cache::empty(),
+    };
+    let index = PoolIndex::follow(&caches);
+    let trial = Trial {
+        lists,
+        index: &index,
+        checked: &index.checked_pools(),
+        holder: key.to_string(),
+        family: address::requirement(&lb).family,
+    };
+    let (named, recorded) = (lb.spec.ip_pool.clone(), trial.recorded(key));
+    let seen = address::Seen {
+        lb: &lb,
+        pools: trial.checked,
+        holder: recorded_holder(&index, &lists.pools, key, lb.pool_address().as_ref()),
+        recorded: &recorded,
+        service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),
+        refused: &[],
+        rivals: &rivals(&index, key, &lb),
+    };
+    let choice = address::choice(&seen);
+    let demanded = match requested::of(&lb) {
+        Requested::Addresses { addresses, is_demand: true } => addresses.first().copied(),
+        _ => None,
+    };
+    let verdict = |name: &str| {
+        let held = index.recorded_for(key).into_iter().find(|(pool, _)| pool == name);
+        let rejected = choice.rejected.iter().find(|(pool, _)| pool == name);
+        match (held, rejected) {
+            (Some((_, address)), _) => Verdict::Holds(address),
+            _ if !named.is_empty() && named != name => Verdict::NotNamed,
+            (None, Some((_, rejection))) if named.is_empty() => Verdict::Rejected(rejection.to_string()),
+            _ => match trial.claim(name, None, demanded) {
+                Ok(address) => Verdict::Gives(address),
+                Err(refused) => Verdict::Refuses(refused.to_string()),
+            },
+        }
+    };
+    let row = |checked: &CheckedPool| {
+        let name = checked.pool.name.clone();
+        let pool = lists.pools.get(&ObjectKey::new("", &name));
+        let held = pool.map_or(0, |pool| ip_pools::record(&pool).count());
+        let (total, available) = checked.pool.ranges.counts(held);
+        let place = choice.order.iter().position(|chosen| *chosen == name).filter(|_| named.is_empty());
+        PoolRow { verdict: verdict(&name), place: place.map(|index| index + 1), name, total, available }
+    };
+    let pools = trial.checked.iter().map(row).collect();
+    let (outcome, note) = trial.outcome(seen);
+    Some(Outlook { requirement: address::requirement(&lb), pools, outcome, note, named })
+}
+
+/// Claims on pools that were read, for one object.
+struct Trial<'a> {
+    lists: &'a Lists,
+    index: &'a PoolIndex,
+    checked: &'a [CheckedPool],
+    holder: String,
+    /// The family of the address that is asked for.
+    family: Option<Family>,
+}
+
+impl Trial<'_> {
+    /// The records on which the object may count.
+    fn recorded(&self, key: &ObjectKey) -> Vec<(String, IpAddr)> {
+        let counts =
+            |(pool, address): &(String, IpAddr)| !self.index.is_outranked(pool, *address, &self.holder);
+        self.index.recorded_for(key).into_iter().filter(counts).collect()
+    }
+
+    /// Claims from one pool after the other, as the controller does while they refuse; with the note about the address
+    /// that is asked for and not had.
+    fn outcome(&self, seen: address::Seen<'_>) -> (Outcome, Option<String>) {
+        let mut refused: Vec<(String, Refused)> = Vec::new();
+        loop {
+            let Decided { decision, note } = address::decide(&address::Seen { refused: &refused, ..seen });
+            let outcome = match decision {
+                Decision::Has { address, .. } => Outcome::Has { pool: address.ip_pool, address: address.ip },
+                Decision::Wait { waiting, .. } => {
+                    Outcome::Waits { reason: waiting.reason, why: waiting.message }
+                }
+                Decision::Claim { pool, known, exactly, .. } => match self.claim(&pool, known, exactly) {
+                    Ok(address) => Outcome::Gets { pool, address },
+                    // the same refusal again would not change the decision
+                    Err(why) if refused.contains(&(pool.clone(), why.clone())) => {
+                        Outcome::Waits { reason: why.reason(), why: why.to_string() }
+                    }
+                    Err(why) => {
+                        refused.push((pool, why));
+                        continue;
+                    }
+                },
+            };
+            return (outcome, note);
+        }
+    }
+
+    fn claim(&self, name: &str, known: Option<IpAddr>, exactly: Option<IpAddr>) -> Result<IpAddr, Refused> {
+        let no_such_pool = || Refused::NoSuchPool { pool: name.to_owned() };
+        let pool = self.lists.pools.get(&ObjectKey::new("", name)).ok_or_else(no_such_pool)?;
+        let checked = self.checked.iter().find(|checked| checked.pool.name == name);
+        let seen = batch::Seen {
+            pool: &pool,
+            checked: checked.ok_or_else(no_such_pool)?,
+            status_addresses: &status_addresses(&self.lists.load_balancers, name),
+            orphans: &[],
+            others: &Beside { index: self.index, pool: name },
+            now: "",
+            limit: RECORD_LIMIT,
+        };
+        let holder = self.holder.clone();
+        let claim = match exactly {
+            Some(address) => Order::ClaimExactly { holder, address },
+            None => Order::Claim { holder, known, family: self.family },
+        };
+        let decision = batch::decide(seen, &[claim]);
+        match decision.answers.into_iter().next().ok_or_else(no_such_pool)?? {
+            Answer::RecordedAnew(address) => Ok(address),
+            Answer::Done => {
+                let record = ip_pools::record(&pool);
+                let recorded = record.of(&self.holder).next().or_else(|| decision.recorded.first().copied());
+                exactly.or(recorded).ok_or_else(no_such_pool)
+            }
+        }
+    }
+}
+
+/// The addresses that are in use beside the record of `pool`.
+struct Beside<'a> {
+    index: &'a PoolIndex,
+    pool: &'a str,
+}
+
+impl Others for Beside<'_> {
+    fn have(&self, address: IpAddr, holder: &str) -> bool {
+        self.index.is_taken(self.pool, address, holder)
+    }
+
+    fn outrank(&self, address: IpAddr, holder: &str) -> bool {
+        self.index.is_outranked(self.pool, address, holder)
+    }
+
+    fn used_by(&self, holder: &str) -> Vec<IpAddr> {
+        self.index.used_by(holder)
+    }
+}
+
+#[cfg(test)]
+mod tests;

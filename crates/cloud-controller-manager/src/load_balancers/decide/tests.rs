@@ -134,8 +134,8 @@ fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Opti
 #[case::local(json!({HOST: "host"}), json!({"externalTrafficPolicy": "Local"}), "healthcheck-port")]
 #[case::local_and_more(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local", "ports": [{"port": 80}]}),
     "node port")]
-#[case::keys_of_both_sorts(json!({HOST: "left", annotations::SERVICE_NETWORK: "a/b"}),
-    json!({}), "does not act on cloudprovider.harvesterhci.io/network")]
+#[case::keys_of_both_sorts(json!({HOST: "left", annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}),
+    json!({}), "does not act on kube-vip.io/loadbalancerIPs")]
 #[case::ipv6_alone(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), "IPv4 addresses only")]
 fn a_refused_service_is_told_everything_in_one_event(
     #[case] annotations: Value,

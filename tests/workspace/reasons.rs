@@ -8,7 +8,7 @@ use super::{names::literals, product, root};
 const CRATES: [&str; 4] = ["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
 
 /// Words of Kubernetes and KubeVirt in the same spelling.
-const NO_REASONS: [&str; 13] = [
+const NO_REASONS: [&str; 0] = [
     "AgentConnected",
     "EndpointSlice",
     "ExternalIP",
@@ -17,6 +17,7 @@ const NO_REASONS: [&str; 13] = [
     "LoadBalancers",
     "NoSchedule",
     "RerunOnFailure",
+    "SingleStack",
     "ToBeDeletedByClusterAutoscaler",
     "VirtualMachine",
     "VirtualMachineInstance",

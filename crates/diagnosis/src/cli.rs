@@ -121,19 +121,34 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Re
     };
     let guest = cloud_config::local(&Local { kubeconfig, master: None }, &settings)?;
     // a file that somebody names must be good; without one the guest's half is explained
+    let is_named = cloud_config.is_some();
     let config = match cloud_config::find(cloud_config.as_deref()) {
-        Ok(file) => Ok(CloudConfig::read(&file)?),
-        Err(error) if cloud_config.is_some() => return Err(error.into()),
-        Err(error) => Err(error.to_string()),
+        Ok(file) => CloudConfig::read(&file),
+        Err(error) => Err(error),
     };
+    let config = unless_named(config, is_named)?;
     let in_config = config.as_ref().map(|config| config.namespace.clone()).ok();
     rules.namespace = namespace.or(in_config).unwrap_or_else(|| "default".to_owned());
     let harvester = match config {
-        Ok(config) => Ok(Connection::open(&config, &settings)?.client()),
+        Ok(config) => {
+            let opened = Connection::open(&config, &settings);
+            unless_named(opened.map(|connection| connection.client()), is_named)?
+        }
         Err(why) => Err(why),
     };
     let clusters = Clusters { guest, guest_name, harvester };
     Ok(Box::pin(explain(&clusters, rules, &service, now)).await?)
+}
+
+/// The sentence about a file that nobody named; about one that somebody named the error.
+fn unless_named<T>(
+    outcome: Result<T, cloud_config::Error>,
+    is_named: bool,
+) -> Result<Result<T, String>, cloud_config::Error> {
+    match outcome {
+        Err(error) if is_named => Err(error),
+        outcome => Ok(outcome.map_err(|error| error.to_string())),
+    }
 }
 
 impl Options {
@@ -215,6 +230,17 @@ mod tests {
     fn options(args: &[&str]) -> Result<Options, Vec<String>> {
         let (words, flags) = split(args.iter().map(|arg| (*arg).to_owned()).collect());
         Options::from(&words, FLAGS.read(&flags, |_| None))
+    }
+
+    #[test]
+    fn a_bad_cloud_config_ends_the_program_only_where_somebody_named_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("cloud-config");
+        std::fs::write(&file, "]").unwrap();
+        let read = || CloudConfig::read(&file).map(|_| ());
+        assert!(unless_named(read(), true).is_err());
+        let sentence = unless_named(read(), false).unwrap().unwrap_err();
+        assert!(sentence.contains("cannot be parsed"), "{sentence}");
     }
 
     #[test]

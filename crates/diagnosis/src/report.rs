@@ -209,6 +209,7 @@ pub struct Controller {
 #[serde(rename_all = "camelCase")]
 pub struct Finding {
     /// `Normal` or `Warning`.
+    #[serde(rename = "type")]
     pub event_type: &'static str,
     pub reason: &'static str,
     pub message: String,
@@ -224,6 +225,7 @@ pub struct Event {
     #[serde(skip)]
     pub age: String,
     pub count: i32,
+    #[serde(rename = "type")]
     pub event_type: String,
     pub reason: String,
     /// The component that recorded it.

@@ -135,9 +135,6 @@ pub fn outlook(
     }
 }
 
-/// The class of Services that the program serves besides those without one.
-pub const CLASS: &str = harvester_api::names::LOAD_BALANCER_CLASS;
-
 impl HarvesterLoadBalancers {
     /// As if the Service had come into this phase so long ago.
     fn assume_waited(&self, service: &Service, phase: Phase, waited: Duration) {

@@ -56,9 +56,10 @@ impl ServiceOptions {
         Self { on_host, local: false, source: AddressSource::Lab, shares: None, port: 80 }
     }
 
-    pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
+    /// `share`: some ask for the address of another.
+    pub(crate) fn drawn(random: &mut fastrand::Rng, share: bool) -> Self {
         let on_host = random.bool();
-        if random.u8(..4) == 0 {
+        if share && random.u8(..4) == 0 {
             let shares = Some(random.usize(..super::NAMES));
             return Self { shares, port: random.u16(81..84), ..Self::plain(on_host) };
         }

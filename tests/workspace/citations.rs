@@ -144,3 +144,27 @@ fn citations_are_read_as_they_are_written() {
     assert_eq!(papers("// pitfalls-ccm.md L1 and contract 13"), ["pitfalls-ccm", "contract"]);
     assert_eq!(papers("// see docs/node-driver.md, by contract"), [""; 0]);
 }
+
+/// What goes wrong in the Go cloud controller manager: by letter, how many.
+const FAULTS: [(char, usize); 5] = [('L', 37), ('N', 18), ('C', 15), ('V', 14), ('S', 16)];
+
+#[test]
+fn every_fault_of_the_go_program_is_named_by_a_test_or_says_why_not() {
+    let name = "cloud-controller-manager.md";
+    let document = fs::read_to_string(root().join(CONTRACT).join(name)).unwrap();
+    let (_, without_test) = document.split_once("## Faults that no test names").unwrap();
+    let cited: Vec<_> = sources()
+        .iter()
+        .filter(|(file, _)| file.extension().is_some_and(|it| it == "rs"))
+        .flat_map(|(_, text)| citations(text))
+        .filter(|(file, _)| file == name)
+        .map(|(_, anchor)| anchor)
+        .collect();
+    let all = FAULTS.iter().flat_map(|(letter, count)| (1..=*count).map(move |at| format!("{letter}{at}")));
+    let is_told = |fault: &String| {
+        let anchor = format!("<a id=\"{fault}\"></a>");
+        without_test.contains(&anchor) || document.contains(&anchor) && cited.contains(fault)
+    };
+    let missing: Vec<_> = all.filter(|fault| !is_told(fault)).collect();
+    assert!(missing.is_empty(), "a test cites these, or a sentence says why none does: {missing:?}");
+}

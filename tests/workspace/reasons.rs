@@ -8,7 +8,7 @@ use super::{names::literals, product, root};
 const CRATES: [&str; 4] = ["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
 
 /// Words of Kubernetes and KubeVirt in the same spelling.
-const NO_REASONS: [&str; 0] = [
+const NO_REASONS: [&str; 14] = [
     "AgentConnected",
     "EndpointSlice",
     "ExternalIP",

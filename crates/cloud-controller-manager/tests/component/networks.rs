@@ -63,6 +63,7 @@ async fn address(cluster: &TestCluster) -> Option<String> {
 }
 
 test_cluster::component_tests! {
+    // docs/contract/cloud-controller-manager.md#V6 and #V9
     /// docs/contract/cloud-controller-manager.md#17.4 and #9.3: the Go program makes the mapping in one controller and
     /// reads it in another, so a change of it reached a Service whenever something else happened to it.
     async fn a_service_is_announced_on_the_interface_of_its_network(cluster: TestCluster) {
@@ -116,6 +117,7 @@ test_cluster::component_tests! {
         again.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#L37 and #V8
     async fn a_service_on_a_network_that_no_vm_has_waits_until_one_has_it(cluster: TestCluster) {
         join(&cluster, "worker-1", "worker-1", "").await;
         report(&cluster, "worker-1", ["enp1s0", "enp2s0"]).await;

@@ -117,6 +117,7 @@ fn with_agents(cluster: &TestCluster) -> (Client, Arc<Mutex<Vec<String>>>) {
 }
 
 test_cluster::component_tests! {
+    // docs/contract/cloud-controller-manager.md#N15
     /// user-demands 16, and docs/contract/cloud-controller-manager.md#V1: what foreign VMs do costs nothing.
     async fn vms_of_other_clusters_are_not_read_and_a_labelled_node_costs_no_list(cluster: TestCluster) {
         join(&cluster, "worker-1", "worker-1", "").await;
@@ -237,6 +238,7 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#V5
     /// Nobody chose a name, so no label says whose a VM is.
     async fn a_cluster_without_name_watches_its_vms_by_name_alone(cluster: TestCluster) {
         let ccm = Ccm::start_with(&cluster, |settings| settings.rules.cluster = GuestCluster::new("kubernetes")).await;

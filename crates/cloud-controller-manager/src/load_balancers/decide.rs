@@ -259,6 +259,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 None => {
                     made_for.mark(json);
                     seen.secondaries.prune(json);
+                    source_ranges::enforce(seen, object, json);
                 }
             });
             source_ranges::give_up(seen, object).or(edited.map(Write::Update))

@@ -10,7 +10,7 @@ use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
     load_balancers::{
         object::{DatapathFields, listeners, listeners_of_secondary},
-        selector::select,
+        selector::{Selector, select},
     },
     service_config::{SOURCE_RANGES, ServiceConfig, health_check, ports},
 };
@@ -116,6 +116,12 @@ pub(super) fn datapath(
     let datapath = DatapathFields::Host { listeners, selector, health_check: check?, source_ranges };
     // an object that exists follows every change that is no fault; a new one is made only without fault
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
+}
+
+/// The selector for an object whose other fields stay as they are; none while it cannot be told.
+pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
+    let backends = seen.backends.as_ref().filter(|backends| !backends.eligible.is_empty())?;
+    select(&seen.identity.cluster, &backends.eligible, &backends.all).ok()
 }
 
 /// Why the object of another Service cannot carry the ports of this one, which may share its address otherwise.

@@ -10,6 +10,8 @@
 //! does not admit. It reads the object alone, so it holds over every restart. The load balancer of this project
 //! confirms in the same breath in which it would empty the slice, so new connections wait for less than a second.
 //!
+//! It holds for an object too that otherwise stays as it is, because the Service has a fault or its VMs are not known.
+//!
 //! One that confirms nothing is given up: its object goes, unless the Service's address is published already.
 
 use std::time::Duration;
@@ -17,10 +19,14 @@ use std::time::Duration;
 use controller_kit::{Explanation, PendingEvent, RawObject};
 use harvester_api::{LoadBalancer, annotations};
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
-use super::{ANSWER, Phase, Seen, Write, allocated, ingress, not_ready, requested::is_of_this_project};
+use super::{
+    ANSWER, Phase, Seen, Write, allocated, host_datapath, ingress, not_ready, requested::is_of_this_project,
+};
 use crate::{
     datapath::Datapath,
+    load_balancers::object::object as object_at,
     service_config::{SOURCE_RANGES, ServiceConfig},
     source_ranges::SourceRanges,
 };
@@ -59,10 +65,32 @@ pub(super) fn keep_out(config: &ServiceConfig, object: &LoadBalancer) -> bool {
     }
 }
 
-/// The ranges that an object with an address has not confirmed.
+/// Gives the ranges to an object of which nothing else is changed: neither a fault of the Service nor VMs that are not
+/// known may keep somebody admitted whom the Service does not admit.
+pub(super) fn enforce(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
+    let Some(Ok(wanted)) = &seen.config.source_ranges else { return };
+    if Datapath::of_object(&object.spec) != Datapath::Host {
+        return;
+    }
+    let asked = object_at(&mut json["metadata"], "annotations");
+    asked.insert(annotations::SOURCE_RANGES.to_owned(), wanted.to_string().into());
+    let spec = object_at(json, "spec");
+    if !may_flow(Some(wanted), Some(object)) {
+        spec.remove(SELECTOR);
+    } else if object.spec.backend_server_selector.is_empty()
+        && let Some(selector) = host_datapath::selector(seen)
+    {
+        spec.insert(SELECTOR.to_owned(), json!(selector));
+    }
+}
+
+/// The ranges that an object with an address has not confirmed, though it asks for them.
 pub(super) fn unconfirmed(config: &ServiceConfig, object: &LoadBalancer) -> Option<String> {
     let Some(Ok(wanted)) = &config.source_ranges else { return None };
-    let is_asked = Datapath::of_object(&object.spec) == Datapath::Host && !allocated(object).is_empty();
+    let asked = object.annotations().get(annotations::SOURCE_RANGES);
+    let is_asked = Datapath::of_object(&object.spec) == Datapath::Host
+        && !allocated(object).is_empty()
+        && asked.is_some_and(|asked| *asked == wanted.to_string());
     let is_confirmed = || SourceRanges::confirmed(object).as_ref() == Some(wanted);
     (is_asked && !is_confirmed()).then(|| wanted.to_string())
 }
@@ -127,6 +155,7 @@ fn cut(text: &str) -> String {
 /// A load balancer that enforces no source ranges is asked again after this time: somebody may have put another one in
 /// its place, and no event tells.
 pub(in crate::load_balancers) const RETRY: Duration = Duration::from_secs(10 * 60);
+const SELECTOR: &str = "backendServerSelector";
 const UNSUPPORTED: &str = "SourceRangesUnsupported";
 const WAY_OUT: &str = "install the load balancer of this project in Harvester, remove the ranges, or use data-path: guest \
     on a new Service";

@@ -121,7 +121,7 @@ fn a_load_balancer_that_does_not_confirm_in_time_is_given_up_unless_the_address_
 ) {
     let service = wanting(&["10.0.0.0/8"]);
     let service = if published { showing(service) } else { service };
-    let decision = decided(&service, Some(&made(&json!({}), &ready)), |seen| {
+    let decision = decided(&service, Some(&made(&json!({RANGES: "10.0.0.0/8"}), &ready)), |seen| {
         seen.waited = Duration::from_secs(waited);
         seen.load_balancers_out_of_reach = out_of_reach.then(|| "no rights".to_owned());
     });
@@ -138,7 +138,7 @@ fn a_load_balancer_that_does_not_confirm_in_time_is_given_up_unless_the_address_
 
 #[test]
 fn ranges_that_were_widened_and_are_not_confirmed_are_told_and_traffic_goes_on() {
-    let annotations = json!({RANGES: "10.0.0.0/8", APPLIED: "10.0.0.0/8"});
+    let annotations = json!({RANGES: "10.0.0.0/8,192.168.0.0/16", APPLIED: "10.0.0.0/8"});
     let service = showing(wanting(&["10.0.0.0/8", "192.168.0.0/16"]));
     let decision = decided(&service, Some(&made(&annotations, &Value::Null)), |seen| seen.waited = ANSWER);
     assert_eq!(reasons(&decision), ["SourceRangesUnsupported"]);
@@ -171,4 +171,61 @@ fn an_object_with_wrong_source_ranges_stays_as_it_is() {
     right = RawObject::from_json(json).unwrap();
     let decision = decided(&showing(wanting(&["office"])), Some(&right), |_| ());
     assert_eq!((decision.write, decision.view.publish), (None, Publish::Addresses(ip("10.0.0.9"))));
+}
+
+/// An object that serves ranges, and whose other fields stay as they are because of `change`.
+fn frozen(
+    ranges: &[&str],
+    annotations: &Value,
+    selects: bool,
+    change: fn(&mut Seen<'_>),
+) -> (Value, Decision<Write>) {
+    let mut json = made(annotations, &Value::Null).json().clone();
+    if selects {
+        json["spec"]["backendServerSelector"] = json!({"guestcluster.harvesterhci.io/name": ["blue"]});
+    }
+    let object = RawObject::from_json(json.clone()).unwrap();
+    (json, decided(&showing(wanting(ranges)), Some(&object), change))
+}
+
+#[rstest]
+#[case::vms_not_known(|seen: &mut Seen<'_>| seen.backends = None)]
+#[case::no_nodes(|seen: &mut Seen<'_>| seen.backends = Some(guest_vms::Backends::default()))]
+#[case::a_fault(|seen: &mut Seen<'_>| seen.config.network = "a/b".into())]
+fn nobody_stays_admitted_by_an_object_that_otherwise_stays_as_it_is(
+    #[case] change: fn(&mut Seen<'_>),
+    #[values(json!({RANGES: "10.0.0.0/8", APPLIED: "10.0.0.0/8"}), json!({}))] annotations: Value,
+) {
+    let (mut before, decision) = frozen(&["10.1.0.0/16"], &annotations, true, change);
+    assert_eq!(written(&decision), (Some("10.1.0.0/16".to_owned()), false));
+    let Some(Write::Update(after)) = decision.write else { unreachable!() };
+    before["spec"].as_object_mut().unwrap().remove("backendServerSelector");
+    assert_eq!(after["spec"], before["spec"], "the rest of it");
+}
+
+#[rstest]
+#[case::vms_not_known(|seen: &mut Seen<'_>| seen.backends = None, false)]
+#[case::a_fault(|seen: &mut Seen<'_>| seen.config.network = "a/b".into(), true)]
+fn an_object_that_stays_as_it_is_has_a_selector_again_when_its_ranges_are_in_force(
+    #[case] change: fn(&mut Seen<'_>),
+    #[case] selects: bool,
+) {
+    let confirmed = json!({RANGES: "10.1.0.0/16", APPLIED: "10.1.0.0/16"});
+    let (_, decision) = frozen(&["10.1.0.0/16"], &confirmed, false, change);
+    assert_eq!(written(&decision), (Some("10.1.0.0/16".to_owned()), selects));
+    let widened = json!({RANGES: "10.1.0.0/16", APPLIED: "10.1.0.0/16"});
+    let (_, decision) = frozen(&["10.0.0.0/8"], &widened, true, change);
+    assert_eq!(written(&decision), (Some("10.0.0.0/8".to_owned()), true));
+}
+
+#[rstest]
+#[case::asked_for_others(json!({RANGES: "10.0.0.0/8"}))]
+#[case::asked_for_none(json!({}))]
+fn a_load_balancer_is_not_late_with_ranges_that_it_was_not_asked_for(#[case] annotations: Value) {
+    let object = made(&annotations, &Value::Null);
+    let decision = decided(&wanting(&["10.1.0.0/16"]), Some(&object), |seen| {
+        seen.waited = ANSWER;
+        seen.backends = None;
+    });
+    assert_eq!((written(&decision).0, reasons(&decision)), (Some("10.1.0.0/16".to_owned()), vec![]));
 }

@@ -322,11 +322,11 @@ pub(crate) enum VmList {
 
 impl VmList {
     /// `is_listed`: the first list was complete; `error`: why the watch does not work now.
-    pub(crate) fn of(workload: WorkloadType, is_listed: bool, error: Option<&str>) -> Self {
-        match (workload, is_listed, error) {
-            (WorkloadType::Cluster, ..) | (WorkloadType::Vm, true, _) => Self::Complete,
-            (WorkloadType::Vm, false, None) => Self::Awaited,
-            (WorkloadType::Vm, false, Some(why)) => Self::Unavailable(Explanation::new(
+    pub(crate) fn of(lb: Option<&LoadBalancer>, is_listed: bool, error: Option<&str>) -> Self {
+        match (lb.is_some_and(needs_vms), is_listed, error) {
+            (false, ..) | (true, true, _) => Self::Complete,
+            (true, false, None) => Self::Awaited,
+            (true, false, Some(why)) => Self::Unavailable(Explanation::new(
                 "WaitingForMachines",
                 format!(
                     "the VirtualMachineInstances cannot be listed: {why}; backends stay as they are until that is mended"
@@ -334,6 +334,12 @@ impl VmList {
             )),
         }
     }
+}
+
+/// Whether the backends depend on the VMs. An object has none, whatever VMs there are, without a selector or with source
+/// ranges that cannot be read: traffic that was taken away must not wait for a list.
+fn needs_vms(lb: &LoadBalancer) -> bool {
+    lb.spec.workload() == WorkloadType::Vm && Selector::of(lb).is_any() && source_ranges::of(lb).is_ok()
 }
 
 #[cfg(test)]

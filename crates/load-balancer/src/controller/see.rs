@@ -51,7 +51,7 @@ impl Controller {
             _ => Default::default(),
         };
         let vm_list = VmList::of(
-            workload.unwrap_or(WorkloadType::Cluster),
+            object.as_ref().map(|lb| &***lb),
             self.vm_watch.is_listed(),
             self.vm_watch.error().as_deref(),
         );

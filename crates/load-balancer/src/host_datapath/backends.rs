@@ -21,6 +21,11 @@ impl Selector {
         Self(keys.iter().map(|(key, values)| (key.clone(), values.iter().cloned().collect())).collect())
     }
 
+    /// Whether it may select a VM at all.
+    pub(crate) fn is_any(&self) -> bool {
+        !self.0.is_empty() && self.0.values().all(|values| !values.is_empty())
+    }
+
     /// Whether VMs with these labels are selected.
     pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         let is_accepted = |(key, values): (&String, &HashSet<String>)| {

@@ -1,3 +1,4 @@
+use harvester_api::annotations;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -44,19 +45,31 @@ fn what_is_not_ours_or_on_its_way_out_stands_in_the_way(
 }
 
 #[rstest]
-#[case::needs_none(WorkloadType::Cluster, false, Some("forbidden"), "complete")]
-#[case::at_the_start(WorkloadType::Vm, false, None, "awaited")]
-#[case::without_kubevirt(WorkloadType::Vm, false, Some("404 page not found"), "WaitingForMachines")]
-#[case::listed(WorkloadType::Vm, true, None, "complete")]
+#[case::needs_none(json!({"spec": {"workloadType": "cluster"}}), false, Some("forbidden"), "complete")]
+#[case::no_object(Value::Null, false, Some("forbidden"), "complete")]
+#[case::at_the_start(json!({}), false, None, "awaited")]
+#[case::without_kubevirt(json!({}), false, Some("404 page not found"), "WaitingForMachines")]
+#[case::listed(json!({}), true, None, "complete")]
 // a list stays true while the watch that follows it is broken
-#[case::broke_later(WorkloadType::Vm, true, Some("connection refused"), "complete")]
+#[case::broke_later(json!({}), true, Some("connection refused"), "complete")]
+// it has no backends, whatever VMs there are
+#[case::no_selector(json!({"spec": {"backendServerSelector": null}}), false, Some("forbidden"), "complete")]
+#[case::selects_nothing(json!({"spec": {"backendServerSelector": {"tier": []}}}), false, None, "complete")]
+#[case::wrong_source_ranges(json!({"metadata": {"annotations": {(annotations::SOURCE_RANGES): "office"}}}),
+    false, Some("forbidden"), "complete")]
+#[case::source_ranges(json!({"metadata": {"annotations": {(annotations::SOURCE_RANGES): "10.0.0.0/8"}}}),
+    false, None, "awaited")]
 fn backends_are_chosen_from_a_whole_list(
-    #[case] workload: WorkloadType,
+    #[case] rest: Value,
     #[case] is_listed: bool,
     #[case] error: Option<&str>,
     #[case] expected: &str,
 ) {
-    let list = match VmList::of(workload, is_listed, error) {
+    let mut json = json!({"metadata": {"name": "web"},
+        "spec": {"workloadType": "vm", "backendServerSelector": {"tier": ["api"]}}});
+    json_patch::merge(&mut json, &rest);
+    let lb: Option<LoadBalancer> = (!rest.is_null()).then(|| serde_json::from_value(json).unwrap());
+    let list = match VmList::of(lb.as_ref(), is_listed, error) {
         VmList::Complete => "complete",
         VmList::Awaited => "awaited",
         VmList::Unavailable(why) => {

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use controller_kit::Explanation;
-use harvester_api::{LoadBalancer, annotations};
+use harvester_api::{LoadBalancer, annotations, load_balancer::MAX_SOURCE_RANGES};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -43,7 +43,16 @@ impl SourceRanges {
             let sentence = "has no IPv4 prefix, and the address on the data path host is IPv4: add one, or use data-path: guest";
             return fault(format!("{SOURCE_RANGES} {sentence}"));
         }
-        Some(Ok(Self::from(nets)))
+        let ranges = Self::from(nets);
+        if ranges.0.len() > MAX_SOURCE_RANGES {
+            // the load balancer would let nobody in
+            let count = ranges.0.len();
+            return fault(format!(
+                "{SOURCE_RANGES} has {count} prefixes, and the data path host carries at most {MAX_SOURCE_RANGES}: join \
+                 some, or use data-path: guest"
+            ));
+        }
+        Some(Ok(ranges))
     }
 
     fn from(nets: Vec<IpNet>) -> Self {
@@ -115,6 +124,16 @@ mod tests {
     fn a_range_of_ten_thousand_characters_is_told_in_part() {
         let message = of(&[&"1".repeat(10_000)]).unwrap().unwrap_err();
         assert!(message.len() < 200, "{message}");
+    }
+
+    #[test]
+    fn no_more_ranges_are_asked_for_than_the_load_balancer_takes() {
+        let ranges = |count: usize| (0..count).map(|n| format!("10.{}.{}.0/24", n / 256, n % 256)).collect();
+        let [most, more]: [Vec<String>; 2] = [MAX_SOURCE_RANGES, MAX_SOURCE_RANGES + 1].map(ranges);
+        let texts = |ranges: &[String]| of(&ranges.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        assert!(texts(&most).is_ok());
+        assert!(texts(&[&most[..], &most[..1]].concat()).is_ok(), "one stands there twice");
+        assert!(texts(&more).unwrap_err().contains("at most 500"));
     }
 
     #[rstest]

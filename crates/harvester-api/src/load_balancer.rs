@@ -11,6 +11,8 @@ use crate::Condition;
 /// A load balancer with more listeners is refused: every port of a Service is rules on every node of Harvester, and the
 /// Services of earlier versions take a node port for each, of which there are 2,768.
 pub const MAX_LISTENERS: usize = 100;
+/// So many source ranges at most: kube-proxy compares the first packet of each connection with all of them.
+pub const MAX_SOURCE_RANGES: usize = 500;
 
 /// What is asked for.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

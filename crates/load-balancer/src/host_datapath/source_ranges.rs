@@ -3,7 +3,7 @@
 //! The object's confirmation says what the Service has now. It goes before the Service is given other ranges, and comes
 //! when they are stored. The Service has the annotation too, by which ranges of ours are told from those of a person.
 
-use harvester_api::{LoadBalancer, WorkloadType, annotations};
+use harvester_api::{LoadBalancer, WorkloadType, annotations, load_balancer::MAX_SOURCE_RANGES};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt as _};
@@ -11,10 +11,8 @@ use serde_json::Value;
 
 use crate::ownership::Owner;
 
-/// kube-proxy compares the first packet of each connection with all of them.
-const MOST: usize = 500;
 /// The length of so many IPv6 ranges.
-const LONGEST: usize = MOST * 44;
+const LONGEST: usize = MAX_SOURCE_RANGES * 44;
 
 /// The ranges, as the annotation has them and one by one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,12 +34,12 @@ pub(crate) fn of(lb: &LoadBalancer) -> Result<Option<SourceRanges<'_>>, String> 
     }
     let fault = |what: String| {
         format!(
-            "annotation {}: {what}; write ranges such as 192.0.2.0/24 with commas between them, at most {MOST}. Until \
+            "annotation {}: {what}; write ranges such as 192.0.2.0/24 with commas between them, at most {MAX_SOURCE_RANGES}. Until \
              then the load balancer has no backends",
             annotations::SOURCE_RANGES
         )
     };
-    if text.len() > LONGEST || text.split(',').count() > MOST {
+    if text.len() > LONGEST || text.split(',').count() > MAX_SOURCE_RANGES {
         return Err(fault("it is too long".to_owned()));
     }
     let ranges: Vec<_> = text.split(',').map(str::trim).collect();

@@ -17,7 +17,7 @@
 use std::time::Duration;
 
 use controller_kit::{Explanation, PendingEvent, RawObject};
-use harvester_api::{LoadBalancer, annotations};
+use harvester_api::{Condition, LoadBalancer, annotations};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -95,13 +95,20 @@ pub(super) fn unconfirmed(config: &ServiceConfig, object: &LoadBalancer) -> Opti
     (is_asked && !is_confirmed()).then(|| wanted.to_string())
 }
 
-/// The ranges that the load balancer should have confirmed by now. One of this project that says what hinders it is
-/// waited for.
-fn overdue(seen: &Seen<'_>, object: &LoadBalancer) -> Option<String> {
+/// The ranges that the load balancer should have confirmed by now.
+fn late(seen: &Seen<'_>) -> Option<String> {
     let Some(Phase::Confirmation(ranges)) = seen.phase() else { return None };
-    let is_hindered = is_of_this_project(object) && not_ready(object).is_some();
-    let is_late = seen.waited >= ANSWER && seen.load_balancers_out_of_reach.is_none();
-    (is_late && !is_hindered).then_some(ranges)
+    (seen.waited >= ANSWER && seen.load_balancers_out_of_reach.is_none()).then_some(ranges)
+}
+
+/// What hinders the load balancer of this project. It is waited for.
+fn hindrance(object: &LoadBalancer) -> Option<&Condition> {
+    not_ready(object).filter(|_| is_of_this_project(object))
+}
+
+/// The ranges of which nothing says why they are not confirmed.
+fn overdue(seen: &Seen<'_>, object: &LoadBalancer) -> Option<String> {
+    late(seen).filter(|_| hindrance(object).is_none())
 }
 
 /// The end of an object that confirms nothing and whose address nobody was told.
@@ -118,16 +125,21 @@ pub(super) fn give_up(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Opti
 
 /// About an object that stays though it confirms nothing.
 pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Option<PendingEvent> {
-    let ranges = overdue(seen, object).filter(|_| give_up(seen, object).is_none())?;
+    let ranges = late(seen).filter(|_| give_up(seen, object).is_none())?;
     let now = match keep_out(&seen.config, object) {
         true => "nobody reaches the Service until it does",
         false => "the former ones, which are narrower, stay in force",
     };
-    let sentence = format!(
-        "the load balancer in Harvester does not confirm {SOURCE_RANGES} {}: {now}; {WAY_OUT}",
-        cut(&ranges)
-    );
-    Some(PendingEvent::warning(UNSUPPORTED, sentence))
+    let what =
+        format!("the load balancer in Harvester does not confirm {SOURCE_RANGES} {}: {now}", cut(&ranges));
+    match hindrance(object) {
+        // of one without an address the failed sync tells
+        Some(_) if ingress(seen.service).is_empty() => None,
+        Some(ready) => {
+            Some(PendingEvent::warning(HINDERED, format!("{what}; it says: {}", cut(&ready.message))))
+        }
+        None => Some(PendingEvent::warning(UNSUPPORTED, format!("{what}; {WAY_OUT}"))),
+    }
 }
 
 /// Why no object is made for a while.
@@ -156,6 +168,7 @@ fn cut(text: &str) -> String {
 /// its place, and no event tells.
 pub(in crate::load_balancers) const RETRY: Duration = Duration::from_secs(10 * 60);
 const SELECTOR: &str = "backendServerSelector";
+const HINDERED: &str = "SourceRangesNotInForce";
 const UNSUPPORTED: &str = "SourceRangesUnsupported";
 const WAY_OUT: &str = "install the load balancer of this project in Harvester, remove the ranges, or use data-path: guest \
     on a new Service";

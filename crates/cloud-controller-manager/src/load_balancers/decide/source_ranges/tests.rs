@@ -173,6 +173,25 @@ fn an_object_with_wrong_source_ranges_stays_as_it_is() {
     assert_eq!((decision.write, decision.view.publish), (None, Publish::Addresses(ip("10.0.0.9"))));
 }
 
+#[rstest]
+#[case::published(true, &["SourceRangesNotInForce"])]
+// the failed sync tells
+#[case::not_published(false, &[])]
+fn a_published_service_is_told_what_hinders_the_load_balancer(
+    #[case] published: bool,
+    #[case] told: &[&str],
+) {
+    let ready = json!({"type": "Ready", "status": "False", "reason": "ServiceRefused", "message": "quota"});
+    let annotations = json!({RANGES: "10.1.0.0/16", APPLIED: "10.0.0.0/8"});
+    let service = wanting(&["10.1.0.0/16"]);
+    let service = if published { showing(service) } else { service };
+    let decision = decided(&service, Some(&made(&annotations, &ready)), |seen| seen.waited = ANSWER);
+    assert_eq!(reasons(&decision), told);
+    let parts = ["nobody reaches", "quota"];
+    assert!(decision.events.iter().all(|event| parts.iter().all(|part| event.message.contains(part))));
+    assert_eq!(decision.view.waiting.as_deref(), Some("quota"));
+}
+
 /// An object that serves ranges, and whose other fields stay as they are because of `change`.
 fn frozen(
     ranges: &[&str],

@@ -19,6 +19,7 @@ mod without_service;
 use std::{
     cell::OnceCell,
     collections::{HashMap, HashSet},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -78,7 +79,14 @@ pub struct Rules {
 struct Attempt {
     ranges: String,
     at: Instant,
-    refusal: Option<String>,
+    refusal: Option<Refusal>,
+}
+
+/// Harvester's answer to an object without VMs. It may be about anything else in the Service.
+struct Refusal {
+    answer: String,
+    /// Of the Service that the object was made for, as it was.
+    fingerprint: Option<u64>,
 }
 
 /// Harvester's load balancers.
@@ -270,7 +278,7 @@ impl HarvesterLoadBalancers {
     }
 
     /// Harvester does not enforce these source ranges now.
-    fn give_up(&self, service_uid: &str, ranges: &str, refusal: Option<String>) {
+    fn give_up(&self, service_uid: &str, ranges: &str, refusal: Option<Refusal>) {
         let mut given_up = self.given_up.lock().expect("no panic while remembering");
         let attempt = Attempt { ranges: ranges.to_owned(), at: Instant::now(), refusal };
         given_up.insert(service_uid.to_owned(), attempt);
@@ -281,7 +289,10 @@ impl HarvesterLoadBalancers {
         let given_up = self.given_up.lock().expect("no panic while remembering");
         let attempt = given_up.get(&service.uid()?)?;
         let again = RETRY.checked_sub(attempt.at.elapsed()).filter(|rest| !rest.is_zero())?;
-        (attempt.ranges == ranges.to_string()).then(|| GivenUp { again, refusal: attempt.refusal.clone() })
+        let refusal = attempt.refusal.as_ref();
+        let has_changed = refusal.is_some_and(|refusal| refusal.fingerprint != Some(fingerprint(service)));
+        let holds = attempt.ranges == ranges.to_string() && !has_changed;
+        holds.then(|| GivenUp { again, refusal: refusal.map(|refusal| refusal.answer.clone()) })
     }
 
     fn api(&self) -> Api<RawObject<LoadBalancer>> {
@@ -289,7 +300,9 @@ impl HarvesterLoadBalancers {
     }
 
     async fn create(&self, json: Value) -> Result<(), Failure> {
-        let body = RawObject::from_json(json).expect("made from the type's own fields");
+        let body = RawObject::<LoadBalancer>::from_json(json).expect("made from the type's own fields");
+        let made_for = labelled_service(&body).and_then(|key| self.services.get(&key));
+        let fingerprint = made_for.map(|service| fingerprint(&service));
         match self.api().create(&PostParams::default(), &body).await {
             Ok(made) => {
                 self.objects.wrote(made);
@@ -305,7 +318,8 @@ impl HarvesterLoadBalancers {
                     && let Some(ranges) = body.annotations().get(annotations::SOURCE_RANGES)
                     && let Some(service) = body.annotations().get(annotations::SERVICE_UID)
                 {
-                    self.give_up(service, ranges, Some(status.message.clone()));
+                    let refusal = Refusal { answer: status.message.clone(), fingerprint };
+                    self.give_up(service, ranges, Some(refusal));
                 }
                 Err(failed("create", &ObjectKey::of(&body), error))
             }
@@ -437,6 +451,16 @@ fn services_of(change: &Change<RawObject<LoadBalancer>>) -> impl Iterator<Item =
         .map(|version| version.as_ref().and_then(|object| labelled_service(object)));
     let former = old.filter(|old| new.as_ref() != Some(old));
     new.into_iter().chain(former)
+}
+
+/// Of what a Service asks for: its spec and annotations, but for those that this program writes.
+fn fingerprint(service: &Service) -> u64 {
+    let own = decide::on_host();
+    let annotations = service.annotations().iter().filter(|(key, _)| !own.contains_key(*key));
+    let mut hasher = DefaultHasher::new();
+    annotations.for_each(|annotation| annotation.hash(&mut hasher));
+    serde_json::to_string(&service.spec).unwrap_or_default().hash(&mut hasher);
+    hasher.finish()
 }
 
 fn failed(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {

@@ -372,7 +372,7 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
 }
 
 /// The annotations of a Service on the host datapath.
-fn on_host() -> Annotations {
+pub(super) fn on_host() -> Annotations {
     let word = Datapath::Host.word().to_owned();
     Annotations::from([
         (annotations::KUBE_VIP_IGNORE.to_owned(), Some("true".to_owned())),

@@ -1,6 +1,11 @@
 //! Source ranges on the host datapath. The tests play the load balancer: one of this project, which confirms, and the Go
 //! program, which does not.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use harvester_api::LoadBalancer;
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::Service;
@@ -40,14 +45,17 @@ async fn shown(cluster: &TestCluster) -> Vec<String> {
     ingress(&service(cluster).await.expect("there is a Service"))
 }
 
-/// The program's client for Harvester, where a webhook refuses every new LoadBalancer.
-fn refusing_objects(cluster: &TestCluster) -> Client {
+/// The program's client for Harvester, where a webhook refuses so many new LoadBalancers.
+fn refusing_objects(cluster: &TestCluster, count: usize) -> Client {
+    let refused = Arc::new(AtomicUsize::new(0));
     let client = cluster.harvester.client(User::CloudControllerManager);
     let namespace = client.default_namespace().to_owned();
     let service = tower::service_fn(move |request: Request<Body>| {
-        let client = client.clone();
+        let (client, refused) = (client.clone(), refused.clone());
         async move {
-            if request.method() != Method::POST || !request.uri().path().ends_with("/loadbalancers") {
+            let makes_one =
+                request.method() == Method::POST && request.uri().path().ends_with("/loadbalancers");
+            if !makes_one || refused.fetch_add(1, Ordering::Relaxed) >= count {
                 return client.send(request).await.map_err(tower::BoxError::from);
             }
             let message = "admission webhook \"validator\" denied the request: no matching VM";
@@ -113,12 +121,27 @@ test_cluster::component_tests! {
 
     /// Harvester 1.2 and 1.3.
     async fn a_harvester_that_refuses_an_object_without_vms_is_asked_once(cluster: TestCluster) {
-        let harvester = refusing_objects(&cluster);
+        let harvester = refusing_objects(&cluster, usize::MAX);
         let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
         join(&cluster, "worker-1", "worker-1", "").await;
         create_service(&cluster, CHECKED, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
         until(&cluster, "the Service is told", async || told(&cluster, "SourceRangesUnsupported").await == 1).await;
         assert_eq!(load_balancer(&cluster).await, None);
+        ccm.stop().await;
+    }
+
+    /// The webhook may have refused it for anything else.
+    async fn a_refused_object_is_made_again_when_its_service_changes(cluster: TestCluster) {
+        let harvester = refusing_objects(&cluster, 1);
+        let ccm = Ccm::start_on(&cluster, harvester, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        create_service(&cluster, CHECKED, "loadBalancerSourceRanges: [10.0.0.0/8]").await;
+        until(&cluster, "the Service is told", async || told(&cluster, "SourceRangesUnsupported").await == 1).await;
+        assert_eq!(load_balancer(&cluster).await, None);
+        let annotations = json!({"metadata": {"annotations": {"example.org/mended": "yes"}}});
+        cluster.guest.patch::<Service>("shop/web", annotations).await;
+        cluster.settle().await;
+        assert_eq!(ranges(&load_balancer(&cluster).await.unwrap()), Some("10.0.0.0/8"));
         ccm.stop().await;
     }
 }

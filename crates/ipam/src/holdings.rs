@@ -2,8 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
+
+use crate::family::Family;
 
 /// So many names are looked at for namesakes: a tenant may make thousands that begin as another does.
 const LOOKS: usize = 256;
@@ -42,6 +44,16 @@ impl Holdings {
             .take_while(move |(other, _)| stem.is_some_and(|stem| other.starts_with(stem)))
             .filter(move |(other, _)| is_namesake(other))
             .flat_map(|(_, addresses)| addresses.iter().copied())
+    }
+
+    /// The highest address of a family.
+    pub(crate) fn highest(&self, family: Family) -> Option<IpAddr> {
+        let last = match family {
+            Family::V4 => IpAddr::from(Ipv4Addr::BROADCAST),
+            Family::V6 => IpAddr::from(Ipv6Addr::from(u128::MAX)),
+        };
+        let highest = self.by_address.range(..=last).next_back().map(|(address, _)| *address);
+        highest.filter(|address| Family::of(*address) == family)
     }
 
     /// In numeric order of the addresses.

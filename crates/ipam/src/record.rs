@@ -183,13 +183,25 @@ impl Record {
             known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None => ranges.turn_of(request.family, self.cursor).find(free),
+            None => ranges.turn_of(request.family, self.cursor_of(request.family)).find(free),
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
         self.held.insert(address, holder);
         self.cursor = Some(address);
         Ok(Claim::Recorded(address))
+    }
+
+    /// Where the round robin of a family stands. There is one cursor: while it is in the other family, the turn goes on
+    /// after the highest address that anybody has or had, so that one which was just released is not the first to go.
+    fn cursor_of(&self, family: Option<Family>) -> Option<IpAddr> {
+        let Some(family) = family else { return self.cursor };
+        match self.cursor {
+            Some(cursor) if Family::of(cursor) != family => {
+                self.held.highest(family).max(self.history.highest(family))
+            }
+            cursor => cursor,
+        }
     }
 
     /// Gives the holder this address beside whatever it has. The round robin stays where it is: who asks for addresses

@@ -26,6 +26,30 @@ fn claim(record: &mut Record, ranges: &Ranges, holder: &str) -> Result<String, R
     record.claim(ranges, Request::of(holder), |_| false).map(|claim| claim.address().to_string())
 }
 
+#[test]
+fn claims_of_one_family_do_not_send_the_other_back_to_its_beginning() {
+    let ranges = Ranges::parse(&[
+        RangeSpec { end: "10.0.0.9".into(), ..RangeSpec::subnet("10.0.0.0/24") },
+        RangeSpec::subnet("fd00::/64"),
+    ]);
+    let (ranges, mut record) = (ranges.unwrap(), Record::default());
+    let claim = |record: &mut Record, holder: &str, family: Family| {
+        let request = Request { family: Some(family), ..Request::of(holder) };
+        record.claim(&ranges, request, |_| false).unwrap().address().to_string()
+    };
+    let mut turn = Vec::new();
+    for n in 0..3 {
+        turn.push(claim(&mut record, &format!("four-{n}"), Family::V4));
+        turn.push(claim(&mut record, &format!("six-{n}"), Family::V6));
+    }
+    assert_eq!(turn, ["10.0.0.2", "fd00::2", "10.0.0.3", "fd00::3", "10.0.0.4", "fd00::4"]);
+    for (address, holder) in [("10.0.0.2", "four-0"), ("10.0.0.4", "four-2")] {
+        assert!(record.release(ip(address), holder));
+    }
+    assert_eq!(claim(&mut record, "stranger", Family::V4), "10.0.0.5");
+    assert_eq!(claim(&mut record, "four-0", Family::V4), "10.0.0.2");
+}
+
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
     entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }

@@ -22,8 +22,10 @@ pub(crate) struct Families {
 /// Reads the field and the annotations of an object. The field wins.
 pub(crate) fn of(lb: &LoadBalancer) -> Families {
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
-    // backends are IPv4 ones
-    let usual = is_vm.then_some(Family::V4);
+    // The backends of a vm object are IPv4 ones. A cloud controller manager of this project names the families where they
+    // are others than IPv4 alone, and would never publish an IPv6 address otherwise; the Go one takes what the pool has.
+    let of_this_project = lb.annotations().contains_key(annotations::CLUSTER_UID);
+    let usual = (is_vm || of_this_project).then_some(Family::V4);
     let families = text(lb, annotations::IP_FAMILIES).map(parse);
     let (Ok(families), Ok(policy)) = (families.transpose(), policy(lb)) else {
         let message = format!(
@@ -46,9 +48,14 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
         let message = "objects of type vm get IPv4 addresses only: ask for IPv4".to_owned();
         return refused(usual, "IPFamilyNotSupported", message);
     }
-    let first = if is_vm { usual } else { asked.or_else(|| wants_two.then_some(Family::V4)) };
+    let first = match asked {
+        Some(asked) if !is_vm => Some(asked),
+        _ => usual.or_else(|| wants_two.then_some(Family::V4)),
+    };
+    // what an older version gave stays
+    let is_silent = asked.is_none() && !is_vm && of_this_project;
     let one_of_two = || "only one of two families: an object has one address".to_owned();
-    Families { first, either: wants_two, note: wants_two.then(one_of_two), obstacle: None }
+    Families { first, either: wants_two || is_silent, note: wants_two.then(one_of_two), obstacle: None }
 }
 
 fn refused(first: Option<Family>, reason: &'static str, message: String) -> Families {

@@ -53,6 +53,20 @@ fn an_object_that_asks_for_one_family_draws_from_a_pool_that_has_it(
 }
 
 #[rstest]
+#[case::says_nothing("", None, claim("core"))]
+#[case::ipv6("IPv6", None, claim("six"))]
+#[case::has_one("", Some(("six", "fd00:6::5")), has(address("six", "fd00:6::5")))]
+fn an_object_of_our_cloud_controller_manager_that_names_no_family_draws_ipv4_and_keeps_what_it_has(
+    #[case] families: &str,
+    #[case] had: Option<(&str, &str)>,
+    #[case] expected: Decision,
+) {
+    let mut lb = asking(families, "", had);
+    lb.annotations_mut().insert(annotations::CLUSTER_UID.to_owned(), "c1".to_owned());
+    assert_eq!(decided(&lb, had.as_slice()), expected.into());
+}
+
+#[rstest]
 #[case::ipv4_first("IPv4,IPv6", "PreferDualStack", "core")]
 #[case::ipv6_first("IPv6,IPv4", "", "six")]
 #[case::by_policy_alone("", "PreferDualStack", "core")]

@@ -15,7 +15,7 @@ use tower::BoxError;
 use crate::{
     Answered, CloudConfig, Observer, RequestLimit, connector,
     error::{Error, one_line},
-    file::find,
+    file::{find, without_user},
     fingerprint::Fingerprint,
     limit::Budget,
     retry_after, silence,
@@ -183,7 +183,7 @@ impl Connection {
 
 /// A client that sends at once and once only.
 pub(crate) fn raw_client(mut config: Config, options: &Options) -> Result<Client, Error> {
-    let server = config.cluster_url.to_string();
+    let server = without_user(&config.cluster_url.to_string());
     let fault =
         |error: &dyn std::error::Error| Error::Client { server: server.clone(), reason: one_line(error) };
     let agent = HeaderValue::from_str(&options.user_agent).map_err(|error| fault(&error))?;
@@ -244,6 +244,14 @@ mod tests {
                contexts: [{{name: a, context: {{cluster: a, namespace: {namespace}}}}}]}}"
         );
         CloudConfig::parse(&text, "file", &Environment::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_client_that_cannot_be_built_is_told_without_the_password_in_the_servers_address() {
+        let options = Options::named("a\nb");
+        let fault =
+            Connection::open(&config("https://u:geheim@h:6443", "a"), &options).err().unwrap().to_string();
+        assert!(fault.contains("https://h:6443/") && !fault.contains("geheim"), "{fault}");
     }
 
     /// Answers every connection with one JSON object that says who it is, and tells what was asked.

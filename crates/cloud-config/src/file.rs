@@ -153,9 +153,9 @@ impl CloudConfig {
         Ok(Self { file, context, namespace, config, references, seen: Fingerprint::default() })
     }
 
-    /// The server's address, for messages.
+    /// The server's address, for messages: without a password.
     pub fn server(&self) -> String {
-        self.config.cluster_url.to_string()
+        without_user(&self.config.cluster_url.to_string())
     }
 }
 
@@ -185,11 +185,20 @@ fn address(server: &str) -> Result<http::Uri, String> {
         return Err("the cluster has no address".to_owned());
     }
     let full = if server.contains("://") { server.to_owned() } else { format!("https://{server}") };
-    let uri: http::Uri = full.parse().map_err(|error| format!("{server:?} is no address: {error}"))?;
+    let named = without_user(server);
+    let uri: http::Uri = full.parse().map_err(|error| format!("{named:?} is no address: {error}"))?;
     match (uri.scheme_str(), uri.host()) {
         (Some("https" | "http"), Some(_)) => Ok(uri),
-        _ => Err(format!("{server:?} is no http or https address")),
+        _ => Err(format!("{named:?} is no http or https address")),
     }
+}
+
+/// The address without the name and password of a user, which no message may show. In one that cannot be parsed they end
+/// wherever the last `@` is.
+pub(crate) fn without_user(address: &str) -> String {
+    let (scheme, rest) = address.split_once("://").map_or(("", address), |(scheme, rest)| (scheme, rest));
+    let Some((_, rest)) = rest.rsplit_once('@') else { return address.to_owned() };
+    if scheme.is_empty() { rest.to_owned() } else { format!("{scheme}://{rest}") }
 }
 
 /// The certificates that the server's one must lead to. Content wins over a file.
@@ -269,6 +278,19 @@ contexts: [{name: default, context: {cluster: default, user: default, namespace:
     fn a_server_without_scheme_is_reached_by_https() {
         let config = parse(&GOOD.replace("https://198.51.100.10:6443", "host.example:6443")).unwrap();
         assert_eq!(config.server(), "https://host.example:6443/");
+    }
+
+    #[rstest]
+    #[case::good("https://u:geheim@h:6443", "https://h:6443/")]
+    #[case::without_scheme("u:geheim@h:6443", "https://h:6443/")]
+    #[case::another_scheme("ftp://u:geheim@h", "\"ftp://h\" is no http or https address")]
+    #[case::no_address("https://u:geheim@h h", "\"https://h h\" is no address")]
+    fn a_password_in_the_servers_address_is_in_no_message(#[case] server: &str, #[case] part: &str) {
+        let told = match parse(&GOOD.replace("https://198.51.100.10:6443", server)) {
+            Ok(config) => config.server(),
+            Err(error) => error,
+        };
+        assert!(told.contains(part) && !told.contains("geheim"), "{told}");
     }
 
     #[rstest]

@@ -13,13 +13,16 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, PendingEvent, RawObject};
-use guest_vms::{Backends, GuestVms};
+use guest_vms::{Backends, GuestVms, is_uid};
 use harvester_api::{LoadBalancer, annotations, labels, names::DEFAULT_CLUSTER_NAME};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt;
 use program::TaskGroup;
 
 use crate::{load_balancers::Rules, notices::Notices};
+
+/// Other clusters that are told. All Events about the program share one budget, and an end of the credential needs it.
+const TOLD_MAX: usize = 3;
 
 /// The UID of the other guest cluster that the object with our cluster's name belongs to. `is_ours` knows the UIDs of our
 /// Services: a cluster that was restored may have another UID than before.
@@ -31,12 +34,12 @@ fn other_cluster<'a>(
 ) -> Option<&'a str> {
     let annotation = |key: &str| object.annotations().get(key).map(String::as_str);
     let is_named = object.labels().get(labels::CLUSTER).is_some_and(|name| name == label);
-    let uid = annotation(annotations::CLUSTER_UID).filter(|uid| !uid.is_empty() && *uid != cluster_uid)?;
+    let uid = annotation(annotations::CLUSTER_UID).filter(|uid| is_uid(uid) && *uid != cluster_uid)?;
     let goes = object.metadata.deletion_timestamp.is_some();
     (is_named && !goes && !annotation(annotations::SERVICE_UID).is_some_and(is_ours)).then_some(uid)
 }
 
-/// Tells once of each other cluster whose objects have our cluster's name.
+/// Tells once of each other cluster whose objects have our cluster's name, of the first few.
 pub(crate) fn follow_objects(
     tasks: &TaskGroup,
     rules: &Rules,
@@ -53,7 +56,7 @@ pub(crate) fn follow_objects(
         let is_ours =
             |uid: &str| services.list().iter().any(|service| service.metadata.uid.as_deref() == Some(uid));
         let Some(other) = other_cluster(object, &label, &ours, is_ours) else { return };
-        if told.lock().expect("no panic while remembering").insert(other.to_owned()) {
+        if is_news(&mut told.lock().expect("no panic while remembering"), other) {
             let key = ObjectKey::of(object);
             let what = format!(
                 "another guest cluster has the name {name:?} too: LoadBalancer {key} in Harvester has it and belongs to \
@@ -77,6 +80,11 @@ pub(crate) fn follow_objects(
             }
         });
     });
+}
+
+/// Whether to tell of this cluster.
+fn is_news(told: &mut HashSet<String>, other: &str) -> bool {
+    told.len() < TOLD_MAX && told.insert(other.to_owned())
 }
 
 /// The name that the VMs of our Nodes carry, where all that carry one agree.
@@ -121,13 +129,18 @@ mod tests {
 
     use super::*;
 
+    const OURS: &str = "00000000-0000-4000-8000-000000000001";
+    const OTHER: &str = "00000000-0000-4000-8000-000000000002";
+
     #[rstest]
-    #[case::another_clusters("blue", json!({annotations::CLUSTER_UID: "c2", annotations::SERVICE_UID: "s9"}), Some("c2"))]
-    #[case::ours("blue", json!({annotations::CLUSTER_UID: "c1"}), None)]
-    #[case::of_another_name("green", json!({annotations::CLUSTER_UID: "c2"}), None)]
+    #[case::another_clusters("blue", json!({annotations::CLUSTER_UID: OTHER, annotations::SERVICE_UID: "s9"}), Some(OTHER))]
+    #[case::ours("blue", json!({annotations::CLUSTER_UID: OURS}), None)]
+    #[case::of_another_name("green", json!({annotations::CLUSTER_UID: OTHER}), None)]
+    // anybody who may write an object may write anything there
+    #[case::no_uid("blue", json!({annotations::CLUSTER_UID: "x".repeat(10_000)}), None)]
     // which of two clusters made it nobody can say
     #[case::of_the_go_program("blue", json!({}), None)]
-    #[case::of_our_service_before_a_restore("blue", json!({annotations::CLUSTER_UID: "c2", annotations::SERVICE_UID: "s1"}), None)]
+    #[case::of_our_service_before_a_restore("blue", json!({annotations::CLUSTER_UID: OTHER, annotations::SERVICE_UID: "s1"}), None)]
     fn an_object_with_our_name_and_another_uid_is_another_clusters(
         #[case] name: &str,
         #[case] annotations: Value,
@@ -136,9 +149,17 @@ mod tests {
         let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "x",
             "labels": {labels::CLUSTER: name}, "annotations": annotations}}))
         .unwrap();
-        assert_eq!(other_cluster(&object, "blue", "c1", |uid| uid == "s1"), other);
+        assert_eq!(other_cluster(&object, "blue", OURS, |uid| uid == "s1"), other);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(other_cluster(&object, "blue", "c1", |uid| uid == "s1"), None, "it goes already");
+        assert_eq!(other_cluster(&object, "blue", OURS, |uid| uid == "s1"), None, "it goes already");
+    }
+
+    #[test]
+    fn the_first_few_other_clusters_are_told_once_each() {
+        let mut told = HashSet::new();
+        let all = (0..100).flat_map(|uid| [uid.to_string(), uid.to_string()]);
+        assert_eq!(all.filter(|uid| is_news(&mut told, uid)).count(), TOLD_MAX);
+        assert_eq!(told.len(), TOLD_MAX);
     }
 
     #[rstest]

@@ -16,7 +16,7 @@ use program::{
 };
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{Election, decide::Seen};
@@ -64,20 +64,25 @@ impl Announcements {
 
     /// Until the candidate should look again: after the retry period, or as soon as the Lease is said to be free. Each
     /// renewal that the watch tells puts the look off, by half a period more than leaders wait: a watch that has died
-    /// costs no more than that.
+    /// costs no more than that. Other changes of the Lease, such as of an annotation, say nothing of its holder.
     pub(super) async fn wait(&mut self, seen: &mut Seen) {
+        let mut since = Instant::now();
         loop {
             let patience = match *self.last.borrow() {
                 Word::Held(_) => self.retry_period * 3 / 2,
                 Word::Silence | Word::Free => self.retry_period,
             };
-            match timeout(patience, self.last.changed()).await {
+            match timeout_at(since + patience, self.last.changed()).await {
                 Err(_) => return,
                 // the watch has ended for good
                 Ok(Err(_)) => return sleep(self.retry_period).await,
                 Ok(Ok(())) => match self.last.borrow_and_update().clone() {
                     Word::Free => return,
-                    Word::Held(lease) => seen.observe(Some(*lease), Instant::now()),
+                    Word::Held(lease) => {
+                        if seen.observe(Some(*lease), Instant::now()) {
+                            since = Instant::now();
+                        }
+                    }
                     Word::Silence => {}
                 },
             }

@@ -14,12 +14,15 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    pub(super) fn observe(&mut self, record: Option<Lease>, now: Instant) {
+    /// Answers whether the record says something else now.
+    pub(super) fn observe(&mut self, record: Option<Lease>, now: Instant) -> bool {
         let spec = |lease: &Option<Lease>| lease.as_ref().and_then(|lease| lease.spec.clone());
-        if self.changed.is_none() || spec(&record) != spec(&self.record) {
+        let moved = self.changed.is_none() || spec(&record) != spec(&self.record);
+        if moved {
             self.changed = Some(now);
         }
         self.record = record;
+        moved
     }
 
     pub(super) fn holder(&self) -> &str {

@@ -5,7 +5,10 @@ use k8s_openapi::api::{
     coordination::v1::LeaseSpec,
     rbac::v1::{ClusterRole, ClusterRoleBinding},
 };
-use kube::{api::PostParams, client::Body};
+use kube::{
+    api::{Patch, PatchParams, PostParams},
+    client::Body,
+};
 use rstest::rstest;
 use serde_json::json;
 use sim_apiserver::ApiServer;
@@ -85,6 +88,26 @@ async fn a_candidate_whose_watch_ends_reads_the_lease_and_watches_again(#[case] 
     first.stop.cancel();
     sleep(Duration::from_secs(3)).await;
     assert_eq!(story(&log), ["first leads", "first ends", "second leads"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_holder_is_followed_also_while_somebody_annotates_its_lease() {
+    let (server, log) = (ApiServer::builder().build(), Log::default());
+    bind(&server).await;
+    let leases = Api::<Lease>::namespaced(server.client("admin"), "kube-system");
+    let spec = json!({"holderIdentity": "killed", "leaseDurationSeconds": 15});
+    let lease = json!({"metadata": {"name": "web"}, "spec": spec});
+    leases.create(&PostParams::default(), &serde_json::from_value(lease).unwrap()).await.unwrap();
+    let _ = candidate(&server.client("part"), "second", &log);
+    for round in 0..30 {
+        if !story(&log).is_empty() {
+            break;
+        }
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {"round": round.to_string()}}}));
+        leases.patch("web", &PatchParams::default(), &patch).await.unwrap();
+        sleep(Duration::from_secs(2)).await;
+    }
+    assert_eq!(story(&log), ["second leads"]);
 }
 
 /// The two ends of a watch that a server has.

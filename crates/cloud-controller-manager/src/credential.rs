@@ -99,7 +99,8 @@ fn event(stage: Stage, file: &str, end: Timestamp, remaining: SignedDuration) ->
         return PendingEvent::warning("CredentialExpired", what);
     }
     let (days, hours) = (remaining.as_hours() / 24, remaining.as_hours() % 24);
-    let left = if days > 0 { format!("{days} days") } else { format!("{hours} hours") };
+    let (count, unit) = if days > 0 { (days, "day") } else { (hours, "hour") };
+    let left = format!("{count} {unit}{}", if count == 1 { "" } else { "s" });
     let what = format!("the credential of cloud-config {file} ends at {end:.0}, in {left}: {renew}");
     PendingEvent::warning("CredentialExpires", what)
 }
@@ -201,6 +202,12 @@ mod tests {
         assert_eq!(told.reason, "CredentialExpires");
         let begins = "the credential of cloud-config /etc/cloud-config ends at 2026-02-01T00:00:00Z, in 7 days: make a new";
         assert!(told.message.starts_with(begins), "{}", told.message);
+        for (hours, left) in
+            [(24, "in 1 day:"), (47, "in 1 day:"), (48, "in 2 days:"), (1, "in 1 hour:"), (0, "in 0 hours:")]
+        {
+            let told = event(Stage::Day, "f", end, SignedDuration::from_hours(hours)).message;
+            assert!(told.contains(left), "{told}");
+        }
         assert_eq!(event(Stage::Over, "f", end, SignedDuration::ZERO).reason, "CredentialExpired");
     }
 }

@@ -11,39 +11,53 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, OnceLock},
     time::Duration,
 };
 
-use controller_kit::{Cache, ObjectKey};
+use controller_kit::{Cache, ObjectKey, RawObject};
 use guest_vms::GuestVms;
-use harvester_api::{annotations, names};
+use harvester_api::{LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use program::Subscribers;
 use tokio::time::Instant;
 
-use crate::load_balancers::ingress;
+use crate::load_balancers::{allocated, ingress};
 
 /// The announced addresses of this moment. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Announced(Arc<Shared>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Shared {
     state: Mutex<State>,
+    /// Whose reports tell whether an address that comes or goes is a VM's.
+    vms: OnceLock<GuestVms>,
     subscribers: Subscribers<BTreeSet<IpAddr>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    of_service: HashMap<ObjectKey, BTreeSet<IpAddr>>,
-    /// Several Services may share one address.
-    services_with: HashMap<IpAddr, usize>,
-    /// Of these, those that a VM reported when the first Service came.
+    /// Of Services: what their status says.
+    shown: Sources,
+    /// Of Services: what kube-vip is asked for. Whoever may write a Service may write any address there, so one counts
+    /// only while Harvester has given it.
+    asked: Sources,
+    /// Of LoadBalancer objects: what Harvester has given.
+    given: Sources,
+    /// Of the announced addresses, those that a VM reported when the first Service came.
     of_vms: HashSet<IpAddr>,
     /// Addresses that no Service announces any more.
     let_go: HashMap<IpAddr, LetGo>,
+}
+
+/// The addresses that objects of one kind name.
+#[derive(Debug, Default)]
+struct Sources {
+    of: HashMap<ObjectKey, BTreeSet<IpAddr>>,
+    /// Several may name one address.
+    naming: HashMap<IpAddr, usize>,
 }
 
 /// An address that Services announced until now.
@@ -65,63 +79,56 @@ impl LetGo {
 /// included.
 const LET_GO: Duration = Duration::from_secs(60);
 
+/// Addresses that one Service may ask kube-vip for here; we ask for one of each family.
+const ASKED_MAX: usize = 8;
+
 impl Announced {
-    /// Follows `services`, which should be ready.
-    pub(crate) fn follow(services: &Cache<Service>) -> Self {
+    /// Follows `services`, which should be ready, and `objects`.
+    pub(crate) fn follow(services: &Cache<Service>, objects: &Cache<RawObject<LoadBalancer>>) -> Self {
         let this = Self::default();
+        let (into, read) = (this.clone(), objects.clone());
+        objects.on_change(move |change| {
+            let now = read.get(&change.key).map(|object| given(&object)).unwrap_or_default();
+            into.change(|state| state.set_object(&change.key, now));
+        });
         let (into, read) = (this.clone(), services.clone());
         services.on_change(move |change| {
-            let now = read.get(&change.key).map(|service| addresses(&service)).unwrap_or_default();
-            let changed = into.state().set(&change.key, now);
-            if !changed.is_empty() {
-                into.0.subscribers.tell(&changed);
-            }
+            let service = read.get(&change.key);
+            let now = service.map(|service| (shown(&service), asked(&service))).unwrap_or_default();
+            into.change(|state| state.set_service(&change.key, now));
         });
         this
     }
 
     pub(crate) fn contains(&self, ip: IpAddr) -> bool {
         let state = self.state();
-        state.services_with.contains_key(&ip) || state.let_go.get(&ip).is_some_and(|it| !it.is_over())
+        state.is_announced(ip) || state.let_go.get(&ip).is_some_and(|it| !it.is_over())
     }
 
     /// Looks from now on whether VMs report the addresses that come and go, before anybody hears of them.
     pub(crate) fn compare(&self, vms: &GuestVms) {
+        self.0.vms.get_or_init(|| vms.clone());
         let (this, reports) = (self.clone(), vms.clone());
-        self.on_change(move |ips| this.turned(ips, |ip| reports.report_any(|reported| reported == ip)));
-        let (this, reports) = (self.clone(), vms.clone());
-        vms.on_change(move || this.reports_changed(|ip| reports.report_any(|reported| reported == ip)));
-    }
-
-    /// These addresses came or went. `is_reported`: by a VM.
-    fn turned(&self, ips: &BTreeSet<IpAddr>, is_reported: impl Fn(IpAddr) -> bool) {
-        let mut state = self.state();
-        for ip in ips {
-            if state.services_with.contains_key(ip) {
-                if state.let_go.remove(ip).is_none() && is_reported(*ip) {
-                    state.of_vms.insert(*ip);
-                }
-            } else if !state.of_vms.remove(ip) {
-                let now = if is_reported(*ip) { LetGo::Reported } else { LetGo::Since(Instant::now()) };
-                state.let_go.insert(*ip, now);
-            }
-        }
-    }
-
-    /// VMs report other addresses now.
-    fn reports_changed(&self, is_reported: impl Fn(IpAddr) -> bool) {
-        self.state().let_go.retain(|ip, now| {
-            let (is_over, reported) = (now.is_over(), is_reported(*ip));
-            if reported {
-                *now = LetGo::Reported;
-            }
-            !is_over && (reported || *now != LetGo::Reported)
-        });
+        vms.on_change(move || this.state().reports_changed(|| reports.reported()));
     }
 
     /// Calls `subscriber` with the addresses that came or went.
     pub(crate) fn on_change(&self, subscriber: impl Fn(&BTreeSet<IpAddr>) + Send + Sync + 'static) {
         self.0.subscribers.add(subscriber);
+    }
+
+    /// `set` changes the state and returns the addresses that came or went.
+    fn change(&self, set: impl FnOnce(&mut State) -> BTreeSet<IpAddr>) {
+        let mut state = self.state();
+        let changed = set(&mut state);
+        if changed.is_empty() {
+            return;
+        }
+        if let Some(vms) = self.0.vms.get() {
+            state.turned(&changed, &vms.reported());
+        }
+        drop(state);
+        self.0.subscribers.tell(&changed);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -130,136 +137,131 @@ impl Announced {
 }
 
 impl State {
+    fn is_announced(&self, ip: IpAddr) -> bool {
+        self.shown.name(ip) || self.asked.name(ip) && self.given.name(ip)
+    }
+
     /// Returns the addresses that somebody announces now and nobody before, or the other way round.
-    fn set(&mut self, key: &ObjectKey, now: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
-        let before = self.of_service.remove(key).unwrap_or_default();
-        let mut changed = BTreeSet::new();
-        for ip in now.difference(&before) {
-            let count = self.services_with.entry(*ip).or_default();
-            *count += 1;
-            if *count == 1 {
-                changed.insert(*ip);
+    fn set_service(
+        &mut self,
+        key: &ObjectKey,
+        (shown, asked): (BTreeSet<IpAddr>, BTreeSet<IpAddr>),
+    ) -> BTreeSet<IpAddr> {
+        let mut ips = self.shown.touched(key, &shown);
+        ips.append(&mut self.asked.touched(key, &asked));
+        self.changed(ips, |state| {
+            state.shown.set(key, shown);
+            state.asked.set(key, asked);
+        })
+    }
+
+    /// As [`Self::set_service`].
+    fn set_object(&mut self, key: &ObjectKey, given: BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        let ips = self.given.touched(key, &given);
+        self.changed(ips, |state| state.given.set(key, given))
+    }
+
+    fn changed(&mut self, mut ips: BTreeSet<IpAddr>, set: impl FnOnce(&mut Self)) -> BTreeSet<IpAddr> {
+        let before: HashSet<_> = ips.iter().copied().filter(|ip| self.is_announced(*ip)).collect();
+        set(self);
+        ips.retain(|ip| before.contains(ip) != self.is_announced(*ip));
+        ips
+    }
+
+    /// These addresses came or went. `reported`: by VMs.
+    fn turned(&mut self, ips: &BTreeSet<IpAddr>, reported: &HashSet<IpAddr>) {
+        self.let_go.retain(|_, now| !now.is_over());
+        for ip in ips {
+            if self.is_announced(*ip) {
+                if self.let_go.remove(ip).is_none() && reported.contains(ip) {
+                    self.of_vms.insert(*ip);
+                }
+            } else if !self.of_vms.remove(ip) {
+                let is_reported = reported.contains(ip);
+                let now = if is_reported { LetGo::Reported } else { LetGo::Since(Instant::now()) };
+                self.let_go.insert(*ip, now);
             }
         }
-        for ip in before.difference(&now) {
-            let left = self.services_with.get(ip).map_or(0, |count| count - 1);
+    }
+
+    /// VMs report other addresses now.
+    fn reports_changed(&mut self, reported: impl FnOnce() -> HashSet<IpAddr>) {
+        if self.let_go.is_empty() {
+            return;
+        }
+        let reported = reported();
+        self.let_go.retain(|ip, now| {
+            let (is_over, reported) = (now.is_over(), reported.contains(ip));
+            if reported {
+                *now = LetGo::Reported;
+            }
+            !is_over && (reported || *now != LetGo::Reported)
+        });
+    }
+}
+
+impl Sources {
+    fn name(&self, ip: IpAddr) -> bool {
+        self.naming.contains_key(&ip)
+    }
+
+    /// The addresses that the object named and will not, or the other way round.
+    fn touched(&self, key: &ObjectKey, now: &BTreeSet<IpAddr>) -> BTreeSet<IpAddr> {
+        match self.of.get(key) {
+            Some(before) => before.symmetric_difference(now).copied().collect(),
+            None => now.clone(),
+        }
+    }
+
+    fn set(&mut self, key: &ObjectKey, now: BTreeSet<IpAddr>) {
+        for ip in &now {
+            *self.naming.entry(*ip).or_default() += 1;
+        }
+        for ip in self.of.remove(key).unwrap_or_default() {
+            let left = self.naming.get(&ip).map_or(0, |count| count - 1);
             if left == 0 {
-                self.services_with.remove(ip);
-                changed.insert(*ip);
+                self.naming.remove(&ip);
             } else {
-                self.services_with.insert(*ip, left);
+                self.naming.insert(ip, left);
             }
         }
         if !now.is_empty() {
-            self.of_service.insert(key.clone(), now);
+            self.of.insert(key.clone(), now);
         }
-        changed
     }
 }
 
-/// The addresses that kube-vip is asked for, and those that it shows. Other programs may show the addresses of Nodes in
-/// the status of their Services: theirs are those of another class, which no kube-vip announces.
-fn addresses(service: &Service) -> BTreeSet<IpAddr> {
-    let text = |key| service.annotations().get(key).map(String::as_str).unwrap_or_default();
+/// The addresses that a Service shows as kube-vip's. Other programs may show the addresses of Nodes in the status of their
+/// Services: theirs are those of another class, unless kube-vip is asked for the same address.
+fn shown(service: &Service) -> BTreeSet<IpAddr> {
     let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
+    let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
     let is_of_kube_vip = class.is_none_or(|class| class == names::LOAD_BALANCER_CLASS)
-        || !text(annotations::KUBE_VIP_VIP_HOST).is_empty();
-    let shown = if is_of_kube_vip { ingress(service) } else { Vec::new() };
-    let asked = text(annotations::KUBE_VIP_LOADBALANCER_IPS).split(',').map(str::trim);
-    let ips = asked.chain(shown).filter_map(|text| text.parse().ok());
+        || announcer.is_some_and(|node| !node.is_empty());
+    let mut shown: BTreeSet<_> = ips(ingress(service)).collect();
+    if !is_of_kube_vip && !shown.is_empty() {
+        let asked = asked(service);
+        shown.retain(|ip| asked.contains(ip));
+    }
+    shown
+}
+
+/// The first addresses that kube-vip is asked for.
+fn asked(service: &Service) -> BTreeSet<IpAddr> {
+    let text = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    ips(text.into_iter().flat_map(|text| text.split(','))).take(ASKED_MAX).collect()
+}
+
+/// The addresses that Harvester has given.
+fn given(object: &LoadBalancer) -> BTreeSet<IpAddr> {
+    ips(allocated(object)).collect()
+}
+
+fn ips<'a>(texts: impl IntoIterator<Item = &'a str>) -> impl Iterator<Item = IpAddr> {
+    let ips = texts.into_iter().filter_map(|text| text.trim().parse().ok());
     // 0.0.0.0 asks for a lease
-    ips.map(|ip: IpAddr| ip.to_canonical()).filter(|ip| !ip.is_unspecified()).collect()
+    ips.map(|ip: IpAddr| ip.to_canonical()).filter(|ip| !ip.is_unspecified())
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    const ASKED: &str = annotations::KUBE_VIP_LOADBALANCER_IPS;
-
-    fn ips(list: &[&str]) -> BTreeSet<IpAddr> {
-        list.iter().map(|ip| ip.parse().unwrap()).collect()
-    }
-
-    #[rstest]
-    #[case::nothing(json!({}), None, &[], &[])]
-    #[case::asked(json!({ASKED: "10.0.0.9, FD00::9"}), None, &[], &["10.0.0.9", "fd00::9"])]
-    #[case::shown(json!({}), None, &["10.0.0.9"], &["10.0.0.9"])]
-    #[case::asked_and_shown(json!({ASKED: "10.0.0.9"}), None, &["10.0.0.9"], &["10.0.0.9"])]
-    #[case::leased(json!({ASKED: "0.0.0.0"}), None, &["10.0.0.7"], &["10.0.0.7"])]
-    #[case::our_class(json!({}), Some("harvesterhci.io/load-balancer"), &["10.0.0.9"], &["10.0.0.9"])]
-    // such a controller may show the addresses of Nodes
-    #[case::another_class(json!({}), Some("io.cilium/node"), &["10.0.0.9"], &[])]
-    #[case::another_class_of_kube_vip(json!({"kube-vip.io/vipHost": "worker-1"}), Some("kube-vip.io/kube-vip-class"),
-        &["10.0.0.9"], &["10.0.0.9"])]
-    #[case::no_address(json!({ASKED: "x,,10.0.0.0/8"}), None, &[""], &[])]
-    fn a_service_announces_what_kube_vip_is_asked_for_and_shows(
-        #[case] annotations: Value,
-        #[case] class: Option<&str>,
-        #[case] shown: &[&str],
-        #[case] expected: &[&str],
-    ) {
-        let ingress: Vec<_> = shown.iter().map(|ip| json!({"ip": ip})).collect();
-        let service = json!({"metadata": {"annotations": annotations},
-            "spec": {"type": "LoadBalancer", "loadBalancerClass": class},
-            "status": {"loadBalancer": {"ingress": ingress}}});
-        assert_eq!(addresses(&serde_json::from_value(service).unwrap()), ips(expected));
-    }
-
-    /// The state after a Service with an address came and went; `before`: a VM had the address already.
-    fn after_a_service(before: bool) -> Announced {
-        let (announced, ips) = (Announced::default(), ips(&[VIP]));
-        for now in [ips.clone(), BTreeSet::new()] {
-            let changed = announced.state().set(&ObjectKey::new("shop", "a"), now);
-            announced.turned(&changed, |_| before);
-        }
-        announced
-    }
-
-    const VIP: &str = "10.0.0.9";
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_is_no_nodes_until_the_agent_that_reports_it_has_been_asked_again() {
-        let (announced, ip) = (after_a_service(false), VIP.parse().unwrap());
-        // reported late, for an hour, and then no more
-        for (reported, wait, contained) in
-            [(false, 59, true), (true, 1, true), (true, 3_600, true), (false, 0, false), (true, 0, false)]
-        {
-            announced.reports_changed(|_| reported);
-            assert_eq!(announced.contains(ip), contained, "{reported}");
-            tokio::time::advance(Duration::from_secs(wait)).await;
-        }
-        assert!(announced.state().let_go.is_empty());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn an_address_that_no_agent_reports_may_be_a_nodes_after_a_minute() {
-        let (announced, ip) = (after_a_service(false), VIP.parse().unwrap());
-        assert!(announced.contains(ip));
-        tokio::time::advance(LET_GO).await;
-        assert!(!announced.contains(ip));
-        announced.reports_changed(|_| true);
-        assert!(!announced.contains(ip));
-    }
-
-    #[test]
-    fn an_address_that_a_vm_had_before_a_service_asked_for_it_is_the_vms_again_at_once() {
-        assert!(!after_a_service(true).contains(VIP.parse().unwrap()));
-    }
-
-    #[test]
-    fn an_address_that_services_share_is_announced_until_the_last_one_lets_go() {
-        let mut state = State::default();
-        let [a, b] = ["a", "b"].map(|name| ObjectKey::new("shop", name));
-        let shared = ips(&["10.0.0.9"]);
-        assert_eq!(state.set(&a, shared.clone()), shared);
-        assert_eq!(state.set(&b, ips(&["10.0.0.9", "10.0.0.8"])), ips(&["10.0.0.8"]));
-        assert_eq!(state.set(&a, ips(&[])), ips(&[]));
-        assert_eq!(state.set(&b, shared.clone()), ips(&["10.0.0.8"]));
-        assert_eq!(state.set(&b, ips(&[])), shared);
-        assert!(state.services_with.is_empty() && state.of_service.is_empty());
-    }
-}
+mod tests;

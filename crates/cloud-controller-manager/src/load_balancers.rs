@@ -36,7 +36,7 @@ use kube::{
 use serde_json::Value;
 use tokio::time::Instant;
 
-pub(crate) use self::decide::ingress;
+pub(crate) use self::decide::{allocated, ingress};
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{

@@ -249,7 +249,7 @@ async fn start(parts: Parts, settings: Settings, own: OwnMetrics, tasks: &TaskGr
         own.started(known_as, controller, queue);
     };
     cluster_names::suggest(&rules, &vms, &nodes, &notices);
-    let announced = Announced::follow(&services);
+    let announced = Announced::follow(&services, &objects);
     let instances =
         Arc::new(VmInstances::new(vms.clone(), outage.clone(), addresses, announced, nodes.clone()));
     if initialises_nodes {

@@ -1,7 +1,7 @@
 //! The VMs of the guest cluster in the namespace, from watches.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     net::IpAddr,
     sync::{Arc, Mutex},
 };
@@ -268,6 +268,11 @@ impl GuestVms {
     /// Whether some VM reports an address for which `wanted` holds.
     pub fn report_any(&self, wanted: impl Fn(IpAddr) -> bool) -> bool {
         self.0.vmis.list().iter().any(|vmi| addresses::ips(vmi).any(&wanted))
+    }
+
+    /// All addresses that VMs report.
+    pub fn reported(&self) -> HashSet<IpAddr> {
+        self.0.vmis.list().iter().flat_map(|vmi| addresses::ips(vmi).collect::<Vec<_>>()).collect()
     }
 
     /// The VMs behind `nodes`; nothing while the lists are not complete, because absence proves nothing then.

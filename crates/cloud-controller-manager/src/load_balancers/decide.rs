@@ -555,7 +555,7 @@ fn not_ready(object: &LoadBalancer) -> Option<&Condition> {
 }
 
 /// The addresses that Harvester allocated, IPv4 first; [`DHCP_ADDRESS`] where kube-vip gets one by DHCP.
-pub(super) fn allocated(object: &LoadBalancer) -> Vec<&str> {
+pub(crate) fn allocated(object: &LoadBalancer) -> Vec<&str> {
     let Some(allocated) = object.status.as_ref().and_then(|status| status.allocated_address.as_ref()) else {
         return Vec::new();
     };

@@ -98,10 +98,16 @@ test_cluster::component_tests! {
         let own = ["InternalIP 198.18.0.5", "ExternalIP 198.18.0.6", "Hostname worker-1"];
         until_they_are(&cluster, &own).await;
 
-        // a Service that comes later, and goes
+        // anybody may write the addresses of Nodes there
         let other = "{apiVersion: v1, kind: Service, metadata: {name: other, namespace: shop, annotations: \
-             {kube-vip.io/loadbalancerIPs: 198.18.0.6}}, spec: {ports: [{port: 80}]}}";
+             {kube-vip.io/loadbalancerIPs: '198.18.0.5,198.18.0.6'}}, spec: {ports: [{port: 80}], type: LoadBalancer, \
+             loadBalancerClass: a/b}}";
         cluster.guest.apply(other).await;
+        until_seen(&cluster, "zone-a").await;
+        assert_eq!(addresses(&cluster).await, own);
+        // a Service that shows its address later, and goes
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.18.0.6"}]}}});
+        cluster.guest.patch_status::<Service>("shop/other", status).await;
         until_they_are(&cluster, &["InternalIP 198.18.0.5", "Hostname worker-1"]).await;
         cluster.guest.delete::<Service>("shop/other").await;
         until_they_are(&cluster, &own).await;

@@ -50,7 +50,7 @@ pub(crate) enum Absence {
     Foreign,
     /// Its deletion was watched.
     Deleted,
-    /// It was here, as its UID or this process says, and VMs of other Nodes are here.
+    /// A list of all VMs names those of other Nodes, and not this one.
     Missing,
     /// Nothing shows that it was here, or that this is the same Harvester.
     Doubtful,
@@ -180,9 +180,11 @@ impl Directory {
         match (self.former(id), self.searched.get(id)) {
             (Some(vm), _) if !vm.is_ours => Absence::Foreign,
             (Some(vm), _) if vm.left_by_watch => Absence::Deleted,
-            (Some(_), _) | (None, Some(Searched::Missing)) if others.any(is_witness) => Absence::Missing,
+            // watches turn to another Harvester one by one: that one of them does not name a VM any more, while another
+            // names a VM, is no list of one server
+            (_, Some(Searched::Missing)) if others.any(is_witness) => Absence::Missing,
             // a VM that has no label has left no watch when its label went while nobody watched
-            (None, None) if is_uid(id) => Absence::Unsearched,
+            (_, None) if is_uid(id) => Absence::Unsearched,
             _ => Absence::Doubtful,
         }
     }
@@ -223,6 +225,8 @@ impl Directory {
         if let Some(new) = new {
             // one that lost its label and is seen by name is not deleted
             self.former.retain(|vm| vm.uid != new.uid);
+            // when it goes, it is searched for anew
+            self.searched.remove(&new.uid);
             self.by_uid.insert(new.uid.clone(), name.to_owned());
             self.vms.insert(name.to_owned(), new);
         }

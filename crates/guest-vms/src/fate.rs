@@ -2,9 +2,9 @@
 //!
 //! A Node is removed for good, so the answer is "gone" only where nothing else can be meant: both lists are complete
 //! and in step, the Node carries the provider ID of a VM, nothing in the namespace can be that VM (each name that it may
-//! have was looked at without regard to labels), and either its deletion was watched, or VMs of other Nodes are there by
-//! their UIDs. So a cloud-config that names another namespace
-//! or another Harvester removes nothing, also after a restart (docs/contract/cloud-controller-manager.md#N18).
+//! have was looked at without regard to labels), and either its deletion was watched, or one list of all VMs has the UIDs
+//! of other Nodes' VMs and not this one. So a cloud-config that names another namespace or another Harvester removes
+//! nothing, also after a restart (docs/contract/cloud-controller-manager.md#N18).
 
 use std::sync::Arc;
 

@@ -116,18 +116,26 @@ fn absence(directory: &Directory, id: &str, others: &[&str]) -> Absence {
 
 // docs/contract/cloud-controller-manager.md#N18
 #[test]
-fn a_vm_is_gone_when_its_deletion_was_watched_or_when_vms_of_other_nodes_are_there() {
+fn a_vm_is_gone_when_its_deletion_was_watched_or_when_one_list_names_vms_of_other_nodes_without_it() {
     let mut directory = with_uids();
     directory.left("a", UID_A);
     directory.set_vm("a", None);
     assert_eq!(absence(&directory, UID_A, &[]), Absence::Deleted);
     assert_eq!(absence(&directory, "a", &[]), Absence::Deleted);
-    // a new list does not name it: it may be the list of another Harvester
-    directory.set_vm("b", None);
-    assert_eq!(absence(&directory, UID_B, &[]), Absence::Doubtful);
+    // a new list does not name it: it may be the list of another Harvester, which the other watches do not see yet
     directory.set_vm("c", Some((UID_C.into(), None)));
+    directory.set_vm("b", None);
+    assert_eq!(absence(&directory, UID_B, &[UID_C]), Absence::Unsearched);
+    assert_eq!(absence(&directory, "b", &[UID_C]), Absence::Doubtful);
+    let searched = |answer| HashMap::from([(UID_B.to_owned(), answer)]);
+    directory.set_searched(searched(Searched::Doubtful));
+    assert_eq!(absence(&directory, UID_B, &[UID_C]), Absence::Doubtful);
+    directory.set_searched(searched(Searched::Missing));
     assert_eq!(absence(&directory, UID_B, &[UID_C]), Absence::Missing);
-    assert_eq!(absence(&directory, "b", &[UID_C]), Absence::Missing);
+    // what was said before it was here again says nothing of where it went
+    directory.set_vm("b", Some((UID_B.into(), None)));
+    directory.set_vm("b", None);
+    assert_eq!(absence(&directory, UID_B, &[UID_C]), Absence::Unsearched);
 }
 
 #[rstest]
@@ -162,7 +170,7 @@ fn a_vm_that_left_a_watch_and_is_seen_by_name_is_not_deleted() {
     check(&directory, "worker", &format!("harvester://{UID_A}"), Some("a"));
     // a later list that does not name it may be another Harvester's
     directory.set_vm("a", None);
-    assert_eq!(absence(&directory, UID_A, &[]), Absence::Doubtful);
+    assert_eq!(absence(&directory, UID_A, &[]), Absence::Unsearched);
 }
 
 #[test]

@@ -39,6 +39,9 @@ use crate::{
 const SEARCH_AGAIN: Duration = Duration::from_secs(600);
 /// A list that failed is tried again after this time.
 const SEARCH_FAILED: Duration = Duration::from_secs(30);
+/// After a search that worked, the next one for other Nodes waits so long: who makes Nodes without end would have the
+/// namespace listed without end.
+const SEARCH_NEXT: Duration = Duration::from_secs(5);
 /// Objects in one answer of the server.
 const PAGE: u32 = 500;
 
@@ -76,7 +79,8 @@ impl Schedule {
 
     fn done(&mut self, unknown: BTreeSet<String>, worked: bool, now: Instant) {
         if worked {
-            *self = Self { searched: unknown, not_before: None, again: Some(now + SEARCH_AGAIN) };
+            let (next, again) = (Some(now + SEARCH_NEXT), Some(now + SEARCH_AGAIN));
+            *self = Self { searched: unknown, not_before: next, again };
         } else {
             let next = Some(now + SEARCH_FAILED);
             (self.not_before, self.again) = (next, next);
@@ -276,11 +280,23 @@ mod tests {
         schedule.done(nodes(&["a"]), true, start);
         assert_eq!(schedule.due(&nodes(&["a"]), start), Due::At(start + SEARCH_AGAIN));
         assert_eq!(schedule.due(&nodes(&["a"]), start + SEARCH_AGAIN), Due::Now);
-        assert_eq!(schedule.due(&nodes(&["a", "b"]), start), Due::Now, "another one");
+        assert_eq!(schedule.due(&nodes(&["a", "b"]), start), Due::At(start + SEARCH_NEXT), "another one");
+        assert_eq!(schedule.due(&nodes(&["a", "b"]), start + SEARCH_NEXT), Due::Now);
         schedule.done(nodes(&["a", "b"]), true, start);
         assert_eq!(schedule.due(&nodes(&["b"]), start), Due::At(start + SEARCH_AGAIN));
         assert_eq!(schedule.due(&nodes(&[]), start + SEARCH_AGAIN), Due::Never);
-        assert_eq!(schedule.due(&nodes(&["b"]), start), Due::Now, "it is unknown anew");
+        assert_eq!(schedule.due(&nodes(&["b"]), start + SEARCH_NEXT), Due::Now, "it is unknown anew");
+    }
+
+    #[test]
+    fn nodes_that_come_and_go_have_the_namespace_listed_no_more_often_than_the_pause_allows() {
+        let (mut schedule, start) = (Schedule::default(), Instant::now());
+        assert_eq!(schedule.due(&nodes(&["0"]), start), Due::Now, "the first waits for nothing");
+        schedule.done(nodes(&["0"]), true, start);
+        for n in 1..100 {
+            assert_eq!(schedule.due(&nodes(&[]), start), Due::Never);
+            assert_eq!(schedule.due(&nodes(&[&n.to_string()]), start), Due::At(start + SEARCH_NEXT));
+        }
     }
 
     #[test]

@@ -33,7 +33,8 @@ pub struct Place {
     pub instance_type: Option<String>,
     /// What flags choose.
     pub labels: BTreeMap<String, String>,
-    /// The instance runs for a while and stays where it is: what is not here is not so.
+    /// The instance runs for a while and stays where it is, and all its values are label values: what is not here is not
+    /// so.
     pub is_complete: bool,
     /// Values that are no label values, each as a sentence with the next step.
     pub faults: Vec<String>,
@@ -41,7 +42,12 @@ pub struct Place {
 
 impl Place {
     pub(crate) fn of(instance: &VirtualMachineInstance, topology: &TopologyLabels) -> Self {
-        let mut place = Self { instance_type: kept_type(instance), ..Self::default() };
+        let mut place = Self::default();
+        match kept_type(instance) {
+            Some(kind) if is_label_value(kind) => place.instance_type = Some(kind.to_owned()),
+            Some(kind) => place.fault("the instance type", instance, kind),
+            None => {}
+        }
         if !stays_put(instance) {
             return place;
         }
@@ -53,8 +59,8 @@ impl Place {
             }
         }
         let is_running = instance.status.as_ref().is_some_and(|status| status.phase == "Running");
-        // an agent answers long after Harvester has copied the annotations
-        place.is_complete = is_running && has_agent(instance);
+        // an agent answers long after Harvester has copied the annotations; a value that no label can be has not gone
+        place.is_complete = is_running && has_agent(instance) && place.faults.is_empty();
         place
     }
 
@@ -63,13 +69,17 @@ impl Place {
         if value.is_empty() || is_label_value(value) {
             return Some(value.clone());
         }
+        self.fault(&format!("annotation {annotation}"), instance, value);
+        None
+    }
+
+    fn fault(&mut self, what: &str, instance: &VirtualMachineInstance, value: &str) {
         self.faults.push(format!(
-            "annotation {annotation} of VirtualMachineInstance {} is {}, which no label can be, so the node keeps its label: \
+            "{what} of VirtualMachineInstance {} is {}, which no label can be, so the node keeps its label: \
              use at most 63 letters, digits, '-', '_' and '.'",
             instance.name_any(),
             shown(value)
         ));
-        None
     }
 }
 
@@ -86,15 +96,14 @@ pub(crate) fn trim(instance: &mut VirtualMachineInstance, topology: &TopologyLab
     }
 }
 
-fn kept_type(instance: &VirtualMachineInstance) -> Option<String> {
-    instance.spec.rest.get(KEPT_TYPE)?.as_str().map(str::to_owned)
+fn kept_type(instance: &VirtualMachineInstance) -> Option<&str> {
+    instance.spec.rest.get(KEPT_TYPE)?.as_str()
 }
 
 /// The name of KubeVirt's instance type; without one the cores and the memory, as `4vcpu-8Gi`.
 fn instance_type(instance: &VirtualMachineInstance) -> Option<String> {
     let named = TYPE_NAMES.iter().find_map(|key| instance.annotations().get(*key)).cloned();
-    let kind = named.or_else(|| size(instance.spec.rest.get("domain")?.as_object()?));
-    kind.filter(|kind| is_label_value(kind))
+    named.or_else(|| size(instance.spec.rest.get("domain")?.as_object()?))
 }
 
 fn size(domain: &Map<String, Value>) -> Option<String> {
@@ -174,5 +183,15 @@ mod tests {
         assert_eq!((place.zone, place.region), (None, None));
         assert!(place.faults[0].contains("is \"Zone A\", which no label can be"), "{:?}", place.faults);
         assert!(place.faults[1].len() < 400, "{:?}", place.faults);
+        assert!(!place.is_complete, "the labels of the Node stay");
+    }
+
+    #[test]
+    fn an_instance_type_that_is_no_label_value_is_told_and_takes_no_label_away() {
+        let annotations = json!({"kubevirt.io/instancetype-name": "a b"});
+        let place = Place::of(&instance(&annotations, &json!({}), &running("True")), &racks());
+        assert_eq!((place.instance_type, place.is_complete), (None, false));
+        let told = "the instance type of VirtualMachineInstance vm-a is \"a b\", which no label can be";
+        assert!(place.faults[0].starts_with(told), "{:?}", place.faults);
     }
 }

@@ -111,6 +111,8 @@ test_cluster::component_tests! {
     async fn a_place_that_is_no_label_value_is_told_and_keeps_nothing_else_back(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
         join(&cluster, "worker-1", "worker-1", "").await;
+        // one that is connected has said everything, so labels that it does not name would go
+        connect_agent(&cluster).await;
         annotate(&cluster, json!({ZONE: "Zone A", REGION: "region-2"})).await;
         until_label(&cluster, REGION, Some("region-2")).await;
         assert_eq!(labels(&cluster).await[ZONE], "zone-a");

@@ -1,7 +1,7 @@
 //! A requested address, and the one that Harvester gave.
 //!
-//! Of a demand that is not met only an address that the Service has already is published. Which of three states it is,
-//! the Ready condition tells:
+//! Of a demand that is not met only an address that the Service has already is published, or one to which Harvester moved
+//! it before the demand changed. Which of three states it is, the Ready condition tells:
 //!
 //! ```text
 //! false, with a message    the load balancer has looked: its sentence is told
@@ -61,7 +61,7 @@ pub(in crate::load_balancers) fn is_withheld(
                 asked.is_some_and(|asked| *asked == addresses.join(","))
                     && addresses.iter().all(|address| listed(&given).any(|given| same(given, address)))
             };
-            unmet_demand(requested, object).is_some() && !has()
+            unmet_demand(requested, object).is_some() && !has() && !is_moving(service, object)
         }
         // kube-vip of Harvester may announce the former address for a while
         Datapath::Host => status_address(object).is_some_and(|address| {
@@ -69,6 +69,16 @@ pub(in crate::load_balancers) fn is_withheld(
             !ingress(service).contains(&address) && (is_another() || source_ranges::keep_out(config, object))
         }),
     }
+}
+
+/// Harvester gave another address in place of the one that was handed over, and waits until the object shows that kube-vip
+/// followed: until then it keeps the former one, and gives no third. So the move is finished first, also where the Service
+/// demands something else by now.
+fn is_moving(service: &Service, object: &RawObject<LoadBalancer>) -> bool {
+    let given = given(service, Some(&**object)).unwrap_or_default();
+    let shown = status_address(object).filter(|shown| listed(&given).any(|given| same(given, shown)));
+    let served = served(service, object);
+    shown.is_some_and(|shown| !served.is_empty() && !served.iter().any(|served| same(served, shown)))
 }
 
 /// The Event of a Service whose demand cannot be met now, in the words of the load balancer.

@@ -96,6 +96,35 @@ fn an_address_that_the_service_has_stays_until_the_demanded_one_is_there(
     assert_eq!(json["metadata"]["annotations"][annotations::REQUESTED_IP_STRICT], "10.0.0.7");
 }
 
+/// The load balancer moved the Service from .9 to .8 for a former demand, a wish or a pool, and gives .7 only after it has
+/// .9 back: when the Service shows .8.
+#[rstest]
+#[case::recorded(json!({ASKED: "10.0.0.9", GIVEN: "10.0.0.9"}))]
+#[case::by_the_go_program(json!({ASKED: "10.0.0.9"}))]
+#[case::withdrawn(json!({GIVEN: "10.0.0.9"}))]
+fn a_move_that_began_before_the_demand_changed_is_finished_first(#[case] mut there: Value) {
+    there[DEMAND] = json!("10.0.0.7");
+    let mut moved = object("cluster", &status("10.0.0.8", &Value::Null)).json().clone();
+    moved["status"]["address"] = json!("10.0.0.9");
+    let moved = RawObject::from_json(moved).unwrap();
+    let service = showing(service(&there, &json!({})), "10.0.0.9");
+    let decision = after(&service, &moved, 0);
+    assert_eq!(decision.view.annotations.get(ASKED).cloned().flatten().as_deref(), Some("10.0.0.8"));
+    assert_eq!((addresses(&decision), reasons(&decision)), (vec!["10.0.0.8".to_owned()], vec![]));
+    assert_ne!(decision.view.publish, Publish::Withdrawn);
+
+    let mut handed = service.clone();
+    for (key, text) in decision.view.annotations {
+        if let Some(text) = text {
+            handed.metadata.annotations.get_or_insert_default().insert(key, text);
+        }
+    }
+    let shown = after(&showing(handed, "10.0.0.8"), &moved, 0);
+    assert_eq!(addresses(&shown), ["10.0.0.8"]);
+    let Some(Write::Update(json)) = shown.write else { panic!("the object is not told") };
+    assert_eq!(json["status"]["address"], "10.0.0.8");
+}
+
 /// The load balancer ignored the demand and moved the Service elsewhere.
 #[rstest]
 #[case::guest("cluster")]

@@ -241,7 +241,8 @@ impl HarvesterLoadBalancers {
             return Interface::NotAsked;
         }
         let settled = object.and_then(|object| object.annotations().get(annotations::LB_NETWORK_REQUEST));
-        self.networks.interface(settled.unwrap_or(&config.network).trim())
+        let network = settled.unwrap_or(&config.network).trim();
+        self.networks.interface(network, self.outage.of_vms().is_some())
     }
 
     fn load_balancer(&self, key: &ObjectKey) -> Found {

@@ -13,7 +13,10 @@ mod mapping;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, OnceLock},
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,7 @@ use program::{
     capabilities::{Capabilities, Right},
 };
 use serde_json::json;
+use tokio::time::timeout;
 
 pub(crate) use self::mapping::Interface;
 use self::mapping::{Mapping, Nics, common, interface};
@@ -38,6 +42,8 @@ const NAMESPACE: &str = KUBE_SYSTEM;
 /// The ConfigMap of the Go program, in [`KUBE_SYSTEM`].
 pub(crate) const CONFIG_MAP: &str = "harvester-nad-mapping";
 const KEY: &str = "interface-nad-mapping";
+/// A ConfigMap that cannot be listed within this time is none, as VMs are out of reach then.
+const OUT_OF_REACH: Duration = Duration::from_secs(10);
 /// Changes of VMs within this time are one.
 const JOIN: Duration = Duration::from_secs(1);
 
@@ -58,6 +64,8 @@ pub(crate) struct Networks {
     nodes: Cache<Node>,
     capabilities: Capabilities,
     config_map: OnceLock<Cache<RawObject<ConfigMap>>>,
+    /// The ConfigMap was listed, or is out of reach.
+    is_mapping_known: AtomicBool,
     /// What the VMs report, until that may have changed.
     nics: Mutex<Option<Arc<Vec<Nics>>>>,
     subscribers: Subscribers,
@@ -79,6 +87,7 @@ impl Networks {
             nodes: nodes.clone(),
             capabilities: capabilities.clone(),
             config_map: OnceLock::new(),
+            is_mapping_known: AtomicBool::new(false),
             nics: Mutex::default(),
             subscribers: Subscribers::default(),
         });
@@ -128,6 +137,7 @@ impl Networks {
             nodes: Cache::of(nodes.iter().map(|node| (**node).clone())),
             capabilities: Capabilities::assumed([]),
             config_map: OnceLock::from(Cache::of(config_map)),
+            is_mapping_known: AtomicBool::new(true),
             nics: Mutex::default(),
             subscribers: Subscribers::default(),
         })
@@ -148,6 +158,7 @@ impl Networks {
                      interfaces of networks come from the VMs alone"
                 );
                 is_told = true;
+                self.tell_mapping_known();
             }
             woken.notified().await;
         }
@@ -164,22 +175,38 @@ impl Networks {
         if self.config_map.set(cache.clone()).is_err() {
             return;
         }
-        cache.ready().await;
-        self.subscribers.tell(&());
+        if timeout(OUT_OF_REACH, cache.ready()).await.is_err() {
+            self.tell_mapping_known();
+            cache.ready().await;
+        }
+        self.tell_mapping_known();
         write.add_after(key(), JOIN);
     }
 
-    /// Calls `subscriber` when the ConfigMap changes; a subscriber of the VMs hears of their reports.
+    fn tell_mapping_known(&self) {
+        self.is_mapping_known.store(true, Ordering::SeqCst);
+        self.subscribers.tell(&());
+    }
+
+    /// Calls `subscriber` when the ConfigMap changes or is known; a subscriber of the VMs hears of their reports.
     pub(crate) fn on_change(&self, subscriber: impl Fn() + Send + Sync + 'static) {
         self.subscribers.add(move |()| subscriber());
     }
 
     /// The interface of the Nodes on a network; empty for a Service that asks for none.
-    pub(crate) fn interface(&self, network: &str) -> Interface {
+    /// `vms_out_of_reach`: nobody knows when the VMs will be listed.
+    pub(crate) fn interface(&self, network: &str, vms_out_of_reach: bool) -> Interface {
         if network.is_empty() {
             return Interface::NotAsked;
         }
-        let nics = self.nics().unwrap_or_default();
+        let nics = self.nics();
+        if nics.is_none() && self.vms.is_some() && !vms_out_of_reach {
+            return Interface::Unlisted;
+        }
+        let nics = nics.unwrap_or_default();
+        if !nics.iter().any(Nics::speak) && !self.is_mapping_known.load(Ordering::SeqCst) {
+            return Interface::Unlisted;
+        }
         interface(network, &nics, &self.mapping())
     }
 
@@ -275,3 +302,6 @@ impl Networks {
 fn key() -> ObjectKey {
     ObjectKey::new(NAMESPACE, CONFIG_MAP)
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,8 @@ pub(crate) enum Interface {
     Named(String),
     /// Nobody says which; kube-vip takes its own.
     Unknown,
+    /// Those who may say which were not heard yet.
+    Unlisted,
     /// There is none; the sentence says why.
     Missing(String),
 }
@@ -114,7 +116,7 @@ pub(crate) fn common(all: &[Nics]) -> Option<BTreeMap<String, String>> {
 
 impl Nics {
     /// Whether the VM's guest agent reports the name of any interface.
-    fn speak(&self) -> bool {
+    pub(super) fn speak(&self) -> bool {
         self.interfaces.values().any(|name| !name.is_empty())
     }
 }

@@ -7,10 +7,10 @@
 
 use cloud_provider::Annotations;
 use controller_kit::PendingEvent;
-use harvester_api::annotations;
+use harvester_api::{annotations, names::KUBE_SYSTEM};
 
 use super::{Seen, families::served, handover::given};
-use crate::networks::Interface;
+use crate::networks::{CONFIG_MAP, Interface};
 
 /// Whether the address waits for its interface.
 pub(super) fn withholds(seen: &Seen<'_>) -> bool {
@@ -54,9 +54,11 @@ pub(super) fn told(seen: &Seen<'_>) -> Option<PendingEvent> {
             if !has_address(seen) {
                 return None;
             }
-            "no guest agent of a VM reports the interface of the Service's network, so kube-vip announces on its own: \
-             start the guest agents, or set --management-network to a network of all VMs"
-                .to_owned()
+            let config_map = format!("ConfigMap {KUBE_SYSTEM}/{CONFIG_MAP}");
+            format!(
+                "neither the VMs nor {config_map} name the interface of the Service's network, so kube-vip takes its own: \
+                 start the guest agents, or name it in that ConfigMap"
+            )
         }
     };
     Some(PendingEvent::warning("NetworkWithoutInterface", sentence))

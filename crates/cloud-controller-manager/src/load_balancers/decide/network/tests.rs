@@ -118,7 +118,7 @@ fn a_network_that_no_vm_has_is_told_before_and_beside_the_sentence_of_the_pools(
 
 #[rstest]
 #[case::missing(missing(), "stays on the interface that it has")]
-#[case::unknown(Interface::Unknown, "no guest agent of a VM reports")]
+#[case::unknown(Interface::Unknown, "start the guest agents, or name it in that ConfigMap")]
 fn a_service_that_has_its_address_keeps_it_without_an_interface(
     #[case] interface: Interface,
     #[case] part: &str,

@@ -62,6 +62,12 @@ impl Addresses {
         self.iter().all(|ip| given.contains(&ip))
     }
 
+    /// Whether one of these is among `given`, and no other address of their families is.
+    pub(crate) fn fit(self, given: &[&str]) -> bool {
+        let is_given = |ip: IpAddr| given.iter().any(|given| given.parse() == Ok(ip));
+        self.iter().any(is_given) && !given.iter().any(|given| self.exclude(given))
+    }
+
     /// Whether another address than this one is asked for in its family.
     pub(crate) fn exclude(self, given: &str) -> bool {
         given.parse().is_ok_and(|given| match given {

@@ -167,7 +167,7 @@ impl fmt::Display for Phase {
 /// The phase of an object whose Service waits for its address.
 fn phase(object: &RawObject<LoadBalancer>, service: &Service, config: &ServiceConfig) -> Option<Phase> {
     let requested = &config.requested;
-    if let Some(demand) = requested::unmet_demand(requested, object) {
+    if let Some(demand) = requested::unmet_demand(service, requested, object) {
         return Some(Phase::Demand(demand));
     }
     if let Some(ranges) = source_ranges::unconfirmed(config, object) {

@@ -18,7 +18,7 @@ use kube::ResourceExt;
 
 use super::{
     ANSWER, Phase, Seen, allocated,
-    families::{listed, same, served},
+    families::{Families, listed, same, served},
     handover::given,
     ingress, is_leased, not_ready, source_ranges, status_address,
 };
@@ -29,19 +29,27 @@ use crate::{
     service_config::ServiceConfig,
 };
 
-/// The demand of the Service, where Harvester gave something else.
-pub(super) fn unmet_demand(requested: &Requested, object: &LoadBalancer) -> Option<Addresses> {
+/// The demand of the Service, where Harvester gave something else. Where the Service takes what there is of two families,
+/// the data path host has one, and so may Harvester: of the other nothing is waited for.
+pub(super) fn unmet_demand(
+    service: &Service,
+    requested: &Requested,
+    object: &RawObject<LoadBalancer>,
+) -> Option<Addresses> {
     let given = allocated(object);
-    demanded(requested, object).filter(|demand| !given.is_empty() && !demand.are_among(&given))
+    let one_is_enough =
+        Datapath::of_object(&object.spec) == Datapath::Host || Families::of(service).are_preferred();
+    let is_met = |demand: Addresses| {
+        if one_is_enough { demand.fit(&given) } else { demand.are_among(&given) }
+    };
+    demanded(requested, object).filter(|demand| !given.is_empty() && !is_met(*demand))
 }
 
 /// The wish of the Service, where Harvester gave something else.
 pub(super) fn unmet_wish(requested: &Requested, object: &LoadBalancer) -> Option<Addresses> {
     let given = allocated(object);
     let has_demand = demanded(requested, object).is_some();
-    requested
-        .wish
-        .filter(|wish| !has_demand && !is_leased(object) && !given.is_empty() && !wish.are_among(&given))
+    requested.wish.filter(|wish| !has_demand && !is_leased(object) && !given.is_empty() && !wish.fit(&given))
 }
 
 /// Whether the object's address is not for the Service: it demands another one, or nobody may reach it, and it has not
@@ -61,7 +69,7 @@ pub(in crate::load_balancers) fn is_withheld(
                 asked.is_some_and(|asked| *asked == addresses.join(","))
                     && addresses.iter().all(|address| listed(&given).any(|given| same(given, address)))
             };
-            unmet_demand(requested, object).is_some() && !has() && !is_moving(service, object)
+            unmet_demand(service, requested, object).is_some() && !has() && !is_moving(service, object)
         }
         // kube-vip of Harvester may announce the former address for a while
         Datapath::Host => status_address(object).is_some_and(|address| {

@@ -181,6 +181,35 @@ fn a_demand_that_cannot_be_had_yet_is_told_before_there_is_any_address() {
     assert_eq!((reasons(&decision), decision.view.waiting), (vec!["AddressInUse"], None));
 }
 
+/// Harvester gives one address, and the data path host has IPv4 alone.
+#[rstest]
+#[case::guest("cluster", "PreferDualStack", true)]
+#[case::guest_that_requires_both("cluster", "RequireDualStack", false)]
+#[case::host("vm", "PreferDualStack", true)]
+fn of_two_demanded_families_the_service_gets_what_there_is(
+    #[case] workload: &str,
+    #[case] policy: &str,
+    #[case] is_met: bool,
+) {
+    let spec = json!({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": policy});
+    let service = service(&json!({DEMAND: "10.0.0.7,fd00::7"}), &spec);
+    let decision = after(&service, &object(workload, &status("10.0.0.7", &Value::Null)), 10);
+    let expected: &[&str] = if is_met { &["10.0.0.7"] } else { &[] };
+    assert_eq!(addresses(&decision), expected);
+    assert_eq!(decision.view.waiting, None);
+    let other = after(&service, &object(workload, &status("10.0.0.8", &Value::Null)), 10);
+    assert_eq!(addresses(&other), [""; 0]);
+}
+
+#[test]
+fn a_wish_for_two_families_of_which_one_is_given_is_met() {
+    let spec = json!({"ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack",
+        "loadBalancerIP": "10.0.0.7,fd00::7"});
+    let service = showing(service(&json!({}), &spec), "10.0.0.7");
+    let decision = after(&service, &object("cluster", &status("10.0.0.7", &Value::Null)), 99);
+    assert_eq!((addresses(&decision), reasons(&decision)), (vec!["10.0.0.7".to_owned()], vec![]));
+}
+
 /// Both are answers of a load balancer that knows wishes; else the time decides.
 #[rstest]
 #[case::met("10.0.0.7", json!(null), 99, None)]

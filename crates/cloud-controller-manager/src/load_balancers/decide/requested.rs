@@ -11,6 +11,8 @@
 //! The last two are told after the time within which Harvester answers. Nothing but the time of an Event depends on how
 //! long somebody waited, so a restart publishes nothing, and at most tells once more.
 
+use std::net::IpAddr;
+
 use controller_kit::{PendingEvent, RawObject};
 use harvester_api::{LoadBalancer, annotations, condition};
 use k8s_openapi::api::core::v1::Service;
@@ -152,7 +154,13 @@ pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Vec<Pen
 fn why_not(object: &LoadBalancer, wish: Addresses) -> Option<&str> {
     let conditions = object.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     let message = condition::ready(conditions)?.message.as_str();
-    wish.iter().any(|ip| message.contains(&ip.to_string())).then_some(message)
+    // 10.0.0.7 is a part of 10.0.0.70
+    let is_no_word = |c: char| c.is_whitespace() || matches!(c, ',' | ';' | '(' | ')' | '"');
+    let names = |ip: IpAddr| {
+        let is_it = |word: &str| word.parse() == Ok(ip);
+        message.split(is_no_word).any(|word| is_it(word) || is_it(word.trim_end_matches(['.', ':'])))
+    };
+    wish.iter().any(names).then_some(message)
 }
 
 #[cfg(test)]

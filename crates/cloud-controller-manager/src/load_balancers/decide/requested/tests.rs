@@ -219,6 +219,12 @@ fn a_wish_for_two_families_of_which_one_is_given_is_met() {
     Some("10.0.0.7 is in use"))]
 #[case::of_a_former_wish("10.0.0.9", json!({"status": "True", "reason": "AddressAllocated", "message": "10.0.0.5 is in use"}), 0,
     None)]
+#[case::of_an_address_that_begins_alike("10.0.0.9",
+    json!({"status": "True", "reason": "AddressAllocated", "message": "requested address 10.0.0.70 is not used: it is in use"}),
+    0, None)]
+#[case::with_a_colon("10.0.0.9",
+    json!({"status": "True", "reason": "AddressAllocated", "message": "no pool gives 10.0.0.7: edge is full"}), 0,
+    Some("edge is full"))]
 fn a_wish_that_is_not_met_hinders_nothing_and_is_told(
     #[case] given: &str,
     #[case] ready: Value,

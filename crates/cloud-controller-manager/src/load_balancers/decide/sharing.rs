@@ -18,11 +18,11 @@ use kube::ResourceExt;
 use serde_json::Value;
 
 use super::{
-    Phase, Seen, Write, events,
+    Phase, Seen, Write, allocated, events,
     families::{listed, same},
     handover,
     host_datapath::hinders_sharing,
-    ingress, overdue_announcement, settled_datapath,
+    ingress, overdue_announcement, settled_datapath, status_address,
 };
 use crate::{
     datapath::{Datapath, choose},
@@ -103,7 +103,8 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let parse = |text: &String| text.split(',').map(IngressAddress::parse).collect::<Vec<_>>();
     let addresses = primary.address.as_ref().map(parse).unwrap_or_default();
     let mut view = View { labels: labelled(&label_value(&primary.service)), ..View::default() };
-    let mut in_place = true;
+    let own = seen.load_balancer.object();
+    let in_place;
     match primary.path {
         Datapath::Guest => {
             let address = primary.address.as_deref().unwrap_or_default();
@@ -118,6 +119,14 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
             let network = primary.network.clone().filter(|network| !network.is_empty());
             view.annotations.extend(network.map(|it| (annotations::SERVICE_NETWORK.to_owned(), Some(it))));
             view.load_balancer = LoadBalancerState::Present { addresses };
+            // Harvester gives the address of an object that goes to the next one at once
+            let is_own = |ip: &str| {
+                own.is_some_and(|own| {
+                    allocated(own).into_iter().chain(status_address(own)).any(|own| same(own, ip))
+                })
+            };
+            let is_shared = |ip: &str| shared.iter().any(|shared| same(shared, ip));
+            in_place = !ingress(service).into_iter().any(|ip| is_own(ip) && !is_shared(ip));
         }
         Datapath::Host => {
             view.annotations = super::on_host();
@@ -134,7 +143,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
         }
     }
     // what this Service had before it shared goes when it is used no more
-    let own = seen.load_balancer.object().filter(|own| own.metadata.deletion_timestamp.is_none());
+    let own = own.filter(|own| own.metadata.deletion_timestamp.is_none());
     let free = own.is_some() && in_place && seen.secondaries.all.is_empty();
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));

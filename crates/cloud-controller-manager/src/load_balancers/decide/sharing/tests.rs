@@ -75,6 +75,9 @@ fn on_the_host_datapath_the_address_is_shown_when_the_ports_are_carried(
 
 #[rstest]
 #[case::guest(Datapath::Guest, "cluster", None, &[], true)]
+// kube-vip in the guest follows after the write that comes with the label
+#[case::guest_before_the_other_address_is_shown(Datapath::Guest, "cluster", Some("10.0.0.7"), &[], false)]
+#[case::guest_that_shows_the_other_address(Datapath::Guest, "cluster", Some("10.0.0.9"), &[], true)]
 #[case::used_by_others(Datapath::Guest, "cluster", None, &["api"], false)]
 #[case::host(Datapath::Host, "vm", Some("10.0.0.9"), &[], true)]
 #[case::host_before_the_other_address_is_shown(Datapath::Host, "vm", Some("10.0.0.7"), &[], false)]

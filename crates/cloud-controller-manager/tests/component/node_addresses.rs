@@ -103,7 +103,7 @@ test_cluster::component_tests! {
              {kube-vip.io/loadbalancerIPs: '198.18.0.5,198.18.0.6'}}, spec: {ports: [{port: 80}], type: LoadBalancer, \
              loadBalancerClass: a/b}}";
         cluster.guest.apply(other).await;
-        until_seen(&cluster, "zone-a").await;
+        until_seen(&cluster, "zone-d").await;
         assert_eq!(addresses(&cluster).await, own);
         // a Service that shows its address later, and goes
         let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.18.0.6"}]}}});

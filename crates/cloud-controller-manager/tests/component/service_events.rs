@@ -72,14 +72,14 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
-    async fn keys_of_later_versions_are_named_once_and_the_service_is_served(cluster: TestCluster) {
+    async fn an_address_that_a_user_asks_kube_vip_for_is_told_once_and_the_service_gets_its_own(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;
-        let keys = "{cloudprovider.harvesterhci.io/network: default/lab}";
+        let keys = "{kube-vip.io/loadbalancerIPs: 127.9.0.9}";
         create_service(&cluster, keys, "").await;
         allocate(&cluster, "127.9.0.1").await;
         let all = events(&cluster).await;
         let named: Vec<_> = all.iter().filter(|(reason, _)| reason == "NotSupported").collect();
-        assert!(named.len() == 1 && named[0].1.contains("/network"), "{all:?}");
+        assert!(named.len() == 1 && named[0].1.contains(LOADBALANCER_IPS), "{all:?}");
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
         ccm.stop().await;
     }

@@ -82,7 +82,7 @@ test_cluster::component_tests! {
         let stages = [
             (1, "CredentialExpires 14 days"),
             (7, "CredentialExpires 7 days"),
-            (6, "CredentialExpires 1 days"),
+            (6, "CredentialExpires 1 day"),
             (1, "CredentialExpired "),
         ];
         for (told_so_far, (days, text)) in stages.into_iter().enumerate() {

@@ -63,7 +63,8 @@ test_cluster::component_tests! {
         pool(&cluster, "edge", 10, 20).await;
         cluster.harvester.apply(
             "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer, metadata: {name: web, namespace: team-a},
-              spec: {workloadType: vm, listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]}}",
+              spec: {workloadType: vm, backendServerSelector: {harvesterhci.io/vmName: [blue-1]},
+                     listeners: [{name: http, port: 80, protocol: TCP, backendPort: 8080}]}}",
         ).await;
         cluster.settle().await;
         let ready = ready_of(&cluster, "web").await;

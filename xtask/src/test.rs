@@ -177,12 +177,16 @@ impl Run<'_> {
                 command
             };
             let mut command = prepared();
-            if jobs::has_real(program)? {
+            let groups = jobs::on_real(program)?;
+            if !groups.is_empty() {
                 command.args(jobs::REAL.iter().flat_map(|name| ["--skip", name]));
+            }
+            for (number, tests) in (1..).zip(&groups) {
                 let mut on_real = prepared();
                 // they take turns: there is one pair of servers for each process
-                on_real.args(jobs::REAL).arg("--test-threads=1").env("TEST_CLUSTER_NEED_REAL", "1");
-                real.push(Job { name: format!("{} on real servers", program.name), command: on_real });
+                on_real.args(tests).args(["--exact", "--test-threads=1"]).env("TEST_CLUSTER_NEED_REAL", "1");
+                let name = format!("{} on real servers, {number} of {}", program.name, groups.len());
+                real.push(Job { name, command: on_real });
             }
             others.push(Job { name: program.name.clone(), command });
         }

@@ -31,14 +31,28 @@ pub(super) fn command(program: &TestProgram) -> Command {
     command
 }
 
-/// Whether a program has tests on the real servers.
+/// As many tests as one pair of real servers is given. Most of a test's time there is a wait for a period of the
+/// product, so that two pairs take half as long as one.
+const AT_ONE_PAIR: usize = 50;
+
+/// The program's tests on the real servers, in groups that have servers of their own.
 ///
 /// # Errors
 /// Where it cannot be started.
-pub(super) fn has_real(program: &TestProgram) -> Result<bool> {
+pub(super) fn on_real(program: &TestProgram) -> Result<Vec<Vec<String>>> {
     let list = command(program).arg("--list").output()?;
-    let list = String::from_utf8_lossy(&list.stdout).into_owned();
-    Ok(REAL.iter().any(|name| list.contains(name)))
+    Ok(groups(&String::from_utf8_lossy(&list.stdout)))
+}
+
+/// Neighbours in the list are alike, so each group has its share of them.
+fn groups(list: &str) -> Vec<Vec<String>> {
+    let tests = list.lines().filter_map(|line| line.strip_suffix(": test"));
+    let tests: Vec<_> = tests.filter(|test| REAL.iter().any(|name| test.contains(name))).collect();
+    let mut groups = vec![Vec::new(); tests.len().div_ceil(AT_ONE_PAIR)];
+    for (test, group) in tests.iter().zip((0..groups.len()).cycle()) {
+        groups[group].push((*test).to_owned());
+    }
+    groups
 }
 
 /// How long each job took when it last ran here, in a file of lines `seconds<TAB>name`.
@@ -91,6 +105,20 @@ pub(super) fn run(jobs: Vec<Job>) -> Result<Vec<(String, Counts, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_test_on_the_real_servers_is_in_one_group_and_no_group_is_large() {
+        let names: Vec<_> = (0..101).map(|n| format!("a::real::ours::t{n}")).collect();
+        let list: String = names.iter().map(|name| format!("{name}: test\n")).collect();
+        let list = format!("a::simulated::ours::t1: test\n{list}b::real::ours::t1: benchmark\n\n101 tests\n");
+        let groups = groups(&list);
+        assert_eq!(groups.iter().map(Vec::len).collect::<Vec<_>>(), [34, 34, 33]);
+        assert_eq!(groups[1][..2], [names[1].clone(), names[4].clone()]);
+        let mut all: Vec<_> = groups.concat();
+        all.sort_by_key(|name| names.iter().position(|one| one == name));
+        assert_eq!(all, names);
+        assert!(super::groups("a::simulated::ours::t1: test\n").is_empty());
+    }
 
     #[test]
     fn what_took_longest_begins_first_and_what_is_new_before_it() {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
 use controller_kit::{Cache, Explanation};
-use guest_vms::{AddressRules, Fate, GuestVms, Lookup, Vm, is_uid};
+use guest_vms::{AddressRules, GuestVms, Lookup, Vm, VmState, is_uid};
 use harvester_api::{annotations, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -38,16 +38,17 @@ impl VmInstances {
         let provider_id = format!("{PROVIDER_ID_PREFIX}{}", vm.uid);
         let faults =
             addresses.faults.into_iter().map(|fault| Explanation::new("InvalidNodeAnnotation", fault));
-        let labels = vm.place.faults.into_iter().map(|fault| Explanation::new("InvalidTopologyLabel", fault));
+        let labels =
+            vm.labels.faults.into_iter().map(|fault| Explanation::new("InvalidTopologyLabel", fault));
         let remade = made_again(node, &vm.name, &provider_id);
         let remade = remade.map(|why| Explanation::new("ProviderIdOutdated", why));
         InstanceMetadata {
             provider_id,
-            zone: vm.place.zone,
-            region: vm.place.region,
-            instance_type: vm.place.instance_type,
-            labels: vm.place.labels,
-            has_all_labels: vm.place.is_complete,
+            zone: vm.labels.zone,
+            region: vm.labels.region,
+            instance_type: vm.labels.instance_type,
+            labels: vm.labels.chosen,
+            has_all_labels: vm.labels.is_complete,
             record: Some(annotations::APPLIED_LABELS),
             addresses: addresses.list,
             address_problem: problem.map(|it| AddressProblem { why: it.sentence, is_passing: it.is_passing }),
@@ -86,13 +87,13 @@ impl Instances for VmInstances {
         if node.labels().get(labels::EXTERNALLY_MANAGED).is_some_and(|value| value == "true") {
             return InstanceState::Foreign;
         }
-        match self.vms.fate(node, &self.nodes.list()) {
-            Fate::Running => InstanceState::Running,
-            Fate::Stopped => InstanceState::Stopped,
-            Fate::Gone(why) => InstanceState::Gone(why),
-            Fate::Doubtful(why) => InstanceState::Doubtful(Explanation::new("NodeKept", why)),
-            Fate::Foreign => InstanceState::Foreign,
-            Fate::Unknown => InstanceState::Unknown,
+        match self.vms.vm_state(node, &self.nodes.list()) {
+            VmState::Running => InstanceState::Running,
+            VmState::Stopped => InstanceState::Stopped,
+            VmState::Gone(why) => InstanceState::Gone(why),
+            VmState::Doubtful(why) => InstanceState::Doubtful(Explanation::new("NodeKept", why)),
+            VmState::Foreign => InstanceState::Foreign,
+            VmState::Unknown => InstanceState::Unknown,
         }
     }
 

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use harvester_api::names::PROVIDER_ID_PREFIX;
 
 /// So many VMs that are gone are remembered; a Node whose VM is forgotten is removed only if other VMs are there.
-const FORMER_MAX: usize = 2_000;
+const DEPARTED_MAX: usize = 2_000;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Directory {
@@ -29,7 +29,7 @@ pub(crate) struct Directory {
     /// What a search said of UIDs that no watch tells of.
     searched: HashMap<String, Searched>,
     /// VMs that were here while this process ran, the oldest first.
-    former: VecDeque<Former>,
+    departed: VecDeque<DepartedVm>,
 }
 
 /// The sign by which a VM is the VM of a Node.
@@ -70,7 +70,7 @@ pub(crate) enum Searched {
 }
 
 #[derive(Clone, Debug)]
-struct Former {
+struct DepartedVm {
     uid: String,
     name: String,
     is_ours: bool,
@@ -119,7 +119,7 @@ impl Directory {
             if let Some(name) = self.by_uid.get(id) {
                 return BTreeSet::from([name.clone()]);
             }
-            names.extend(self.former(id).map(|vm| vm.name.clone()));
+            names.extend(self.departed(id).map(|vm| vm.name.clone()));
             if let Some(Searched::Named(name)) = self.searched.get(id) {
                 names.insert(name.clone());
             }
@@ -168,8 +168,8 @@ impl Directory {
         self.label_of(name).is_some_and(|label| self.may_be_ours(label))
     }
 
-    fn former(&self, id: &str) -> Option<&Former> {
-        self.former.iter().rev().find(|vm| vm.uid == id || vm.name == id)
+    fn departed(&self, id: &str) -> Option<&DepartedVm> {
+        self.departed.iter().rev().find(|vm| vm.uid == id || vm.name == id)
     }
 
     /// Why the VM that a provider ID names by `id` is not there, neither by UID nor by any of the Node's candidates;
@@ -177,7 +177,7 @@ impl Directory {
     pub(crate) fn absence<'a>(&self, id: &str, mut others: impl Iterator<Item = &'a str>) -> Absence {
         // a name may be in use in any namespace: only a UID shows that a VM is the one that a Node means
         let is_witness = |id: &str| self.by_uid.get(id).is_some_and(|name| self.is_ours(name));
-        match (self.former(id), self.searched.get(id)) {
+        match (self.departed(id), self.searched.get(id)) {
             (Some(vm), _) if !vm.is_ours => Absence::Foreign,
             (Some(vm), _) if vm.left_by_watch => Absence::Deleted,
             // watches turn to another Harvester one by one: that one of them does not name a VM any more, while another
@@ -193,20 +193,20 @@ impl Directory {
     pub(crate) fn left(&mut self, name: &str, uid: &str) {
         if let Some(vm) = self.vms.get(name).filter(|vm| vm.uid == uid) {
             let is_ours = self.may_be_ours(vm.cluster.as_deref());
-            self.remember(Former { uid: uid.into(), name: name.into(), is_ours, left_by_watch: true });
-        } else if let Some(vm) = self.former.iter_mut().find(|vm| vm.uid == uid) {
+            self.remember(DepartedVm { uid: uid.into(), name: name.into(), is_ours, left_by_watch: true });
+        } else if let Some(vm) = self.departed.iter_mut().find(|vm| vm.uid == uid) {
             vm.left_by_watch = true;
         }
     }
 
-    fn remember(&mut self, vm: Former) {
-        if self.former.iter().any(|known| known.uid == vm.uid) {
+    fn remember(&mut self, vm: DepartedVm) {
+        if self.departed.iter().any(|known| known.uid == vm.uid) {
             return;
         }
-        if self.former.len() == FORMER_MAX {
-            self.former.pop_front();
+        if self.departed.len() == DEPARTED_MAX {
+            self.departed.pop_front();
         }
-        self.former.push_back(vm);
+        self.departed.push_back(vm);
     }
 
     /// A VM of this name is there, with UID and guest cluster label, or is not. Answers whether that is new.
@@ -220,11 +220,11 @@ impl Directory {
         if let Some(old) = old.filter(|old| new.as_ref().is_none_or(|new| new.uid != old.uid)) {
             let is_ours = self.may_be_ours(old.cluster.as_deref());
             self.forget_host_name(name);
-            self.remember(Former { uid: old.uid, name: name.into(), is_ours, left_by_watch: false });
+            self.remember(DepartedVm { uid: old.uid, name: name.into(), is_ours, left_by_watch: false });
         }
         if let Some(new) = new {
             // one that lost its label and is seen by name is not deleted
-            self.former.retain(|vm| vm.uid != new.uid);
+            self.departed.retain(|vm| vm.uid != new.uid);
             // when it goes, it is searched for anew
             self.searched.remove(&new.uid);
             self.by_uid.insert(new.uid.clone(), name.to_owned());

@@ -2,16 +2,16 @@
 //! cloud controller manager, for the CSI driver and for diagnosis. Reads only.
 //!
 //! ```text
-//!  VirtualMachines ─────────┐ watched                    ┌─► find(node): the VM, its place and what it reports
+//!  VirtualMachines ─────────┐ watched                    ┌─► find(node): the VM, its labels and what it reports
 //!  VirtualMachineInstances ─┼──► directory ──────────────┤
 //!  guest agents (host names)┘ asked where needed         └─► backends(nodes): VM names and labels
 //! ```
 //! * A VM is a Node's by provider ID, by its name, or by the host name that its guest agent reports (module
 //!   `directory`).
-//! * Where it runs and what kind of machine it is become labels (module `place`).
+//! * Where it runs and what kind of machine it is become labels (module `instance_labels`).
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
-//! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `fate`).
+//! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `vm_state`).
 //! * Watches tell nearly everything: of the VMs with the cluster's label, and of each that a Node may be, by name (module
 //!   `watches`). Module `search` looks for the VM of a Node that nobody knows. A host name has no watch; module `host_names` asks a guest agent for it once,
 //!   and only where no Node is known to be that VM.
@@ -22,17 +22,17 @@
 mod addresses;
 mod by_name;
 mod directory;
-mod fate;
 mod host_names;
-mod place;
+mod instance_labels;
 mod run_state;
 mod search;
+mod vm_state;
 mod vms;
 mod watches;
 
 pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use directory::{FoundBy, is_uid};
-pub use fate::Fate;
 pub use host_names::right as host_name_right;
-pub use place::{Place, TopologyLabels};
+pub use instance_labels::{InstanceLabels, TopologyLabels};
+pub use vm_state::VmState;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

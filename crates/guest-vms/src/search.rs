@@ -30,8 +30,8 @@ use tokio::{
 use crate::{
     GuestVms,
     directory::{Searched, is_uid},
-    fate::vm_id,
     host_names::is_agent,
+    vm_state::vm_id,
     vms::provider_id,
 };
 

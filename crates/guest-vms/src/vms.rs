@@ -19,7 +19,7 @@ use crate::{
     by_name::{NamedReads, NamesRead},
     directory::{Directory, FoundBy},
     host_names::HostNames,
-    place::{self, Place, TopologyLabels},
+    instance_labels::{self, InstanceLabels, TopologyLabels},
     run_state,
     search::Search,
     watches::Watches,
@@ -69,7 +69,7 @@ pub struct Vm {
     pub name: String,
     pub uid: String,
     /// Its labels; none while it does not run.
-    pub place: Place,
+    pub labels: InstanceLabels,
     /// Its networks and their addresses; `None` while it does not run.
     pub report: Option<Report>,
 }
@@ -260,7 +260,7 @@ impl GuestVms {
         Vm {
             name: vm.name_any(),
             uid: vm.uid().unwrap_or_default(),
-            place: vmi.as_ref().map(|vmi| Place::of(vmi, &self.0.topology)).unwrap_or_default(),
+            labels: vmi.as_ref().map(|vmi| InstanceLabels::of(vmi, &self.0.topology)).unwrap_or_default(),
             report: vmi.as_ref().map(|vmi| Report::of(vmi)),
         }
     }
@@ -437,7 +437,7 @@ fn trim_vm(vm: &mut VirtualMachine) {
 }
 
 fn trim_vmi(vmi: &mut VirtualMachineInstance, topology: &TopologyLabels) {
-    place::trim(vmi, topology);
+    instance_labels::trim(vmi, topology);
     if let Some(status) = &mut vmi.status {
         status.rest.retain(|_, value| matches!(value, Value::Null));
     }

@@ -247,11 +247,11 @@ fn a_deletion_that_is_learned_twice_counts_and_former_vms_are_bounded() {
     directory.set_vm("a", None);
     directory.left("a", UID_A);
     assert_eq!(absence(&directory, UID_A, &[]), Absence::Deleted);
-    for n in 0..FORMER_MAX {
+    for n in 0..DEPARTED_MAX {
         directory.set_vm("foreign", Some((n.to_string(), Some("test".into()))));
     }
     directory.set_vm("foreign", None);
-    assert_eq!(directory.former.len(), FORMER_MAX);
+    assert_eq!(directory.departed.len(), DEPARTED_MAX);
     assert_eq!(absence(&directory, UID_A, &[UID_B]), Absence::Unsearched);
 }
 

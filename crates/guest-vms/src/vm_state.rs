@@ -21,7 +21,7 @@ use crate::{
 
 /// What became of a Node's VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum VmState {
     /// It runs, or KubeVirt will start it.
     Running,
     /// Nothing runs until somebody starts it.
@@ -38,8 +38,8 @@ pub enum Fate {
 
 impl GuestVms {
     /// What became of the VM of `node`, one of `nodes`.
-    pub fn fate(&self, node: &Node, nodes: &[Arc<Node>]) -> Fate {
-        let Some(id) = vm_id(node) else { return Fate::Foreign };
+    pub fn vm_state(&self, node: &Node, nodes: &[Arc<Node>]) -> VmState {
+        let Some(id) = vm_id(node) else { return VmState::Foreign };
         let shared = self.shared();
         // asked first: a VM that is not found before the lists are complete is not missing
         let is_listed = self.is_complete()
@@ -49,29 +49,29 @@ impl GuestVms {
         let found = self.vm_of(node);
         let is_read = found.is_some() && self.names_read().contains(&node.name_any());
         if !is_listed && !is_read {
-            return Fate::Unknown;
+            return VmState::Unknown;
         }
         if let Some(name) = found {
             if !self.directory().is_ours(&name) {
-                return Fate::Foreign;
+                return VmState::Foreign;
             }
-            let Some(vm) = shared.vms.get(&name) else { return Fate::Unknown };
+            let Some(vm) = shared.vms.get(&name) else { return VmState::Unknown };
             let stopped = run_state::is_stopped(&vm, shared.vmis.get(&name).as_deref());
-            return if stopped { Fate::Stopped } else { Fate::Running };
+            return if stopped { VmState::Stopped } else { VmState::Running };
         }
         // one that cannot be read may be this VM
         if shared.vms.has_malformed() {
-            return Fate::Unknown;
+            return VmState::Unknown;
         }
         let (name, namespace) = (node.name_any(), &shared.namespace);
         let others = nodes.iter().filter(|other| other.uid() != node.uid()).filter_map(|other| vm_id(other));
         match self.directory().absence(id, others) {
-            Absence::Foreign => Fate::Foreign,
-            Absence::Unsearched => Fate::Unknown,
+            Absence::Foreign => VmState::Foreign,
+            Absence::Unsearched => VmState::Unknown,
             Absence::Deleted => {
-                Fate::Gone(format!("its VM {id} was deleted from Harvester namespace {namespace}"))
+                VmState::Gone(format!("its VM {id} was deleted from Harvester namespace {namespace}"))
             }
-            Absence::Missing => Fate::Gone(format!(
+            Absence::Missing => VmState::Gone(format!(
                 "its VM {id} is not in Harvester namespace {namespace}, where VMs of other nodes are"
             )),
             Absence::Doubtful => {
@@ -80,7 +80,7 @@ impl GuestVms {
                 } else {
                     "its provider ID gives a name and no UID"
                 };
-                Fate::Doubtful(format!(
+                VmState::Doubtful(format!(
                     "node {name} is not ready, and its VM {id} is not in Harvester namespace {namespace}. That it was \
                      there is not sure, because {why}: the node stays. See that the cloud-config names the right \
                      Harvester and namespace; if the VM is gone for good, delete the node"

@@ -25,14 +25,14 @@ pub type TopologyLabels = BTreeMap<String, String>;
 
 /// What an instance says of labels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct InstanceLabels {
     /// `None` while the VM migrates or stops, or where its host has no zone.
     pub zone: Option<String>,
-    /// As [`Place::zone`].
+    /// As [`InstanceLabels::zone`].
     pub region: Option<String>,
     pub instance_type: Option<String>,
     /// What flags choose.
-    pub labels: BTreeMap<String, String>,
+    pub chosen: BTreeMap<String, String>,
     /// The instance runs for a while and stays where it is, and all its values are label values: what is not here is not
     /// so.
     pub is_complete: bool,
@@ -40,28 +40,28 @@ pub struct Place {
     pub faults: Vec<String>,
 }
 
-impl Place {
+impl InstanceLabels {
     pub(crate) fn of(instance: &VirtualMachineInstance, topology: &TopologyLabels) -> Self {
-        let mut place = Self::default();
+        let mut labels = Self::default();
         match kept_type(instance) {
-            Some(kind) if is_label_value(kind) => place.instance_type = Some(kind.to_owned()),
-            Some(kind) => place.fault("the instance type", instance, kind),
+            Some(kind) if is_label_value(kind) => labels.instance_type = Some(kind.to_owned()),
+            Some(kind) => labels.fault("the instance type", instance, kind),
             None => {}
         }
         if !stays_put(instance) {
-            return place;
+            return labels;
         }
-        place.zone = place.value(instance, annotations::TOPOLOGY_ZONE);
-        place.region = place.value(instance, annotations::TOPOLOGY_REGION);
+        labels.zone = labels.value(instance, annotations::TOPOLOGY_ZONE);
+        labels.region = labels.value(instance, annotations::TOPOLOGY_REGION);
         for (label, annotation) in topology {
-            if let Some(value) = place.value(instance, annotation) {
-                place.labels.insert(label.clone(), value);
+            if let Some(value) = labels.value(instance, annotation) {
+                labels.chosen.insert(label.clone(), value);
             }
         }
         let is_running = instance.status.as_ref().is_some_and(|status| status.phase == "Running");
         // an agent answers long after Harvester has copied the annotations; a value that no label can be has not gone
-        place.is_complete = is_running && has_agent(instance) && place.faults.is_empty();
-        place
+        labels.is_complete = is_running && has_agent(instance) && labels.faults.is_empty();
+        labels
     }
 
     fn value(&mut self, instance: &VirtualMachineInstance, annotation: &str) -> Option<String> {
@@ -83,7 +83,7 @@ impl Place {
     }
 }
 
-/// Keeps of an instance what [`Place::of`] reads.
+/// Keeps of an instance what [`InstanceLabels::of`] reads.
 pub(crate) fn trim(instance: &mut VirtualMachineInstance, topology: &TopologyLabels) {
     let kind = instance_type(instance);
     instance.spec.rest.clear();
@@ -151,7 +151,7 @@ mod tests {
         #[case] expected: Option<&str>,
     ) {
         let instance = instance(&annotations, &json!({"domain": domain}), &json!({"phase": "Running"}));
-        assert_eq!(Place::of(&instance, &racks()).instance_type.as_deref(), expected);
+        assert_eq!(InstanceLabels::of(&instance, &racks()).instance_type.as_deref(), expected);
         assert!(instance.spec.rest.keys().all(|key| key == KEPT_TYPE), "nothing else is kept");
     }
 
@@ -169,7 +169,10 @@ mod tests {
         #[case] status: Value,
         #[case] expected: bool,
     ) {
-        assert_eq!(Place::of(&instance(&json!({}), &json!({}), &status), &racks()).is_complete, expected);
+        assert_eq!(
+            InstanceLabels::of(&instance(&json!({}), &json!({}), &status), &racks()).is_complete,
+            expected
+        );
     }
 
     #[test]
@@ -178,20 +181,20 @@ mod tests {
             "topology.kubernetes.io/region": "x".repeat(10_000), "other": "1"});
         let instance = instance(&annotations, &json!({}), &running("True"));
         assert_eq!(instance.annotations().len(), 3);
-        let place = Place::of(&instance, &racks());
-        assert_eq!(place.labels, BTreeMap::from([("example.com/host".to_owned(), "host-1".to_owned())]));
-        assert_eq!((place.zone, place.region), (None, None));
-        assert!(place.faults[0].contains("is \"Zone A\", which no label can be"), "{:?}", place.faults);
-        assert!(place.faults[1].len() < 400, "{:?}", place.faults);
-        assert!(!place.is_complete, "the labels of the Node stay");
+        let labels = InstanceLabels::of(&instance, &racks());
+        assert_eq!(labels.chosen, BTreeMap::from([("example.com/host".to_owned(), "host-1".to_owned())]));
+        assert_eq!((labels.zone, labels.region), (None, None));
+        assert!(labels.faults[0].contains("is \"Zone A\", which no label can be"), "{:?}", labels.faults);
+        assert!(labels.faults[1].len() < 400, "{:?}", labels.faults);
+        assert!(!labels.is_complete, "the labels of the Node stay");
     }
 
     #[test]
     fn an_instance_type_that_is_no_label_value_is_told_and_takes_no_label_away() {
         let annotations = json!({"kubevirt.io/instancetype-name": "a b"});
-        let place = Place::of(&instance(&annotations, &json!({}), &running("True")), &racks());
-        assert_eq!((place.instance_type, place.is_complete), (None, false));
+        let labels = InstanceLabels::of(&instance(&annotations, &json!({}), &running("True")), &racks());
+        assert_eq!((labels.instance_type, labels.is_complete), (None, false));
         let told = "the instance type of VirtualMachineInstance vm-a is \"a b\", which no label can be";
-        assert!(place.faults[0].starts_with(told), "{:?}", place.faults);
+        assert!(labels.faults[0].starts_with(told), "{:?}", labels.faults);
     }
 }

@@ -1,10 +1,10 @@
 //! The guest cluster's name, and the names in Harvester that contain it.
 
-use harvester_api::names::DEFAULT_CLUSTER_NAME;
+use harvester_api::{labels, names::DEFAULT_CLUSTER_NAME};
 
 /// An object name holds so much of the base; the digest follows.
 const BASE_MAX: usize = 55;
-/// Longest DNS label and label value.
+/// Longest DNS label.
 const LABEL_MAX: usize = 63;
 
 /// The name given by `--cluster-name`, without the quotes and blanks that charts and shells leave around it.
@@ -60,16 +60,11 @@ impl GuestCluster {
         })
     }
 
-    /// The name as a label value. One that is none (too long, other characters) is cut and gets a digest, where the
-    /// Go program's objects were refused (docs/contract/cloud-controller-manager.md#L23).
+    /// The name as the value of a label, of VMs and of LoadBalancer objects: Harvester compares the two when a cluster is
+    /// removed. Where the Go program wrote a name that no label can have, its objects were refused
+    /// (docs/contract/cloud-controller-manager.md#L23).
     pub fn label_value(&self) -> String {
-        if is_label_value(&self.0) {
-            return self.0.clone();
-        }
-        let digest = crc32fast::hash(self.0.as_bytes());
-        let safe: String = self.0.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-        let cut = safe.trim_matches('-');
-        format!("{}-{digest:08x}", &cut[..cut.len().min(LABEL_MAX - 9)]).trim_matches('-').to_owned()
+        labels::legal(&self.0)
     }
 
     /// Name of the LoadBalancer object of a Service: public contract, people recompute it.
@@ -94,15 +89,6 @@ fn is_dns_1035(name: &str) -> bool {
         && bytes.first().is_some_and(u8::is_ascii_lowercase)
         && bytes.last().copied().is_some_and(letter_or_digit)
         && bytes.iter().all(|b| letter_or_digit(*b) || *b == b'-')
-}
-
-fn is_label_value(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let edge = |b: Option<&u8>| b.is_none_or(u8::is_ascii_alphanumeric);
-    bytes.len() <= LABEL_MAX
-        && edge(bytes.first())
-        && edge(bytes.last())
-        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
 #[cfg(test)]
@@ -162,7 +148,7 @@ mod tests {
         assert_eq!(GuestCluster::new("my.cluster").label_value(), "my.cluster");
         for odd in ["a".repeat(64), "-".repeat(80), "Käse Kuchen".into(), "a/b".into(), "_".into()] {
             let value = GuestCluster::new(&odd).label_value();
-            assert!(is_label_value(&value) && !value.is_empty(), "{odd:?} became {value:?}");
+            assert!(labels::is_value(&value) && !value.is_empty(), "{odd:?} became {value:?}");
         }
         let long = |end: &str| GuestCluster::new(&format!("{}{end}", "a".repeat(70))).label_value();
         assert_ne!(long("x"), long("y"));

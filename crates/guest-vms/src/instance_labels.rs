@@ -5,15 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use harvester_api::{VirtualMachineInstance, annotations};
+use harvester_api::{VirtualMachineInstance, annotations, labels::is_value};
 use kube::ResourceExt;
 use serde_json::{Map, Value};
 
-use crate::{
-    addresses::shown,
-    host_names::has_agent,
-    vms::{is_label_value, stays_put},
-};
+use crate::{addresses::shown, host_names::has_agent, vms::stays_put};
 
 /// Annotations of KubeVirt that name the instance type of a VM.
 const TYPE_NAMES: [&str; 2] = ["kubevirt.io/instancetype-name", "kubevirt.io/cluster-instancetype-name"];
@@ -44,7 +40,7 @@ impl InstanceLabels {
     pub(crate) fn of(instance: &VirtualMachineInstance, topology: &TopologyLabels) -> Self {
         let mut labels = Self::default();
         match kept_type(instance) {
-            Some(kind) if is_label_value(kind) => labels.instance_type = Some(kind.to_owned()),
+            Some(kind) if is_value(kind) => labels.instance_type = Some(kind.to_owned()),
             Some(kind) => labels.fault("the instance type", instance, kind),
             None => {}
         }
@@ -66,7 +62,7 @@ impl InstanceLabels {
 
     fn value(&mut self, instance: &VirtualMachineInstance, annotation: &str) -> Option<String> {
         let value = instance.annotations().get(annotation)?;
-        if value.is_empty() || is_label_value(value) {
+        if is_value(value) {
             return Some(value.clone());
         }
         self.fault(&format!("annotation {annotation}"), instance, value);

@@ -99,7 +99,7 @@ impl GuestVms {
     /// Starts the watches.
     pub fn start(tasks: &TaskGroup, client: &Client, settings: VmSettings) -> Self {
         let VmSettings { namespace, cluster, topology } = settings;
-        let selector = cluster.as_deref().filter(|name| is_label_value(name));
+        let selector = cluster.as_deref().map(labels::legal);
         let selector = selector.map(|cluster| format!("{}={cluster}", labels::GUEST_CLUSTER));
         let (by, kept) = (selector.as_deref(), topology.clone());
         let vms = Watches::start(tasks, client, &namespace, by, trim_vm);
@@ -153,7 +153,7 @@ impl GuestVms {
             namespace,
             topology,
             names: Notify::new(),
-            directory: Mutex::new(Directory::new(cluster)),
+            directory: Mutex::new(Directory::new(cluster.as_deref().map(labels::legal))),
             names_read: NamesRead::default(),
             subscribers: Subscribers::default(),
         }));
@@ -370,16 +370,6 @@ impl GuestVms {
 
 pub(crate) fn provider_id(node: &Node) -> &str {
     node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default()
-}
-
-/// Whether a label can have this value; the server refuses a selector with another.
-pub(crate) fn is_label_value(text: &str) -> bool {
-    let is_alphanumeric = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    let bytes = text.as_bytes();
-    bytes.len() <= 63
-        && is_alphanumeric(bytes.first())
-        && is_alphanumeric(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
 }
 
 /// A VMI that migrates or stops carries the annotations of the place that it leaves.

@@ -1,6 +1,8 @@
-//! Label keys and fixed label values.
+//! Label keys, fixed label values, and the form of others.
 
-/// On a LoadBalancer object: guest cluster name.
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+
+/// On a LoadBalancer object: guest cluster name, as [`legal`] writes it.
 pub const CLUSTER: &str = "cloudprovider.harvesterhci.io/cluster";
 /// On a LoadBalancer object: namespace of the guest Service.
 pub const SERVICE_NAMESPACE: &str = "cloudprovider.harvesterhci.io/serviceNamespace";
@@ -27,7 +29,7 @@ pub const VLAN_ID: &str = "network.harvesterhci.io/vlan-id";
 pub const CREATOR: &str = "harvesterhci.io/creator";
 /// Value of [`CREATOR`] for machines made by the node driver.
 pub const NODE_DRIVER: &str = "docker-machine-driver-harvester";
-/// On a VM and its VMI: guest cluster name.
+/// On a VM and its VMI: guest cluster name, as [`legal`] writes it.
 pub const GUEST_CLUSTER: &str = "guestcluster.harvesterhci.io/name";
 /// On a VMI: name of its VM.
 pub const VM_NAME: &str = "harvesterhci.io/vmName";
@@ -42,3 +44,30 @@ pub const STABLE_POOL: &str = "nodepool.harvesterhci.io/pool";
 pub const EXTERNALLY_MANAGED: &str = "cloudprovider.harvesterhci.io/externally-managed";
 /// On a VirtualMachineImage: `iso` for an image to boot an installation from.
 pub const IMAGE_TYPE: &str = "harvesterhci.io/image-type";
+
+/// Longest value of a label.
+const VALUE_MAX: usize = 63;
+
+/// Whether Kubernetes takes this as a label's value.
+pub fn is_value(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let is_edge = |byte: Option<&u8>| byte.is_none_or(u8::is_ascii_alphanumeric);
+    bytes.len() <= VALUE_MAX
+        && is_edge(bytes.first())
+        && is_edge(bytes.last())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+}
+
+/// The text if it can be the value of a label, else a hash of it that can, as upstream's node driver hashes the names of
+/// machine sets. The node driver labels VMs with the name of their guest cluster in this form, so whoever looks for
+/// that label has to compare with it (docs/contract/node-driver.md#B13).
+pub fn legal(text: &str) -> String {
+    if is_value(text) {
+        return text.to_owned();
+    }
+    let mut hash: u32 = 0x811c_9dc5; // FNV-1a
+    for byte in text.bytes() {
+        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    }
+    format!("hash_{}_z", URL_SAFE_NO_PAD.encode(hash.to_be_bytes()))
+}

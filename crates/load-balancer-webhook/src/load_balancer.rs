@@ -396,8 +396,8 @@ fn network(annotations: &BTreeMap<String, String>, vmis: &[Arc<VirtualMachineIns
         })
     };
     let of_cluster = |cluster: String| {
-        let labelled =
-            |vmi: &VirtualMachineInstance| vmi.labels().get(labels::GUEST_CLUSTER) == Some(&cluster);
+        let label = labels::legal(&cluster);
+        let labelled = |vmi: &VirtualMachineInstance| vmi.labels().get(labels::GUEST_CLUSTER) == Some(&label);
         let named = |vmi: &VirtualMachineInstance| {
             vmi.labels().get(labels::CREATOR).is_some_and(|creator| creator == labels::NODE_DRIVER)
                 && vmi.name_any().starts_with(&cluster)

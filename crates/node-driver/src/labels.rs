@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use harvester_api::labels::{
     CREATOR, GUEST_CLUSTER, MACHINE_SET, NODE_DRIVER, NODE_POOL, STABLE_POOL, VM_NAME,
 };
+pub(crate) use harvester_api::labels::{is_value, legal};
 
 /// Keys that a user may not set, because other programs rely on the driver's values.
 pub(crate) const OURS: [&str; 6] = [CREATOR, VM_NAME, MACHINE_SET, GUEST_CLUSTER, NODE_POOL, STABLE_POOL];
@@ -56,23 +56,6 @@ fn pool<'a>(machine: &'a str, cluster: &str, parts: usize) -> Option<&'a str> {
     Some(rest.strip_prefix(cluster).unwrap_or(rest).trim_start_matches('-'))
 }
 
-/// The text if it can be the value of a label, else a hash of it that can.
-pub(crate) fn legal(text: &str) -> String {
-    if is_value(text) {
-        return text.to_owned();
-    }
-    let mut hash: u32 = 0x811c_9dc5; // FNV-1a
-    for byte in text.bytes() {
-        hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-    }
-    format!("hash_{}_z", URL_SAFE_NO_PAD.encode(hash.to_be_bytes()))
-}
-
-/// Whether Kubernetes takes this as a label's value.
-pub(crate) fn is_value(text: &str) -> bool {
-    text.is_empty() || is_name(text)
-}
-
 /// Whether Kubernetes takes this as a label's key: a name, and perhaps a DNS name and a slash in front.
 pub(crate) fn is_key(text: &str) -> bool {
     match text.split_once('/') {
@@ -91,12 +74,7 @@ pub(crate) fn is_key(text: &str) -> bool {
 }
 
 fn is_name(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let ends = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
-    bytes.len() <= 63
-        && ends(bytes.first())
-        && ends(bytes.last())
-        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+    !text.is_empty() && is_value(text)
 }
 
 #[cfg(test)]

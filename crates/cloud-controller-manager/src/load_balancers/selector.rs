@@ -22,11 +22,12 @@ pub fn select(
     eligible: &BTreeSet<String>,
     backends: &[Backend],
 ) -> Result<Selector, Vec<String>> {
-    let labelled = |backend: &&Backend| backend.cluster.as_deref() == Some(cluster.name());
+    let label = cluster.label_value();
+    let labelled = |backend: &&Backend| backend.cluster.as_deref() == Some(&label);
     let of_cluster: BTreeSet<String> =
         backends.iter().filter(labelled).map(|backend| backend.vm.clone()).collect();
     if !cluster.is_anonymous() && of_cluster == *eligible {
-        return Ok(BTreeMap::from([(labels::GUEST_CLUSTER.to_owned(), vec![cluster.name().to_owned()])]));
+        return Ok(BTreeMap::from([(labels::GUEST_CLUSTER.to_owned(), vec![label])]));
     }
     let named =
         |vm: &str| backends.iter().any(|backend| backend.vm == vm && backend.name.as_deref() == Some(vm));
@@ -66,6 +67,9 @@ mod tests {
         Ok((BY_NAME, vec!["a"])))]
     #[case::no_labels_at_all("prod", &["a", "b"], vec![backend("a", None, true), backend("b", None, false)],
         Err(vec!["b"]))]
+    // docs/contract/node-driver.md#B13: the node driver labels VMs with what a label can have
+    #[case::a_name_that_no_label_can_have("a b", &["a"], vec![backend("a", Some("hash_EKP58g_z"), false)],
+        Ok((BY_CLUSTER, vec!["hash_EKP58g_z"])))]
     #[case::labelled_by_cluster_only("prod", &["a"], vec![backend("a", Some("prod"), false)],
         Ok((BY_CLUSTER, vec!["prod"])))]
     fn selectors(

@@ -139,6 +139,21 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// docs/contract/node-driver.md#B13: a name that no label can have is hashed by the node driver.
+    async fn vms_are_watched_by_the_label_that_the_node_driver_gives_a_long_name(cluster: TestCluster) {
+        let name = "a".repeat(70);
+        let ccm = Ccm::start_with(&cluster, |settings| settings.rules.cluster = GuestCluster::new(&name)).await;
+        cluster.harvester.forget_requests();
+        join(&cluster, "worker-1", "worker-1", "{guestcluster.harvesterhci.io/name: hash_WQR0Cw_z}").await;
+        until_initialised(&cluster, "worker-1").await;
+        join(&cluster, "worker-2", "worker-2", FOREIGN).await;
+        rest(&cluster).await;
+        assert_eq!(provider_id(&cluster, "worker-2").await, None, "another cluster's");
+        let all = looked(&cluster);
+        assert!(all.iter().all(|it| !it.ends_with("metadata.name%3Dworker-1")), "the label tells of it: {all:?}");
+        ccm.stop().await;
+    }
+
     /// One list and one watch of either kind, for this name.
     async fn a_vm_without_the_label_is_watched_by_the_name_of_its_node(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

@@ -428,6 +428,8 @@ fn multus(network: &str) -> Value {
 #[case::explicit(json!({annotations::LB_NETWORK: "team-a/vlan9", annotations::MANAGEMENT_NETWORK: "team-a/mgmt"}), "team-a/vlan9")]
 #[case::management(json!({annotations::LB_NETWORK: "", annotations::MANAGEMENT_NETWORK: "team-a/mgmt"}), "team-a/mgmt")]
 #[case::by_label(json!({annotations::LB_CLUSTER: "gc1"}), "team-a/vlan10")]
+// docs/contract/node-driver.md#B13: the node driver hashes what no label can be
+#[case::by_label_of_an_odd_name(json!({annotations::LB_CLUSTER: "a b"}), "team-a/vlan40")]
 #[case::by_name(json!({annotations::LB_CLUSTER: "gc2"}), "team-a/vlan20")]
 #[case::unknown_cluster(json!({annotations::LB_CLUSTER: "gc3"}), "")]
 #[case::no_cluster(json!({}), "")]
@@ -440,6 +442,7 @@ fn the_network_of_a_cluster_object_is_the_first_one_known(#[case] given: Value, 
             &json!([{"name": "default", "pod": {}}]),
         ),
         node("a-2", &json!({"guestcluster.harvesterhci.io/name": "gc1"}), &multus("team-a/vlan10")),
+        node("a-4", &json!({"guestcluster.harvesterhci.io/name": "hash_EKP58g_z"}), &multus("team-a/vlan40")),
         node("gc2-pool1-x", &creator, &multus("vlan20")),
         node("gc3-by-hand", &json!({}), &multus("team-a/vlan30")),
     ];

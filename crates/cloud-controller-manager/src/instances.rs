@@ -1,6 +1,6 @@
 //! The VMs of the guest cluster as instances of Nodes: Harvester's side of [`cloud_provider::Instances`].
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
 use controller_kit::{Cache, Explanation};
@@ -40,6 +40,9 @@ impl VmInstances {
             addresses.faults.into_iter().map(|fault| Explanation::new("InvalidNodeAnnotation", fault));
         let labels =
             vm.labels.faults.into_iter().map(|fault| Explanation::new("InvalidTopologyLabel", fault));
+        let seen_here = is_named_by(node, &vm.name, &provider_id);
+        let seen_here =
+            seen_here.then(|| (annotations::VM_NAMESPACE.to_owned(), self.vms.namespace().to_owned()));
         let remade = made_again(node, &vm.name, &provider_id);
         let remade = remade.map(|why| Explanation::new("ProviderIdOutdated", why));
         InstanceMetadata {
@@ -49,11 +52,21 @@ impl VmInstances {
             instance_type: vm.labels.instance_type,
             labels: vm.labels.chosen,
             has_all_labels: vm.labels.is_complete,
+            annotations: BTreeMap::from_iter(seen_here),
             record: Some(annotations::APPLIED_LABELS),
             addresses: addresses.list,
             address_problem: problem.map(|it| AddressProblem { why: it.sentence, is_passing: it.is_passing }),
             remarks: faults.chain(labels).chain(remade).collect(),
         }
+    }
+}
+
+/// Whether this is the VM of the Node's provider ID, or will be: one of that name may be another, in another namespace.
+fn is_named_by(node: &Node, vm: &str, provider_id: &str) -> bool {
+    let there = node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+    match there.strip_prefix(PROVIDER_ID_PREFIX) {
+        Some(id) => there == provider_id || id == vm,
+        None => there.is_empty(),
     }
 }
 
@@ -73,7 +86,7 @@ fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
 impl Instances for VmInstances {
     fn instance(&self, node: &Node) -> Instance {
         match self.vms.find(node) {
-            Lookup::Found(vm) => Instance::Found(self.metadata(node, vm)),
+            Lookup::Found(vm) => Instance::Found(Box::new(self.metadata(node, vm))),
             Lookup::Missing(why) => Instance::Missing(Explanation::new("MachineNotFound", why)),
             Lookup::Unknown => Instance::Unknown(self.outage.of_vms().map(|why| {
                 let sentence = format!("node {} waits for its VM: {why}", node.name_any());
@@ -120,6 +133,22 @@ mod tests {
 
     const OLD: &str = "harvester://00000000-0000-4000-8000-00000000000a";
     const NEW: &str = "harvester://00000000-0000-4000-8000-00000000000b";
+
+    // docs/contract/cloud-controller-manager.md#N18
+    #[rstest]
+    #[case::the_same(NEW, true)]
+    #[case::of_a_former_vm(OLD, false)]
+    #[case::its_name("harvester://worker-1", true)]
+    #[case::another_name("harvester://worker-2", false)]
+    #[case::of_another_cloud("k3s://worker-1", false)]
+    #[case::none("", true)]
+    fn a_node_notes_the_namespace_of_the_vm_of_its_provider_id_alone(
+        #[case] there: &str,
+        #[case] noted: bool,
+    ) {
+        let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": there}});
+        assert_eq!(is_named_by(&serde_json::from_value(node).unwrap(), "worker-1", NEW), noted);
+    }
 
     #[rstest]
     #[case::the_same(NEW, false)]

@@ -99,12 +99,12 @@ impl LoadBalancers for ToyCloud {
 
 impl Instances for ToyCloud {
     fn instance(&self, node: &Node) -> Instance {
-        Instance::Found(InstanceMetadata {
+        Instance::Found(Box::new(InstanceMetadata {
             provider_id: format!("toy://{}", node.name_any()),
             zone: Some("playroom".to_owned()),
             addresses: vec![NodeAddress { type_: "InternalIP".to_owned(), address: "192.0.2.1".to_owned() }],
             ..InstanceMetadata::default()
-        })
+        }))
     }
 
     /// Instances of this cloud never change.

@@ -23,7 +23,7 @@ pub trait Instances: Send + Sync + 'static {
 /// Whether a Node has an instance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Instance {
-    Found(InstanceMetadata),
+    Found(Box<InstanceMetadata>),
     /// The cloud has no such instance; the explanation says how the cloud looked for it. A Node that waits for the cloud
     /// gets it as an Event.
     Missing(Explanation),
@@ -66,6 +66,8 @@ pub struct InstanceMetadata {
     /// The cloud has named all labels that the instance has now: one that the controller wrote, and that is not named, is
     /// no longer true and goes.
     pub has_all_labels: bool,
+    /// Annotations that the Node should have. The controller writes those that differ, and removes none.
+    pub annotations: BTreeMap<String, String>,
     /// The annotation in which the controller keeps the labels that it wrote on a Node; without one it removes none.
     pub record: Option<&'static str>,
     /// The IP addresses that the Node should have, in their order, by the cloud's own rules and by what the kubelet asks

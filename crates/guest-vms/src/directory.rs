@@ -50,8 +50,10 @@ pub(crate) enum Absence {
     Foreign,
     /// Its deletion was watched.
     Deleted,
-    /// A list of all VMs names those of other Nodes, and not this one.
+    /// A list of all VMs names those of other Nodes, and not this one, which was here.
     Missing,
+    /// The same, but nothing shows that this one was ever in this namespace: it may be in another.
+    NeverSeen,
     /// Nothing shows that it was here, or that this is the same Harvester.
     Doubtful,
     /// Nobody has searched for it yet.
@@ -173,8 +175,14 @@ impl Directory {
     }
 
     /// Why the VM that a provider ID names by `id` is not there, neither by UID nor by any of the Node's candidates;
-    /// `others` are the same of all other Nodes.
-    pub(crate) fn absence<'a>(&self, id: &str, mut others: impl Iterator<Item = &'a str>) -> Absence {
+    /// `others` are the same of all other Nodes. `was_here` says the Node: its VM was seen in this namespace once, maybe by
+    /// an earlier process.
+    pub(crate) fn absence<'a>(
+        &self,
+        id: &str,
+        was_here: bool,
+        mut others: impl Iterator<Item = &'a str>,
+    ) -> Absence {
         // a name may be in use in any namespace: only a UID shows that a VM is the one that a Node means
         let is_witness = |id: &str| self.by_uid.get(id).is_some_and(|name| self.is_ours(name));
         match (self.departed(id), self.searched.get(id)) {
@@ -182,7 +190,9 @@ impl Directory {
             (Some(vm), _) if vm.left_by_watch => Absence::Deleted,
             // watches turn to another Harvester one by one: that one of them does not name a VM any more, while another
             // names a VM, is no list of one server
-            (_, Some(Searched::Missing)) if others.any(is_witness) => Absence::Missing,
+            (departed, Some(Searched::Missing)) if others.any(is_witness) => {
+                if was_here || departed.is_some() { Absence::Missing } else { Absence::NeverSeen }
+            }
             // a VM that has no label has left no watch when its label went while nobody watched
             (_, None) if is_uid(id) => Absence::Unsearched,
             _ => Absence::Doubtful,

@@ -2,18 +2,20 @@
 //!
 //! A Node is removed for good, so the answer is "gone" only where nothing else can be meant: both lists are complete
 //! and in step, the Node carries the provider ID of a VM, nothing in the namespace can be that VM (each name that it may
-//! have was looked at without regard to labels), and either its deletion was watched, or one list of all VMs has the UIDs
-//! of other Nodes' VMs and not this one. So a cloud-config that names another namespace or another Harvester removes
-//! nothing, also after a restart (docs/contract/cloud-controller-manager.md#N18).
+//! have was looked at without regard to labels), it was seen in this namespace (by this process, or by an earlier one,
+//! which has noted it on the Node), and either its deletion was watched, or one list of all VMs has the UIDs of other
+//! Nodes' VMs and not this one. So a cloud-config that names another namespace or another Harvester removes nothing, also
+//! after a restart, and where some of the cluster's VMs are there (docs/contract/cloud-controller-manager.md#N18).
 
 use std::sync::Arc;
 
-use harvester_api::names::PROVIDER_ID_PREFIX;
+use harvester_api::{annotations, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use crate::{
     GuestVms,
+    addresses::shown,
     directory::{Absence, is_uid},
     run_state,
     vms::provider_id,
@@ -65,7 +67,9 @@ impl GuestVms {
         }
         let (name, namespace) = (node.name_any(), &shared.namespace);
         let others = nodes.iter().filter(|other| other.uid() != node.uid()).filter_map(|other| vm_id(other));
-        match self.directory().absence(id, others) {
+        let noted = node.annotations().get(annotations::VM_NAMESPACE);
+        let absence = self.directory().absence(id, noted == Some(namespace), others);
+        match absence {
             Absence::Foreign => VmState::Foreign,
             Absence::Unsearched => VmState::Unknown,
             Absence::Deleted => {
@@ -74,11 +78,14 @@ impl GuestVms {
             Absence::Missing => VmState::Gone(format!(
                 "its VM {id} is not in Harvester namespace {namespace}, where VMs of other nodes are"
             )),
-            Absence::Doubtful => {
-                let why = if is_uid(id) {
-                    "no VM of any other node is there either"
-                } else {
-                    "its provider ID gives a name and no UID"
+            Absence::Doubtful | Absence::NeverSeen => {
+                let why = match noted.filter(|noted| *noted != namespace) {
+                    Some(noted) => format!("it was in namespace {} before", shown(noted)),
+                    None if absence == Absence::NeverSeen => {
+                        format!("the node lacks the annotation {}", annotations::VM_NAMESPACE)
+                    }
+                    None if is_uid(id) => "no VM of any other node is there either".to_owned(),
+                    None => "its provider ID gives a name and no UID".to_owned(),
                 };
                 VmState::Doubtful(format!(
                     "node {name} is not ready, and its VM {id} is not in Harvester namespace {namespace}. That it was \

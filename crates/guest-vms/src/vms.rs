@@ -168,6 +168,11 @@ impl GuestVms {
         all
     }
 
+    /// The namespace of Harvester.
+    pub fn namespace(&self) -> &str {
+        &self.0.namespace
+    }
+
     /// Watches the VMs of `nodes` that lack the cluster's label by name, or reads them while they cannot be listed; asks
     /// guest agents for their host names while no Node is known to be their VM (`capabilities` of Harvester, where that
     /// is wanted), and searches for the VMs of Nodes that nobody knows.

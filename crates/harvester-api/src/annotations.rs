@@ -137,5 +137,8 @@ pub const ADDITIONAL_INTERNAL_IPS: &str = "cloudprovider.harvesterhci.io/additio
 pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
 /// See [`TOPOLOGY_REGION`].
 pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
+/// On a guest Node, by the cloud controller manager: the namespace of Harvester in which it saw the VM of the Node's
+/// provider ID. That the VM is missing says something in this namespace alone.
+pub const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
 /// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.
 pub const APPLIED_LABELS: &str = "cloudprovider.harvesterhci.io/applied-labels";

@@ -17,6 +17,7 @@ use test_cluster::{Rights, TestCluster};
 
 use super::harness::{Ccm, asked, join, limited, limited_to, until};
 
+const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 
 /// The kubelet, or Kubernetes when it hears nothing of the kubelet, says whether the Node is ready.
@@ -157,6 +158,41 @@ test_cluster::component_tests! {
             let told = told(&cluster, name, "NodeKept").await;
             assert!(told.len() == 1 && told[0].contains("no VM of any other node is there"), "{told:?}");
         }
+        ccm.stop().await;
+    }
+
+    // docs/contract/cloud-controller-manager.md#N18
+    /// As with a cloud-config that names the namespace of other VMs of the cluster, before and after a restart.
+    async fn a_node_whose_vm_was_never_seen_in_this_namespace_stays_where_vms_of_other_nodes_are(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        joined(&cluster, &["worker-1", "worker-2", "worker-3", "worker-4"]).await;
+        let noted = async |name: &str| {
+            let annotations = node(&cluster, name).await.expect("it is there").metadata.annotations;
+            annotations.unwrap_or_default().remove(VM_NAMESPACE)
+        };
+        assert_eq!(noted("worker-1").await.as_deref(), Some("team-a"));
+        ccm.stop().await;
+        let elsewhere = |namespace: Option<&str>| json!({"metadata": {"annotations": {VM_NAMESPACE: namespace}}});
+        cluster.guest.patch::<Node>("worker-1", elsewhere(Some("team-b"))).await;
+        // initialised by the Go program
+        for name in ["worker-2", "worker-3"] {
+            cluster.guest.patch::<Node>(name, elsewhere(None)).await;
+        }
+        for name in ["worker-1", "worker-2"] {
+            delete_vm(&cluster, name).await;
+        }
+        let ccm = Ccm::start(&cluster).await;
+        for (name, why) in [("worker-1", "it was in namespace \"team-b\" before"), ("worker-2", "lacks the annotation")] {
+            until(&cluster, "the Node is told", async || !told(&cluster, name, "NodeKept").await.is_empty()).await;
+            rest(&cluster).await;
+            let told = told(&cluster, name, "NodeKept").await;
+            assert!(told.len() == 1 && told[0].contains(why), "{told:?}");
+            assert!(node(&cluster, name).await.is_some(), "{name}");
+        }
+        assert_eq!(noted("worker-3").await.as_deref(), Some("team-a"), "its VM was seen by now");
+        cluster.guest.forget_requests();
+        rest(&cluster).await;
+        assert_eq!(asked(&cluster.guest), [""; 0], "noted once");
         ccm.stop().await;
     }
 

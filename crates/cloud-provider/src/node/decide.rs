@@ -16,7 +16,7 @@ const HOSTNAME: &str = "Hostname";
 pub(super) enum Step {
     /// `status.addresses`, the whole list.
     Addresses(Vec<NodeAddress>),
-    /// Labels by a PATCH of their own keys.
+    /// Labels and annotations by a PATCH of their own keys.
     Label(LabelChanges),
     /// Provider ID, labels and the taint in one PATCH on the version that was seen.
     Initialise { provider_id: Option<String>, labels: LabelChanges, taints: Vec<Taint> },
@@ -45,7 +45,11 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         }
         Instance::Unknown(None) => return plan,
     };
-    let labels = LabelChanges::of(node, metadata);
+    let labels = if waits || duties.follow_topology {
+        LabelChanges::of(node, metadata)
+    } else {
+        LabelChanges::of_annotations(node, metadata)
+    };
     let addresses = addresses(node, metadata);
     if duties.initialise
         && let Some(list) = &addresses
@@ -64,7 +68,7 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
         let taints = taints.iter().filter(|taint| taint.key != UNINITIALISED).cloned().collect();
         plan.steps.push(Step::Initialise { provider_id, labels, taints });
         plan.events.push(PendingEvent::normal("Synced", "Node synced successfully"));
-    } else if !waits_for_cloud(node) && duties.follow_topology && !labels.is_empty() {
+    } else if !waits_for_cloud(node) && !labels.is_empty() {
         plan.steps.push(Step::Label(labels));
     }
     if duties.initialise {
@@ -195,13 +199,13 @@ mod tests {
     #[test]
     fn an_uninitialised_node_gets_everything_and_loses_only_that_taint() {
         let mut seen = node(&fresh());
-        let plan = decide(&seen, &Instance::Found(metadata()), ALL);
+        let plan = decide(&seen, &Instance::Found(Box::new(metadata())), ALL);
         let [Step::Addresses(addresses)] = &plan.steps[..] else { panic!("{plan:?}") };
         let list: Vec<_> = addresses.iter().map(|entry| (&*entry.type_, &*entry.address)).collect();
         assert_eq!(list, [INTERNAL_V4, ("ExternalIP", "198.18.0.6"), INTERNAL_V6, NAME]);
 
         seen.status.as_mut().unwrap().addresses = Some(addresses.clone());
-        let plan = decide(&seen, &Instance::Found(metadata()), ALL);
+        let plan = decide(&seen, &Instance::Found(Box::new(metadata())), ALL);
         let [Step::Initialise { provider_id, labels, taints }] = &plan.steps[..] else { panic!("{plan:?}") };
         assert_eq!(provider_id.as_deref(), Some("cloud://7"));
         assert_eq!(labels.labels, topology("zone-a", "region-1"));
@@ -214,7 +218,7 @@ mod tests {
         let mut json = fresh();
         json["spec"]["providerID"] = "cloud://other".into();
         json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
-        let plan = decide(&node(&json), &Instance::Found(silent("", true)), ALL);
+        let plan = decide(&node(&json), &Instance::Found(Box::new(silent("", true))), ALL);
         assert!(
             plan.steps.iter().any(|step| matches!(step, Step::Initialise { provider_id: None, .. })),
             "{plan:?}"
@@ -247,7 +251,7 @@ mod tests {
     #[test]
     fn a_node_without_any_address_stays_tainted_and_an_event_says_what_to_do() {
         let silent = silent("its agent is silent: start it", true);
-        let plan = decide(&node(&fresh()), &Instance::Found(silent.clone()), ALL);
+        let plan = decide(&node(&fresh()), &Instance::Found(Box::new(silent.clone())), ALL);
         assert_eq!((&plan.steps[..], reasons(&plan)), (&[][..], vec!["NodeWithoutAddress"]));
         assert!(
             plan.events[0]
@@ -257,7 +261,7 @@ mod tests {
         // a kubelet with --node-ip has brought one along
         let mut json = fresh();
         json["status"]["addresses"] = json!([{"type": "InternalIP", "address": "198.18.0.99"}]);
-        let plan = decide(&node(&json), &Instance::Found(silent), ALL);
+        let plan = decide(&node(&json), &Instance::Found(Box::new(silent)), ALL);
         assert!(matches!(plan.steps[..], [Step::Initialise { .. }]), "{plan:?}");
         assert_eq!(reasons(&plan), ["Synced"]);
     }
@@ -280,7 +284,7 @@ mod tests {
         #[case] metadata: InstanceMetadata,
         #[case] keys: Vec<&str>,
     ) {
-        let plan = decide(&node(&node_json), &Instance::Found(metadata), ALL);
+        let plan = decide(&node(&node_json), &Instance::Found(Box::new(metadata)), ALL);
         let written = match &plan.steps[..] {
             [] => vec![],
             [Step::Label(changes)] => changes.labels.keys().map(String::as_str).collect(),
@@ -320,7 +324,7 @@ mod tests {
         let mut json = settled("zone-a", "region-1");
         json["spec"]["providerID"] = provider_id.into();
         json["status"]["addresses"] = json!(addresses(there));
-        let plan = decide(&node(&json), &Instance::Found(metadata), ALL);
+        let plan = decide(&node(&json), &Instance::Found(Box::new(metadata)), ALL);
         let written = (!written.is_empty()).then(|| Step::Addresses(addresses(written)));
         let expected: Vec<_> = written.into_iter().collect();
         assert_eq!((&plan.steps, &reasons(&plan)[..]), (&expected, events));
@@ -332,10 +336,25 @@ mod tests {
         InstanceMetadata { addresses, ..silent("the flag excludes them", false) }
     }
 
+    #[rstest]
+    #[case::every_duty(ALL)]
+    #[case::no_topology(Duties { initialise: true, follow_topology: false })]
+    fn a_node_that_another_program_initialised_gets_the_annotations_by_one_write(#[case] duties: Duties) {
+        let annotations = BTreeMap::from([("cloud/place".to_owned(), "here".to_owned())]);
+        let found = InstanceMetadata { annotations: annotations.clone(), ..metadata() };
+        let instance = Instance::Found(Box::new(found));
+        let mut json = settled("zone-a", "region-1");
+        let plan = decide(&node(&json), &instance, duties);
+        let [Step::Label(changes)] = &plan.steps[..] else { panic!("{plan:?}") };
+        assert_eq!((&changes.annotations, changes.labels.len()), (&annotations, 0));
+        json["metadata"]["annotations"] = json!(annotations);
+        assert_eq!(decide(&node(&json), &instance, duties), Plan::default());
+    }
+
     #[test]
     fn remarks_of_the_cloud_become_events() {
         let metadata = InstanceMetadata { remarks: vec![why()], ..silent("agent", true) };
-        let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(metadata), ALL);
+        let plan = decide(&node(&settled("zone-a", "region-1")), &Instance::Found(Box::new(metadata)), ALL);
         assert_eq!(reasons(&plan), ["OutOfReach"]);
     }
 
@@ -344,6 +363,6 @@ mod tests {
     #[case::no_topology(settled("zone-b", "region-2"), Duties { initialise: true, follow_topology: false })]
     #[case::going(json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}}), ALL)]
     fn what_is_not_a_duty_is_left_alone(#[case] json: Value, #[case] duties: Duties) {
-        assert_eq!(decide(&node(&json), &Instance::Found(metadata()), duties), Plan::default());
+        assert_eq!(decide(&node(&json), &Instance::Found(Box::new(metadata())), duties), Plan::default());
     }
 }

@@ -1,4 +1,4 @@
-//! The labels of a Node that its instance gives, and which of them the controller may take away again.
+//! The labels and annotations of a Node that its instance gives, and which labels the controller may take away again.
 //!
 //! A Node does not show who wrote a label. So the controller keeps what it wrote in an annotation, and removes only
 //! that, once the instance says that it is no longer true (docs/contract/cloud-controller-manager.md#V4 and #N16).
@@ -15,7 +15,7 @@ const ZONE: [&str; 2] = ["topology.kubernetes.io/zone", "failure-domain.beta.kub
 const REGION: [&str; 2] = ["topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"];
 const INSTANCE_TYPE: [&str; 2] = ["node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"];
 
-/// Labels to write and (`None`) to remove, with the annotation that says so.
+/// Labels to write and (`None`) to remove, with the annotation that says so, and other annotations to write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct LabelChanges {
     pub(super) labels: BTreeMap<String, Option<String>>,
@@ -24,7 +24,16 @@ pub(super) struct LabelChanges {
 
 impl LabelChanges {
     pub(super) fn is_empty(&self) -> bool {
-        self.labels.is_empty()
+        self.labels.is_empty() && self.annotations.is_empty()
+    }
+
+    /// The annotations alone that differ on `node`.
+    pub(super) fn of_annotations(node: &Node, metadata: &InstanceMetadata) -> Self {
+        let there = node.annotations();
+        let differs = |(key, value): &(&String, &String)| there.get(*key) != Some(*value);
+        let annotations = metadata.annotations.iter().filter(differs);
+        let annotations = annotations.map(|(key, value)| (key.clone(), value.clone())).collect();
+        Self { annotations, ..Self::default() }
     }
 
     /// What differs on `node`. A label that the instance does not mention stays, unless the controller wrote it and the
@@ -60,7 +69,8 @@ impl LabelChanges {
         }
         let record = metadata.record.filter(|_| !labels.is_empty() && after != before);
         let text = |after| serde_json::to_string(after).expect("a map of texts is JSON");
-        let annotations = record.map(|key| (key.to_owned(), text(&after))).into_iter().collect();
+        let Self { mut annotations, .. } = Self::of_annotations(node, metadata);
+        annotations.extend(record.map(|key| (key.to_owned(), text(&after))));
         Self { labels, annotations }
     }
 }
@@ -151,6 +161,23 @@ mod tests {
     ) {
         let changes = LabelChanges::of(&node(&labels, record), &metadata(None, Some("big"), None));
         assert_eq!(changes.labels.len(), written, "{changes:?}");
+    }
+
+    #[rstest]
+    #[case::new(json!({}), &[("cloud/place", "here")])]
+    #[case::in_step(json!({"cloud/place": "here", "other": "1"}), &[])]
+    #[case::moved(json!({"cloud/place": "there"}), &[("cloud/place", "here")])]
+    fn annotations_of_the_instance_are_written_where_they_differ(
+        #[case] there: Value,
+        #[case] written: &[(&str, &str)],
+    ) {
+        let node: Node = serde_json::from_value(json!({"metadata": {"annotations": there}})).unwrap();
+        let annotations = BTreeMap::from([("cloud/place".to_owned(), "here".to_owned())]);
+        let metadata = InstanceMetadata { annotations, ..metadata(None, None, None) };
+        let written = written.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let expected = LabelChanges { annotations: written, ..LabelChanges::default() };
+        assert_eq!(LabelChanges::of(&node, &metadata), expected);
+        assert_eq!(expected.is_empty(), expected.annotations.is_empty());
     }
 
     #[test]

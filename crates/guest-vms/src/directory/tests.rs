@@ -111,7 +111,7 @@ fn with_uids() -> Directory {
 
 /// `id` while `others` are the VMs of the other Nodes.
 fn absence(directory: &Directory, id: &str, others: &[&str]) -> Absence {
-    directory.absence(id, others.iter().copied())
+    directory.absence(id, true, others.iter().copied())
 }
 
 // docs/contract/cloud-controller-manager.md#N18
@@ -157,6 +157,21 @@ fn after_a_restart_a_vm_is_gone_only_where_a_list_of_all_names_vms_of_other_node
     let mut directory = with_uids();
     directory.set_searched(searched.into_iter().map(|it| (id.to_owned(), it)).collect());
     assert_eq!(absence(&directory, id, others), expected);
+}
+
+// docs/contract/cloud-controller-manager.md#N18
+#[test]
+fn a_vm_that_is_missing_is_gone_only_where_it_was_seen_in_this_namespace() {
+    let mut directory = with_uids();
+    let missing = || HashMap::from([UID_B, UID_C].map(|uid| (uid.to_owned(), Searched::Missing)));
+    directory.set_searched(missing());
+    let absence = |directory: &Directory, id, was_here| directory.absence(id, was_here, [UID_A].into_iter());
+    assert_eq!(absence(&directory, UID_C, false), Absence::NeverSeen);
+    assert_eq!(absence(&directory, UID_C, true), Absence::Missing);
+    // a Node that the Go program initialised says nothing, but this process has seen its VM
+    directory.set_vm("b", None);
+    directory.set_searched(missing());
+    assert_eq!(absence(&directory, UID_B, false), Absence::Missing);
 }
 
 /// Its label went, which the watch of the label tells as a deletion.

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances};
+use cloud_provider::{AddressProblem, Instance, InstanceMetadata, InstanceState, Instances, waits_for_cloud};
 use controller_kit::{Cache, Explanation};
-use guest_vms::{AddressRules, GuestVms, Lookup, Vm, VmState, is_uid};
+use guest_vms::{
+    AddressRules, GuestVms, Lookup, Vm, VmState, id_of_other_cloud, is_externally_managed, is_uid,
+};
 use harvester_api::{annotations, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
@@ -83,8 +85,31 @@ fn made_again(node: &Node, vm: &str, provider_id: &str) -> Option<String> {
     })
 }
 
+/// Whether the Node is none of Harvester's, and what its owner should know, if anything.
+fn foreign(node: &Node) -> Option<Option<Explanation>> {
+    let name = node.name_any();
+    if is_externally_managed(node) {
+        let waits = format!(
+            "node {name} is labelled {}=true, so no cloud finishes it, but its kubelet waits for one: remove the taint \
+             node.cloudprovider.kubernetes.io/uninitialized, and start the kubelet without --cloud-provider=external; if \
+             the node is a VM of Harvester, remove the label",
+            labels::EXTERNALLY_MANAGED
+        );
+        return Some(waits_for_cloud(node).then(|| Explanation::new("NodeExternallyManaged", waits)));
+    }
+    let id = id_of_other_cloud(node)?;
+    let alone = format!(
+        "node {name} has the provider ID {id} of another cloud: it gets no label, address or taint from Harvester and is \
+         not removed; if it is a VM of Harvester, delete the node and start its kubelet without --provider-id"
+    );
+    Some(Some(Explanation::new("NodeOfAnotherCloud", alone)))
+}
+
 impl Instances for VmInstances {
     fn instance(&self, node: &Node) -> Instance {
+        if let Some(why) = foreign(node) {
+            return Instance::Foreign(why);
+        }
         match self.vms.find(node) {
             Lookup::Found(vm) => Instance::Found(Box::new(self.metadata(node, vm))),
             Lookup::Missing(why) => Instance::Missing(Explanation::new("MachineNotFound", why)),
@@ -97,7 +122,7 @@ impl Instances for VmInstances {
 
     /// A machine whose owner says that it is none of ours is left alone (harvester#6305).
     fn state(&self, node: &Node) -> InstanceState {
-        if node.labels().get(labels::EXTERNALLY_MANAGED).is_some_and(|value| value == "true") {
+        if foreign(node).is_some() {
             return InstanceState::Foreign;
         }
         match self.vms.vm_state(node, &self.nodes.list()) {
@@ -148,6 +173,34 @@ mod tests {
     ) {
         let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": there}});
         assert_eq!(is_named_by(&serde_json::from_value(node).unwrap(), "worker-1", NEW), noted);
+    }
+
+    // docs/contract/cloud-controller-manager.md#N19
+    #[rstest]
+    #[case::ours(NEW, "", true, None)]
+    #[case::of_k3s("k3s://worker-1", "", true, None)]
+    #[case::of_aws(
+        "aws:///eu-1/i-0123",
+        "",
+        false,
+        Some(Some("has the provider ID \"aws:///eu-1/i-0123\" of another cloud"))
+    )]
+    #[case::metal("", "true", false, Some(None))]
+    #[case::metal_that_waits("", "true", true, Some(Some("remove the taint")))]
+    fn a_node_of_another_owner_is_told_what_to_do(
+        #[case] provider_id: &str,
+        #[case] managed: &str,
+        #[case] waits: bool,
+        #[case] expected: Option<Option<&str>>,
+    ) {
+        let taint = json!({"key": "node.cloudprovider.kubernetes.io/uninitialized", "effect": "NoSchedule"});
+        let node = json!({"metadata": {"name": "worker-1", "labels": {labels::EXTERNALLY_MANAGED: managed}},
+            "spec": {"providerID": provider_id, "taints": if waits { vec![taint] } else { vec![] }}});
+        let told = foreign(&serde_json::from_value(node).unwrap()).map(|why| why.map(|why| why.message));
+        match (&told, expected) {
+            (Some(Some(told)), Some(Some(part))) => assert!(told.contains(part), "{told}"),
+            _ => assert_eq!(told, expected.map(|_| None)),
+        }
     }
 
     #[rstest]

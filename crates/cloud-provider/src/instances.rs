@@ -30,6 +30,9 @@ pub enum Instance {
     /// The cloud cannot tell, because it has not read its own lists. The explanation, where there is one, says why it
     /// cannot read them; a Node that waits for the cloud gets it as an Event.
     Unknown(Option<Explanation>),
+    /// The Node is of another cloud, or in somebody else's care: the controller leaves it alone. The Node gets the
+    /// explanation, where there is one, as an Event once.
+    Foreign(Option<Explanation>),
 }
 
 /// What became of the instance of a Node.

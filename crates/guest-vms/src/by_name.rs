@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt, core::NamespaceResourceScope};
 use program::TaskGroup;
 
-use crate::{GuestVms, directory::is_uid, vms::provider_id, watches::Watches};
+use crate::{GuestVms, directory::is_uid, other_owners::may_be_a_vm, vms::provider_id, watches::Watches};
 
 /// Until the list works, the VM of each Node is read again after this time.
 const READ_AGAIN: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ impl NamedReads {
 
     fn is_needed(&self, node: &Node) -> bool {
         let (name, shared) = (vm_name(node), self.vms.shared());
-        shared.vms.is_broken(&name) || shared.vmis.is_broken(&name)
+        may_be_a_vm(node) && (shared.vms.is_broken(&name) || shared.vmis.is_broken(&name))
     }
 
     /// Nothing is known of the Node's VM by its name any more, and those who asked for it hear of that.
@@ -146,7 +146,7 @@ mod tests {
     #[case::new("", "worker-1")]
     #[case::initialised("harvester://d4b50d98-39ec-4d88-8098-36579de5db4a", "worker-1")]
     #[case::named("harvester://vm-7", "vm-7")]
-    #[case::elsewhere("aws://i-123", "worker-1")]
+    #[case::of_a_distribution("k3s://worker-7", "worker-1")]
     fn a_vm_is_read_by_the_name_that_its_node_has_or_gives(
         #[case] provider_id: &str,
         #[case] expected: &str,

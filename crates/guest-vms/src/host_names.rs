@@ -21,7 +21,7 @@ use program::{
 };
 use serde::Deserialize;
 
-use crate::{GuestVms, vms::provider_id};
+use crate::{GuestVms, other_owners::may_be_a_vm, vms::provider_id};
 
 /// An agent that answers without a host name is asked again after this time: a host name has no watch.
 const ASK_AGAIN: Duration = Duration::from_secs(30);
@@ -188,7 +188,8 @@ impl HostNames {
 }
 
 fn is_useful(vms: &GuestVms, nodes: &[Arc<Node>], vm: &str) -> bool {
-    let facts = nodes.iter().filter_map(|node| Some((node.metadata.name.as_deref()?, provider_id(node))));
+    let nodes = nodes.iter().filter(|node| may_be_a_vm(node));
+    let facts = nodes.filter_map(|node| Some((node.metadata.name.as_deref()?, provider_id(node))));
     vms.directory().is_worth_asking(vm, facts)
 }
 

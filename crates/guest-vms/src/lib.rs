@@ -8,6 +8,7 @@
 //! ```
 //! * A VM is a Node's by provider ID, by its name, or by the host name that its guest agent reports (module
 //!   `directory`).
+//! * A Node of another cloud, or in an administrator's care, is no VM (module `other_owners`).
 //! * Where it runs and what kind of machine it is become labels (module `instance_labels`).
 //! * Which of the reported addresses are the Node's is a decision of its own (module `addresses`): flags and annotations
 //!   have a say, and the Services of the guest cluster.
@@ -24,6 +25,7 @@ mod by_name;
 mod directory;
 mod host_names;
 mod instance_labels;
+mod other_owners;
 mod run_state;
 mod search;
 mod vm_state;
@@ -34,5 +36,6 @@ pub use addresses::{AddressProblem, AddressRules, NodeAddresses, Report};
 pub use directory::{FoundBy, is_uid};
 pub use host_names::right as host_name_right;
 pub use instance_labels::{InstanceLabels, TopologyLabels};
+pub use other_owners::{id_of_other_cloud, is_externally_managed};
 pub use vm_state::VmState;
 pub use vms::{Backend, Backends, GuestVms, Lookup, Vm, VmSettings};

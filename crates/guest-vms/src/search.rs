@@ -31,6 +31,7 @@ use crate::{
     GuestVms,
     directory::{Searched, is_uid},
     host_names::is_agent,
+    other_owners::is_externally_managed,
     vm_state::vm_id,
     vms::provider_id,
 };
@@ -176,9 +177,8 @@ impl Search {
     fn unknown(&self) -> Vec<Arc<Node>> {
         let is_unknown = |node: &Arc<Node>| {
             let id = provider_id(node);
-            let is_owned = node.labels().get(labels::EXTERNALLY_MANAGED).is_some_and(|value| value == "true");
             (id.is_empty() || id.starts_with(PROVIDER_ID_PREFIX))
-                && !is_owned
+                && !is_externally_managed(node)
                 && self.vms.is_complete()
                 && self.vms.is_settled(node)
                 && self.vms.vm_of(node).is_none()

@@ -20,6 +20,7 @@ use crate::{
     directory::{Directory, FoundBy},
     host_names::HostNames,
     instance_labels::{self, InstanceLabels, TopologyLabels},
+    other_owners::{is_externally_managed, may_be_a_vm},
     run_state,
     search::Search,
     watches::Watches,
@@ -192,8 +193,10 @@ impl GuestVms {
     fn watch_by_name(&self, tasks: &TaskGroup, nodes: &Cache<Node>) {
         let changed = self.clone();
         nodes.on_change(move |change| {
-            let id = |node: &Option<Arc<Node>>| node.as_ref().map(|node| provider_id(node).to_owned());
-            if id(&change.old) != id(&change.new) {
+            let facts = |node: &Option<Arc<Node>>| {
+                node.as_ref().map(|node| (provider_id(node).to_owned(), is_externally_managed(node)))
+            };
+            if facts(&change.old) != facts(&change.new) {
                 changed.0.names.notify_one();
             }
         });
@@ -257,6 +260,9 @@ impl GuestVms {
     }
 
     fn candidates(&self, node: &Node) -> BTreeSet<String> {
+        if !may_be_a_vm(node) {
+            return BTreeSet::new();
+        }
         self.directory().candidates(&node.name_any(), provider_id(node))
     }
 
@@ -322,7 +328,7 @@ impl GuestVms {
 
     /// The name of a Node's VM, as far as the lists tell, and the sign by which it was found.
     pub fn found_by(&self, node: &Node) -> Option<(String, FoundBy)> {
-        self.directory().find_by(&node.name_any(), provider_id(node))
+        may_be_a_vm(node).then(|| self.directory().find_by(&node.name_any(), provider_id(node)))?
     }
 
     fn vm_changed(&self, change: &Change<VirtualMachine>) {

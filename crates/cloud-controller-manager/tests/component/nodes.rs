@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
-use harvester_api::VirtualMachineInstance;
-use k8s_openapi::api::core::v1::Node;
+use cloud_provider::waits_for_cloud;
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use k8s_openapi::api::core::v1::{Event, Node};
 use serde_json::json;
 use test_cluster::{TestCluster, User};
 
@@ -76,6 +77,51 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// docs/contract/cloud-controller-manager.md#N19: a Node of k3s is served by its name, as the Go program does.
+    #[each_role]
+    async fn a_node_of_another_cloud_is_left_alone_although_a_vm_has_its_name(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        cluster.guest.apply("{apiVersion: v1, kind: Node, metadata: {name: aws}, spec: {providerID: 'aws:///eu-1/i-0'}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: k3s}, spec: {providerID: 'k3s://k3s'}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: metal, labels: {cloudprovider.harvesterhci.io/externally-managed: 'true'}}}").await;
+        cluster.harvester.forget_requests();
+        // one with the label of the cluster, and those that only a watch by name would tell of
+        for (name, labels) in [("aws", ""), ("metal", "{harvesterhci.io/vmName: metal}"), ("k3s", "{harvesterhci.io/vmName: k3s}")] {
+            join(&cluster, name, name, labels).await;
+        }
+        until(&cluster, "k3s is initialised", async || !waits_for_cloud(&node(&cluster, "k3s").await)).await;
+        assert_eq!(zone(&node(&cluster, "k3s").await)[0], "zone-a");
+        let told = async |name: &str, reason: &str| {
+            let all = cluster.guest.list::<Event>().await;
+            all.iter().filter(|it| it.involved_object.name.as_deref() == Some(name) && it.reason.as_deref() == Some(reason)).count()
+        };
+        for (name, reason) in [("aws", "NodeOfAnotherCloud"), ("metal", "NodeExternallyManaged")] {
+            until(&cluster, "the Node is told", async || told(name, reason).await == 1).await;
+            cluster.guest.patch_status::<Node>(name, json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}})).await;
+        }
+        cluster.harvester.delete::<VirtualMachineInstance>("team-a/aws").await;
+        cluster.harvester.delete::<VirtualMachine>("team-a/aws").await;
+        for _ in 0..10 {
+            cluster.settle().await;
+        }
+        for (name, reason) in [("aws", "NodeOfAnotherCloud"), ("metal", "NodeExternallyManaged")] {
+            let node = node(&cluster, name).await;
+            assert!(waits_for_cloud(&node), "{node:?}");
+            let addresses = node.status.clone().and_then(|status| status.addresses);
+            assert_eq!((zone(&node)[0], addresses), ("", None));
+            assert_eq!(node.spec.unwrap().taints.unwrap().len(), 1);
+            assert_eq!(told(name, reason).await, 1);
+        }
+        let looked = cluster.harvester.requests();
+        for name in ["aws", "metal"] {
+            let by_name = format!("metadata.name%3D{name}");
+            assert!(looked.iter().all(|request| !request.uri.contains(&by_name)), "{looked:?}");
+        }
+        ccm.stop().await;
+    }
+
     /// docs/contract/cloud-controller-manager.md#V1: the Go program asks at every change of every VM.
     async fn a_host_name_is_asked_for_once_and_only_where_nothing_else_tells(cluster: TestCluster) {
         let questions = Arc::new(Mutex::new(Vec::new()));
@@ -112,7 +158,7 @@ test_cluster::component_tests! {
         ).await;
         cluster.settle().await;
         assert_eq!(node(&cluster, "lonely").await.spec.unwrap().provider_id, None);
-        let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
+        let events = cluster.guest.list::<Event>().await;
         assert!(events.iter().any(|event| event.reason.as_deref() == Some("MachineNotFound")), "{events:?}");
         ccm.stop().await;
     }
@@ -154,7 +200,7 @@ test_cluster::component_tests! {
              node.cloudprovider.kubernetes.io/uninitialized, effect: NoSchedule}]}}",
         ).await;
         let told = async || {
-            let events = cluster.guest.list::<k8s_openapi::api::core::v1::Event>().await;
+            let events = cluster.guest.list::<Event>().await;
             let hint = "start qemu-guest-agent in the VM, or give the kubelet --node-ip";
             events.iter().any(|event| {
                 event.reason.as_deref() == Some("NodeWithoutAddress")
@@ -162,11 +208,11 @@ test_cluster::component_tests! {
             })
         };
         until(&cluster, "the Node is told", told).await;
-        assert!(cloud_provider::waits_for_cloud(&node(&cluster, "worker-1").await));
+        assert!(waits_for_cloud(&node(&cluster, "worker-1").await));
         let agent = json!({"status": {"interfaces": [{"name": "nic-0", "ipAddresses": ["198.18.0.5"]}]}});
         cluster.harvester.patch::<VirtualMachineInstance>("team-a/worker-1", agent).await;
         until(&cluster, "the Node is initialised", async || {
-            !cloud_provider::waits_for_cloud(&node(&cluster, "worker-1").await)
+            !waits_for_cloud(&node(&cluster, "worker-1").await)
         }).await;
         ccm.stop().await;
     }

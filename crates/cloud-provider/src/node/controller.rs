@@ -113,6 +113,9 @@ impl<C: Instances> NodeController<C> {
             for event in &plan.events {
                 self.events.record(&about, event);
             }
+            if let Some(notice) = &plan.notice {
+                self.events.record_outcome(&about, notice);
+            }
             if settled {
                 return Ok(Action::AwaitChange);
             }

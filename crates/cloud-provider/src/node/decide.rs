@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) steps: Vec<Step>,
     /// Recorded after the steps.
     pub(super) events: Vec<PendingEvent>,
+    /// Recorded once.
+    pub(super) notice: Option<PendingEvent>,
 }
 
 pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
@@ -41,6 +43,10 @@ pub(super) fn decide(node: &Node, instance: &Instance, duties: Duties) -> Plan {
             if waits {
                 plan.events.push(PendingEvent::warning(why.reason, why.message.as_str()));
             }
+            return plan;
+        }
+        Instance::Foreign(why) => {
+            plan.notice = why.as_ref().map(|why| PendingEvent::normal(why.reason, why.message.as_str()));
             return plan;
         }
         Instance::Unknown(None) => return plan,
@@ -334,6 +340,16 @@ mod tests {
     fn outside() -> InstanceMetadata {
         let addresses = addresses(&[("ExternalIP", "198.18.0.6")]);
         InstanceMetadata { addresses, ..silent("the flag excludes them", false) }
+    }
+
+    #[rstest]
+    #[case::waits(fresh())]
+    #[case::settled(settled("zone-b", "region-2"))]
+    fn a_node_of_another_cloud_is_left_alone_and_told_so(#[case] json: Value) {
+        let notice = Some(PendingEvent::normal(why().reason, why().message));
+        let plan = decide(&node(&json), &Instance::Foreign(Some(why())), ALL);
+        assert_eq!(plan, Plan { notice, ..Plan::default() });
+        assert_eq!(decide(&node(&json), &Instance::Foreign(None), ALL), Plan::default());
     }
 
     #[rstest]

@@ -25,7 +25,7 @@ fn a_node_is_found_by_provider_id_then_name_then_host_name() {
     check(&directory, "worker", "harvester://2", Some("vm-b"));
     check(&directory, "worker", "harvester://vm-b", Some("vm-b"));
     check(&directory, "vm-a", "harvester://2", Some("vm-b"));
-    check(&directory, "vm-a", "aws://2", Some("vm-a"));
+    check(&directory, "vm-a", "k3s://2", Some("vm-a"));
     assert!(directory.set_host_name("vm-b", "worker"));
     assert!(!directory.set_host_name("vm-b", "worker"));
     check(&directory, "worker", "", Some("vm-b"));

@@ -259,6 +259,18 @@ impl Directory {
         self.forget_host_name_of_nobody(name);
     }
 
+    /// Whether there is a VM or an instance of this name, watched or found by a search.
+    pub(crate) fn is_known(&self, name: &str) -> bool {
+        self.label_of(name).is_some()
+    }
+
+    /// No Node needs a search any more. Answers whether one had found instances.
+    pub(crate) fn forget_strangers(&mut self) -> bool {
+        let had_any = !self.strangers.is_empty();
+        self.set_strangers(BTreeMap::new());
+        had_any
+    }
+
     /// The instances without label that a search found, by name and UID.
     pub(crate) fn set_strangers(&mut self, found: BTreeMap<String, String>) {
         let before = std::mem::replace(&mut self.strangers, found);

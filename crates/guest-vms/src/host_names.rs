@@ -1,14 +1,12 @@
 //! Host names, from the guest agents.
 //!
 //! A guest agent is asked when it is connected and no Node is known to be its VM; then once for the VM's life, unless
-//! the agent goes away and comes back. The Go program asked at every change of every VM of the namespace
+//! the agent goes away and comes back. One that reports no host name is asked again after a growing pause. The Go program asked at every change of every VM of the namespace
 //! (docs/contract/cloud-controller-manager.md#V1).
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+mod asked;
+
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use controller_kit::{Action, Cache, ObjectKey, Queue};
 use harvester_api::VirtualMachineInstance;
@@ -21,10 +19,8 @@ use program::{
 };
 use serde::Deserialize;
 
+use self::asked::Asked;
 use crate::{GuestVms, other_owners::may_be_a_vm, vms::provider_id};
-
-/// An agent that answers without a host name is asked again after this time: a host name has no watch.
-const ASK_AGAIN: Duration = Duration::from_secs(30);
 
 pub(crate) struct HostNames {
     client: Client,
@@ -32,8 +28,7 @@ pub(crate) struct HostNames {
     nodes: Cache<Node>,
     capabilities: Capabilities,
     right: Right,
-    /// UID of the VMI that answered, by name.
-    answered: Mutex<HashMap<ObjectKey, String>>,
+    asked: Mutex<Asked>,
 }
 
 #[derive(Deserialize)]
@@ -81,7 +76,7 @@ impl HostNames {
             nodes: nodes.clone(),
             capabilities: capabilities.clone(),
             right: right(&vms.shared().namespace),
-            answered: Mutex::default(),
+            asked: Mutex::default(),
         });
         let queue: Queue<ObjectKey> = Queue::new();
         let worker = names.clone();
@@ -90,8 +85,9 @@ impl HostNames {
             async move { names.ask(key).await }
         });
         let everybody = {
-            let (queue, vms) = (queue.clone(), vms.clone());
+            let (queue, vms, names) = (queue.clone(), vms.clone(), names.clone());
             move || {
+                names.asked().keep(|vm| vms.directory().is_known(vm));
                 for vmi in vms.shared().vmis.list() {
                     queue.add(ObjectKey::of(&*vmi));
                 }
@@ -111,7 +107,7 @@ impl HostNames {
         vms.shared().vmis.on_change(move |change| {
             let is_connected = change.new.as_ref().is_some_and(|vmi| has_agent(vmi));
             if !is_connected {
-                names.answered.lock().expect("no panic while remembering").remove(&change.key);
+                names.asked().forget(&change.key.name);
             } else if !change.old.as_ref().is_some_and(|vmi| has_agent(vmi)) {
                 queue.add(change.key.clone());
             }
@@ -140,7 +136,7 @@ impl HostNames {
         let Some((uid, has_agent)) = found else { return Ok(Action::AwaitChange) };
         let seen = Seen {
             has_agent,
-            answered: self.answered.lock().expect("no panic while remembering").get(&key) == Some(&uid),
+            answered: self.asked().is_answered(&key.name, &uid),
             allowed: self.capabilities.allows(&self.right),
             useful: self.is_useful(&key.name),
         };
@@ -160,11 +156,17 @@ impl HostNames {
         match answer {
             Ok(info) if info.hostname.is_empty() => {
                 tracing::debug!(vm = %key, "the guest agent does not report the host name yet");
-                Ok(Action::RequeueAfter(ASK_AGAIN))
+                Ok(Action::RequeueAfter(self.asked().silent(&key.name, &uid)))
             }
             Ok(info) => {
-                self.answered.lock().expect("no panic while remembering").insert(key.clone(), uid);
-                let changed = self.vms.directory().set_host_name(&key.name, &info.hostname);
+                let (changed, is_known) = {
+                    let mut directory = self.vms.directory();
+                    (directory.set_host_name(&key.name, &info.hostname), directory.is_known(&key.name))
+                };
+                // the answer for a VM that was dropped meanwhile went nowhere: the next search asks again
+                if is_known {
+                    self.asked().given(&key.name, &uid);
+                }
                 if changed {
                     self.vms.shared().names.notify_one();
                     tracing::info!(vm = %key, host_name = info.hostname, "learned a host name");
@@ -178,8 +180,15 @@ impl HostNames {
                 Ok(Action::RequeueAfter(REFUSED_PERIOD))
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Action::AwaitChange),
-            Err(error) => Err(error),
+            Err(error) => match self.asked().failed(&key.name, &uid) {
+                Some(pause) => Ok(Action::RequeueAfter(pause)),
+                None => Err(error),
+            },
         }
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().expect("no panic while remembering")
     }
 
     fn is_useful(&self, vm: &str) -> bool {

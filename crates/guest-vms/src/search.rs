@@ -3,7 +3,7 @@
 //! For a Node that has the UID of a VM all VMs of the namespace are listed, as metadata: the one with the UID is watched
 //! by its name from then on, and a Node whose VM is nowhere may be removed. For another Node the instances without label
 //! are listed, and the guest agents of those that have one are asked for their host names. Nothing tells of these VMs,
-//! so the search is repeated while a Node is unknown.
+//! so the search is repeated while a Node is unknown, and what it found is forgotten when none is.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -153,6 +153,10 @@ impl Search {
             let mut schedule = Schedule::default();
             loop {
                 let unknown = search.unknown();
+                if unknown.is_empty() && search.is_settled() && search.vms.directory().forget_strangers() {
+                    // what they said is forgotten too
+                    ask.iter().for_each(|ask| ask());
+                }
                 let keys: BTreeSet<_> = unknown.iter().map(|node| key(node)).collect();
                 match schedule.due(&keys, Instant::now()) {
                     Due::Never => changed.notified().await,
@@ -184,6 +188,12 @@ impl Search {
                 && self.vms.vm_of(node).is_none()
         };
         self.nodes.list().into_iter().filter(is_unknown).collect()
+    }
+
+    /// Whether every VM that some Node may be was looked at. Until then a Node may need what a search found: its VM is
+    /// watched by the name that the guest agent gave, once that watch has begun.
+    fn is_settled(&self) -> bool {
+        self.vms.is_complete() && self.nodes.list().iter().all(|node| self.vms.is_settled(node))
     }
 
     async fn search(&self, unknown: &[Arc<Node>], ask: Option<&impl Fn()>) -> kube::Result<()> {

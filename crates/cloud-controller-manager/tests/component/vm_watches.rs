@@ -253,6 +253,55 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    // docs/contract/cloud-controller-manager.md#V1
+    /// One says its name at the fourth question, and its Node settles; another never says it.
+    #[simulated_only("hours")]
+    async fn guest_agents_without_a_host_name_are_asked_ever_less_often_and_no_more_when_no_node_is_unknown(cluster: TestCluster) {
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let told = questions.clone();
+        let client = interposed(cluster.harvester.client(User::CloudControllerManager), move |_, path| {
+            let mut told = told.lock().expect("no panic while asking");
+            let asked = path.strip_suffix("/guestosinfo").and_then(|path| path.rsplit('/').next());
+            let answer = asked.map(|vm| {
+                told.push(vm.to_owned());
+                let times = told.iter().filter(|it| *it == vm).count();
+                json!({"hostname": if vm == "vm-7" && times > 3 { "host-name" } else { "" }})
+            });
+            async move { answer }
+        });
+        let ccm = Ccm::start_on(&cluster, client, |_| ()).await;
+        join(&cluster, "worker-1", "worker-1", "").await;
+        for vm in ["vm-7", "vm-8"] {
+            join(&cluster, "worker-1", vm, UNLABELLED).await;
+            connect_agent(&cluster, vm).await;
+        }
+        let asked = |vm: &str| questions.lock().unwrap().iter().filter(|it| *it == vm).count();
+        cluster.advance(Duration::from_secs(3600)).await;
+        assert_eq!(asked("vm-7") + asked("vm-8"), 0, "nobody is unknown");
+        cluster.guest.apply(
+            "{apiVersion: v1, kind: Node, metadata: {name: host-name}, spec: {taints: [{key: \
+             node.cloudprovider.kubernetes.io/uninitialized, effect: NoSchedule}]}}
+---
+{apiVersion: v1, kind: Node, metadata: {name: lonely}}",
+        ).await;
+        cluster.advance(Duration::from_secs(3600)).await;
+        assert!(provider_id(&cluster, "host-name").await.is_some());
+        assert_eq!(asked("vm-7"), 4);
+        // at 30, 60, 120, 240, 480 s, then every ten minutes, and after each search
+        assert!(asked("vm-8") <= 20, "{}", asked("vm-8"));
+        cluster.guest.delete::<Node>("lonely").await;
+        rest(&cluster).await;
+        questions.lock().unwrap().clear();
+        cluster.advance(Duration::from_secs(3600)).await;
+        migrate(&cluster, "vm-7", "host-name", "zone-b").await;
+        assert_eq!(*questions.lock().unwrap(), Vec::<String>::new(), "no Node is unknown");
+        // and they are asked again when one is
+        cluster.guest.apply("{apiVersion: v1, kind: Node, metadata: {name: lonely}}").await;
+        until(&cluster, "vm-8 is asked", async || asked("vm-8") > 0).await;
+        assert_eq!(asked("vm-7"), 0, "its Node is known");
+        ccm.stop().await;
+    }
+
     // docs/contract/cloud-controller-manager.md#V5
     /// Nobody chose a name, so no label says whose a VM is.
     async fn a_cluster_without_name_watches_its_vms_by_name_alone(cluster: TestCluster) {

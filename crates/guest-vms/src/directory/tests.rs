@@ -249,6 +249,21 @@ fn what_a_search_learned_of_an_instance_does_not_hold_for_the_next_one() {
 }
 
 #[test]
+fn what_a_search_found_is_forgotten_but_for_the_vm_that_a_watch_knows() {
+    let mut directory = with_uids();
+    assert!(!directory.forget_strangers());
+    directory
+        .set_strangers(BTreeMap::from([("s", "1"), ("t", "2")].map(|(name, uid)| (name.into(), uid.into()))));
+    directory.set_host_name("s", "host-s");
+    directory.set_host_name("t", "host-t");
+    directory.set_vm("s", Some(("7".into(), None)));
+    assert!(directory.forget_strangers());
+    check(&directory, "host-s", "", Some("s"));
+    assert!(directory.is_known("s") && !directory.is_known("t"));
+    assert_eq!(directory.candidates("host-t", ""), names(&["host-t"]));
+}
+
+#[test]
 fn a_vm_that_was_another_clusters_is_nobodys_here() {
     let mut directory = with_uids();
     directory.left("x", UID_X);

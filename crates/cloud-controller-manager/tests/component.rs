@@ -43,5 +43,7 @@ mod sharing;
 mod source_ranges;
 #[path = "component/take_over.rs"]
 mod take_over;
+#[path = "component/unreliable_harvester.rs"]
+mod unreliable_harvester;
 #[path = "component/vm_watches.rs"]
 mod vm_watches;

@@ -9,9 +9,9 @@ use cloud_controller_manager::{
     run,
 };
 use cloud_provider::Duties;
-use harvester_api::LoadBalancer;
+use harvester_api::{LoadBalancer, VirtualMachine, VirtualMachineInstance};
 use http::{Method, Request, Response};
-use k8s_openapi::api::core::v1::{Event, Service};
+use k8s_openapi::api::core::v1::{Event, Node, Service};
 use kube::{Client, client::Body};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::{Value, json};
@@ -296,4 +296,36 @@ status: {{phase: Running, interfaces: [{{name: nic-0, ipAddresses: [198.18.0.5]}
         ))
         .await;
     cluster.settle().await;
+}
+
+pub(crate) async fn node(cluster: &TestCluster, name: &str) -> Option<Node> {
+    cluster.guest.get::<Node>(name).await
+}
+
+/// The kubelet, or Kubernetes when it hears nothing of the kubelet, says whether the Node is ready.
+pub(crate) async fn set_ready(cluster: &TestCluster, node: &str, status: &str) {
+    let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
+    cluster.guest.patch_status::<Node>(node, condition).await;
+    cluster.settle().await;
+}
+
+/// Whether the Node is tainted as one whose VM is stopped.
+pub(crate) async fn is_shut_down(cluster: &TestCluster, name: &str) -> bool {
+    let taints = node(cluster, name).await.expect("the Node is there").spec.unwrap_or_default().taints;
+    let is_it = |key: &str| key == "node.cloudprovider.kubernetes.io/shutdown";
+    taints.unwrap_or_default().iter().any(|taint| is_it(&taint.key) && taint.effect == "NoSchedule")
+}
+
+pub(crate) async fn delete_vm(cluster: &TestCluster, name: &str) {
+    let key = format!("team-a/{name}");
+    cluster.harvester.delete::<VirtualMachineInstance>(&key).await;
+    cluster.harvester.delete::<VirtualMachine>(&key).await;
+    cluster.settle().await;
+}
+
+/// Comes to rest so often that every change that is joined was acted on.
+pub(crate) async fn rest(cluster: &TestCluster) {
+    for _ in 0..10 {
+        cluster.settle().await;
+    }
 }

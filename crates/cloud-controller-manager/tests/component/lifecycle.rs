@@ -15,17 +15,11 @@ use kube::{Client, client::Body};
 use serde_json::json;
 use test_cluster::{Rights, TestCluster};
 
-use super::harness::{Ccm, asked, join, limited, limited_to, until};
+use super::harness::{
+    Ccm, asked, delete_vm, is_shut_down, join, limited, limited_to, node, rest, set_ready, until,
+};
 
 const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
-const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
-
-/// The kubelet, or Kubernetes when it hears nothing of the kubelet, says whether the Node is ready.
-async fn set_ready(cluster: &TestCluster, node: &str, status: &str) {
-    let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-    cluster.guest.patch_status::<Node>(node, condition).await;
-    cluster.settle().await;
-}
 
 /// Nodes that are initialised, are not ready, and have VMs of the same names.
 async fn joined(cluster: &TestCluster, names: &[&str]) {
@@ -36,29 +30,6 @@ async fn joined(cluster: &TestCluster, names: &[&str]) {
         })
         .await;
         set_ready(cluster, name, "Unknown").await;
-    }
-}
-
-async fn node(cluster: &TestCluster, name: &str) -> Option<Node> {
-    cluster.guest.get::<Node>(name).await
-}
-
-async fn is_shut_down(cluster: &TestCluster, name: &str) -> bool {
-    let taints = node(cluster, name).await.expect("the Node is there").spec.unwrap_or_default().taints;
-    taints.unwrap_or_default().iter().any(|taint| taint.key == SHUTDOWN && taint.effect == "NoSchedule")
-}
-
-async fn delete_vm(cluster: &TestCluster, name: &str) {
-    let key = format!("team-a/{name}");
-    cluster.harvester.delete::<VirtualMachineInstance>(&key).await;
-    cluster.harvester.delete::<VirtualMachine>(&key).await;
-    cluster.settle().await;
-}
-
-/// Comes to rest so often that every change that is joined was acted on.
-async fn rest(cluster: &TestCluster) {
-    for _ in 0..10 {
-        cluster.settle().await;
     }
 }
 

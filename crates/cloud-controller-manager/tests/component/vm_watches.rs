@@ -12,15 +12,11 @@ use kube::Client;
 use serde_json::json;
 use test_cluster::{Rights, TestCluster, User};
 
-use super::harness::{Ccm, interposed, join, until};
+use super::harness::{Ccm, delete_vm, interposed, is_shut_down, join, node, rest, set_ready, until};
 
 const UNLABELLED: &str = "{harvesterhci.io/vmName: some}";
 const FOREIGN: &str = "{guestcluster.harvesterhci.io/name: other}";
 const LABEL: &str = "guestcluster.harvesterhci.io/name";
-
-async fn node(cluster: &TestCluster, name: &str) -> Option<Node> {
-    cluster.guest.get::<Node>(name).await
-}
 
 async fn provider_id(cluster: &TestCluster, name: &str) -> Option<String> {
     node(cluster, name).await?.spec?.provider_id
@@ -29,17 +25,6 @@ async fn provider_id(cluster: &TestCluster, name: &str) -> Option<String> {
 async fn until_initialised(cluster: &TestCluster, name: &str) {
     until(cluster, &format!("{name} is initialised"), async || provider_id(cluster, name).await.is_some())
         .await;
-}
-
-async fn is_shut_down(cluster: &TestCluster, name: &str) -> bool {
-    let taints = node(cluster, name).await.expect("the Node is there").spec.unwrap_or_default().taints;
-    taints.unwrap_or_default().iter().any(|taint| taint.key == "node.cloudprovider.kubernetes.io/shutdown")
-}
-
-async fn set_ready(cluster: &TestCluster, node: &str, status: &str) {
-    let condition = json!({"status": {"conditions": [{"type": "Ready", "status": status}]}});
-    cluster.guest.patch_status::<Node>(node, condition).await;
-    cluster.settle().await;
 }
 
 /// Gives the VM and its instance another label, or takes it away.
@@ -65,20 +50,6 @@ async fn migrate(cluster: &TestCluster, vm: &str, follower: &str, to: &str) {
 async fn connect_agent(cluster: &TestCluster, vm: &str) {
     let agent = json!({"status": {"conditions": [{"type": "AgentConnected", "status": "True"}]}});
     cluster.harvester.patch::<VirtualMachineInstance>(&format!("team-a/{vm}"), agent).await;
-}
-
-async fn delete_vm(cluster: &TestCluster, name: &str) {
-    let key = format!("team-a/{name}");
-    cluster.harvester.delete::<VirtualMachineInstance>(&key).await;
-    cluster.harvester.delete::<VirtualMachine>(&key).await;
-    cluster.settle().await;
-}
-
-/// Comes to rest so often that every change that is joined was acted on.
-async fn rest(cluster: &TestCluster) {
-    for _ in 0..10 {
-        cluster.settle().await;
-    }
 }
 
 /// Verb, kind and selector of the lists and watches of VMs so far; one for all pages.

@@ -82,6 +82,8 @@ pub(crate) struct KubeVip {
     pub(crate) services: Cache<Service>,
     pub(crate) slices: Cache<EndpointSlice>,
     nodes: Cache<Node>,
+    /// The node whose kube-vip led last.
+    leader: Arc<Mutex<String>>,
     /// By UID of the Service, as kube-vip tells Services apart.
     announced: Arc<Mutex<BTreeMap<String, Announced>>>,
     /// Deletions that the worker has not seen yet.
@@ -113,6 +115,7 @@ impl KubeVip {
             services: Cache::start(tasks, Api::all(client.clone()), Default::default()),
             slices: Cache::start(tasks, Api::all(client.clone()), Default::default()),
             nodes: nodes.clone(),
+            leader: Arc::default(),
             announced: Arc::default(),
             deletions: Arc::default(),
             random: Arc::new(Mutex::new(fastrand::Rng::with_seed(seed))),
@@ -235,6 +238,9 @@ impl KubeVip {
         };
         let slices: Vec<_> = slices.iter().map(|slice| &**slice).filter(of_service).collect();
         let leader = leader(&self.nodes.list());
+        if let Some(leader) = &leader {
+            self.follow_leader(leader);
+        }
         self.follow_deleted(key, &slices, leader.as_deref().unwrap_or_default());
         // while no kube-vip leads, the announced addresses stay and no other is announced
         let (Some(leader), Some(service)) = (leader, service) else { return Ok(()) };
@@ -257,15 +263,18 @@ impl KubeVip {
             Step::Withdraw => self.withdraw(&uid),
             Step::Announce(wanted) => self.announce(key, &service, wanted, &leader),
         }
-        {
-            let mut state = self.state();
-            if let Some(announced) = state.get_mut(&uid).filter(|announced| announced.node != leader) {
-                announced.node = leader;
-                announced.written = false;
-                self.changed();
-            }
-        }
         self.write(key, &service).await
+    }
+
+    /// A kube-vip that begins to lead knows nothing of what another announced, and one that leads no more withdraws
+    /// everything and ends (`manager_arp.go`).
+    fn follow_leader(&self, leader: &str) {
+        let mut last = self.leader.lock().expect("no panic while a leader is noted");
+        let former = std::mem::replace(&mut *last, leader.to_owned());
+        drop(last);
+        if !former.is_empty() && former != leader {
+            self.restart();
+        }
     }
 
     /// Keeps the last version of each deleted Service that has addresses announced.

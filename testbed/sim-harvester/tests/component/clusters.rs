@@ -178,6 +178,39 @@ async fn an_address_stays_announced_after_a_change_of_type_over_the_deletion_and
     }
 }
 
+/// Nor does it write an address that nobody asks for any more.
+#[tokio::test(start_paused = true)]
+async fn a_kube_vip_that_begins_to_lead_announces_only_what_services_ask_for_then() {
+    let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());
+    let sim = clusters.start(Release::From09, &tasks);
+    for name in ["web", "api", "docs"] {
+        clusters.guest_service(name, json!({"kube-vip.io/loadbalancerIPs": VIP})).await;
+    }
+    settle().await;
+    let api: Api<Service> = Api::namespaced(clusters.guest(), "default");
+    let unasked = json!({"spec": {"type": "ClusterIP"},
+        "metadata": {"annotations": {"kube-vip.io/loadbalancerIPs": null}}});
+    for name in ["api", "docs"] {
+        api.patch(name, &PatchParams::default(), &Patch::Merge(&unasked)).await.unwrap();
+        settle().await;
+    }
+    let again = json!({"spec": {"type": "LoadBalancer"}});
+    api.patch("docs", &PatchParams::default(), &Patch::Merge(again)).await.unwrap();
+    settle().await;
+    assert_eq!(sim.announced().len(), 3);
+    clusters.patch_vm("guest-1", json!({"spec": {"runStrategy": "Halted"}})).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    let [(_, left)] = &*sim.announced() else { panic!("{:?}", sim.announced()) };
+    assert_eq!((left.service.name.as_str(), left.node.as_str()), ("web", "guest-2"));
+    let service = clusters.service("web").await;
+    assert_eq!(
+        (&service.annotations()["kube-vip.io/vipHost"], ingress(&service)),
+        (&"guest-2".to_owned(), vec![VIP.to_owned()])
+    );
+    assert_eq!(ingress(&clusters.service("docs").await), Vec::<String>::new());
+    tasks.end().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_a_load_balancer_again_loses_its_stale_address_for_another() {
     let (clusters, tasks) = (Clusters::new().await, TaskGroup::new());

@@ -222,7 +222,8 @@ impl HarvesterLoadBalancers {
             config,
             interface,
             wanted,
-            backends: if wanted { self.vms.backends(nodes) } else { None },
+            // an object that stays for others goes on leading to the VMs
+            backends: if wanted || !secondaries.carried.is_empty() { self.vms.backends(nodes) } else { None },
             load_balancers_out_of_reach: self.outage.of_load_balancers(),
             vms_out_of_reach: self.outage.of_vms(),
             sharing: if wanted { self.sharing_of(service) } else { Sharing::Own },

@@ -28,7 +28,10 @@ use self::{
     sharing::{Held, Secondaries, Sharing},
     source_ranges::GivenUp,
 };
-use super::object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted};
+use super::{
+    object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted},
+    sharing::label,
+};
 use crate::{
     datapath::{AllowedDatapaths, Datapath, Policy, choose},
     networks::Interface,
@@ -102,6 +105,9 @@ impl Seen<'_> {
     pub(super) fn phase(&self) -> Option<Phase> {
         if let Sharing::With(primary) = &self.sharing {
             return sharing::phase(self.service, primary).filter(|_| self.wanted);
+        }
+        if sharing::goes_on(self) && self.load_balancer.object().is_none() {
+            return sharing::phase_of_kept(self.service, settled_datapath(self)).filter(|_| self.wanted);
         }
         if network::withholds(self) {
             return None;
@@ -258,7 +264,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Some(wanted) => wanted.apply(json),
                 None => {
                     made_for.mark(json);
-                    seen.secondaries.prune(json);
+                    seen.secondaries.carry(json);
                     source_ranges::enforce(seen, object, json);
                 }
             });
@@ -360,14 +366,22 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     if !seen.secondaries.all.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
         view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
         let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
-        write = live.and_then(|object| object.edited(|json| seen.secondaries.prune(json))).map(Write::Update);
+        let keep = |object: &RawObject<LoadBalancer>| {
+            object.edited(|json| {
+                seen.secondaries.carry(json);
+                host_datapath::follow_nodes(seen, object, json);
+            })
+        };
+        write = live.and_then(keep).map(Write::Update);
     }
     if view.load_balancer == LoadBalancerState::Absent && seen.is_carried {
         // node ports are reused: the object of the primary lets go of them first
         (view.load_balancer, view.removal) = (LoadBalancerState::Deleting, Removal::Foreground);
     }
-    view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
     view.labels = sharing::released_labels(service);
+    let record = sharing::record(service).filter(|_| label(service).is_some() && view.labels.is_empty());
+    ours.retain(|key| Some(*key) != record);
+    view.annotations = ours.into_iter().map(|key| (key.to_owned(), None)).collect();
     Decision { view, write, events }
 }
 

@@ -48,12 +48,27 @@ use crate::{
 impl HarvesterLoadBalancers {
     /// The part in sharing of a Service that wants a load balancer.
     pub(super) fn sharing_of(&self, service: &Service) -> Sharing {
-        match self.chain(service) {
+        let sharing = match self.chain(service) {
             Chain::Own => Sharing::Own,
             Chain::Waits(why) => Sharing::Waits(why),
             Chain::Refused(fault) => Sharing::Refused { fault, revoked: false },
             Chain::Ends(primary) => self.share(service, &primary),
+        };
+        match sharing {
+            Sharing::Waits(_) | Sharing::Refused { revoked: false, .. } => {
+                self.revoked(service).unwrap_or(sharing)
+            }
+            Sharing::Own | Sharing::With(_) | Sharing::Refused { revoked: true, .. } => sharing,
         }
+    }
+
+    /// For a Service that may no longer use the address that its label names, whatever it asks for now.
+    fn revoked(&self, service: &Service) -> Option<Sharing> {
+        let primary = self.shared.labelled(label(service)?).and_then(|key| self.services.get(&key))?;
+        let found = self.load_balancer(&self.key(&primary));
+        let group = self.group(&primary, found.object()?);
+        let fault = group.refused.get(&ObjectKey::of(service))?.clone();
+        Some(Sharing::Refused { fault: Some(fault), revoked: true })
     }
 
     fn chain(&self, service: &Service) -> Chain {
@@ -116,8 +131,7 @@ impl HarvesterLoadBalancers {
         let members = keys.iter().filter_map(|key| self.services.get(key)).filter(|it| self.is_wanted(it));
         let members = members.filter_map(|service| {
             let uses = uses(&service, &key);
-            let asks = || matches!(self.chain(&service), Chain::Ends(end) if ObjectKey::of(&*end) == key);
-            (uses || asks()).then(|| {
+            (uses || self.asks(&service, &key)).then(|| {
                 let fault = self.unfit(primary, object, path, &service, uses);
                 Member { service, uses, fault }
             })
@@ -239,19 +253,29 @@ impl HarvesterLoadBalancers {
         let mut all: Vec<_> = self.shared.users(&key).into_iter().collect();
         // Services that go and use each other's addresses would wait for each other for ever
         let ring = if self.is_wanted(primary) { BTreeSet::new() } else { self.shared.ring(&key) };
-        let goes = |key: &ObjectKey| self.services.get(key).is_none_or(|service| !self.is_wanted(&service));
-        all.retain(|user| !(ring.contains(user) && goes(user)));
+        all.retain(|user| {
+            let Some(service) = self.services.get(user) else { return false };
+            // anybody may write the label, and a Service that we do not serve keeps it
+            self.is_wanted(&service)
+                || !ring.contains(user) && has_address_of(&service, primary, found.object())
+        });
         let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
         let carried = match object.filter(|_| !all.is_empty()) {
             None => Vec::new(),
             Some(object) => {
                 let mut admitted = self.group(primary, object).admitted.clone();
-                admitted.retain(|service| uses(service, &key));
+                // one that came too late to get the address, or asks for it no more, does not keep it for nothing
+                admitted.retain(|it| uses(it, &key) && (!ingress(it).is_empty() || self.asks(it, &key)));
                 admitted.sort_by_cached_key(|service| ObjectKey::of(&**service));
                 admitted
             }
         };
         Secondaries { all, carried }
+    }
+
+    /// Whether the Service asks for the address of this primary, which may give it.
+    fn asks(&self, service: &Service, primary: &ObjectKey) -> bool {
+        matches!(self.chain(service), Chain::Ends(end) if ObjectKey::of(&*end) == *primary)
     }
 
     /// Whether the object of another Service has listeners for the ports of this one as for those of a secondary. That
@@ -277,6 +301,18 @@ impl HarvesterLoadBalancers {
 /// Whether the Service has the label of a Service that was given the address of this one.
 fn uses(service: &Service, primary: &ObjectKey) -> bool {
     label(service) == Some(&label_value(primary))
+}
+
+/// Whether the status of the Service, or the record of what it was given, names an address of the primary. `object`: the
+/// primary's; while it is not known that may be any.
+fn has_address_of(service: &Service, primary: &Service, object: Option<&RawObject<LoadBalancer>>) -> bool {
+    let Some(object) = object else { return true };
+    let keys = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
+    let given = keys.into_iter().filter_map(|key| service.annotations().get(key)).flat_map(|ips| listed(ips));
+    let mut of_service = given.chain(ingress(service)).filter(|ip| *ip != DHCP_ADDRESS);
+    let of_primary: Vec<_> =
+        allocated(object).into_iter().chain(status_address(object)).chain(ingress(primary)).collect();
+    of_service.any(|ip| of_primary.iter().any(|of_primary| same(ip, of_primary)))
 }
 
 /// Whether all these addresses are still the primary's.

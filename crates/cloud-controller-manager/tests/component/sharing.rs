@@ -480,4 +480,109 @@ test_cluster::component_tests! {
         assert_eq!(object_of(&cluster, "web").await, None);
         ccm.stop().await;
     }
+
+    /// docs/contract/data-paths.md#row-10: its object stays for them.
+    async fn a_primary_that_is_being_deleted_follows_the_ports_of_its_secondaries(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        let spec = json!({"spec": {"ports": [{"name": "http", "port": 83}]}});
+        cluster.guest.patch::<Service>("shop/api", spec).await;
+        cluster.settle().await;
+        let both = [port_of(&cluster, "shop/web").await, port_of(&cluster, "shop/api").await];
+        assert_eq!((listeners(&cluster).await, both[1].0), (both.to_vec(), 83));
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        // one that cannot be carried any more does not go on showing the address
+        let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
+        cluster.guest.patch::<Service>("shop/api", local).await;
+        cluster.settle().await;
+        assert!(!told_about(&cluster, "api", "HealthCheckNeeded").await.is_empty());
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// It waits with the reason, and nobody waits for it.
+    async fn a_service_that_asks_for_the_address_of_one_that_goes_gets_none_and_does_not_keep_it(cluster: TestCluster) {
+        let ccm = start_sharing(&cluster).await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        ask(&cluster, "docs", 82, "web", "").await;
+        assert_eq!(shared(&cluster, "shop/docs").await, (None, None));
+        let told = told_about(&cluster, "docs", "WaitingForPrimary").await;
+        assert!(told.len() == 1 && told[0].contains("is being deleted; until then it has no address"), "{told:?}");
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// Its ports have joined the listeners, and Harvester has given no address.
+    async fn a_secondary_that_never_had_an_address_does_not_keep_its_primary(cluster: TestCluster) {
+        let ccm = start_with_two_nodes(&cluster).await;
+        create_service(&cluster, CHECKED, "").await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        assert_eq!(listeners(&cluster).await.len(), 2);
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some(""));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/cloud-controller-manager.md#L15 and docs/contract/kube-vip.md#withdrawal.
+    async fn a_secondary_of_another_type_keeps_its_primary_while_kube_vip_may_announce_the_address(cluster: TestCluster) {
+        let ccm = start_sharing(&cluster).await;
+        let host = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
+        cluster.guest.patch::<Service>("shop/api", host).await;
+        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}});
+        cluster.guest.patch_status::<Service>("shop/api", status).await;
+        cluster.settle().await;
+        let of_type = async |spec_type: &str| {
+            cluster.guest.patch::<Service>("shop/api", json!({"spec": {"type": spec_type}})).await;
+            cluster.settle().await;
+            at(&cluster, "shop/api").await
+        };
+        let inside = of_type("ClusterIP").await;
+        assert_eq!((annotation(&inside, LOADBALANCER_IPS), annotation(&inside, ALLOCATED_ADDRESS)), (None, Some("127.9.0.1")));
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert!(object_of(&cluster, "web").await.unwrap().metadata.deletion_timestamp.is_none());
+        of_type("LoadBalancer").await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        cluster.guest.delete::<Service>("shop/api").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// Anybody may write the label, and nobody takes it off a Service that this program does not serve.
+    async fn a_label_on_a_service_that_has_no_address_of_ours_keeps_no_primary(cluster: TestCluster) {
+        let forged = [
+            ("spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}", "{}"),
+            ("spec: {type: ClusterIP, ports: [{port: 81}]}", "{kube-vip.io/vipHost: worker-1}"),
+            ("spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}",
+                "{kube-vip.io/loadbalancerIPs: 127.9.0.9}"),
+        ];
+        for (spec, annotations) in forged {
+            let ccm = Ccm::start(&cluster).await;
+            announced_service(&cluster, "{}").await;
+            cluster.guest.apply(&format!(
+                "{{apiVersion: v1, kind: Namespace, metadata: {{name: lab}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {{name: forged, namespace: lab, labels: {{{PRIMARY}: shop.web}}, annotations: {annotations}}}
+{spec}
+"
+            )).await;
+            cluster.settle().await;
+            cluster.guest.delete::<Service>("shop/web").await;
+            cluster.settle().await;
+            assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None), "{spec}");
+            cluster.guest.delete::<Service>("lab/forged").await;
+            ccm.stop().await;
+        }
+    }
 }

@@ -2,9 +2,10 @@
 //! the traffic.
 
 use controller_kit::{Explanation, PendingEvent};
-use harvester_api::{annotations, load_balancer::MAX_LISTENERS};
+use harvester_api::{LoadBalancer, annotations, load_balancer::MAX_LISTENERS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
+use serde_json::{Value, json};
 
 use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
@@ -122,6 +123,14 @@ pub(super) fn datapath(
 pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
     let backends = seen.backends.as_ref().filter(|backends| !backends.eligible.is_empty())?;
     select(&seen.identity.cluster, &backends.eligible, &backends.all).ok()
+}
+
+/// Gives the selector of the day to an object that stays for the secondaries of a Service that goes.
+pub(super) fn follow_nodes(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
+    let flows = !object.spec.backend_server_selector.is_empty() && !seen.secondaries.carried.is_empty();
+    if let Some(selector) = selector(seen).filter(|_| flows) {
+        json["spec"]["backendServerSelector"] = json!(selector);
+    }
 }
 
 /// Why the object of another Service cannot carry the ports of this one, which may share its address otherwise.

@@ -8,14 +8,14 @@
 //! The label says who uses an address: while it is there the primary's object stays. So it comes with the address, and
 //! goes with it or after it.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cloud_provider::{Decision, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
 use controller_kit::{Explanation, ObjectKey, PendingEvent};
 use harvester_api::{annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{
     Phase, Seen, Write, allocated, events,
@@ -27,7 +27,7 @@ use super::{
 use crate::{
     datapath::{Datapath, choose},
     load_balancers::{
-        object::{prefix_of_secondary, secondary_prefix},
+        object::{listeners_of_secondary, object as object_at, prefix_of_secondary},
         sharing::{label, label_value},
     },
 };
@@ -83,16 +83,22 @@ pub(crate) struct Secondaries {
 }
 
 impl Secondaries {
-    /// Takes the listeners away that no secondary has any more.
-    pub(super) fn prune(&self, json: &mut Value) {
-        let prefixes: Vec<_> =
-            self.carried.iter().map(|service| secondary_prefix(&ObjectKey::of(&**service))).collect();
-        let stays = |listener: &Value| {
-            let name = listener["name"].as_str().unwrap_or_default();
-            prefix_of_secondary(name).is_none_or(|prefix| prefixes.iter().any(|carried| carried == prefix))
-        };
-        if let Some(listeners) = json.pointer_mut("/spec/listeners").and_then(Value::as_array_mut) {
-            listeners.retain(stays);
+    /// Gives the object the listeners of the secondaries that it carries, and no other secondary's. Its own stay, and no
+    /// port is there twice.
+    pub(super) fn carry(&self, json: &mut Value) {
+        let spec = object_at(json, "spec");
+        let listeners = spec.get("listeners").and_then(Value::as_array);
+        let is_own = |it: &&Value| prefix_of_secondary(it["name"].as_str().unwrap_or_default()).is_none();
+        let mut wanted: Vec<_> = listeners.into_iter().flatten().filter(is_own).cloned().collect();
+        // one that cannot be carried was not admitted
+        for listener in self.carried.iter().flat_map(|it| listeners_of_secondary(it).unwrap_or_default()) {
+            let has = |it: &Value| it["port"] == listener.port && it["protocol"] == *listener.protocol;
+            if !wanted.iter().any(has) {
+                wanted.push(json!(listener));
+            }
+        }
+        if listeners.map_or(&[][..], Vec::as_slice) != wanted {
+            spec.insert("listeners".to_owned(), Value::Array(wanted));
         }
     }
 }
@@ -148,9 +154,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));
     events.extend(overdue_announcement(seen));
-    view.again = super::ANNOUNCEMENT
-        .checked_sub(seen.waited)
-        .filter(|rest| !rest.is_zero() && matches!(seen.phase(), Some(Phase::Publication(_))));
+    view.again = again(seen);
     Decision { view, write: free.then(|| Write::Delete(seen.key.clone())), events }
 }
 
@@ -159,8 +163,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
 pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let service = seen.service;
     let path = settled_datapath(seen).unwrap_or(Datapath::Guest);
-    let (mut events, revoked) =
-        (events::keys(&seen.config), matches!(seen.sharing, Sharing::Refused { revoked: true, .. }));
+    let (mut events, revoked) = (events::keys(&seen.config), is_revoked(seen));
     let mut view = View::default();
     let given = match seen.held {
         // by an object of its own, which is gone
@@ -173,8 +176,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
         Datapath::Guest => given.as_ref().is_some_and(|lost| handover::came_of(lost, service)),
     };
-    // on the host datapath the label comes before everything else: without that it keeps the primary for nothing
-    let goes_on = seen.held == Held::Valid && !revoked && (path == Datapath::Guest || shows);
+    let goes_on = goes_on(seen);
     events.extend(told(seen, goes_on));
     if seen.held == Held::Nothing && !is_asked && !shows {
         return Decision { view, write: None, events };
@@ -187,6 +189,12 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     if goes_on {
         let addresses = ingress(service).into_iter().map(IngressAddress::parse).collect();
         view.load_balancer = LoadBalancerState::Present { addresses };
+        if let Some(given) = given.filter(|_| path == Datapath::Guest && asked.is_none_or(String::is_empty)) {
+            // it was of another type for a while, or was to let go of the address
+            view.annotations.insert(annotations::KUBE_VIP_LOADBALANCER_IPS.to_owned(), Some(given));
+        }
+        events.extend(overdue_announcement(seen));
+        view.again = again(seen);
         return Decision { view, write: None, events };
     }
     view.load_balancer = LoadBalancerState::Present { addresses: Vec::new() };
@@ -203,6 +211,24 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         view.annotations.extend(handover::withdrawing(service, lost));
     }
     Decision { view, write: None, events }
+}
+
+/// Whether a Service that cannot share now keeps what it was given. On the host datapath the label comes before the
+/// address: without that it keeps the primary for nothing.
+pub(super) fn goes_on(seen: &Seen<'_>) -> bool {
+    let has_it = || settled_datapath(seen) != Some(Datapath::Host) || !ingress(seen.service).is_empty();
+    let waits = matches!(seen.sharing, Sharing::Waits(_) | Sharing::Refused { revoked: false, .. });
+    waits && seen.held == Held::Valid && has_it()
+}
+
+fn is_revoked(seen: &Seen<'_>) -> bool {
+    matches!(seen.sharing, Sharing::Refused { revoked: true, .. })
+}
+
+/// When to look whether kube-vip shows the address.
+fn again(seen: &Seen<'_>) -> Option<Duration> {
+    let publishes = matches!(seen.phase(), Some(Phase::Publication(_)));
+    super::ANNOUNCEMENT.checked_sub(seen.waited).filter(|rest| !rest.is_zero() && publishes)
 }
 
 /// What stands in the way of sharing.
@@ -223,7 +249,11 @@ pub(super) fn told(seen: &Seen<'_>, goes_on: bool) -> Option<PendingEvent> {
         }
     }
     let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(why).collect();
-    let now = if goes_on { "it keeps the address that it has" } else { "it has no address" };
+    let now = match given(seen.service).filter(|_| goes_on) {
+        _ if goes_on && !ingress(seen.service).is_empty() => "it keeps the address that it has".to_owned(),
+        Some(given) => format!("it keeps {given}, which its status does not show yet"),
+        None => "it has no address".to_owned(),
+    };
     let sentences = sentences.join("; ");
     Some(match faults.first() {
         Some(first) => PendingEvent::warning(
@@ -245,6 +275,14 @@ pub(super) fn released_labels(service: &Service) -> Labels {
     if announced { Labels::new() } else { BTreeMap::from([(labels::PRIMARY_SERVICE.to_owned(), None)]) }
 }
 
+/// The annotation that says which address came with the label, as [`given`]. With the label it says that the primary has to
+/// keep that address; by itself the label may be anybody's.
+pub(super) fn record(service: &Service) -> Option<&'static str> {
+    let has = |key: &&str| service.annotations().get(*key).is_some_and(|text| !text.is_empty());
+    // kube-vip does not act on our record
+    [annotations::ALLOCATED_ADDRESS, annotations::KUBE_VIP_LOADBALANCER_IPS].into_iter().find(has)
+}
+
 /// The label of a Service that uses the address of no other any more.
 pub(super) fn own_labels(service: &Service) -> Labels {
     if label(service).is_some() { labelled("") } else { Labels::new() }
@@ -258,6 +296,14 @@ fn labelled(value: &str) -> Labels {
 pub(crate) fn given(service: &Service) -> Option<String> {
     let text = |key: &str| service.annotations().get(key).filter(|text| !text.is_empty()).cloned();
     text(annotations::KUBE_VIP_LOADBALANCER_IPS).or_else(|| text(annotations::ALLOCATED_ADDRESS))
+}
+
+/// Phase of a Service that keeps the address that it was given, and that kube-vip does not show.
+pub(super) fn phase_of_kept(service: &Service, path: Option<Datapath>) -> Option<Phase> {
+    let given = given(service).filter(|_| path != Some(Datapath::Host))?;
+    let shown = ingress(service);
+    let missing: Vec<_> = listed(&given).filter(|ip| !shown.iter().any(|shown| same(shown, ip))).collect();
+    (!missing.is_empty()).then(|| Phase::Publication(missing.join(",")))
 }
 
 /// Phase of a Service on the guest datapath that waits for kube-vip to announce the shared address too.

@@ -2,6 +2,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::{
+    super::super::object::secondary_prefix,
     super::tests::{decided, ip, object, reasons, service},
     *,
 };
@@ -231,14 +232,25 @@ fn a_service_that_lost_the_shared_address_lets_its_former_primary_go(
 #[rstest]
 #[case::usual(json!({}), true)]
 #[case::announced(json!({annotations::KUBE_VIP_VIP_HOST: "worker-1"}), false)]
-fn a_service_of_another_type_loses_the_label_unless_kube_vip_may_announce_the_address(
+fn a_service_of_another_type_loses_label_and_record_unless_kube_vip_may_announce_the_address(
     #[case] annotations: Value,
     #[case] goes: bool,
 ) {
-    let mut service = asking(&annotations, Some("shop.main"), None);
-    service.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
-    let view = decided(&service, None, |_| ()).view;
-    assert_eq!(view.labels.get(LABEL), goes.then_some(&None));
+    let record = annotations::ALLOCATED_ADDRESS;
+    for (given, kept) in
+        [(json!({IPS: "10.0.0.9", record: "10.0.0.9"}), record), (json!({IPS: "10.0.0.9"}), IPS)]
+    {
+        let mut all = annotations.clone();
+        all.as_object_mut().unwrap().extend(given.as_object().unwrap().clone());
+        let mut service = asking(&all, Some("shop.main"), None);
+        service.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
+        let view = decided(&service, None, |_| ()).view;
+        assert_eq!(view.labels.get(LABEL), goes.then_some(&None));
+        let gone: Vec<_> = view.annotations.into_keys().collect();
+        let both = [record, IPS];
+        let expected: Vec<_> = both.into_iter().filter(|key| goes || *key != kept).collect();
+        assert_eq!(gone, expected, "{given}");
+    }
 }
 
 // docs/contract/data-paths.md#row-12: node ports are reused
@@ -254,15 +266,16 @@ fn a_secondary_that_goes_waits_until_its_ports_are_no_listeners() {
     assert_eq!(state(false), (LoadBalancerState::Absent, Removal::Foreground));
 }
 
-/// The object with the listeners of these Services, as long as `stays` uses the address.
+/// The object stays as long as `stays` uses the address.
 #[test]
-fn a_primary_that_goes_carries_the_secondaries_that_are_left() {
-    let stays = Arc::new(asking(&json!({}), Some("shop.main"), None));
+fn a_primary_that_goes_carries_the_secondaries_that_are_left_at_the_ports_that_they_have_now() {
+    let stays = Arc::new(asking(&json!({}), Some("shop.main"), Some("10.0.0.9")));
     let prefix = secondary_prefix(&ObjectKey::new("shop", "web"));
     let listener = |name: &str| json!({"name": name, "port": 1, "protocol": "TCP", "backendPort": 30001});
     let mut json = object("vm", &Value::Null).json();
     json["spec"]["listeners"] =
         json!([listener("http"), listener(&format!("{prefix}tcp-81")), listener("api-0123abcd-tcp-82")]);
+    json["spec"]["backendServerSelector"] = json!({"harvesterhci.io/vmName": ["gone"]});
     let own = controller_kit::RawObject::from_json(json).unwrap();
     let mut leaving = asking(&json!({}), None, None);
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
@@ -270,9 +283,43 @@ fn a_primary_that_goes_carries_the_secondaries_that_are_left() {
         seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![stays] };
     });
     let Some(Write::Update(json)) = decision.write else { panic!("{decision:?}") };
-    let names: Vec<_> = json["spec"]["listeners"].as_array().unwrap().iter().map(|it| &it["name"]).collect();
-    assert_eq!(names, [&json!("http"), &json!(format!("{prefix}tcp-81"))]);
+    let listeners: Vec<_> =
+        json["spec"]["listeners"].as_array().unwrap().iter().map(|it| (&it["name"], &it["port"])).collect();
+    let now = json!(format!("{prefix}tcp-80"));
+    assert_eq!(listeners, [(&json!("http"), &json!(1)), (&now, &json!(80))]);
+    assert_ne!(json["spec"]["backendServerSelector"], json!({"harvesterhci.io/vmName": ["gone"]}));
     assert!(matches!(decision.view.removal, Removal::Blocked(_)));
+}
+
+#[test]
+fn no_port_of_an_object_goes_to_a_secondary_too() {
+    let web = Arc::new(asking(&json!({}), Some("shop.main"), None));
+    let own = json!({"name": "http", "port": 80, "protocol": "TCP", "backendPort": 30001});
+    let mut json = json!({"spec": {"listeners": [own]}});
+    let before = json.clone();
+    Secondaries { all: vec![], carried: vec![web] }.carry(&mut json);
+    assert_eq!(json, before);
+}
+
+/// kube-vip passed over the other type, and announces the address still.
+#[test]
+fn a_service_that_keeps_a_shared_address_asks_kube_vip_for_it_after_another_type() {
+    let record = json!({annotations::ALLOCATED_ADDRESS: "10.0.0.9"});
+    let of = |waited| {
+        decided(&asking(&record, Some("shop.main"), None), None, |seen| {
+            seen.sharing = Sharing::Waits("service shop/main is being deleted".into());
+            (seen.held, seen.waited) = (Held::Valid, waited);
+        })
+    };
+    let early = of(Duration::ZERO);
+    assert_eq!(early.view.annotations.get(IPS), Some(&Some("10.0.0.9".to_owned())));
+    assert_eq!(
+        (reasons(&early), early.view.again),
+        (vec!["WaitingForPrimary"], Some(Duration::from_secs(60)))
+    );
+    let told = &early.events[0].message;
+    assert!(told.contains("it keeps 10.0.0.9, which its status does not show yet"), "{told}");
+    assert_eq!(reasons(&of(Duration::from_secs(60))), ["WaitingForPrimary", "AddressNotPublished"]);
 }
 
 #[test]

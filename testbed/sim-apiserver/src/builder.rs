@@ -1,6 +1,6 @@
 //! Building a server: what differs from one cluster to another.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,6 +24,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 /// Makes an [`ApiServer`]. Start with [`ApiServer::builder`].
 pub struct Builder {
     service_network: (Ipv4Addr, u8),
+    ipv6_service_network: Option<(Ipv6Addr, u8)>,
     node_ports: RangeInclusive<u16>,
     history: usize,
     seed: u64,
@@ -39,6 +40,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             service_network: (Ipv4Addr::new(10, 96, 0, 0), 16),
+            ipv6_service_network: None,
             node_ports: NODE_PORTS,
             history: HISTORY,
             seed: 0,
@@ -57,6 +59,14 @@ impl Builder {
     #[must_use]
     pub fn service_network(mut self, network: Ipv4Addr, prefix: u8) -> Self {
         self.service_network = (network, prefix.min(30));
+        self
+    }
+
+    /// Network of further cluster addresses, of IPv6 (default none): Services may have an address of each family, and
+    /// those that ask for nothing have IPv4. A prefix shorter than 108 is taken for 108.
+    #[must_use]
+    pub fn ipv6_service_network(mut self, network: Ipv6Addr, prefix: u8) -> Self {
+        self.ipv6_service_network = Some((network, prefix.clamp(108, 126)));
         self
     }
 
@@ -133,6 +143,9 @@ impl Builder {
     pub fn try_build(self) -> std::io::Result<ApiServer> {
         let (network, prefix) = self.service_network;
         let mut addresses = Addresses::new(network, prefix, self.node_ports);
+        if let Some((network, prefix)) = self.ipv6_service_network {
+            addresses = addresses.with_ipv6(network, prefix);
+        }
         addresses.seed(fastrand::Rng::with_seed(self.seed).u32(..));
         let store = Store::new(self.history, addresses);
         let clock = self.clock.unwrap_or_else(Clock::system);

@@ -4,6 +4,7 @@
 //! server.
 
 mod service_addresses;
+mod service_families;
 
 use serde_json::{Value, json};
 use sim_apimachinery::status::Cause;

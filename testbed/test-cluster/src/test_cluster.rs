@@ -5,6 +5,7 @@ mod rest;
 mod shared;
 
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -55,6 +56,11 @@ impl TestCluster {
         let start: Timestamp = "2026-01-05T09:00:00Z".parse().expect("a constant time");
         let cluster = |side| {
             let builder = ApiServer::builder().seed(side as u64).starting_at(start);
+            let builder = match side {
+                // Services may have both families, as on the real server
+                Side::Guest => builder.ipv6_service_network(Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0), 112),
+                Side::Harvester => builder,
+            };
             let server = manifests::namespaces(side, &guest_cluster)
                 .into_iter()
                 .fold(builder, |b, ns| b.namespace(ns));

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     io::Write,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
     time::Duration,
 };
@@ -29,7 +29,11 @@ impl Served {
             Side::Guest => Ipv4Addr::new(10, 43, 0, 0),
             Side::Harvester => Ipv4Addr::new(10, 53, 0, 0),
         };
-        let server = ApiServer::builder()
+        let mut builder = ApiServer::builder();
+        if side == Side::Guest {
+            builder = builder.ipv6_service_network(Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0), 112);
+        }
+        let server = builder
             .service_network(network, 16)
             .seed(fastrand::u64(..))
             .audit_file(super::audit_file(dir, side))

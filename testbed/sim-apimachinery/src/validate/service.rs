@@ -168,6 +168,16 @@ fn cluster_addresses(service: &Value, causes: &mut Vec<Cause>) {
         let detail = "first value must match `clusterIP`";
         causes.push(Cause::invalid("spec.clusterIPs", &spec["clusterIPs"], detail));
     }
+    if all.len() > 2 {
+        let detail = "may only hold up to 2 values";
+        causes.push(Cause::invalid("spec.clusterIPs", &spec["clusterIPs"], detail));
+    }
+    if let [Value::String(one), Value::String(other)] = all
+        && one.contains(':') == other.contains(':')
+    {
+        let detail = "may specify no more than one IP for each IP family";
+        causes.push(Cause::invalid("spec.clusterIPs", &spec["clusterIPs"], detail));
+    }
     let all = if all.is_empty() && !is_unset(one) { std::slice::from_ref(one) } else { all };
     for (i, value) in all.iter().enumerate().filter(|(_, value)| *value != "None") {
         let field = format!("spec.clusterIPs[{i}]");
@@ -219,9 +229,14 @@ fn load_balancer(service: &Value, causes: &mut Vec<Cause>) {
 fn change(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let differs = |field: &str| old["spec"][field] != new["spec"][field];
     let addressed = wants_address(old) && wants_address(new);
-    if addressed && !is_unset(&old["spec"]["clusterIP"]) && differs("clusterIP") {
-        let after = &new["spec"]["clusterIPs"];
-        causes.push(Cause::invalid("spec.clusterIPs[0]", after, "may not change once set"));
+    let (before, after) = (elements(&old["spec"]["clusterIPs"]), elements(&new["spec"]["clusterIPs"]));
+    for (i, (before, after)) in before.iter().zip(after).enumerate() {
+        // of the first, the other field is the one that counts
+        let changes = if i == 0 { differs("clusterIP") } else { before != after };
+        if addressed && changes {
+            let field = format!("spec.clusterIPs[{i}]");
+            causes.push(Cause::invalid(&field, &new["spec"]["clusterIPs"], "may not change once set"));
+        }
     }
     if wants_health_port(old) && wants_health_port(new) && differs("healthCheckNodePort") {
         causes.push(Cause::forbidden("spec.healthCheckNodePort", "field is immutable"));

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
-use sim_apimachinery::json::{elements, items_mut, set_default};
+use sim_apimachinery::json::{elements, items_mut};
 use sim_apimachinery::service::{is_headless, wants_address, wants_health_port, wants_node_ports};
 use sim_apimachinery::status::Cause;
 
+use super::service_families;
 use crate::store::addresses::{Addresses, Unavailable, holder};
 
 /// Gives a Service what its type has and it lacks. A dry run does not look at what others hold, nor (as in a real server)
@@ -22,9 +23,10 @@ pub(crate) fn allocate(
 ) -> Result<(), Vec<Cause>> {
     let mut allocation = Allocation { addresses, holder: holder(service), dry_run, causes: vec![] };
     if wants_address(service) {
-        allocation.families(service);
-        if allocation.causes.is_empty() {
-            allocation.address(old, service);
+        let families = allocation.addresses.families();
+        match service_families::settle(&families, old, service) {
+            Ok(()) => allocation.address(old, service),
+            Err(causes) => allocation.causes = causes,
         }
     }
     if allocation.causes.is_empty() {
@@ -45,73 +47,58 @@ struct Allocation<'a> {
 }
 
 impl Allocation<'_> {
-    /// The server has one family, IPv4.
-    fn families(&mut self, service: &mut Value) {
-        let spec = &mut service["spec"];
-        set_default(spec, "ipFamilyPolicy", "SingleStack");
-        let policy = &spec["ipFamilyPolicy"];
-        let families = elements(&spec["ipFamilies"]);
-        if policy == "RequireDualStack" {
-            let detail = "this cluster is not configured for dual-stack services";
-            self.causes.push(Cause::invalid("spec.ipFamilyPolicy", policy, detail));
-        }
-        if policy == "SingleStack" && families.len() > 1 {
-            let detail =
-                "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families are specified";
-            self.causes.push(Cause::invalid("spec.ipFamilyPolicy", policy, detail));
-        } else if let Some(i) = families.iter().position(|family| family != "IPv4") {
-            let field = format!("spec.ipFamilies[{i}]");
-            self.causes.push(Cause::invalid(&field, &families[i], "not configured on this cluster"));
-        }
-        if families.is_empty() {
-            spec["ipFamilies"] = json!(["IPv4"]);
-        }
-    }
-
     fn address(&mut self, old: Option<&Value>, service: &mut Value) {
         if is_headless(service) {
             service["spec"]["clusterIPs"] = json!(["None"]);
             return;
         }
-        let given = match service["spec"]["clusterIP"].as_str() {
-            Some(wanted) if old.is_some_and(|old| old["spec"]["clusterIP"] == wanted) => return,
-            Some(wanted) => self.wanted_address(wanted).map_err(|(field, why)| {
-                let detail = match why {
-                    Some(why) => format!("failed to allocate IP {wanted}: {why}"),
-                    None => "IPv6 is not configured on this cluster".to_owned(),
-                };
-                Cause::invalid(field, &json!([wanted]), &detail)
-            }),
-            None => self.addresses.free().map_err(|_| {
-                let detail = "failed to allocate a serviceIP: range is full";
-                Cause::invalid("spec.clusterIPs", &json!([""]), detail)
-            }),
-        };
-        match given {
-            Ok(ip) => {
-                service["spec"]["clusterIP"] = ip.to_string().into();
-                service["spec"]["clusterIPs"] = json!([ip.to_string()]);
+        let had =
+            old.filter(|old| wants_address(old)).map_or(&[][..], |old| elements(&old["spec"]["clusterIPs"]));
+        let families = elements(&service["spec"]["ipFamilies"]).iter().map(is_ipv6);
+        let mut addresses = elements(&service["spec"]["clusterIPs"]).to_vec();
+        let families: Vec<_> = families.collect();
+        // what is to be given yet is told as an empty text
+        addresses.resize(families.len().max(addresses.len()), "".into());
+        for (i, ipv6) in families.into_iter().enumerate() {
+            if had.get(i) == Some(&addresses[i]) {
+                continue;
             }
-            Err(cause) => self.causes.push(cause),
+            let given = match addresses[i].as_str().filter(|wanted| !wanted.is_empty()) {
+                Some(wanted) => self
+                    .wanted_address(wanted, ipv6)
+                    .map_err(|why| format!("failed to allocate IP {wanted}: {why}")),
+                None => self
+                    .addresses
+                    .free(ipv6)
+                    .map_err(|_| "failed to allocate a serviceIP: range is full".to_owned()),
+            };
+            match given {
+                Ok(ip) => addresses[i] = ip.to_string().into(),
+                Err(detail) => {
+                    self.causes.push(Cause::invalid("spec.clusterIPs", &json!(addresses), &detail));
+                    return;
+                }
+            }
         }
+        service["spec"]["clusterIP"] = addresses[0].clone();
+        service["spec"]["clusterIPs"] = json!(addresses);
     }
 
-    /// The field and, except for a family that is not there, the reason of a refusal.
-    fn wanted_address(&self, wanted: &str) -> Result<IpAddr, (&'static str, Option<String>)> {
-        const FIELD: &str = "spec.clusterIPs";
-        let range = self.addresses.network();
-        let foreign = format!(
-            "the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}"
-        );
-        let Ok(ip) = wanted.parse::<IpAddr>() else { return Err((FIELD, Some(foreign))) };
-        if ip.is_ipv6() {
-            return Err(("spec.clusterIPs[0]", None));
-        }
+    /// The address, or why it cannot be had.
+    fn wanted_address(&self, wanted: &str, ipv6: bool) -> Result<IpAddr, String> {
+        // kube-apiserver looks an address up among its ranges, but for a dry run in the one of its family
+        let foreign = if self.dry_run {
+            let range = self.addresses.network(ipv6).unwrap_or_default();
+            format!("the provided IP ({wanted}) is not in the valid range. The range of valid IPs is {range}")
+        } else {
+            "the provided network does not match the current range".to_owned()
+        };
+        let Ok(ip) = wanted.parse::<IpAddr>() else { return Err(foreign) };
         match self.addresses.check(ip, &self.holder) {
             Ok(()) => Ok(ip),
             Err(Unavailable::Taken) if self.dry_run => Ok(ip),
-            Err(Unavailable::Taken) => Err((FIELD, Some("provided IP is already allocated".to_owned()))),
-            Err(Unavailable::OutOfRange | Unavailable::Exhausted) => Err((FIELD, Some(foreign))),
+            Err(Unavailable::Taken) => Err("provided IP is already allocated".to_owned()),
+            Err(Unavailable::OutOfRange | Unavailable::Exhausted) => Err(foreign),
         }
     }
 
@@ -178,4 +165,8 @@ impl Allocation<'_> {
         self.causes.push(Cause::invalid(field, place, &detail));
         None
     }
+}
+
+fn is_ipv6(family: &Value) -> bool {
+    family == "IPv6"
 }

@@ -1,7 +1,7 @@
 //! The cluster addresses and node ports that Services hold, and the next free ones.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 
 use serde_json::Value;
@@ -10,16 +10,73 @@ use sim_apimachinery::json::elements;
 /// The default range of node ports.
 pub(crate) const NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// An IPv4 network for cluster addresses, and the range of node ports.
+/// The networks of cluster addresses, IPv4 and perhaps IPv6, and the range of node ports.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    network: u32,
-    prefix: u8,
+    network: Network,
+    ipv6: Option<Network>,
     node_ports: RangeInclusive<u16>,
     held: HashMap<IpAddr, String>,
     ports: HashMap<(u16, String), String>,
-    next: u32,
     next_port: u32,
+}
+
+/// A network of cluster addresses, and where the next free one is looked for.
+#[derive(Debug)]
+struct Network {
+    base: IpAddr,
+    prefix: u8,
+    /// Offset in the network.
+    next: u32,
+}
+
+impl Network {
+    fn new(address: IpAddr, prefix: u8) -> Self {
+        let base = match address {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
+                IpAddr::V4(Ipv4Addr::from(u32::from(v4) & mask))
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
+                IpAddr::V6(Ipv6Addr::from(u128::from(v6) & mask))
+            }
+        };
+        Self { base, prefix, next: 1 }
+    }
+
+    /// One more than the last offset that can be given.
+    fn end(&self) -> u32 {
+        match self.base {
+            // the last one is for broadcasts
+            IpAddr::V4(_) => self.size() - 1,
+            IpAddr::V6(_) => self.size(),
+        }
+    }
+
+    fn size(&self) -> u32 {
+        let bits = if self.base.is_ipv4() { 32 } else { 128 };
+        1u32.checked_shl(bits - u32::from(self.prefix)).unwrap_or(u32::MAX)
+    }
+
+    fn at(&self, offset: u32) -> IpAddr {
+        match self.base {
+            IpAddr::V4(v4) => IpAddr::V4(Ipv4Addr::from(u32::from(v4) + offset)),
+            IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from(u128::from(v6) + u128::from(offset))),
+        }
+    }
+
+    /// Whether the address is one that can be given.
+    fn contains(&self, address: IpAddr) -> bool {
+        let offset = match (self.base, address) {
+            (IpAddr::V4(base), IpAddr::V4(v4)) => u32::from(v4).checked_sub(u32::from(base)),
+            (IpAddr::V6(base), IpAddr::V6(v6)) => {
+                u128::from(v6).checked_sub(u128::from(base)).and_then(|offset| u32::try_from(offset).ok())
+            }
+            _ => None,
+        };
+        offset.is_some_and(|offset| (1..self.end()).contains(&offset))
+    }
 }
 
 impl Default for Addresses {
@@ -38,37 +95,44 @@ pub(crate) enum Unavailable {
 
 impl Addresses {
     pub(crate) fn new(network: Ipv4Addr, prefix: u8, node_ports: RangeInclusive<u16>) -> Self {
-        let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-        let network = u32::from(network) & mask;
         Self {
-            network,
-            prefix,
+            network: Network::new(network.into(), prefix),
+            ipv6: None,
             node_ports,
             held: HashMap::new(),
             ports: HashMap::new(),
-            next: 1,
             next_port: 0,
         }
     }
 
-    /// Starts to look for free addresses and ports somewhere else, so that runs with other seeds get others.
-    pub(crate) fn seed(&mut self, random: u32) {
-        self.next = 2 + random % self.size().saturating_sub(4).max(1);
-        self.next_port = random % (u32::from(*self.node_ports.end() - self.node_ports.start()) + 1);
+    /// Adds a network of IPv6 addresses: Services may have two.
+    pub(crate) fn with_ipv6(mut self, network: Ipv6Addr, prefix: u8) -> Self {
+        self.ipv6 = Some(Network::new(network.into(), prefix));
+        self
     }
 
-    fn size(&self) -> u32 {
-        1u32.checked_shl(32 - u32::from(self.prefix)).unwrap_or(u32::MAX)
+    /// Starts to look for free addresses and ports somewhere else, so that runs with other seeds get others.
+    pub(crate) fn seed(&mut self, random: u32) {
+        for network in [Some(&mut self.network), self.ipv6.as_mut()].into_iter().flatten() {
+            network.next = 2 + random % network.size().saturating_sub(4).max(1);
+        }
+        self.next_port = random % (u32::from(*self.node_ports.end() - self.node_ports.start()) + 1);
     }
 
     /// The first address, which is that of the Service `default/kubernetes`.
     pub(crate) fn first(&self) -> IpAddr {
-        IpAddr::V4(Ipv4Addr::from(self.network + 1))
+        self.network.at(1)
     }
 
-    /// The network, such as `10.96.0.0/16`.
-    pub(crate) fn network(&self) -> String {
-        format!("{}/{}", Ipv4Addr::from(self.network), self.prefix)
+    /// In the words of `spec.ipFamilies`, the default first.
+    pub(crate) fn families(&self) -> Vec<&'static str> {
+        if self.ipv6.is_some() { vec!["IPv4", "IPv6"] } else { vec!["IPv4"] }
+    }
+
+    /// The network of a family, such as `10.96.0.0/16`.
+    pub(crate) fn network(&self, ipv6: bool) -> Option<String> {
+        let network = if ipv6 { self.ipv6.as_ref()? } else { &self.network };
+        Some(format!("{}/{}", network.base, network.prefix))
     }
 
     pub(crate) fn node_ports(&self) -> &RangeInclusive<u16> {
@@ -76,12 +140,14 @@ impl Addresses {
     }
 
     /// A free cluster address.
-    pub(crate) fn free(&mut self) -> Result<IpAddr, Unavailable> {
-        let usable = self.size().saturating_sub(2);
+    pub(crate) fn free(&mut self, ipv6: bool) -> Result<IpAddr, Unavailable> {
+        let network = if ipv6 { self.ipv6.as_mut() } else { Some(&mut self.network) };
+        let network = network.ok_or(Unavailable::Exhausted)?;
+        let usable = network.end() - 1;
         for _ in 0..usable {
-            let offset = 1 + (self.next - 1) % usable;
-            self.next = offset + 1;
-            let address = IpAddr::V4(Ipv4Addr::from(self.network + offset));
+            let offset = 1 + (network.next - 1) % usable;
+            network.next = offset + 1;
+            let address = network.at(offset);
             // the first one is kept for `default/kubernetes`
             if offset != 1 && !self.held.contains_key(&address) {
                 return Ok(address);
@@ -92,9 +158,8 @@ impl Addresses {
 
     /// Whether `holder` may have this very address.
     pub(crate) fn check(&self, address: IpAddr, holder: &str) -> Result<(), Unavailable> {
-        let IpAddr::V4(v4) = address else { return Err(Unavailable::OutOfRange) };
-        let offset = u32::from(v4).wrapping_sub(self.network);
-        if offset == 0 || offset >= self.size() - 1 {
+        let mut networks = [Some(&self.network), self.ipv6.as_ref()].into_iter().flatten();
+        if !networks.any(|network| network.contains(address)) {
             return Err(Unavailable::OutOfRange);
         }
         match self.held.get(&address) {
@@ -182,15 +247,15 @@ mod tests {
         let mut addresses = Addresses::new(Ipv4Addr::new(10, 0, 0, 0), 29, 30_000..=30_001);
         let given: Vec<String> = (0..5)
             .map(|i| {
-                let address = addresses.free().unwrap();
+                let address = addresses.free(false).unwrap();
                 addresses.observe(None, Some(&service(&i.to_string(), &address.to_string(), 0)));
                 address.to_string()
             })
             .collect();
         assert_eq!(given, ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.0.6"]);
-        assert_eq!(addresses.free(), Err(Unavailable::Exhausted));
+        assert_eq!(addresses.free(false), Err(Unavailable::Exhausted));
         addresses.observe(Some(&service("1", "10.0.0.3", 0)), None);
-        assert_eq!(addresses.free().unwrap().to_string(), "10.0.0.3");
+        assert_eq!(addresses.free(false).unwrap().to_string(), "10.0.0.3");
     }
 
     #[test]

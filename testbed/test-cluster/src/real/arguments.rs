@@ -51,10 +51,11 @@ pub(super) fn apiserver(server: &Server, etcd: u16) -> Vec<String> {
     ]
 }
 
-/// Of each cluster its own, and large enough for the benchmark's thousand Services.
+/// Of each cluster its own, and large enough for the benchmark's thousand Services. Services of the guest may have both
+/// families; the server itself needs IPv4 alone, also of the kernel.
 fn service_network(side: Side) -> &'static str {
     match side {
-        Side::Guest => "10.43.0.0/16",
+        Side::Guest => "10.43.0.0/16,fd43::/112",
         Side::Harvester => "10.53.0.0/16",
     }
 }

@@ -294,7 +294,8 @@ impl World {
         let Some((key, service, port, node)) = found else {
             return Hop::Refused(Refused::NoSuchPort(at.ip(), at.port()));
         };
-        let ready = service.ready(port);
+        // kube-proxy sends no connection from one family to the other
+        let ready = service.ready(port, at.is_ipv6());
         let on_node = |endpoint: &&&Endpoint| endpoint.node.as_ref() == Some(node);
         let to: Vec<_> = if service.local_only {
             ready.iter().filter(on_node).map(|endpoint| endpoint.at).collect()
@@ -322,7 +323,7 @@ impl World {
             Some((key, service, service.node_port(protocol, at.port())?))
         });
         let Some((key, service, port)) = service else { return Hop::Refused(Refused::Closed(at)) };
-        let ready = service.ready(port);
+        let ready = service.ready(port, false);
         let local = ready.iter().filter(|endpoint| endpoint.node.as_deref() == Some(vm.node.as_str()));
         let local: Vec<_> = local.map(|endpoint| endpoint.at).collect();
         if !local.is_empty() {

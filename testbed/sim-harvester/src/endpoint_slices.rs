@@ -30,9 +30,49 @@ pub(crate) enum Step {
     Delete,
 }
 
-/// Name of the one slice that a Service gets; the suffix keeps it apart from slices of other writers.
-pub(crate) fn slice_name(service: &str) -> String {
-    format!("{service}-pods")
+/// Each family of a Service has a slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const ALL: [Self; 2] = [Self::V4, Self::V6];
+
+    /// In the words of `spec.ipFamilies` and `addressType`.
+    fn word(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    /// Ends the name of the slice, and keeps it apart from slices of other writers.
+    fn suffix(self) -> &'static str {
+        match self {
+            Self::V4 => "-pods",
+            Self::V6 => "-pods-ipv6",
+        }
+    }
+
+    /// Name of the slice that a Service gets.
+    pub(crate) fn slice_name(self, service: &str) -> String {
+        format!("{service}{}", self.suffix())
+    }
+
+    /// The Service whose slice this is.
+    pub(crate) fn service_of(self, slice: &str) -> Option<&str> {
+        slice.strip_suffix(self.suffix())
+    }
+
+    /// The pod's address of this family.
+    fn address(self, pod: &Pod) -> Option<&str> {
+        let status = pod.status.as_ref()?;
+        let all = status.pod_ips.iter().flatten().map(|it| it.ip.as_str()).chain(status.pod_ip.as_deref());
+        let mut own = all.filter(|address| address.contains(':') == (self == Self::V6));
+        own.next()
+    }
 }
 
 /// The step for the slice of a Service, if there is one.
@@ -40,8 +80,9 @@ pub(crate) fn decide(
     service: Option<&Service>,
     slice: Option<&EndpointSlice>,
     pods: &[&Pod],
+    family: Family,
 ) -> Option<Step> {
-    let wanted = service.and_then(|service| wanted(service, pods));
+    let wanted = service.and_then(|service| wanted(service, pods, family));
     match (wanted, slice) {
         (None, None) => None,
         (None, Some(_)) => Some(Step::Delete),
@@ -54,23 +95,27 @@ pub(crate) fn decide(
     }
 }
 
-fn wanted(service: &Service, pods: &[&Pod]) -> Option<Value> {
+fn wanted(service: &Service, pods: &[&Pod], family: Family) -> Option<Value> {
     let spec = service.spec.as_ref()?;
     let selector = spec.selector.as_ref().filter(|selector| !selector.is_empty())?;
     if spec.type_.as_deref() == Some("ExternalName") {
         return None;
     }
+    let families = spec.ip_families.as_deref().unwrap_or_default();
+    let is_usual = families.is_empty() && family == Family::V4;
+    if !is_usual && !families.iter().any(|word| word == family.word()) {
+        return None;
+    }
     let pods: Vec<_> = pods
         .iter()
         .filter(|pod| pod.namespace() == service.namespace() && selects(selector, pod.labels()))
-        .filter(|pod| pod.status.as_ref().is_some_and(|status| status.pod_ip.is_some()))
+        .filter(|pod| family.address(pod).is_some())
         .collect();
     let endpoints = pods.iter().map(|pod| {
-        let status = pod.status.clone().unwrap_or_default();
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let serving = pod_is_ready(pod);
         json!({
-            "addresses": [status.pod_ip],
+            "addresses": [family.address(pod)],
             "conditions": {"ready": serving && !terminating, "serving": serving, "terminating": terminating},
             "nodeName": pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             "targetRef": {"kind": "Pod", "namespace": pod.namespace(), "name": pod.name_any(), "uid": pod.uid()},
@@ -86,13 +131,13 @@ fn wanted(service: &Service, pods: &[&Pod]) -> Option<Value> {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": slice_name(&service.name_any()),
+            "name": family.slice_name(&service.name_any()),
             "namespace": service.namespace(),
             "labels": {SLICE_SERVICE_NAME: service.name_any(), SLICE_MANAGED_BY: MANAGED_BY},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Service", "name": service.name_any(),
                 "uid": service.uid(), "controller": true, "blockOwnerDeletion": true}],
         },
-        "addressType": "IPv4",
+        "addressType": family.word(),
         "endpoints": endpoints.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
     }))
@@ -120,7 +165,7 @@ fn target(port: &ServicePort, pod: Option<&Pod>) -> Option<i32> {
 mod tests {
     use rstest::rstest;
 
-    use super::*;
+    use super::{Family::V4, *};
 
     fn service(spec: &Value) -> Service {
         let mut json = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "s"},
@@ -133,7 +178,7 @@ mod tests {
         serde_json::from_value(json!({
             "metadata": {"name": name, "namespace": "shop", "uid": name, "labels": {"app": app}},
             "spec": {"nodeName": "guest-1", "containers": [{"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}]},
-            "status": {"podIP": "198.18.7.131", "conditions": [{"type": "Ready", "status": ready}]}}))
+            "status": {"podIP": "198.18.7.131", "podIPs": [{"ip": "198.18.7.131"}, {"ip": "fd18::7"}], "conditions": [{"type": "Ready", "status": ready}]}}))
         .unwrap()
     }
 
@@ -141,15 +186,42 @@ mod tests {
     fn a_slice_has_the_selected_pods_and_whether_they_are_ready() {
         let pods = [pod("a", "web", "True"), pod("b", "web", "False"), pod("c", "db", "True")];
         let pods: Vec<_> = pods.iter().collect();
-        let Some(Step::Create(slice)) = decide(Some(&service(&json!({}))), None, &pods) else { panic!() };
+        let Some(Step::Create(slice)) = decide(Some(&service(&json!({}))), None, &pods, V4) else { panic!() };
         assert_eq!(slice["metadata"]["labels"]["kubernetes.io/service-name"], "web");
         let endpoints = slice["endpoints"].as_array().unwrap();
         let ready: Vec<_> = endpoints.iter().map(|endpoint| &endpoint["conditions"]["ready"]).collect();
         assert_eq!(ready, [&json!(true), &json!(false)]);
         assert_eq!(slice["ports"], json!([{"name": "http", "port": 80, "protocol": "TCP"}]));
         let slice = serde_json::from_value(slice).unwrap();
-        assert_eq!(decide(Some(&service(&json!({}))), Some(&slice), &pods), None, "nothing moves");
-        assert!(matches!(decide(Some(&service(&json!({}))), Some(&slice), &pods[..1]), Some(Step::Patch(_))));
+        assert_eq!(decide(Some(&service(&json!({}))), Some(&slice), &pods, V4), None, "nothing moves");
+        assert!(matches!(
+            decide(Some(&service(&json!({}))), Some(&slice), &pods[..1], V4),
+            Some(Step::Patch(_))
+        ));
+    }
+
+    #[rstest]
+    #[case::none_said(json!(null), Some("198.18.7.131"), None)]
+    #[case::ipv6(json!(["IPv6"]), None, Some("fd18::7"))]
+    #[case::both(json!(["IPv6", "IPv4"]), Some("198.18.7.131"), Some("fd18::7"))]
+    fn each_family_of_a_service_has_a_slice(
+        #[case] families: Value,
+        #[case] v4: Option<&str>,
+        #[case] v6: Option<&str>,
+    ) {
+        let (service, pod) = (service(&json!({"ipFamilies": families})), pod("a", "web", "True"));
+        for (family, expected) in Family::ALL.into_iter().zip([v4, v6]) {
+            let slice = match decide(Some(&service), None, &[&pod], family) {
+                Some(Step::Create(slice)) => slice,
+                step => {
+                    assert_eq!((step, expected), (None, None));
+                    continue;
+                }
+            };
+            assert_eq!(slice["addressType"], family.word());
+            assert_eq!(slice["endpoints"][0]["addresses"], json!([expected]));
+            assert_eq!(family.service_of(slice["metadata"]["name"].as_str().unwrap()), Some("web"));
+        }
     }
 
     #[rstest]
@@ -162,7 +234,7 @@ mod tests {
             port["targetPort"] = target;
         }
         let pod = pod("a", "web", "True");
-        let step = decide(Some(&service(&json!({"ports": [port]}))), None, &[&pod]);
+        let step = decide(Some(&service(&json!({"ports": [port]}))), None, &[&pod], V4);
         let Some(Step::Create(slice)) = step else { panic!() };
         assert_eq!(slice["ports"][0]["port"], expected);
     }
@@ -171,12 +243,12 @@ mod tests {
     #[case::no_selector(json!({"selector": null}))]
     #[case::external_name(json!({"type": "ExternalName"}))]
     fn services_whose_endpoints_are_somebody_elses_get_none(#[case] spec: Value) {
-        assert_eq!(decide(Some(&service(&spec)), None, &[]), None);
+        assert_eq!(decide(Some(&service(&spec)), None, &[], V4), None);
     }
 
     #[test]
     fn a_slice_goes_with_its_service() {
         let slice = EndpointSlice::default();
-        assert_eq!(decide(None, Some(&slice), &[]), Some(Step::Delete));
+        assert_eq!(decide(None, Some(&slice), &[], V4), Some(Step::Delete));
     }
 }

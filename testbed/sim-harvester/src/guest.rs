@@ -22,7 +22,7 @@ use k8s_openapi::{
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::{host::HOSTNAME, merge_patch, vm::VmState};
+use crate::{host::HOSTNAME, merge_patch, vm::VmState, wire::ipv6};
 
 /// Key of the taint of a Node that no cloud controller manager has seen yet.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
@@ -203,7 +203,7 @@ fn pod_status(pod: &Pod, vm: &VmState, address: Ipv4Addr, ready: bool, now: &str
         "phase": "Running",
         "hostIP": vm.address,
         "podIP": address,
-        "podIPs": [{"ip": address}],
+        "podIPs": [{"ip": address}, {"ip": ipv6(address)}],
         "startTime": started,
         "conditions": [condition("Initialized", "True"), condition("PodScheduled", "True"),
             condition("ContainersReady", text), condition("Ready", text)],

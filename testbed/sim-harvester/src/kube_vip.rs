@@ -13,7 +13,7 @@ pub(crate) mod controller;
 mod publish;
 mod release;
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::net::IpAddr;
 
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::ResourceExt;
@@ -32,8 +32,9 @@ pub const WITHOUT_ENDPOINTS: &str = "kube-vip.io/allow-reconcile-without-endpoin
 /// The addresses that a Service asks kube-vip to announce.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// These addresses.
-    Addresses(BTreeSet<IpAddr>),
+    /// These addresses, each once, in the order in which the Service names them: another order is another request
+    /// (`serviceChanged`, `processor.go`), and the status has this one.
+    Addresses(Vec<IpAddr>),
     /// An address to be leased: the Service asks for `0.0.0.0`.
     Dhcp,
 }
@@ -113,8 +114,10 @@ fn wanted(service: &Service, release: Release) -> Option<Wanted> {
         Release::UpTo06 => vec![annotation, spec],
         Release::From07 => vec![annotation, status, spec],
         Release::From09 | Release::From12 => {
-            let agrees = spec.iter().all(|wish| status.contains(wish));
-            let spec_first = if agrees { BTreeSet::new() } else { spec.clone() };
+            // an address of the other family is no contradiction
+            let disagrees =
+                |wish: &IpAddr| status.iter().any(|it| it.is_ipv4() == wish.is_ipv4() && it != wish);
+            let spec_first = if spec.iter().any(disagrees) { spec.clone() } else { Vec::new() };
             vec![annotation, spec_first, status, spec]
         }
     };
@@ -122,8 +125,14 @@ fn wanted(service: &Service, release: Release) -> Option<Wanted> {
     Some(if first.iter().any(IpAddr::is_unspecified) { Wanted::Dhcp } else { Wanted::Addresses(first) })
 }
 
-fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> BTreeSet<IpAddr> {
-    texts.into_iter().filter_map(|text| text.trim().parse().ok()).collect()
+fn addresses<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for address in texts.into_iter().filter_map(|text| text.trim().parse().ok()) {
+        if !addresses.contains(&address) {
+            addresses.push(address);
+        }
+    }
+    addresses
 }
 
 fn has_endpoints(seen: &Seen<'_>) -> bool {

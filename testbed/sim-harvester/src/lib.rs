@@ -40,4 +40,4 @@ pub use kube_vip::Release;
 pub use settings::Backend;
 pub use simulation::{Carrier, Options, SimHarvester};
 pub use vm::VmState;
-pub use wire::{LowPorts, Stretch, WireMap};
+pub use wire::{LowPorts, Stretch, WireMap, ipv6};

@@ -223,7 +223,7 @@ impl Listeners {
                     Ok(opened) => drop(open.insert(to, opened)),
                     Err(error) => {
                         occupied |= error.kind() == io::ErrorKind::AddrInUse;
-                        let why = why(to.protocol, &error);
+                        let why = why(to, &error);
                         cannot.push(CannotCarry { destination: to, place: place.clone(), why });
                     }
                 }
@@ -363,8 +363,13 @@ async fn hold(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-fn why(protocol: Protocol, error: &io::Error) -> String {
+fn why(to: Destination, error: &io::Error) -> String {
+    let protocol = to.protocol;
     match error.kind() {
+        io::ErrorKind::AddrNotAvailable if to.at.is_ipv6() => format!(
+            "this computer does not have the address; on Linux `ip -6 route add local {} dev lo` gives it to it",
+            to.at.ip()
+        ),
         io::ErrorKind::AddrNotAvailable => {
             "this computer does not have the address; pools of 127.0.0.0/8 work on Linux".to_owned()
         }

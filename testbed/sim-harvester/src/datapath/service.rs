@@ -1,6 +1,6 @@
 //! A Service with its EndpointSlices, as kube-proxy reads them.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use k8s_openapi::api::{
     core::v1::{Service, ServicePort},
@@ -8,6 +8,7 @@ use k8s_openapi::api::{
 };
 
 use super::{Destination, Protocol};
+use crate::wire::meant;
 
 /// A Service with everything that it may send to.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,6 +37,8 @@ struct Target {
     port_name: String,
     protocol: Protocol,
     ready: bool,
+    /// Its slice has IPv6 addresses.
+    ipv6: bool,
     endpoint: Endpoint,
 }
 
@@ -77,9 +80,12 @@ impl Balanced {
         self.ports.iter().find(|port| port.protocol == protocol && port.node_port == Some(number))
     }
 
-    /// The ready endpoints of a port; its name and protocol tie Service and slice together.
-    pub(crate) fn ready(&self, port: &Port) -> Vec<&Endpoint> {
-        let of_port = |target: &&Target| target.port_name == port.name && target.protocol == port.protocol;
+    /// The ready endpoints of a port, for connections of one family; its name and protocol tie Service and slice
+    /// together.
+    pub(crate) fn ready(&self, port: &Port, ipv6: bool) -> Vec<&Endpoint> {
+        let of_port = |target: &&Target| {
+            target.ipv6 == ipv6 && target.port_name == port.name && target.protocol == port.protocol
+        };
         self.targets
             .iter()
             .filter(of_port)
@@ -118,11 +124,16 @@ fn targets(slice: &EndpointSlice) -> Vec<Target> {
             let Some(address) = endpoint.addresses.first().and_then(|address| address.parse().ok()) else {
                 continue;
             };
+            let address: IpAddr = address;
             targets.push(Target {
                 port_name: port.name.clone().unwrap_or_default(),
                 protocol,
                 ready: endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true),
-                endpoint: Endpoint { at: SocketAddr::new(address, number), node: endpoint.node_name.clone() },
+                ipv6: address.is_ipv6(),
+                endpoint: Endpoint {
+                    at: SocketAddr::new(meant(address), number),
+                    node: endpoint.node_name.clone(),
+                },
             });
         }
     }

@@ -154,6 +154,29 @@ fn a_host_vip_leads_through_node_ports_of_vms_that_were_probed_good(
     assert_eq!((seen, refused), (owned(names), owned(failures)));
 }
 
+/// kube-proxy sends a connection to endpoints of its own family.
+#[test]
+fn a_vip_of_ipv6_leads_to_the_endpoints_of_an_ipv6_slice_alone() {
+    let mut parts = guest("Cluster", [true, true], Backend::Ok);
+    let service: Service = serde_json::from_value(json!({"spec": {"type": "LoadBalancer",
+        "ports": [{"name": "http", "port": 80}]}}))
+    .unwrap();
+    let slice = |family: &str, address: &str| -> EndpointSlice {
+        serde_json::from_value(json!({"addressType": family,
+            "endpoints": [{"addresses": [address], "conditions": {"ready": true}}],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]}))
+        .unwrap()
+    };
+    let (v4, v6) = (slice("IPv4", "198.18.7.131"), slice("IPv6", "fd18::198.18.7.132"));
+    parts.guest = announced(Balanced::of(&service, [&v4, &v6]), "vm-1");
+    parts.guest.announced[0].addresses.insert("fd00::1".parse().unwrap());
+    let world = parts.world();
+    for (vip, vm) in [(VIP, "vm-1"), ("fd00::1", "vm-2")] {
+        let at = Destination::tcp(SocketAddr::new(vip.parse().unwrap(), 80));
+        assert_eq!(world.carry(at, |of| of - 1).unwrap().0.vm, vm);
+    }
+}
+
 #[test]
 fn the_dummy_endpoint_swallows_what_is_sent_to_it() {
     let mut parts = host("Cluster", [true, true], [false, false], Backend::Ok);

@@ -12,7 +12,7 @@ use kube::{
 use controller_kit::{Action, Cache, ObjectKey, Queue};
 use program::TaskGroup;
 
-use super::{Step, decide, slice_name};
+use super::{Family, Step, decide};
 
 /// A write was refused.
 #[derive(Debug, thiserror::Error)]
@@ -35,8 +35,8 @@ pub(crate) fn start(
     services.on_change(move |change| add.add(change.key.clone()));
     let add = queue.clone();
     slices.on_change(move |change| {
-        let of = change.key.name.strip_suffix("-pods");
-        of.into_iter().for_each(|service| add.add(ObjectKey::new(&change.key.namespace, service)));
+        let of = Family::ALL.into_iter().filter_map(|family| family.service_of(&change.key.name));
+        of.for_each(|service| add.add(ObjectKey::new(&change.key.namespace, service)));
     });
     let (add, known) = (queue.clone(), services.clone());
     pods.on_change(move |change| {
@@ -53,18 +53,20 @@ pub(crate) fn start(
             let (client, services, slices, pods) =
                 (client.clone(), services.clone(), slices.clone(), pods.clone());
             async move {
-                let name = slice_name(&key.name);
-                let slice = slices.get(&ObjectKey::new(&key.namespace, &name));
+                let error = |source| Error { service: key.clone(), source };
                 let all = pods.list();
                 let all: Vec<_> = all.iter().map(|pod| &**pod).collect();
-                let step = decide(services.get(&key).as_deref(), slice.as_deref(), &all);
-                let error = |source| Error { service: key.clone(), source };
-                let is_new = matches!(step, Some(Step::Create(_)));
-                if is_new && !is_there(&client, &services, &key).await.map_err(error)? {
-                    return Ok(Action::AwaitChange);
+                let api: Api<EndpointSlice> = Api::namespaced(client.clone(), &key.namespace);
+                for family in Family::ALL {
+                    let name = family.slice_name(&key.name);
+                    let slice = slices.get(&ObjectKey::new(&key.namespace, &name));
+                    let step = decide(services.get(&key).as_deref(), slice.as_deref(), &all, family);
+                    let is_new = matches!(step, Some(Step::Create(_)));
+                    if is_new && !is_there(&client, &services, &key).await.map_err(error)? {
+                        return Ok(Action::AwaitChange);
+                    }
+                    act(&api, &name, step, &slices).await.map_err(error)?;
                 }
-                let api: Api<EndpointSlice> = Api::namespaced(client, &key.namespace);
-                act(&api, &name, step, &slices).await.map_err(error)?;
                 Ok::<_, Error>(Action::AwaitChange)
             }
         });

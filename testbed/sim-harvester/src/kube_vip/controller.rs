@@ -1,7 +1,7 @@
 //! Carries out what [`decide`](super::decide) chooses: leases addresses, and writes `vipHost` before the status.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr},
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -52,8 +52,8 @@ pub(crate) struct Error {
 struct Announced {
     service: ObjectKey,
     wanted: Wanted,
-    /// Empty while kube-vip waits for a lease.
-    addresses: BTreeSet<IpAddr>,
+    /// In the order of the status; empty while kube-vip waits for a lease.
+    addresses: Vec<IpAddr>,
     node: String,
     /// The interface that the Service asks for.
     interface: Option<String>,
@@ -167,7 +167,7 @@ impl KubeVip {
             .map(|(uid, of)| Vip {
                 service: of.service.clone(),
                 service_uid: uid.clone(),
-                addresses: of.addresses.clone(),
+                addresses: of.addresses.iter().copied().collect(),
                 node: of.node.clone(),
                 passed_over: of.passed_over,
                 was_passed_over: of.was_passed_over,
@@ -342,7 +342,7 @@ impl KubeVip {
         let mut state = self.state();
         let (addresses, lease) = match &wanted {
             Wanted::Addresses(addresses) => (addresses.clone(), None),
-            Wanted::Dhcp => (BTreeSet::new(), Some(self.lease(key, &uid, service))),
+            Wanted::Dhcp => (Vec::new(), Some(self.lease(key, &uid, service))),
         };
         tracing::debug!(service = %key, ?wanted, "announced");
         let announced = Announced {

@@ -20,7 +20,7 @@ fn slice(endpoints: &Value) -> EndpointSlice {
 }
 
 fn of(address: &str) -> Wanted {
-    Wanted::Addresses(BTreeSet::from([address.parse().unwrap()]))
+    Wanted::Addresses(vec![address.parse().unwrap()])
 }
 
 /// The step after an event of a Service that has one endpoint.
@@ -55,6 +55,34 @@ fn takes_the_address_from_the_first_source_that_names_one(
         let expected = if expected.is_empty() { Step::Keep } else { Step::Announce(of(expected)) };
         check(&service, release, None, &expected);
     }
+}
+
+#[test]
+fn two_addresses_are_announced_and_shown_in_the_order_in_which_the_service_names_them() {
+    let named = |list: &str| service(&json!({KUBE_VIP_LOADBALANCER_IPS: list}), &json!({}), &[]);
+    let wanted = |list: [&str; 2]| Wanted::Addresses(list.map(|it| it.parse().unwrap()).to_vec());
+    let (first, second) = (wanted(["fd7f::1", ANNOTATION]), wanted([ANNOTATION, "fd7f::1"]));
+    for release in ALL {
+        check(&named("fd7f::1, 127.77.0.1,127.77.0.1"), release, None, &Step::Announce(first.clone()));
+        check(&named("fd7f::1,127.77.0.1"), release, Some(&first), &Step::Keep);
+        check(&named("127.77.0.1,fd7f::1"), release, Some(&first), &Step::Announce(second.clone()));
+        check(&named(ANNOTATION), release, Some(&first), &Step::Announce(of(ANNOTATION)));
+    }
+    let Wanted::Addresses(addresses) = &first else { panic!() };
+    let shown = publish::ingress(&named(""), addresses);
+    assert_eq!([&shown[0]["ip"], &shown[1]["ip"]], ["fd7f::1", ANNOTATION]);
+}
+
+#[rstest]
+#[case::of_the_other_family("fd7f::1", &["fd7f::1"])]
+#[case::of_its_family("127.77.0.1", &[SPEC])]
+fn from_0_9_on_the_wish_counts_against_a_status_of_its_family(
+    #[case] status: &str,
+    #[case] expected: &[&str],
+) {
+    let service = service(&json!({}), &json!({"loadBalancerIP": SPEC}), &[status]);
+    let expected = expected.iter().map(|it| it.parse().unwrap()).collect();
+    check(&service, Release::From12, None, &Step::Announce(Wanted::Addresses(expected)));
 }
 
 #[rstest]

@@ -1,6 +1,9 @@
 //! Two clusters in this process, with hosts and VMs as a user would have them.
 
-use std::{fmt::Debug, net::Ipv4Addr};
+use std::{
+    fmt::Debug,
+    net::{Ipv4Addr, Ipv6Addr},
+};
 
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
@@ -25,7 +28,8 @@ impl Clusters {
     pub(crate) async fn new() -> Self {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         drop(tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init());
-        let guest = ApiServer::builder().seed(1).build();
+        let ipv6 = Ipv6Addr::new(0xfd43, 0, 0, 0, 0, 0, 0, 0);
+        let guest = ApiServer::builder().ipv6_service_network(ipv6, 112).seed(1).build();
         let harvester = ApiServer::builder().seed(2).namespace("shop").build();
         let clusters = Self { guest, harvester };
         sim_harvester::crds::apply(&clusters.harvester()).await.unwrap();

@@ -14,15 +14,15 @@ use kube::{
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpStream, UdpSocket},
+    net::{TcpListener, TcpStream, UdpSocket},
     time::timeout,
 };
 
-use crate::fixtures::{Clusters, create};
+use crate::fixtures::{Clusters, create, ingress};
 use controller_kit::ObjectKey;
 use program::TaskGroup;
 use sim_harvester::{
-    Backend, Lan, LowPorts, Protocol, Release, SimHarvester, Stretch, WireMap, simulation::Carrier,
+    Backend, Lan, LowPorts, Protocol, Release, SimHarvester, Stretch, WireMap, ipv6, simulation::Carrier,
 };
 
 /// Longer than anything on loopback takes, short enough to wait for when nothing should come.
@@ -109,6 +109,36 @@ async fn a_guest_vip_answers_from_every_vm_until_one_stops_and_goes_with_its_ser
     api.delete("web", &DeleteParams::default()).await.unwrap();
     sim.until(|sim| sim.carried().is_empty()).await;
     assert_eq!(get(at).await, None);
+    tasks.end().await;
+}
+
+/// Loopback has one IPv6 address, which a VIP may be; further ones stand for an IPv4 address.
+#[tokio::test]
+async fn a_service_of_both_families_answers_at_both_of_its_vips() {
+    let (clusters, tasks, nets) = (Clusters::new().await, TaskGroup::new(), Nets::take());
+    let sim = start(&clusters, &nets, WireMap::for_this_process(), &tasks).await;
+    // a port of this test's own on an address that is everybody's
+    let port = 20_000 + u16::from(nets.0.number());
+    let v6: IpAddr = match TcpListener::bind(("::1", port)).await {
+        Ok(_) => "::1".parse().unwrap(),
+        Err(_) => ipv6(nets.vip(2)).into(),
+    };
+    let vips = [nets.vip(1).into(), v6];
+    let list = vips.map(|vip: IpAddr| vip.to_string()).join(",");
+    let service = json!({"metadata": {"name": "web", "annotations": {"kube-vip.io/loadbalancerIPs": list}},
+        "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ipFamilyPolicy": "RequireDualStack",
+            "ports": [{"name": "http", "port": port, "targetPort": 80}]}});
+    create::<Service>(Api::namespaced(clusters.guest(), "default"), service).await;
+    let all = names(&["guest-1", "guest-2", "guest-3"]);
+    for vip in vips {
+        let at = carried(&sim, vip).await;
+        sim.until(|sim| {
+            (0..60).map(|_| sim.carry(vip, port).ok().map(|name| name.vm)).collect::<BTreeSet<_>>() == all
+        })
+        .await;
+        assert_eq!(reached(at, 60).await, all);
+    }
+    assert_eq!(ingress(&clusters.service("web").await), vips.map(|vip| vip.to_string()));
     tasks.end().await;
 }
 

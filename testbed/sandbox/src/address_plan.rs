@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result};
-use ipnet::Ipv4Net;
+use ipnet::{Ipv4Net, Ipv6Net};
 use sim_harvester::Stretch;
 
 /// Addresses of one sandbox.
@@ -38,6 +38,17 @@ impl AddressPlan {
         net(Ipv4Addr::new(127, 21, self.0.number(), 0))
     }
 
+    /// Addresses that a Service may demand: loopback ones are refused there. On the wire 127.22.x.y stands for 198.19.x.y.
+    pub(crate) fn demandable(&self) -> Ipv4Net {
+        net(Ipv4Addr::new(198, 19, self.0.number(), 0))
+    }
+
+    /// IPv6 addresses of VIPs; on the wire each is an address of 127.23.0.0/16.
+    pub(crate) fn ipv6_vips(&self) -> Ipv6Net {
+        let network = sim_harvester::ipv6(Ipv4Addr::new(127, 23, self.0.number(), 0));
+        Ipv6Net::new(network, 120).expect("120 is a prefix length")
+    }
+
     /// Addresses of VMs and pods in objects; on the wire 127.18.x.y stands for 198.18.x.y.
     pub(crate) fn vms(&self) -> Ipv4Net {
         self.0.vms()
@@ -57,5 +68,7 @@ mod tests {
         let (one, other) = (AddressPlan::take().unwrap(), AddressPlan::take().unwrap());
         assert_ne!(one.vips(), other.vips());
         assert_ne!(one.vms(), other.vms());
+        assert_ne!(one.ipv6_vips(), other.ipv6_vips());
+        assert_ne!(one.demandable(), other.demandable());
     }
 }

@@ -73,6 +73,11 @@ pub(crate) fn wire_port(port: u16) -> u16 {
     WireMap::for_this_process().port(port)
 }
 
+/// Where an address and a port of a Service are found on the wire.
+pub(crate) fn on_wire(socket: SocketAddr) -> SocketAddr {
+    WireMap::for_this_process().socket(socket)
+}
+
 impl Environment {
     /// Starts everything that `options` ask for, in the order in which it needs each other, and says so.
     ///

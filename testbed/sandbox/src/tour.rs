@@ -4,11 +4,13 @@
 
 mod addresses;
 mod crash;
+mod families;
 mod load;
 mod nodes;
 mod observer;
 mod outage;
 mod pools;
+mod requested;
 mod sharing;
 mod vms;
 
@@ -20,6 +22,24 @@ use tokio::time::Instant;
 
 use crate::{environment::Environment, output::Output, snapshot};
 pub(crate) use observer::Observer;
+
+/// What the steps show, in their order; `docs/sandbox.md` says more of each.
+const STEPS: [&str; 14] = [
+    "pools, as IPPool and as legacy ConfigMap",
+    "a Service with health check gets an address and all VMs",
+    "a backend stops answering, and comes back",
+    "a Service without health check takes the guest path",
+    "two Services share one address, a third one wants a taken port",
+    "a pool by name, an address on demand, and one that waits for it",
+    "a Service prefers both families, another has IPv6 alone",
+    "DHCP: a lease outlives renewals and restarts",
+    "a node has the addresses of its VM, and none of a Service",
+    "region and zone follow a migrating VM",
+    "a VM is stopped and started: its node is tainted meanwhile",
+    "a fourth VM through the node driver, lost with its node and replaced",
+    "both controllers are killed during 50 creations",
+    "everything is deleted, and nothing stays behind",
+];
 
 /// The state that the steps share.
 pub(crate) struct Tour<'a> {
@@ -41,7 +61,7 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     let started = Instant::now();
 
     macro_rules! step {
-        ($number:literal, $title:literal, $step:expr) => {{
+        ($number:literal, $step:expr) => {{
             let begun = Instant::now();
             let outcome = $step.await;
             // a part that ended is the reason for whatever else went wrong
@@ -52,26 +72,25 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
                     Err(error) => error.context(ended),
                 }),
             };
-            output.step($number, $title, begun.elapsed(), outcome.as_deref());
-            outcome.with_context(|| format!("step {}: {}", $number, $title))?;
+            let title = STEPS[$number - 1];
+            output.step($number, title, begun.elapsed(), outcome.as_deref());
+            outcome.with_context(|| format!("step {}: {title}", $number))?;
         }};
     }
-    step!(1, "pools, as IPPool and as legacy ConfigMap", pools::both_ways(&tour));
-    step!(2, "a Service with health check gets an address and all VMs", addresses::host_path(&tour));
-    step!(3, "a backend stops answering, and comes back", outage::one_backend(&tour));
-    step!(4, "a Service without health check takes the guest path", addresses::guest_path(&tour));
-    step!(5, "two Services share one address, a third one wants a taken port", sharing::one_address(&tour));
-    step!(6, "DHCP: a lease outlives renewals and restarts", addresses::dhcp(&mut tour));
-    step!(7, "a node has the addresses of its VM, and none of a Service", nodes::addresses(&tour));
-    step!(8, "region and zone follow a migrating VM", pools::topology(&tour));
-    step!(9, "a VM is stopped and started: its node is tainted meanwhile", nodes::stop_and_start(&tour));
-    step!(
-        10,
-        "a fourth VM through the node driver, lost with its node and replaced",
-        vms::through_the_driver(&tour)
-    );
-    step!(11, "both controllers are killed during 50 creations", crash::during_a_burst(&mut tour));
-    step!(12, "everything is deleted, and nothing stays behind", tour.clean_up());
+    step!(1, pools::both_ways(&tour));
+    step!(2, addresses::host_path(&tour));
+    step!(3, outage::one_backend(&tour));
+    step!(4, addresses::guest_path(&tour));
+    step!(5, sharing::one_address(&tour));
+    step!(6, requested::addresses(&tour));
+    step!(7, families::one_of_two(&tour));
+    step!(8, addresses::dhcp(&mut tour));
+    step!(9, nodes::addresses(&tour));
+    step!(10, pools::topology(&tour));
+    step!(11, nodes::stop_and_start(&tour));
+    step!(12, vms::through_the_driver(&tour));
+    step!(13, crash::during_a_burst(&mut tour));
+    step!(14, tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }
@@ -96,5 +115,19 @@ impl Tour<'_> {
             .await?;
         let objects = self.before[0].len() + self.before[1].len();
         Ok(format!("{objects} objects, as before"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_has_every_step_in_its_order() {
+        let rows = include_str!("../../../docs/sandbox.md").lines();
+        let cells = rows.filter_map(|row| row.strip_prefix("| ")?.split_once(" | "));
+        let steps = cells.filter(|(number, _)| number.parse::<usize>().is_ok());
+        let titles: Vec<_> = steps.filter_map(|(_, rest)| Some(rest.split_once(" | ")?.0)).collect();
+        assert_eq!(titles, STEPS);
     }
 }

@@ -27,9 +27,12 @@ pub(super) fn service(name: &str, annotations: &[(&str, &str)]) -> Value {
         "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80}]}})
 }
 
-async fn create(observer: &Observer, name: &str, annotations: &[(&str, &str)]) -> Result<()> {
-    let service: Service =
-        serde_json::from_value(service(name, annotations)).context("describe a Service")?;
+pub(super) async fn create(observer: &Observer, name: &str, annotations: &[(&str, &str)]) -> Result<()> {
+    create_with(observer, service(name, annotations)).await
+}
+
+pub(super) async fn create_with(observer: &Observer, manifest: Value) -> Result<()> {
+    let service: Service = serde_json::from_value(manifest).context("describe a Service")?;
     let services = Api::namespaced(observer.guest.clone(), NAMESPACE);
     services.create(&PostParams::default(), &service).await.map_err(plain).map(drop)
 }

@@ -9,14 +9,21 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use harvester_api::{IPPool, LoadBalancer, labels};
-use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use k8s_openapi::api::{
+    core::v1::{Event, Service},
+    discovery::v1::EndpointSlice,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams},
 };
 use serde_json::Value;
 
-use crate::{curl::curl, environment::wire_port, manifests::plain};
+use crate::{
+    curl::curl,
+    environment::{on_wire, wire_port},
+    manifests::plain,
+};
 
 /// Whatever a step waits for has happened long before, or never will.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,6 +72,11 @@ impl Observer {
         .await
     }
 
+    /// All addresses in the Service's status.
+    pub(crate) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>> {
+        Ok(all_published(&self.service(name).await?).collect())
+    }
+
     /// The LoadBalancer object of a Service.
     pub(crate) async fn balancer(&self, name: &str) -> Result<LoadBalancer> {
         let selector = format!("{}={NAMESPACE},{}={name}", labels::SERVICE_NAMESPACE, labels::SERVICE_NAME);
@@ -110,8 +122,37 @@ impl Observer {
 
     /// Waits until `curl` gets an answer: kube-vip needs a moment after the address is known.
     pub(crate) async fn answers(&self, address: IpAddr, port: u16) -> Result<String> {
-        let socket = SocketAddr::new(address, wire_port(port));
+        let socket = on_wire(SocketAddr::new(address, port));
         self.wait(&format!("an answer of http://{socket}"), || async { Ok(curl(socket).await?) }).await
+    }
+
+    /// The message of the Event about a Service with this reason, once there is one.
+    pub(crate) async fn told(&self, service: &str, reason: &str) -> Result<String> {
+        let events = Api::<Event>::namespaced(self.guest.clone(), NAMESPACE);
+        let is_it = |event: &&Event| {
+            event.involved_object.name.as_deref() == Some(service) && event.reason.as_deref() == Some(reason)
+        };
+        self.wait(&format!("an Event {reason} about Service {service}"), || async {
+            let all = events.list(&ListParams::default()).await.map_err(plain)?;
+            let event = all.iter().find(is_it).context("there is none")?;
+            Ok(event.message.clone().unwrap_or_default())
+        })
+        .await
+    }
+
+    /// Deletes these Services of the tour, and waits until they are gone.
+    pub(crate) async fn delete(&self, names: &[&str]) -> Result<()> {
+        let services = Api::<Service>::namespaced(self.guest.clone(), NAMESPACE);
+        for name in names {
+            services.delete(name, &DeleteParams::default()).await.map_err(plain)?;
+        }
+        self.wait("the Services to go", || async {
+            for name in names {
+                ensure!(services.get_opt(name).await.map_err(plain)?.is_none(), "Service {name} is there");
+            }
+            Ok(())
+        })
+        .await
     }
 
     /// Deletes every Service of the tour, and waits until none is left.
@@ -132,8 +173,13 @@ impl Observer {
 
 /// The first address in a Service's status.
 pub(crate) fn published(service: &Service) -> Option<IpAddr> {
-    let status = service.status.as_ref()?.load_balancer.as_ref()?;
-    status.ingress.as_ref()?.first()?.ip.as_ref()?.parse().ok()
+    all_published(service).next()
+}
+
+fn all_published(service: &Service) -> impl Iterator<Item = IpAddr> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    let ingress = status.and_then(|status| status.ingress.as_ref()).into_iter().flatten();
+    ingress.filter_map(|ingress| ingress.ip.as_ref()?.parse().ok())
 }
 
 /// The VM that an answer of the example backend names.

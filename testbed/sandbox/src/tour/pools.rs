@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, ensure};
-use harvester_api::{ConditionStatus, VirtualMachineInstance, annotations, condition};
+use anyhow::{Context, Result, bail, ensure};
+use harvester_api::{ConditionStatus, IPPool, VirtualMachineInstance, annotations, condition};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
+use kube::{Api, ResourceExt, api::DeleteParams};
 use serde_json::json;
 
-use super::Tour;
+use super::{Observer, Tour};
 use crate::manifests::{apply, plain};
 
 /// The example brings one pool as an IPPool and two in the ConfigMap of kube-vip-cloud-provider.
@@ -16,20 +16,48 @@ pub(super) async fn both_ways(tour: &Tour<'_>) -> Result<String> {
     let observer = tour.observer();
     let mut seen = Vec::new();
     for name in ["edge", "default", "development"] {
-        let pool = observer
-            .wait(&format!("IPPool {name} to be ready"), || async {
-                let pool = observer.pool(name).await?;
-                let status = pool.status.clone().unwrap_or_default();
-                let ready = condition::ready(&status.conditions).context("no Ready condition yet")?;
-                ensure!(ready.status == ConditionStatus::True, "{}: {}", ready.reason, ready.message);
-                Ok(pool)
-            })
-            .await?;
+        let pool = observer.wait(&format!("IPPool {name} to be ready"), || ready(&observer, name)).await?;
         let (total, status) = (&pool.spec.ranges[0].subnet, pool.status.unwrap_or_default());
         ensure!(status.total > 0, "pool {name} counts no address");
         seen.push(format!("{name} {total} ({} addresses)", status.total));
     }
     Ok(seen.join(", "))
+}
+
+/// Priority of a further pool: below that of the example's, 10, and above those of the ConfigMap, 0.
+const PRIORITY: i64 = 5;
+
+/// Another pool for the guest cluster, less preferred than that of the example; ready when this ends.
+pub(super) async fn add(tour: &Tour<'_>, name: &str, subnet: &str) -> Result<()> {
+    let pool = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "IPPool",
+        "metadata": {"name": name},
+        "spec": {"ranges": [{"subnet": subnet}], "selector": {"priority": PRIORITY, "scope": [
+            {"namespace": crate::VM_NAMESPACE, "project": "*", "guestCluster": crate::GUEST_CLUSTER}]}}});
+    apply(&tour.harvester, "pool", &pool.to_string()).await?;
+    let observer = tour.observer();
+    observer.wait(&format!("IPPool {name} to be ready"), || ready(&observer, name)).await.map(drop)
+}
+
+/// Removes a pool of which every address is free, or becomes it.
+pub(super) async fn remove(tour: &Tour<'_>, name: &str) -> Result<()> {
+    let pools = Api::<IPPool>::all(tour.harvester.clone());
+    let gone = || async {
+        if pools.get_opt(name).await.map_err(plain)?.is_some() {
+            pools.delete(name, &DeleteParams::default()).await.map_err(plain)?;
+            bail!("it is there");
+        }
+        Ok(())
+    };
+    tour.observer().wait(&format!("IPPool {name} to go"), gone).await
+}
+
+/// The pool, if its Ready condition holds.
+async fn ready(observer: &Observer, name: &str) -> Result<IPPool> {
+    let pool = observer.pool(name).await?;
+    let status = pool.status.clone().unwrap_or_default();
+    let ready = condition::ready(&status.conditions).context("no Ready condition yet")?;
+    ensure!(ready.status == ConditionStatus::True, "{}: {}", ready.reason, ready.message);
+    Ok(pool)
 }
 
 /// A VM migrates to a host in another zone, and the labels of its node follow.
@@ -71,7 +99,7 @@ pub(super) async fn topology(tour: &Tour<'_>) -> Result<String> {
             "virtualmachineinstancemigrations",
         ),
     );
-    migrations.delete("tour", &kube::api::DeleteParams::default()).await.map_err(plain)?;
+    migrations.delete("tour", &DeleteParams::default()).await.map_err(plain)?;
     Ok(format!("{}: {host} to {target}, {before} to {wanted}", vm.node))
 }
 

@@ -69,7 +69,7 @@ fn refusing_objects(cluster: &TestCluster, count: usize) -> Client {
 }
 
 test_cluster::component_tests! {
-    /// docs/contract/data-paths.md#row-15.
+    /// docs/contract/data-paths.md#row-15-selector.
     async fn traffic_flows_after_the_source_ranges_are_in_force(cluster: TestCluster) {
         let ccm = start_with_two_nodes(&cluster).await;
         create_service(&cluster, CHECKED, "loadBalancerSourceRanges: [192.168.0.0/16, 10.0.0.0/8]").await;

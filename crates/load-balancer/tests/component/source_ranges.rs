@@ -7,7 +7,7 @@ use test_cluster::TestCluster;
 use super::lab::Lab;
 
 test_cluster::component_tests! {
-    // docs/contract/data-paths.md#row-15
+    // docs/contract/data-paths.md#row-15-harvester
     async fn source_ranges_are_on_the_service_before_they_are_confirmed(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
         let ask = |ranges: serde_json::Value| {

@@ -40,7 +40,7 @@ fn written(decision: &Decision<Write>) -> (Option<String>, bool) {
     (ranges.map(str::to_owned), json["spec"].get("backendServerSelector").is_some())
 }
 
-// docs/contract/data-paths.md#row-15
+// docs/contract/data-paths.md#row-15-selector
 #[rstest]
 #[case::none(&[], None, true)]
 #[case::some(&["192.168.1.7/16", "10.0.0.0/8"], Some("10.0.0.0/8,192.168.0.0/16"), false)]

@@ -1,4 +1,5 @@
-//! The confirmation of source ranges says what the Service has, never what it is about to get: docs/contract/data-paths.md#row-15
+//! The confirmation of source ranges says what the Service has, never what it is about to get:
+//! docs/contract/data-paths.md#row-15-harvester
 
 use super::*;
 

@@ -21,7 +21,8 @@ use program::TaskGroup;
 
 use crate::{load_balancers::Rules, notices::Notices};
 
-/// Other clusters that are told. All Events about the program share one budget, and an end of the credential needs it.
+/// Other clusters that are told. All Events about the program share one budget, and the warning that
+/// the credential expires must not find it spent.
 const TOLD_MAX: usize = 3;
 
 /// The UID of the other guest cluster that the object with our cluster's name belongs to. `is_ours` knows the UIDs of our

@@ -91,7 +91,7 @@ async fn a_candidate_whose_watch_ends_reads_the_lease_and_watches_again(#[case] 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_holder_is_followed_also_while_somebody_annotates_its_lease() {
+async fn a_silent_holder_is_succeeded_also_while_somebody_annotates_its_lease() {
     let (server, log) = (ApiServer::builder().build(), Log::default());
     bind(&server).await;
     let leases = Api::<Lease>::namespaced(server.client("admin"), "kube-system");

@@ -79,16 +79,28 @@ impl InstanceLabels {
     }
 }
 
+/// The start of a longer value is kept: enough for a message, and no label value either. An instance has room for 256 KiB
+/// of annotations, and whoever may write it may fill them.
+const KEPT_LEN: usize = 200;
+
 /// Keeps of an instance what [`InstanceLabels::of`] reads.
 pub(crate) fn trim(instance: &mut VirtualMachineInstance, topology: &TopologyLabels) {
     let kind = instance_type(instance);
     instance.spec.rest.clear();
-    if let Some(kind) = kind {
+    if let Some(mut kind) = kind {
+        cut(&mut kind);
         instance.spec.rest.insert(KEPT_TYPE.to_owned(), kind.into());
     }
     if let Some(annotations) = &mut instance.metadata.annotations {
         let places = [annotations::TOPOLOGY_ZONE, annotations::TOPOLOGY_REGION];
         annotations.retain(|key, _| places.contains(&&**key) || topology.values().any(|it| it == key));
+        annotations.values_mut().for_each(cut);
+    }
+}
+
+fn cut(value: &mut String) {
+    if let Some((end, _)) = value.char_indices().nth(KEPT_LEN) {
+        *value = value[..end].to_owned();
     }
 }
 
@@ -183,6 +195,19 @@ mod tests {
         assert!(labels.faults[0].contains("is \"Zone A\", which no label can be"), "{:?}", labels.faults);
         assert!(labels.faults[1].len() < 400, "{:?}", labels.faults);
         assert!(!labels.is_complete, "the labels of the Node stay");
+    }
+
+    #[test]
+    fn of_a_long_value_as_much_is_kept_as_tells_its_fault() {
+        let long = "x".repeat(250_000);
+        let annotations = json!({"kubevirt.io/instancetype-name": long, "topology.kubernetes.io/zone": long,
+            "kubernetes.io/hostname": "ä".repeat(100_000)});
+        let instance = instance(&annotations, &json!({}), &running("True"));
+        let kept = instance.annotations().values().map(String::capacity).max();
+        assert!(kept < Some(500) && kept_type(&instance).unwrap().len() < 300, "{kept:?}");
+        let labels = InstanceLabels::of(&instance, &racks());
+        assert_eq!((labels.faults.len(), labels.is_complete), (3, false), "{:?}", labels.faults);
+        assert_eq!((labels.instance_type, labels.zone, labels.chosen), (None, None, BTreeMap::new()));
     }
 
     #[test]

@@ -42,7 +42,9 @@ const NAMESPACE: &str = KUBE_SYSTEM;
 /// The ConfigMap of the Go program, in [`KUBE_SYSTEM`].
 pub(crate) const CONFIG_MAP: &str = "harvester-nad-mapping";
 const KEY: &str = "interface-nad-mapping";
-/// A ConfigMap that cannot be listed within this time is none, as VMs are out of reach then.
+/// After this time Services no longer wait for the ConfigMap: it counts as absent. For VMs the end is an [`Outage`].
+///
+/// [`Outage`]: crate::outage::Outage
 const OUT_OF_REACH: Duration = Duration::from_secs(10);
 /// Changes of VMs within this time are one.
 const JOIN: Duration = Duration::from_secs(1);

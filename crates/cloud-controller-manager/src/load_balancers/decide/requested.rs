@@ -50,6 +50,7 @@ pub(super) fn unmet_demand(
 /// The wish of the Service, where Harvester gave something else.
 pub(super) fn unmet_wish(requested: &Requested, object: &LoadBalancer) -> Option<Addresses> {
     let given = allocated(object);
+    // one of two families is enough whatever the policy says: a Service that requires both waits for the second anyway
     let has_demand = demanded(requested, object).is_some();
     requested.wish.filter(|wish| !has_demand && !is_leased(object) && !given.is_empty() && !wish.fit(&given))
 }

@@ -217,27 +217,20 @@ impl Search {
     }
 
     /// What a list of all VMs, whatever their labels, says of these UIDs. Such a list proves absence only if it names
-    /// VMs of other Nodes: a cloud-config may name another Harvester by now.
+    /// VMs of other Nodes: a cloud-config may name another Harvester by now. It is one answer, without pages: a
+    /// cloud-config that changes between two of them would make one list of two servers.
     async fn by_uid(&self, wanted: &BTreeSet<&str>) -> kube::Result<HashMap<String, Searched>> {
         let namespace = &self.vms.shared().namespace;
         let api = Api::<VirtualMachine>::namespaced(self.client.clone(), namespace);
         let nodes = self.nodes.list();
         let others: HashSet<_> = nodes.iter().filter_map(|node| vm_id(node)).collect();
         let (mut named, mut has_witness) = (HashMap::new(), false);
-        let mut params = ListParams::default().limit(PAGE);
-        loop {
-            let page = api.list_metadata(&params).await?;
-            for vm in page.items {
-                let (Some(name), Some(uid)) = (vm.metadata.name, vm.metadata.uid) else { continue };
-                if wanted.contains(&*uid) {
-                    named.insert(uid, name);
-                } else if others.contains(&*uid) {
-                    has_witness = true;
-                }
-            }
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => break,
+        for vm in api.list_metadata(&ListParams::default()).await?.items {
+            let (Some(name), Some(uid)) = (vm.metadata.name, vm.metadata.uid) else { continue };
+            if wanted.contains(&*uid) {
+                named.insert(uid, name);
+            } else if others.contains(&*uid) {
+                has_witness = true;
             }
         }
         let answer = |uid: &&str| match named.remove(*uid) {
@@ -276,7 +269,50 @@ fn key(node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
     use super::*;
+    use crate::VmSettings;
+
+    const WITNESS: &str = "00000000-0000-4000-8000-000000000001";
+    const WANTED: &str = "00000000-0000-4000-8000-000000000002";
+
+    /// A Harvester with two VMs that has given way to one without any when it is asked for a second page.
+    fn giving_way() -> Client {
+        let service = tower::service_fn(|request: Request<Body>| async move {
+            let query = request.uri().query().unwrap_or_default().to_owned();
+            let vm = |uid: &str| json!({"metadata": {"name": format!("vm-{uid}"), "uid": uid}});
+            let (vms, token) = if query.contains("continue=") {
+                (vec![], "")
+            } else if query.contains("limit=") {
+                (vec![vm(WITNESS)], "more")
+            } else {
+                (vec![vm(WITNESS), vm(WANTED)], "")
+            };
+            let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+                "metadata": {"continue": token}, "items": vms});
+            Ok::<_, tower::BoxError>(Response::new(Body::from(list.to_string().into_bytes())))
+        });
+        Client::new(service, "team-a")
+    }
+
+    #[tokio::test]
+    async fn a_vm_is_missing_only_where_one_answer_of_one_server_lacks_it() {
+        let client = giving_way();
+        let vms = GuestVms::of(&client, VmSettings::default(), Cache::of([]), Cache::of([]));
+        let node = |uid: &str| {
+            let json =
+                json!({"metadata": {"name": uid}, "spec": {"providerID": format!("harvester://{uid}")}});
+            serde_json::from_value(json).unwrap()
+        };
+        let search = Search { client, vms, nodes: Cache::of([node(WITNESS), node(WANTED)]) };
+        let nowhere = "00000000-0000-4000-8000-000000000003";
+        let found = search.by_uid(&BTreeSet::from([WANTED, nowhere])).await.unwrap();
+        assert_eq!(found[WANTED], Searched::Named(format!("vm-{WANTED}")));
+        assert_eq!(found[nowhere], Searched::Missing);
+    }
 
     fn nodes(names: &[&str]) -> BTreeSet<String> {
         names.iter().map(|name| (*name).to_owned()).collect()

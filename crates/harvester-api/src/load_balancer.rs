@@ -1,7 +1,7 @@
 //! `loadbalancer.harvesterhci.io/v1beta1`, kind LoadBalancer. There is no status subresource: status travels with
 //! an ordinary PUT, and whoever leaves it out of one erases it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use kube::CustomResource;
 use serde::{Deserialize, Serialize};
@@ -212,6 +212,14 @@ impl LoadBalancer {
     pub fn pool_address(&self) -> Option<AllocatedAddress> {
         let has = self.status.as_ref()?.allocated_address.clone()?;
         (!has.ip_pool.is_empty() && !has.ip.is_empty()).then_some(has)
+    }
+
+    /// Pool and address of both addresses in the object's status that came from pools.
+    pub fn pool_addresses(&self) -> impl Iterator<Item = (&str, IpAddr)> {
+        let has = self.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+        let pairs = has.into_iter().flat_map(|has| has.primary().into_iter().chain(has.ipv6()));
+        let from_pools = pairs.filter(|(pool, _)| !pool.is_empty());
+        from_pools.filter_map(|(pool, ip)| Some((pool, ip.parse().ok()?)))
     }
 }
 

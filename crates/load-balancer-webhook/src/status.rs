@@ -124,6 +124,13 @@ mod tests {
         json!({"allocatedAddress": {"ip": ip, "ipPool": "edge"}, "address": address, "backendServers": ["192.168.7.11"]})
     }
 
+    fn second(address: &str) -> Value {
+        let mut status = allocated("10.0.0.9", address);
+        status["allocatedAddress"]["ipv6IP"] = "fd00::9".into();
+        status["allocatedAddress"]["ipv6Pool"] = "six".into();
+        status
+    }
+
     #[rstest]
     #[case::given_at_creation(lb("vm", &allocated("10.0.0.1", "")), json!(null), json!(null))]
     // docs/contract/load-balancer.md#LB-20: in the Go program an edit as YAML loses the address
@@ -139,6 +146,11 @@ mod tests {
     #[case::ccm_clears(
         lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}})), lb("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}, "address": "10.0.0.9"})),
         json!({"allocatedAddress": {"ip": "10.0.0.9"}}))]
+    #[case::second_wiped_by_a_program_that_does_not_know_it(
+        lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), lb("cluster", &second("10.0.0.9")), second("10.0.0.9"))]
+    #[case::second_forged(lb("cluster", &second("")), lb("cluster", &allocated("10.0.0.9", "")), allocated("10.0.0.9", ""))]
+    // the load balancer gives a former first address away once another one is announced
+    #[case::ccm_writes_the_second(lb("cluster", &second("fd00::9")), lb("cluster", &second("10.0.0.9")), second("10.0.0.9"))]
     #[case::ccm_wipes(lb("cluster", &json!(null)), lb("cluster", &allocated("10.0.0.9", "10.0.0.9")), allocated("10.0.0.9", "10.0.0.9"))]
     #[case::nothing_yet(lb("cluster", &json!({"address": "10.0.0.9"})), lb("cluster", &json!(null)), json!(null))]
     fn the_status_of_a_load_balancer_is_its_controllers(

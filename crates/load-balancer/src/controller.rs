@@ -53,6 +53,7 @@ use crate::{
 };
 pub(crate) use decide::UNWATCHED_AGAIN;
 use decide::{Because, Plan, Release, Seen, Step};
+pub(crate) use families::wants_two as wants_two_addresses;
 pub(crate) use pace::{SlicePace, StatusPace};
 pub(crate) use refusals::Refusals;
 
@@ -67,19 +68,28 @@ pub(crate) const BACKENDS_FIELD: Field = Field {
     path: &["status", "backends"],
 };
 
-/// The optional right and the optional field on which decisions depend.
+/// The optional field for the second address of an object.
+pub(crate) const SECOND_ADDRESS_FIELD: Field = Field {
+    crd: "loadbalancers.loadbalancer.harvesterhci.io",
+    version: "v1beta1",
+    path: &["status", "allocatedAddress", "ipv6IP"],
+};
+
+/// The optional right and the optional fields on which decisions depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Allowed {
     may_delete_services: bool,
     has_backends_field: bool,
+    has_second_address_field: bool,
 }
 
 impl Allowed {
     pub(crate) fn of(capabilities: &Capabilities) -> Self {
-        let Field { crd, version, path } = BACKENDS_FIELD;
+        let has = |Field { crd, version, path }: Field| capabilities.has_field(crd, version, path);
         Self {
             may_delete_services: capabilities.allows(&DELETE_SERVICES),
-            has_backends_field: capabilities.has_field(crd, version, path),
+            has_backends_field: has(BACKENDS_FIELD),
+            has_second_address_field: has(SECOND_ADDRESS_FIELD),
         }
     }
 }

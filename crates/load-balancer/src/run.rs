@@ -104,7 +104,7 @@ pub async fn run(parts: Parts, times: ElectionTimes, config: Config, tasks: Task
     }
     let wanted = Wanted {
         rights: vec![controller::DELETE_SERVICES, host_addresses::LIST_NODES],
-        fields: vec![controller::BACKENDS_FIELD],
+        fields: vec![controller::BACKENDS_FIELD, controller::SECOND_ADDRESS_FIELD],
     };
     let capabilities = Capabilities::start(&tasks, client.clone(), wanted);
     // a candidate has nothing to list

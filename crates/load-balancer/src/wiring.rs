@@ -145,7 +145,7 @@ impl Wiring<'_> {
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
             woken.keeper_changed(&change.key);
-            left_pool(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
+            left_pools(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
         });
         let woken = waker.clone();
         caches.services.on_change(move |change| woken.keeper_changed(&change.key));
@@ -217,8 +217,10 @@ impl Wiring<'_> {
                 std::mem::replace(&mut *before.lock().expect("no panic while rights are compared"), now);
             if before != now {
                 let all = all.list();
-                let of_vms = all.iter().filter(|lb| lb.spec.workload() == WorkloadType::Vm);
-                of_vms.for_each(|lb| queue.add(ObjectKey::of(&**lb)));
+                let is_concerned = |lb: &&Arc<RawObject<LoadBalancer>>| {
+                    lb.spec.workload() == WorkloadType::Vm || controller::wants_two_addresses(lb)
+                };
+                all.iter().filter(is_concerned).for_each(|lb| queue.add(ObjectKey::of(&**lb)));
                 orphans.list().into_iter().for_each(|key| queue.add(key));
             }
         });
@@ -275,12 +277,14 @@ fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = Ip
     entries.filter_map(|(address, _)| address.parse().ok())
 }
 
-/// The pool that an object's status named before and does not name now.
-fn left_pool(change: &Change<RawObject<LoadBalancer>>) -> Option<String> {
-    let of = |lb: &Arc<RawObject<LoadBalancer>>| lb.pool_address();
-    let before = change.old.as_ref().and_then(of)?;
-    let after = change.new.as_ref().and_then(of);
-    (after.as_ref() != Some(&before)).then_some(before.ip_pool)
+/// The pools with addresses that an object's status named before and does not name now.
+fn left_pools(change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
+    let of = |lb: &Option<Arc<RawObject<LoadBalancer>>>| -> BTreeSet<_> {
+        let addresses = lb.iter().flat_map(|lb| lb.pool_addresses());
+        addresses.map(|(pool, address)| (pool.to_owned(), address)).collect()
+    };
+    let after = of(&change.new);
+    of(&change.old).into_iter().filter(|named| !after.contains(named)).map(|(pool, _)| pool).collect()
 }
 
 impl Usage {
@@ -496,16 +500,27 @@ mod tests {
     }
 
     #[test]
-    fn the_record_garbage_collector_hears_of_the_pool_that_an_object_left() {
+    fn the_record_garbage_collector_hears_of_the_pools_that_an_object_left() {
         let lb = |pool: &str, ip: &str| {
             let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {},
                 "status": {"allocatedAddress": {"ipPool": pool, "ip": ip}}});
             Arc::new(serde_json::from_value::<RawObject<LoadBalancer>>(object).unwrap())
         };
-        let left = |old, new| left_pool(&Change { key: ObjectKey::new("shop", "web"), old, new });
-        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("core", "10.0.1.1"))).as_deref(), Some("edge"));
-        assert_eq!(left(Some(lb("edge", "10.0.0.1")), None).as_deref(), Some("edge"));
-        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("edge", "10.0.0.1"))), None);
-        assert_eq!(left(None, Some(lb("edge", "10.0.0.1"))), None);
+        let with_second = |ip: &str| {
+            let mut json = lb("edge", "10.0.0.1").json();
+            json["status"]["allocatedAddress"]["ipv6Pool"] = "six".into();
+            json["status"]["allocatedAddress"]["ipv6IP"] = ip.into();
+            Arc::new(RawObject::from_json(json).unwrap())
+        };
+        let left = |old, new| {
+            let change = Change { key: ObjectKey::new("shop", "web"), old, new };
+            left_pools(&change).into_iter().collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("core", "10.0.1.1"))), "edge");
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), None), "edge");
+        assert_eq!(left(Some(lb("edge", "10.0.0.1")), Some(lb("edge", "10.0.0.1"))), "");
+        assert_eq!(left(None, Some(lb("edge", "10.0.0.1"))), "");
+        assert_eq!(left(Some(with_second("fd00::1")), Some(lb("edge", "10.0.0.1"))), "six");
+        assert_eq!(left(Some(with_second("fd00::1")), None), "edge,six");
     }
 }

@@ -4,6 +4,7 @@
 
 mod component {
     mod addresses;
+    mod dual;
     mod faults;
     mod fixtures;
     mod host_datapath;

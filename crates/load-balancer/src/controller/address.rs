@@ -1,5 +1,7 @@
 //! The address that a LoadBalancer object should have: a pure function from the object, the record and the pools.
 
+pub(crate) mod dual;
+
 use std::{collections::HashMap, net::IpAddr};
 
 use controller_kit::Explanation;
@@ -12,7 +14,7 @@ use super::{
     families::{self, Families},
     requested::{self, Obstacle, Requested},
 };
-use crate::pool::Refused;
+use crate::pool::{Refused, WaitingFor};
 
 /// The holder of the address in the object's status, according to its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,6 +34,10 @@ pub(crate) struct Seen<'a> {
     /// Every pool, with what speaks against it.
     pub(crate) pools: &'a [CheckedPool],
     pub(crate) holder: RecordedHolder,
+    /// The holder of the address in the fields for a second one.
+    pub(crate) second_holder: RecordedHolder,
+    /// Whether the CRD has those fields: the server drops unknown ones.
+    pub(crate) has_second_address_field: bool,
     /// The addresses that the pools record for this object, without one that it is giving back, in the order of the pools'
     /// names.
     pub(crate) recorded: &'a [(String, IpAddr)],
@@ -48,11 +54,30 @@ pub(crate) struct Seen<'a> {
 pub(crate) struct Decided {
     pub(crate) decision: Decision,
     pub(crate) note: Option<String>,
+    /// What an object of two families adds.
+    pub(crate) dual: Dual,
+}
+
+/// What the decision about two addresses says more than that about one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dual {
+    /// That of the address to claim.
+    pub(crate) family: Option<Family>,
+    /// What the object has meanwhile is all that it must have.
+    pub(crate) is_enough: bool,
+    /// The news of pools that may bring what is missing.
+    pub(crate) waits_for: Option<WaitingFor>,
+}
+
+impl Decided {
+    fn noted(decision: Decision, note: Option<String>) -> Self {
+        Self { decision, note, dual: Dual::default() }
+    }
 }
 
 impl From<Decision> for Decided {
     fn from(decision: Decision) -> Self {
-        Self { decision, note: None }
+        Self::noted(decision, None)
     }
 }
 
@@ -98,16 +123,21 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
         let ip = names::DHCP_ADDRESS.to_owned();
         let address = AllocatedAddress { ip, ..AllocatedAddress::default() };
         let decision = Decision::Has { address, lost: lost(seen) };
-        return Decided { decision, note: requested::not_with_dhcp(&requested) };
+        return Decided::noted(decision, requested::not_with_dhcp(&requested));
     }
-    let Families { first, either, note, obstacle } = families::of(seen.lb);
+    let Families { first, either, note, obstacle, two } = families::of(seen.lb);
+    if let Some(two) = two.filter(|_| seen.has_second_address_field) {
+        return dual::decide(seen, two);
+    }
+    if let Some(kept) = dual::kept(seen) {
+        return dual::beside(seen, kept, first == Some(Family::V6) && !either);
+    }
     if let Some(Explanation { reason, message }) = obstacle {
         let waiting = Explanation::new(reason, message + &stays(&standing(seen).meanwhile));
         return wait(seen, waiting, Vec::new(), None).into();
     }
-    let Decided { decision, note: also } = as_requested(seen, requested, first, either);
-    let notes = [note, also].into_iter().flatten().collect::<Vec<_>>();
-    Decided { decision, note: (!notes.is_empty()).then(|| notes.join("; ")) }
+    let Decided { decision, note: also, .. } = as_requested(seen, requested, first, either);
+    Decided::noted(decision, joined([note, also]))
 }
 
 fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>, either: bool) -> Decided {
@@ -118,7 +148,7 @@ fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>, e
                 Explanation::new("InvalidRequestedAddress", why + &stays(&standing(seen).meanwhile));
             wait(seen, waiting, Vec::new(), None).into()
         }
-        Requested::Unreadable { why, is_demand: false } => Decided { decision: any(seen), note: Some(why) },
+        Requested::Unreadable { why, is_demand: false } => Decided::noted(any(seen), Some(why)),
         Requested::Addresses { addresses, is_demand } => {
             let is_of = |address: &&IpAddr| family.is_none_or(|family| family == Family::of(**address));
             let had = addresses.iter().find(|address| either && has_already(seen, **address).is_some());
@@ -147,7 +177,7 @@ fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
     }
     let answered = standing.meanwhile.as_ref().and_then(|_| requested::refused_wish(seen.lb, address));
     if let (false, Some(note)) = (is_demand, answered) {
-        return Decided { decision: any(seen), note: Some(note) };
+        return Decided::noted(any(seen), Some(note));
     }
     let (obstacle, asked) = match seek(seen, address) {
         Ok(pool) => return Decision::claim_exactly(pool, address, standing).into(),
@@ -165,7 +195,7 @@ fn not_to_be_had(
 ) -> Decided {
     if !is_demand {
         let note = Some(requested::wish_refused(seen.lb, address, obstacle));
-        return Decided { decision: any(seen), note };
+        return Decided::noted(any(seen), note);
     }
     let why = requested::demand_waits(seen.lb, address, obstacle, &stays(&standing(seen).meanwhile));
     let until_free = (!matches!(obstacle, Obstacle::Pool(..))).then_some(address);
@@ -224,6 +254,19 @@ fn has_already(seen: &Seen<'_>, address: IpAddr) -> Option<AllocatedAddress> {
 struct Standing {
     meanwhile: Option<AllocatedAddress>,
     lost: Option<String>,
+}
+
+fn joined(notes: [Option<String>; 2]) -> Option<String> {
+    let notes: Vec<_> = notes.into_iter().flatten().collect();
+    (!notes.is_empty()).then(|| notes.join("; "))
+}
+
+/// The news of pools that may end a wait.
+pub(crate) fn waits_for(lb: &LoadBalancer, asked: Vec<String>, until_free: Option<IpAddr>) -> WaitingFor {
+    match until_free {
+        Some(address) => WaitingFor::Address(address),
+        None => WaitingFor::after(&lb.spec.ip_pool, asked),
+    }
 }
 
 /// The address that stands: that of the status, as record and network show it; else what the pools record.

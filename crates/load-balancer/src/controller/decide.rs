@@ -65,6 +65,8 @@ pub(crate) struct Seen {
     pub(crate) may_delete_services: bool,
     /// Whether the CRD has `status.backends`: the server drops unknown fields, and we would write them for ever.
     pub(crate) has_backends_field: bool,
+    /// Whether the CRD has the fields of a second address.
+    pub(crate) has_second_address_field: bool,
     pub(crate) dummy_endpoint: Ipv4Addr,
     /// After this time a write of the status may say nothing new but the state of backends; `None`: now.
     pub(crate) backend_status_in: Option<Duration>,
@@ -81,6 +83,8 @@ pub(crate) struct Seen {
 pub(crate) struct SeenAddress {
     pub(crate) pools: Arc<Vec<CheckedPool>>,
     pub(crate) holder: RecordedHolder,
+    /// The holder of the address in the fields for a second one.
+    pub(crate) second_holder: RecordedHolder,
     pub(crate) recorded: Vec<(String, IpAddr)>,
     /// Records for the object that count for nothing, because older pools record the addresses for somebody else.
     pub(crate) outranked: Vec<(String, IpAddr)>,
@@ -295,10 +299,12 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         return plan;
     }
     let is_vm = lb.spec.workload() == WorkloadType::Vm;
-    let address::Decided { decision, note } = address::decide(&address::Seen {
+    let address::Decided { decision, mut note, dual } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
         holder: seen.address.holder,
+        second_holder: seen.address.second_holder,
+        has_second_address_field: seen.has_second_address_field,
         recorded: &lasting_records(seen),
         service_names_address: service_names_address(seen.service.as_deref(), lb),
         refused: &seen.address.refused,
@@ -310,26 +316,33 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             let is_at_address =
                 meanwhile.is_some() || lost.is_some() || is_vm && at_lost_address(seen, lb).is_some();
             let Some(order) = in_the_way_of_claim(seen, &pool) else {
-                let family = address::requirement(lb).family;
+                let family = dual.family.or(address::requirement(lb).family);
                 let steps = vec![Step::Claim { pool, known, exactly, family }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
-            let waits_for = Some(order.waits_for(lb, &pool, &seen.address.refused));
+            let waits_for = Some(order.waits_for(
+                address::dual::named_pool(lb, dual.family),
+                &pool,
+                &seen.address.refused,
+            ));
             if !is_at_address && !order.is_denied() {
                 // the answer may be a moment away, and a server that is slow gets no more writes than it must
                 return Plan { waits_for, ..Plan::default() };
             }
             // while the object keeps its address, the condition says how it serves
             let is_told = order.is_denied() || meanwhile.is_none();
-            (meanwhile, is_told.then(|| order.explain(&pool)), lost, waits_for)
+            let mut waiting = is_told.then(|| order.explain(&pool));
+            if dual.is_enough
+                && let Some(why) = waiting.take()
+            {
+                note = Some(note.map_or_else(String::new, |note| note + "; ") + &why.message);
+            }
+            (meanwhile, waiting, lost, waits_for)
         }
-        Decision::Has { address, lost } => (Some(address), None, lost, None),
+        Decision::Has { address, lost } => (Some(address), None, lost, dual.waits_for),
         Decision::Wait { waiting, meanwhile, lost, asked, until_free } => {
-            let waits_for = match until_free {
-                Some(address) => WaitingFor::Address(address),
-                None => WaitingFor::after(&lb.spec.ip_pool, asked),
-            };
-            (meanwhile, Some(waiting), lost, Some(waits_for))
+            let waits_for = address::waits_for(lb, asked, until_free);
+            (meanwhile, Some(waiting), lost, Some(dual.waits_for.unwrap_or(waits_for)))
         }
     };
     let mut plan = Plan { waits_for, ..Plan::default() };

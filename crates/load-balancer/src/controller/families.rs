@@ -1,8 +1,8 @@
-//! The family of addresses that an object asks for. It has one address: who asks for two is served with the first family,
-//! or, where both are required, not at all.
+//! The families of addresses that an object asks for. Where it cannot have two (it is for VMs, or the CRD has no fields for a
+//! second address) who asks for two is served with the first family, or, where both are required, not at all.
 
 use controller_kit::Explanation;
-use harvester_api::{IpFamilyPolicy, LoadBalancer, WorkloadType, annotations};
+use harvester_api::{IpFamilyPolicy, Ipam, LoadBalancer, WorkloadType, annotations};
 use ipam::Family;
 use kube::ResourceExt as _;
 
@@ -17,6 +17,23 @@ pub(crate) struct Families {
     pub(crate) note: Option<String>,
     /// Why it is not served.
     pub(crate) obstacle: Option<Explanation>,
+    /// It asks for two, and may have them where the CRD has fields for a second. `note` and `obstacle` are for one that may
+    /// not.
+    pub(crate) two: Option<Two>,
+}
+
+/// An object that asks for two addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Two {
+    /// One where there is no other.
+    Preferred,
+    /// Two, or none.
+    Required,
+}
+
+/// Whether the object asks for two addresses, and may have them.
+pub(crate) fn wants_two(lb: &LoadBalancer) -> bool {
+    of(lb).two.is_some()
 }
 
 /// Reads the field and the annotations of an object. The field wins.
@@ -38,11 +55,15 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
     };
     let wants_two = families.as_ref().is_some_and(|families| families.len() > 1)
         || policy.is_some_and(|policy| policy != IpFamilyPolicy::SingleStack);
+    let may_have_two = wants_two && !is_vm && lb.spec.ipam() == Ipam::Pool;
     let asked = families.and_then(|families| families.first().copied());
     if policy == Some(IpFamilyPolicy::RequireDualStack) {
-        let message = "two addresses are required, and this load balancer gives an object one; ask for one with \
-                       ipFamilyPolicy SingleStack or PreferDualStack";
-        return refused(asked.or(usual), "DualStackNotSupported", message.to_owned());
+        let message = format!(
+            "two addresses are required, and {}; ask for one with ipFamilyPolicy SingleStack or PreferDualStack",
+            why_one(is_vm)
+        );
+        let refused = refused(asked.or(usual), "DualStackNotSupported", message);
+        return Families { two: may_have_two.then_some(Two::Required), ..refused };
     }
     if is_vm && asked == Some(Family::V6) && !wants_two {
         let message = "objects of type vm get IPv4 addresses only: ask for IPv4".to_owned();
@@ -54,12 +75,27 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
     };
     // what an older version gave stays
     let is_silent = asked.is_none() && !is_vm && of_this_project;
-    let one_of_two = || "only one of two families: an object has one address".to_owned();
-    Families { first, either: wants_two || is_silent, note: wants_two.then(one_of_two), obstacle: None }
+    let one_of_two = || format!("only one of two families: {}", why_one(is_vm));
+    Families {
+        first,
+        either: wants_two || is_silent,
+        note: wants_two.then(one_of_two),
+        obstacle: None,
+        two: may_have_two.then_some(Two::Preferred),
+    }
+}
+
+/// Why an object has one address.
+fn why_one(is_vm: bool) -> &'static str {
+    if is_vm {
+        "an object of type vm has one address"
+    } else {
+        "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, install that of this project"
+    }
 }
 
 fn refused(first: Option<Family>, reason: &'static str, message: String) -> Families {
-    Families { first, either: true, note: None, obstacle: Some(Explanation::new(reason, message)) }
+    Families { first, either: true, note: None, obstacle: Some(Explanation::new(reason, message)), two: None }
 }
 
 fn text<'a>(lb: &'a LoadBalancer, key: &str) -> Option<&'a str> {

@@ -13,7 +13,7 @@ use super::{
     address::{self, Decided, Decision},
     decide::service_names_address,
     requested::{self, Requested},
-    see::{recorded_holder, rivals},
+    see::{recorded_holder, rivals, second_holder},
 };
 use crate::{
     caches::Caches,
@@ -97,13 +97,7 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
         vms: Cache::empty(),
     };
     let index = PoolIndex::follow(&caches);
-    let trial = Trial {
-        lists,
-        index: &index,
-        checked: &index.checked_pools(),
-        holder: key.to_string(),
-        family: address::requirement(&lb).family,
-    };
+    let trial = Trial { lists, index: &index, checked: &index.checked_pools(), holder: key.to_string() };
     let (named, recorded) = (lb.spec.ip_pool.clone(), trial.recorded(key));
     let seen = address::Seen {
         lb: &lb,
@@ -111,10 +105,13 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
         holder: recorded_holder(&index, &lists.pools, key, lb.pool_address().as_ref()),
         recorded: &recorded,
         service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),
+        second_holder: second_holder(&index, &lists.pools, key, Some(&lb)),
+        // only the controller watches the CRD
+        has_second_address_field: true,
         refused: &[],
         rivals: &rivals(&index, key, &lb),
     };
-    let choice = address::choice(&seen);
+    let (choice, family) = (address::choice(&seen), address::requirement(&lb).family);
     let demanded = match requested::of(&lb) {
         Requested::Addresses { addresses, is_demand: true } => addresses.first().copied(),
         _ => None,
@@ -126,7 +123,7 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
             (Some((_, address)), _) => Verdict::Holds(address),
             _ if !named.is_empty() && named != name => Verdict::NotNamed,
             (None, Some((_, rejection))) if named.is_empty() => Verdict::Rejected(rejection.to_string()),
-            _ => match trial.claim(name, None, demanded) {
+            _ => match trial.claim(name, None, demanded, family) {
                 Ok(address) => Verdict::Gives(address),
                 Err(refused) => Verdict::Refuses(refused.to_string()),
             },
@@ -151,8 +148,6 @@ struct Trial<'a> {
     index: &'a PoolIndex,
     checked: &'a [CheckedPool],
     holder: String,
-    /// The family of the address that is asked for.
-    family: Option<Family>,
 }
 
 impl Trial<'_> {
@@ -168,13 +163,19 @@ impl Trial<'_> {
     fn outcome(&self, seen: address::Seen<'_>) -> (Outcome, Option<String>) {
         let mut refused: Vec<(String, Refused)> = Vec::new();
         loop {
-            let Decided { decision, note } = address::decide(&address::Seen { refused: &refused, ..seen });
+            let Decided { decision, note, dual } =
+                address::decide(&address::Seen { refused: &refused, ..seen });
             let outcome = match decision {
                 Decision::Has { address, .. } => Outcome::Has { pool: address.ip_pool, address: address.ip },
                 Decision::Wait { waiting, .. } => {
                     Outcome::Waits { reason: waiting.reason, why: waiting.message }
                 }
-                Decision::Claim { pool, known, exactly, .. } => match self.claim(&pool, known, exactly) {
+                Decision::Claim { pool, known, exactly, .. } => match self.claim(
+                    &pool,
+                    known,
+                    exactly,
+                    dual.family.or(address::requirement(seen.lb).family),
+                ) {
                     Ok(address) => Outcome::Gets { pool, address },
                     // the same refusal again would not change the decision
                     Err(why) if refused.contains(&(pool.clone(), why.clone())) => {
@@ -190,7 +191,13 @@ impl Trial<'_> {
         }
     }
 
-    fn claim(&self, name: &str, known: Option<IpAddr>, exactly: Option<IpAddr>) -> Result<IpAddr, Refused> {
+    fn claim(
+        &self,
+        name: &str,
+        known: Option<IpAddr>,
+        exactly: Option<IpAddr>,
+        family: Option<Family>,
+    ) -> Result<IpAddr, Refused> {
         let no_such_pool = || Refused::NoSuchPool { pool: name.to_owned() };
         let pool = self.lists.pools.get(&ObjectKey::new("", name)).ok_or_else(no_such_pool)?;
         let checked = self.checked.iter().find(|checked| checked.pool.name == name);
@@ -206,14 +213,17 @@ impl Trial<'_> {
         let holder = self.holder.clone();
         let claim = match exactly {
             Some(address) => Order::ClaimExactly { holder, address },
-            None => Order::Claim { holder, known, family: self.family },
+            None => Order::Claim { holder, known, family },
         };
         let decision = batch::decide(seen, &[claim]);
         match decision.answers.into_iter().next().ok_or_else(no_such_pool)?? {
             Answer::RecordedAnew(address) => Ok(address),
             Answer::Done => {
                 let record = ip_pools::record(&pool);
-                let recorded = record.of(&self.holder).next().or_else(|| decision.recorded.first().copied());
+                let mut of_family = record
+                    .of(&self.holder)
+                    .filter(|ip| family.is_none_or(|family| family == Family::of(*ip)));
+                let recorded = of_family.next().or_else(|| decision.recorded.first().copied());
                 exactly.or(recorded).ok_or_else(no_such_pool)
             }
         }

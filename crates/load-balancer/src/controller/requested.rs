@@ -57,6 +57,27 @@ pub(crate) fn of(lb: &LoadBalancer) -> Requested {
     }
 }
 
+/// The part of an annotation's text that is about this family. What cannot be read is about both.
+pub(crate) fn of_family(text: String, family: Family) -> Option<String> {
+    match parse(&text) {
+        Some(addresses) => {
+            addresses.into_iter().find(|ip| Family::of(*ip) == family).map(|ip| ip.to_string())
+        }
+        None => Some(text),
+    }
+}
+
+/// Whether the object demands an address of this family, and none of the other.
+pub(crate) fn demands_only(lb: &LoadBalancer, family: Family) -> bool {
+    match of(lb) {
+        Requested::Addresses { addresses, is_demand: true } => {
+            addresses.iter().all(|ip| Family::of(*ip) == family)
+        }
+        Requested::Unreadable { is_demand, .. } => is_demand,
+        Requested::Addresses { .. } | Requested::Nothing => false,
+    }
+}
+
 fn parse(text: &str) -> Option<Vec<IpAddr>> {
     if text.len() > LONGEST {
         return None;
@@ -138,7 +159,9 @@ pub(crate) fn wish_refused(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstac
 /// The sentence, if the condition has it: the wish was answered.
 pub(crate) fn refused_wish(lb: &LoadBalancer, address: IpAddr) -> Option<String> {
     let message = &shown(lb)?.message;
-    Some(message[message.find(&begin_of_refused_wish(address))?..].to_owned())
+    let sentence = &message[message.find(&begin_of_refused_wish(address))?..];
+    // that about the address of the other family may follow
+    Some(sentence.split("; requested address ").next().unwrap_or(sentence).to_owned())
 }
 
 fn begin_of_refused_wish(address: IpAddr) -> String {

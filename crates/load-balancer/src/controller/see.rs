@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Service;
 
 use super::{
     Allowed, Controller, Error, Learned,
-    address::RecordedHolder,
+    address::{RecordedHolder, dual},
     decide::{Seen, SeenAddress},
     requested,
 };
@@ -55,13 +55,15 @@ impl Controller {
             self.vm_watch.is_listed(),
             self.vm_watch.error().as_deref(),
         );
-        let Allowed { may_delete_services, has_backends_field } = Allowed::of(&self.capabilities);
+        let Allowed { may_delete_services, has_backends_field, has_second_address_field } =
+            Allowed::of(&self.capabilities);
         let of_others = self.lost_addresses(key, object.as_deref(), service.as_deref());
         Ok(Seen {
             key: key.clone(),
             address: SeenAddress {
                 pools: self.index.checked_pools(),
                 holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
+                second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),
                 recorded,
                 outranked,
                 refused: learned.refused.clone(),
@@ -79,6 +81,7 @@ impl Controller {
             records_held: learned.records_held.clone(),
             may_delete_services,
             has_backends_field,
+            has_second_address_field,
             dummy_endpoint: self.dummy_endpoint,
             backend_status_in: self.status_pace.allowed_in(key),
             slice_readiness_in: self.slice_pace.allowed_in(key),
@@ -114,6 +117,16 @@ pub(super) fn rivals(index: &PoolIndex, key: &ObjectKey, lb: &LoadBalancer) -> V
         holders.into_iter().find(|holder| *holder != own).map(|holder| (address, holder))
     };
     requested::of(lb).addresses().filter_map(rival).collect()
+}
+
+/// The holder of the address in the fields for a second one.
+pub(super) fn second_holder(
+    index: &PoolIndex,
+    pools: &Cache<RawObject<IPPool>>,
+    key: &ObjectKey,
+    lb: Option<&RawObject<LoadBalancer>>,
+) -> RecordedHolder {
+    recorded_holder(index, pools, key, lb.and_then(|lb| dual::second(lb)).as_ref())
 }
 
 pub(super) fn recorded_holder(

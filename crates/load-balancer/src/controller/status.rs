@@ -66,10 +66,17 @@ pub(crate) fn write_without_finalizer(lb: &RawObject<LoadBalancer>) -> Option<Va
 }
 
 fn write_address(status: &mut Map<String, Value>, address: Option<&AllocatedAddress>) {
-    // the fields of the second family are not ours to write yet
-    let AllocatedAddress { ip_pool, ip, mask, gateway, .. } = address.cloned().unwrap_or_default();
+    let AllocatedAddress { ip_pool, ip, mask, gateway, ipv6_pool, ipv6_ip, ipv6_mask, ipv6_gateway } =
+        address.cloned().unwrap_or_default();
     let mut map = status.get("allocatedAddress").and_then(Value::as_object).cloned().unwrap_or_default();
-    for (key, text) in [("ipPool", ip_pool), ("ip", ip), ("mask", mask), ("gateway", gateway)] {
+    let first = [("ipPool", ip_pool), ("ip", ip), ("mask", mask), ("gateway", gateway)];
+    let second = [
+        ("ipv6Pool", ipv6_pool),
+        ("ipv6IP", ipv6_ip),
+        ("ipv6Mask", ipv6_mask),
+        ("ipv6Gateway", ipv6_gateway),
+    ];
+    for (key, text) in first.into_iter().chain(second) {
         set_text(&mut map, key, &text);
     }
     if map.is_empty() {
@@ -156,10 +163,11 @@ mod tests {
 
     #[test]
     fn an_address_that_is_gone_leaves_fields_of_others() {
-        let lb =
-            read(&json!({"allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.7", "ipv6IP": "fd00::7"}}));
+        let lb = read(
+            &json!({"allocatedAddress": {"ipPool": "edge", "ip": "10.0.0.7", "ipv6IP": "fd00::7", "mark": "x"}}),
+        );
         let after = write(&lb, &shown(None), "now").unwrap();
-        assert_eq!(after["status"]["allocatedAddress"], json!({"ipv6IP": "fd00::7"}));
+        assert_eq!(after["status"]["allocatedAddress"], json!({"mark": "x"}));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! another's VMs out of service.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::{Arc, Mutex, MutexGuard},
 };
@@ -88,8 +88,7 @@ impl Vips {
         // records of other programs are no load balancers' addresses: they may well be those of VMs
         self.0.pools.holders_of(address).into_iter().any(|(pool, holder)| {
             let lb = ObjectKey::parse(&holder).and_then(|key| self.0.load_balancers.get(&key));
-            let has = lb.and_then(|lb| lb.pool_address());
-            has.is_some_and(|has| has.ip_pool == pool && has.ip.parse::<IpAddr>() == Ok(address))
+            lb.is_some_and(|lb| lb.pool_addresses().any(|has| has == (pool.as_str(), address)))
         })
     }
 
@@ -100,10 +99,14 @@ impl Vips {
         let changed = state.written.set(key, written.into_iter().collect());
         drop(state);
         self.0.backends.wake(&changed, Some(&key.namespace));
-        let [old, new] = [&change.old, &change.new].map(|lb| lb.as_ref()?.pool_address());
+        let named = |lb: &Option<Arc<RawObject<LoadBalancer>>>| -> BTreeSet<_> {
+            let addresses = lb.iter().flat_map(|lb| lb.pool_addresses());
+            addresses.map(|(pool, address)| (pool.to_owned(), address)).collect()
+        };
+        let (old, new) = (named(&change.old), named(&change.new));
         if old != new {
-            let changed = [old, new].into_iter().flatten().filter_map(|has| has.ip.parse().ok());
-            self.0.backends.wake(&changed.collect::<Vec<_>>(), None);
+            let changed: Vec<_> = old.symmetric_difference(&new).map(|(_, address)| *address).collect();
+            self.0.backends.wake(&changed, None);
         }
     }
 

@@ -63,7 +63,7 @@ pub(crate) enum Refused {
         "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}; waiting for one to \
          be released or for another range"
     )]
-    Exhausted { pool: String, ranges: String },
+    Exhausted { pool: String, ranges: String, family: Option<Family> },
     #[error(
         "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
          add another pool"
@@ -85,6 +85,18 @@ impl Refused {
         match self {
             Self::AddressInUse { address, .. } | Self::AddressNotInPool { address, .. } => Some(*address),
             _ => None,
+        }
+    }
+
+    /// Whether it says anything to who asks for this family.
+    pub(crate) fn concerns(&self, asked: Family) -> bool {
+        match self {
+            Self::Exhausted { family, .. } => family.is_none_or(|family| family == asked),
+            Self::NoSuchFamily { family, .. } => *family == asked,
+            Self::AddressInUse { address, .. } | Self::AddressNotInPool { address, .. } => {
+                Family::of(*address) == asked
+            }
+            Self::NoSuchPool { .. } | Self::Unusable { .. } | Self::RecordFull { .. } => true,
         }
     }
 
@@ -154,7 +166,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     };
     for (address, holder) in status_addresses {
         if checked.pool.ranges.offers(*address)
-            && draft.record.of(holder).next().is_none()
+            && draft.record.of(holder).all(|other| Family::of(other) != Family::of(*address))
             && draft.record.holder(*address).is_none()
             && !others.have(*address, holder)
         {
@@ -283,7 +295,7 @@ impl Draft<'_> {
                     self.exhausted.push((family, ranges.clone()));
                     ranges
                 });
-                Err(Refused::Exhausted { pool: pool(), ranges })
+                Err(Refused::Exhausted { pool: pool(), ranges, family })
             }
         }
     }

@@ -78,9 +78,8 @@ impl PoolIndex {
         load_balancers.on_change(move |change| {
             let mut state = follower.state();
             let lb = follower.0.load_balancers.get(&change.key);
-            let has = lb.and_then(|lb| lb.pool_address());
-            let address = has.and_then(|has| has.ip.parse::<IpAddr>().ok());
-            state.allocated.set(&change.key, address.into_iter().collect());
+            let addresses = lb.iter().flat_map(|lb| lb.pool_addresses()).map(|(_, address)| address);
+            state.allocated.set(&change.key, addresses.collect());
         });
         let follower = index.clone();
         services.on_change(move |change| {
@@ -172,8 +171,8 @@ impl PoolIndex {
         let is_other = |other: &&ObjectKey| other.to_string() != holder;
         let is_used_by = |other: &&ObjectKey| {
             let Some(lb) = self.0.load_balancers.get(other) else { return false };
-            let own = lb.pool_address().map(|has| has.ip_pool).unwrap_or_default();
-            let silent = !holders.iter().any(|(recorded_in, _)| *recorded_in == own);
+            let own = lb.pool_addresses().find(|(_, named)| *named == address).map(|(pool, _)| pool);
+            let silent = !holders.iter().any(|(recorded_in, _)| Some(recorded_in.as_str()) == own);
             silent && self.is_in_use(&lb, address)
         };
         // a change of the keeper that this look does not see yet comes to `no_longer_kept` after it
@@ -205,7 +204,7 @@ impl PoolIndex {
     }
 
     /// Whether the object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
-    /// controller manager has shown it in `status.address`. Only while the object has our finalizer, which nobody can put
+    /// controller manager has shown it, or the other one of two, in `status.address`. Only while the object has our finalizer, which nobody can put
     /// back on an object that is being deleted: afterwards the tenant alone writes it.
     fn is_in_use(&self, lb: &LoadBalancer, address: IpAddr) -> bool {
         let has_finalizer = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
@@ -218,7 +217,11 @@ impl PoolIndex {
                 WorkloadType::Cluster => {
                     let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
                     // its record goes when nothing announces the address any more, and its finalizer after that
-                    lb.meta().deletion_timestamp.is_none() && shown == Some(address)
+                    // the field holds one address: where two are allocated, the other is announced with it
+                    let both: Vec<_> = lb.pool_addresses().map(|(_, address)| address).collect();
+                    let is_shown = shown == Some(address)
+                        || shown.is_some_and(|shown| both.contains(&shown)) && both.contains(&address);
+                    lb.meta().deletion_timestamp.is_none() && is_shown
                 }
             }
     }

@@ -20,6 +20,8 @@ pub(crate) enum WaitingFor {
     Named(String),
     /// It asks for this address and no other: whoever asks for one that is taken hears of no other's release.
     Address(IpAddr),
+    /// It lacks two addresses, or one of two pools.
+    EitherOf(Box<[WaitingFor; 2]>),
     /// It is placed by selection: another outcome of that, or an address of these pools, which had none to give.
     Selection(Vec<String>),
 }
@@ -36,6 +38,7 @@ impl WaitingFor {
         match (self, news) {
             // a pool that comes or goes may free an address that another one overlaps
             (Self::Anything, _) | (_, News::Choice) => true,
+            (Self::EitherOf(both), _) => both.iter().any(|one| one.may_end(news)),
             (Self::Named(named), News::Freed { pools, .. }) => pools.contains(named),
             (Self::Address(address), News::Freed { addresses, .. }) => addresses.contains(address),
             (Self::Selection(asked), News::Freed { pools, .. }) => {

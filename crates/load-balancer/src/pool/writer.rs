@@ -372,12 +372,12 @@ pub(crate) fn status_addresses(
 ) -> Vec<(IpAddr, String)> {
     let all = load_balancers.list();
     let alive = all.iter().filter(|lb| lb.meta().deletion_timestamp.is_none());
-    alive
-        .filter_map(|lb| {
-            let has = lb.status.as_ref()?.allocated_address.as_ref().filter(|has| has.ip_pool == pool)?;
-            Some((has.ip.parse().ok()?, ObjectKey::of(&**lb).to_string()))
-        })
-        .collect()
+    let of_pool = |lb: &Arc<RawObject<LoadBalancer>>| {
+        let holder = ObjectKey::of(&***lb).to_string();
+        let addresses = lb.pool_addresses().filter(|(of, _)| *of == pool);
+        addresses.map(|(_, address)| (address, holder.clone())).collect::<Vec<_>>()
+    };
+    alive.flat_map(of_pool).collect()
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+mod dual;
 mod families;
 mod requested;
 
@@ -76,6 +77,8 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
         service_names_address: false,
         refused: &[],
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     };
     decide(&seen).decision
 }
@@ -126,7 +129,7 @@ fn an_object_gets_this_address(
 }
 
 fn exhausted(pool: &str) -> (String, Refused) {
-    (pool.to_owned(), Refused::Exhausted { pool: pool.to_owned(), ranges: String::new() })
+    (pool.to_owned(), Refused::Exhausted { pool: pool.to_owned(), ranges: String::new(), family: None })
 }
 
 fn full(pool: &str) -> (String, Refused) {
@@ -151,6 +154,8 @@ fn a_refused_claim_goes_on_to_the_next_pool_or_waits(
         service_names_address: false,
         refused: &refused,
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     };
     match (decide(&seen).decision, expected) {
         (Decision::Claim { pool, .. }, Ok(expected)) => assert_eq!(pool, expected),
@@ -175,6 +180,8 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         service_names_address: false,
         refused: &refused,
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
         panic!("it moved")
@@ -217,6 +224,8 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         service_names_address: true,
         refused: &[],
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     };
     assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
 }
@@ -235,6 +244,8 @@ fn a_single_address_has_no_gateway() {
         service_names_address: false,
         refused: &[],
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     };
     let mask = "255.255.255.255".to_owned();
     assert_eq!(decide(&seen).decision, has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));

@@ -8,7 +8,6 @@
 use std::{net::IpAddr, time::Duration};
 
 use controller_kit::Explanation;
-use harvester_api::LoadBalancer;
 
 use super::{Plan, Release, Seen, Step};
 use crate::pool::{
@@ -57,18 +56,14 @@ impl InTheWay<'_> {
         self.error().is_some_and(|error| error.is_denied)
     }
 
-    /// The changes of pools that may end the wait of a claim from `pool`, which `refused` had refused before.
-    pub(super) fn waits_for(
-        &self,
-        lb: &LoadBalancer,
-        pool: &str,
-        refused: &[(String, Refused)],
-    ) -> WaitingFor {
+    /// The changes of pools that may end the wait of a claim from `pool`, which `refused` had refused before. `named`:
+    /// the object names this pool, unless it is empty.
+    pub(super) fn waits_for(&self, named: &str, pool: &str, refused: &[(String, Refused)]) -> WaitingFor {
         match self {
             Self::UnderWay(_) => WaitingFor::Anything,
             Self::Failed(_) => {
                 let before = refused.iter().map(|(pool, _)| pool.clone());
-                WaitingFor::after(&lb.spec.ip_pool, before.chain([pool.to_owned()]).collect())
+                WaitingFor::after(named, before.chain([pool.to_owned()]).collect())
             }
         }
     }

@@ -8,6 +8,7 @@ use kube::{Resource as _, ResourceExt as _};
 
 use super::{Because, Release, Seen, Step};
 use crate::{
+    controller::{address::dual, families},
     ownership::{Owner, Ownership},
     pool::Order,
     reuse::{self, Holder},
@@ -21,8 +22,19 @@ pub(super) fn release_others(
     address: &AllocatedAddress,
 ) -> Vec<Step> {
     let uid = lb.uid().unwrap_or_default();
-    let is_other = |(pool, other): &&(String, IpAddr)| {
-        *pool != address.ip_pool || Some(*other) != address.ip.parse::<IpAddr>().ok()
+    let (first, second) = (address.primary(), address.ipv6());
+    let is_of = |pool: &str, other: IpAddr, has: Option<(&str, &str)>| {
+        has.is_some_and(|(of, ip)| of == pool && ip.parse() == Ok(other))
+    };
+    let is_other =
+        |(pool, other): &&(String, IpAddr)| !is_of(pool, *other, first) && !is_of(pool, *other, second);
+    let first: Option<IpAddr> = address.ip.parse().ok();
+    // nothing tells when an IPv6 address is announced no more while `status.address` has the IPv4 one; and an IPv4 address
+    // is held for two that are required, before the object shows it
+    let has_two = families::wants_two(lb) || dual::second(lb).is_some();
+    let may_go = |record: &&(String, IpAddr)| {
+        let moved = record.1.is_ipv4() && first.is_some_and(|first| first.is_ipv4());
+        !has_two || moved || seen.address.outranked.contains(record)
     };
     // a fresh read decides about a stranger's, and tells
     let owner = Owner::of(lb);
@@ -35,8 +47,12 @@ pub(super) fn release_others(
     // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
     let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
     let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
-    let others = records(seen).filter(is_other).filter(is_free);
-    let others = others.filter(|record| !seen.records_held.contains(*record) && shown != Some(record.1));
+    let is_followed = |other: IpAddr| {
+        let is_alone = other.is_ipv4() && !has_two;
+        shown.is_none_or(|shown| shown != other && (is_alone || Some(shown) == first))
+    };
+    let others = records(seen).filter(is_other).filter(may_go).filter(is_free);
+    let others = others.filter(|record| !seen.records_held.contains(*record) && is_followed(record.1));
     others
         .map(|(pool, other)| {
             let order = Order::Release { holder: seen.key.to_string(), address: *other };

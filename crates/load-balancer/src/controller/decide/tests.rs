@@ -6,6 +6,7 @@ use serde_json::json;
 
 use super::*;
 use crate::host_datapath::TOO_MANY_LISTENERS;
+mod dual;
 mod pace;
 mod pending;
 mod requested;
@@ -30,6 +31,7 @@ fn seen() -> Seen {
         records_held: BTreeSet::new(),
         may_delete_services: true,
         has_backends_field: false,
+        has_second_address_field: true,
         dummy_endpoint: [10, 52, 0, 255].into(),
         backend_status_in: None,
         backend_due_in: BTreeMap::new(),
@@ -345,8 +347,10 @@ fn a_lost_address_is_shown_nowhere_and_told_while_there_is_no_other(
     let mut lost = serving(&json!({}));
     lost.address.holder = RecordedHolder::SomebodyElse;
     lost.address.recorded.clear();
-    lost.address.refused =
-        vec![("core".to_owned(), Refused::Exhausted { pool: "core".to_owned(), ranges: String::new() })];
+    lost.address.refused = vec![(
+        "core".to_owned(),
+        Refused::Exhausted { pool: "core".to_owned(), ranges: String::new(), family: None },
+    )];
     lost.object = settled("vm", &merged(rest.clone(), &shown));
     assert_eq!(steps(&lost), ["write slice", "delete service", "write object"]);
     let status = written(&lost);

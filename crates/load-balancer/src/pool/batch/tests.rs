@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use harvester_api::IPPoolStatus;
 use proptest::prelude::*;
+use rstest::rstest;
 use serde_json::json;
 
 use super::*;
@@ -293,6 +294,18 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
     assert_eq!(decision.recorded, [ip(11), ip(12)]);
     let back = decide(seen(&|_, _: &str| false), &[Order::Refresh]);
     assert_eq!(back.recorded, [ip(10)], "what the pool has lost");
+}
+
+#[rstest]
+#[case::of_the_other_family("fd00::12", &["fd00::12"])]
+#[case::of_the_same_family("10.0.0.12", &[])]
+fn a_lost_record_comes_back_beside_one_of_the_other_family(#[case] lost: &str, #[case] expected: &[&str]) {
+    let mut json = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
+    json["spec"]["ranges"] = json!([{"subnet": "10.0.0.0/24"}, {"subnet": "fd00::/112"}]);
+    let pool = RawObject::from_json(json).unwrap();
+    let known = [(lost.parse().unwrap(), "shop/web".to_owned())];
+    let back = batch(&pool, &known, RECORD_LIMIT, &[Order::Refresh]).recorded;
+    assert_eq!(back.iter().map(ToString::to_string).collect::<Vec<_>>(), expected);
 }
 
 #[test]

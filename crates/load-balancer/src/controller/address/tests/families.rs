@@ -4,7 +4,7 @@
 
 use super::*;
 
-fn pools() -> [CheckedPool; 4] {
+pub(super) fn pools() -> [CheckedPool; 4] {
     let pool = |name: &str, priority: u32, subnets: &[&str]| {
         let ranges: Vec<_> = subnets.iter().map(|subnet| json!({"subnet": subnet})).collect();
         let json = json!({"metadata": {"name": name}, "spec": {"ranges": ranges,
@@ -19,7 +19,7 @@ fn pools() -> [CheckedPool; 4] {
     ]
 }
 
-fn asking(families: &str, policy: &str, has: Option<(&str, &str)>) -> LoadBalancer {
+pub(super) fn asking(families: &str, policy: &str, has: Option<(&str, &str)>) -> LoadBalancer {
     let mut lb = load_balancer("", has);
     for (key, text) in [(annotations::IP_FAMILIES, families), (annotations::IP_FAMILY_POLICY, policy)] {
         lb.annotations_mut().insert(key.to_owned(), text.to_owned());
@@ -36,6 +36,8 @@ fn decided(lb: &LoadBalancer, recorded: &[(&str, &str)]) -> Decided {
         service_names_address: false,
         refused: &[],
         rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     })
 }
 
@@ -70,19 +72,21 @@ fn an_object_of_our_cloud_controller_manager_that_names_no_family_draws_ipv4_and
 #[case::ipv4_first("IPv4,IPv6", "PreferDualStack", "core")]
 #[case::ipv6_first("IPv6,IPv4", "", "six")]
 #[case::by_policy_alone("", "PreferDualStack", "core")]
-fn an_object_that_would_like_two_addresses_gets_one_and_is_told(
+fn where_the_crd_has_no_second_address_an_object_that_would_like_two_gets_one_and_is_told(
     #[case] families: &str,
     #[case] policy: &str,
     #[case] pool: &str,
 ) {
-    let told = Some("only one of two families: an object has one address".to_owned());
-    let Decided { decision, note } = decided(&asking(families, policy, None), &[]);
+    let told = "only one of two families: the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, \
+                install that of this project";
+    let told = Some(told.to_owned());
+    let Decided { decision, note, .. } = decided(&asking(families, policy, None), &[]);
     assert_eq!((decision, note), (claim(pool), told.clone()));
     // whichever it has stays, also where it asks for both
     let mut lb = asking(families, policy, Some(("edge", "10.0.1.5")));
     let both = "10.0.1.5,fd00:6::9".to_owned();
     lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), both);
-    let Decided { decision, note } = decided(&lb, &[("edge", "10.0.1.5")]);
+    let Decided { decision, note, .. } = decided(&lb, &[("edge", "10.0.1.5")]);
     assert_eq!((decision, note), (has(address("edge", "10.0.1.5")), told));
 }
 
@@ -171,7 +175,7 @@ fn an_object_of_vms_draws_ipv4_addresses_only_and_keeps_what_it_has() {
     };
     assert_eq!(waiting.reason, "IPFamilyNotSupported");
     let note = decided(&vm("IPv6,IPv4", None), &[]).note;
-    assert_eq!(note.as_deref(), Some("only one of two families: an object has one address"));
+    assert_eq!(note.as_deref(), Some("only one of two families: an object of type vm has one address"));
     let has = Some(("six", "fd00:6::5"));
     assert_eq!(decided(&vm("", has), &[("six", "fd00:6::5")]), self::has(address("six", "fd00:6::5")).into());
 }

@@ -42,6 +42,8 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
         service_names_address: false,
         refused: &refused,
         rivals: &rivals,
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
     })
 }
 
@@ -72,7 +74,7 @@ fn a_requested_address_is_claimed_before_the_former_one_goes(
     #[case] expected: Decision,
 ) {
     let holder = if lb.status.is_some() { RecordedHolder::Us } else { RecordedHolder::Nobody };
-    let Decided { decision, note } = decided(&lb, holder, Given { recorded, ..Given::default() });
+    let Decided { decision, note, .. } = decided(&lb, holder, Given { recorded, ..Given::default() });
     assert_eq!((decision, note), (expected, None));
 }
 
@@ -106,7 +108,7 @@ fn a_demand_waits_until_its_address_is_free_and_a_wish_is_answered_with_another(
     #[case] reason: &str,
 ) {
     let given = || Given { rivals, ..Given::default() };
-    let Decided { decision, note: None } =
+    let Decided { decision, note: None, .. } =
         decided(&asking(DEMAND, ip, None), RecordedHolder::Nobody, given())
     else {
         panic!("a note beside the reason")
@@ -237,7 +239,7 @@ fn with_dhcp_a_requested_address_is_told_to_be_without_effect() {
     for key in [WISH, DEMAND] {
         let mut lb = asking(key, "10.0.1.9", None);
         lb.spec.ipam = Some(Ipam::Dhcp);
-        let Decided { decision, note } = decided(&lb, RecordedHolder::Nobody, Given::default());
+        let Decided { decision, note, .. } = decided(&lb, RecordedHolder::Nobody, Given::default());
         assert_eq!(decision, has(address("", "0.0.0.0")));
         assert!(note.unwrap().ends_with("the DHCP server chooses"));
     }

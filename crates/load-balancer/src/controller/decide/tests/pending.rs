@@ -95,10 +95,9 @@ fn no_service_is_made_for_an_address_that_no_pool_records(
 
 #[test]
 fn a_pool_that_refused_before_is_waited_for_as_well() {
-    let lb = serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {}})).unwrap();
     let refused = [("edge".to_owned(), Refused::NoSuchPool { pool: "edge".to_owned() })];
     let waits = with(new(), claim("core", failed(true)));
-    let waits_for = in_the_way_of_claim(&waits, "core").unwrap().waits_for(&lb, "core", &refused);
+    let waits_for = in_the_way_of_claim(&waits, "core").unwrap().waits_for("", "core", &refused);
     assert_eq!(waits_for, WaitingFor::Selection(vec!["edge".to_owned(), "core".to_owned()]));
 }
 

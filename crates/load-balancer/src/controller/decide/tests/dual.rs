@@ -1,0 +1,151 @@
+//! An object with two addresses: 10.0.1.7 of pool edge and fd00:6::7 of pool six.
+
+use super::*;
+
+const FIRST: (&str, &str) = ("edge", "10.0.1.7");
+const SECOND: (&str, &str) = ("six", "fd00:6::7");
+
+fn pools() -> Arc<Vec<CheckedPool>> {
+    let pool = |name: &str, subnet: &str| {
+        json!({"metadata": {"name": name}, "spec": {"ranges": [{"subnet": subnet}],
+            "selector": {"scope": [{"namespace": "*", "project": "*", "guestCluster": "*"}]}}})
+    };
+    let pools = [pool("edge", "10.0.1.0/24"), pool("six", "fd00:6::/64")];
+    Arc::new(ip_pools::check_specs(&pools.map(|pool| serde_json::from_value(pool).unwrap())))
+}
+
+fn asking(policy: &str, rest: &Value) -> Value {
+    let annotations = json!({annotations::IP_FAMILIES: "IPv4,IPv6", annotations::IP_FAMILY_POLICY: policy});
+    let own = json!({"metadata": {"annotations": annotations}, "spec": {"ipPool": null}});
+    merged(own, rest)
+}
+
+/// With both in its status, and with these records.
+fn with_both(policy: &str, shown: &str, records: &[(&str, &str)]) -> Seen {
+    let second = json!({"status": {"address": shown,
+        "allocatedAddress": {"ipv6Pool": "six", "ipv6IP": "fd00:6::7", "ipv6Mask": "ffff:ffff:ffff:ffff::"}}});
+    let seen = recorded(Seen { object: settled("cluster", &asking(policy, &second)), ..seen() }, records);
+    let second_holder = RecordedHolder::Us;
+    Seen { address: SeenAddress { pools: pools(), second_holder, ..seen.address }, ..seen }
+}
+
+fn new(policy: &str, records: &[(&str, &str)]) -> Seen {
+    let seen = recorded(Seen { object: object("cluster", &asking(policy, &json!({}))), ..seen() }, records);
+    let second_holder = RecordedHolder::Nobody;
+    Seen { address: SeenAddress { pools: pools(), second_holder, ..seen.address }, ..seen }
+}
+
+#[rstest]
+#[case::first_claim(new("PreferDualStack", &[]), &["claim from edge"])]
+#[case::second_claim(new("PreferDualStack", &[FIRST]), &["claim from six"])]
+#[case::both_are_there(new("PreferDualStack", &[FIRST, SECOND]), &["write object"])]
+#[case::settled(with_both("PreferDualStack", "10.0.1.7", &[FIRST, SECOND]), &[])]
+#[case::settled_and_required(with_both("RequireDualStack", "", &[FIRST, SECOND]), &[])]
+#[case::given_up(with_both("SingleStack", "10.0.1.7", &[FIRST, SECOND]), &[])]
+fn an_object_gets_two_addresses_with_one_write(#[case] seen: Seen, #[case] expected: &[&str]) {
+    assert_eq!(steps(&seen), expected);
+}
+
+#[test]
+fn both_addresses_stand_in_the_fields_for_them() {
+    let status = written(&new("RequireDualStack", &[FIRST, SECOND]));
+    assert_eq!(
+        status["allocatedAddress"],
+        json!({"ipPool": "edge", "ip": "10.0.1.7", "mask": "255.255.255.0", "gateway": "10.0.1.1",
+            "ipv6Pool": "six", "ipv6IP": "fd00:6::7", "ipv6Mask": "ffff:ffff:ffff:ffff::", "ipv6Gateway": "fd00:6::1"})
+    );
+    assert_eq!(reason(&status), (true, "AddressAllocated".to_owned()));
+}
+
+#[rstest]
+#[case::preferred("PreferDualStack", true, "no IPv6 address: no matched IPPool")]
+#[case::required("RequireDualStack", false, "two addresses are required: no IPv6 address: no matched IPPool")]
+fn without_a_pool_of_the_second_family_the_condition_names_that_family(
+    #[case] policy: &str,
+    #[case] is_served: bool,
+    #[case] message: &str,
+) {
+    let mut seen = new(policy, &[FIRST]);
+    let v4 = seen.address.pools.iter().filter(|checked| checked.pool.name == "edge").cloned();
+    seen.address.pools = Arc::new(v4.collect());
+    let status = written(&seen);
+    let expected = if is_served { json!("10.0.1.7") } else { Value::Null };
+    assert_eq!(status["allocatedAddress"]["ip"], expected);
+    assert_eq!(reason(&status).0, is_served);
+    let told = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(told.starts_with(message), "{told}");
+    assert_eq!(decide(&seen).waits_for, Some(WaitingFor::Selection(Vec::new())), "a pool wakes it");
+    // and it is told once
+    let mut told = seen.object.as_ref().unwrap().json();
+    told["metadata"]["finalizers"] = json!([finalizers::LOAD_BALANCER]);
+    told["status"] = status;
+    seen.object = Some(Arc::new(RawObject::from_json(told).unwrap()));
+    assert_eq!(steps(&seen), [""; 0], "what it holds stays held");
+}
+
+// docs/contract/addresses.md#9
+#[rstest]
+#[case::former_first("10.0.1.7", &[FIRST, ("edge", "10.0.1.9"), SECOND], &["release 10.0.1.9 of edge"])]
+#[case::former_first_that_is_announced("10.0.1.9", &[FIRST, ("edge", "10.0.1.9"), SECOND], &[])]
+// kube-vip announces the former first address beside the second, and nothing says so
+#[case::only_the_second_is_told("fd00:6::7", &[FIRST, ("edge", "10.0.1.9"), SECOND], &[])]
+#[case::another_of_ipv6("10.0.1.7", &[FIRST, SECOND, ("six", "fd00:6::9")], &[])]
+fn a_second_ipv6_record_stays_and_a_former_ipv4_address_goes_once_the_new_one_is_announced(
+    #[case] shown: &str,
+    #[case] records: &[(&str, &str)],
+    #[case] expected: &[&str],
+) {
+    for policy in ["PreferDualStack", "RequireDualStack", "SingleStack"] {
+        assert_eq!(steps(&with_both(policy, shown, records)), expected, "{policy}");
+    }
+}
+
+#[test]
+fn an_ipv6_record_that_an_older_pool_gives_to_another_goes_back() {
+    let mut seen = with_both("PreferDualStack", "10.0.1.7", &[FIRST, SECOND]);
+    seen.address.outranked = vec![("young".to_owned(), "fd00:6::9".parse().unwrap())];
+    assert_eq!(steps(&seen), ["release fd00:6::9 of young"]);
+}
+
+// a server with an older schema drops the fields, and the annotations stay
+#[test]
+fn where_the_crd_loses_the_fields_the_second_record_stays_and_the_condition_says_why() {
+    let mut seen = with_both("PreferDualStack", "10.0.1.7", &[FIRST, SECOND]);
+    seen.has_second_address_field = false;
+    seen.address.second_holder = RecordedHolder::Nobody;
+    let mut json = seen.object.as_ref().unwrap().json();
+    for field in ["ipv6Pool", "ipv6IP", "ipv6Mask"] {
+        json["status"]["allocatedAddress"].as_object_mut().unwrap().remove(field);
+    }
+    let note = "only one of two families: the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, \
+                install that of this project";
+    json["status"]["conditions"][0]["message"] = note.into();
+    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&seen), [""; 0]);
+}
+
+#[rstest]
+#[case::to_be_deleted(true)]
+#[case::gone(false)]
+fn both_records_go_with_the_object(#[case] exists: bool) {
+    let mut seen = with_both("PreferDualStack", "10.0.1.7", &[FIRST, SECOND]);
+    let mut json = seen.object.as_ref().unwrap().json();
+    json_patch::merge(&mut json, &deleting());
+    seen.object = exists.then(|| Arc::new(RawObject::from_json(json).unwrap()));
+    assert_eq!(steps(&seen), ["release 10.0.1.7 of edge", "release fd00:6::7 of six"]);
+}
+
+#[test]
+fn a_second_pool_that_cannot_be_written_keeps_no_preferred_address_back() {
+    let mut seen = new("PreferDualStack", &[FIRST]);
+    seen.address.pending.failed = vec![crate::pool::orders::Failed {
+        pool: "six".to_owned(),
+        order: Order::Claim { holder: "shop/web".to_owned(), known: None, family: Some(Family::V6) },
+        error: crate::pool::orders::WriteError { why: "denied by admission".to_owned(), is_denied: true },
+        retry_in: Duration::from_secs(60),
+    }];
+    let status = written(&seen);
+    assert_eq!((reason(&status).0, &status["allocatedAddress"]["ip"]), (true, &json!("10.0.1.7")));
+    let told = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(told.contains("pool six: the pool cannot be written: denied by admission"), "{told}");
+}

@@ -1,0 +1,207 @@
+//! Load balancers with two addresses: docs/contract/addresses.md#9
+
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
+use serde_json::{Value, json};
+use test_cluster::TestCluster;
+
+use super::fixtures::{Controller, controller, in_step, pool, ready_of, record_of, status_of, work};
+
+const PREFER: &str = "PreferDualStack";
+const REQUIRE: &str = "RequireDualStack";
+
+/// A pool of fd00:6::10 to fd00:6::20.
+async fn ipv6_pool(cluster: &TestCluster, name: &str) {
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {{name: {name}}},
+           spec: {{ranges: [{{subnet: 'fd00:6::/64', rangeStart: 'fd00:6::10', rangeEnd: 'fd00:6::20'}}],
+                  selector: {{scope: [{{project: '*', namespace: team-a, guestCluster: '*'}}]}}}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+/// As the cloud controller manager makes it for a Service of both families.
+async fn asking(cluster: &TestCluster, name: &str, policy: &str) {
+    let (families, key) = (annotations::IP_FAMILIES, annotations::IP_FAMILY_POLICY);
+    let yaml = format!(
+        "{{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: LoadBalancer,
+           metadata: {{name: {name}, namespace: team-a, annotations: {{{families}: 'IPv6,IPv4', {key}: {policy}}},
+                       labels: {{cloudprovider.harvesterhci.io/cluster: blue}}}},
+           spec: {{workloadType: cluster}}}}"
+    );
+    cluster.harvester.apply(&yaml).await;
+}
+
+async fn allocated(cluster: &TestCluster, name: &str) -> Value {
+    serde_json::to_value(status_of(cluster, name).await.allocated_address).unwrap()
+}
+
+/// The holders in a pool, by address.
+async fn holders(cluster: &TestCluster, pool: &str) -> Value {
+    serde_json::to_value(record_of(cluster, pool).await.allocated).unwrap()
+}
+
+fn writes(cluster: &TestCluster) -> Vec<String> {
+    let writes = work(cluster).into_iter().filter(|request| request.is_write());
+    let writes = writes.map(|request| format!("{} {}", request.verb, request.resource())).collect();
+    cluster.harvester.forget_requests();
+    writes
+}
+
+fn both() -> Value {
+    json!({"ipPool": "edge", "ip": "192.0.2.10", "mask": "255.255.255.0", "gateway": "192.0.2.1",
+        "ipv6Pool": "six", "ipv6IP": "fd00:6::10", "ipv6Mask": "ffff:ffff:ffff:ffff::", "ipv6Gateway": "fd00:6::1"})
+}
+
+test_cluster::component_tests! {
+    async fn two_pools_give_an_address_each_and_take_it_back(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        ipv6_pool(&cluster, "six").await;
+        cluster.settle().await;
+        cluster.harvester.forget_requests();
+        asking(&cluster, "web", REQUIRE).await;
+        cluster.settle().await;
+        assert_eq!(writes(&cluster), ["update ippools", "update ippools", "update loadbalancers"]);
+        assert_eq!(allocated(&cluster, "web").await, both());
+        assert_eq!(ready_of(&cluster, "web").await.status, ConditionStatus::True);
+        assert_eq!(holders(&cluster, "edge").await, json!({"192.0.2.10": "team-a/web"}));
+        assert_eq!(holders(&cluster, "six").await, json!({"fd00:6::10": "team-a/web"}));
+        in_step(&cluster).await;
+
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(holders(&cluster, "edge").await, json!({}));
+        assert_eq!(holders(&cluster, "six").await, json!({}));
+        // the same ones again after re-creation
+        asking(&cluster, "other", PREFER).await;
+        cluster.settle().await;
+        asking(&cluster, "web", PREFER).await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "web").await, both());
+        in_step(&cluster).await;
+    }
+
+    async fn one_pool_of_both_families_gives_both(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        let ranges = json!({"spec": {"ranges": [
+            {"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.10", "rangeEnd": "192.0.2.20"},
+            {"subnet": "fd00:6::/64", "rangeStart": "fd00:6::10", "rangeEnd": "fd00:6::20"}]}});
+        cluster.harvester.patch::<IPPool>("edge", ranges).await;
+        asking(&cluster, "web", REQUIRE).await;
+        cluster.settle().await;
+        let record = record_of(&cluster, "edge").await.allocated;
+        assert_eq!(record.len(), 2, "{record:?}");
+        assert!(record.values().all(|holder| holder == "team-a/web"), "{record:?}");
+        in_step(&cluster).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(holders(&cluster, "edge").await, json!({}));
+    }
+
+    async fn who_prefers_two_is_served_with_one_and_gets_the_other_when_a_pool_comes(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        asking(&cluster, "web", PREFER).await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::True, "AddressAllocated"));
+        assert!(ready.message.starts_with("no IPv6 address: no matched IPPool"), "{}", ready.message);
+        assert_eq!(status_of(&cluster, "web").await.allocated_address.unwrap().ip, "192.0.2.10");
+        cluster.harvester.forget_requests();
+        cluster.settle().await;
+        assert_eq!(work(&cluster), [], "waiting costs nothing");
+
+        ipv6_pool(&cluster, "six").await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "web").await, both());
+        assert_eq!(ready_of(&cluster, "web").await.message, "");
+        in_step(&cluster).await;
+    }
+
+    async fn who_requires_two_shows_none_until_both_are_there(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        asking(&cluster, "web", REQUIRE).await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "web").await;
+        assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "NoMatchingPool"));
+        assert!(ready.message.starts_with("two addresses are required: no IPv6 address: "), "{}", ready.message);
+        assert_eq!(allocated(&cluster, "web").await, Value::Null);
+        assert_eq!(holders(&cluster, "edge").await, json!({"192.0.2.10": "team-a/web"}), "held");
+
+        ipv6_pool(&cluster, "six").await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "web").await, both());
+        assert_eq!(ready_of(&cluster, "web").await.status, ConditionStatus::True);
+        in_step(&cluster).await;
+
+        // and what is held while the other is missing goes with the object
+        asking(&cluster, "second", REQUIRE).await;
+        let none = json!({"spec": {"ranges": [{"subnet": "fd00:6::/64", "rangeStart": "fd00:6::10", "rangeEnd": "fd00:6::10"}]}});
+        cluster.harvester.patch::<IPPool>("six", none).await;
+        asking(&cluster, "third", REQUIRE).await;
+        cluster.settle().await;
+        assert_eq!(ready_of(&cluster, "third").await.reason, "PoolExhausted");
+        cluster.harvester.delete::<LoadBalancer>("team-a/third").await;
+        cluster.settle().await;
+        assert!(!record_of(&cluster, "edge").await.allocated.values().any(|holder| holder == "team-a/third"));
+    }
+
+    // a crash between the two claims
+    async fn a_controller_that_starts_between_the_claims_goes_on_with_the_first_one(cluster: TestCluster) {
+        let first = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        asking(&cluster, "web", REQUIRE).await;
+        cluster.settle().await;
+        first.stop().await;
+        let record = holders(&cluster, "edge").await;
+        assert_eq!(record, json!({"192.0.2.10": "team-a/web"}));
+        ipv6_pool(&cluster, "six").await;
+        let _second = Controller::start(&cluster, "two");
+        cluster.settle().await;
+        assert_eq!(holders(&cluster, "edge").await, record);
+        assert_eq!(allocated(&cluster, "web").await, both());
+        in_step(&cluster).await;
+    }
+
+    async fn an_erased_second_record_comes_back_and_one_that_another_has_is_replaced(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        ipv6_pool(&cluster, "six").await;
+        asking(&cluster, "web", PREFER).await;
+        cluster.settle().await;
+        let shown = json!({"status": {"address": "192.0.2.10"}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", shown).await;
+        let erase = |holder: Value| json!({"status": {"allocated": {"fd00:6::10": holder}}});
+        cluster.harvester.patch::<IPPool>("six", erase(Value::Null)).await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "web").await, both());
+        in_step(&cluster).await;
+
+        cluster.harvester.patch::<IPPool>("six", erase(json!("capi/machine-1"))).await;
+        cluster.settle().await;
+        let has = status_of(&cluster, "web").await.allocated_address.unwrap();
+        assert_eq!((has.ip.as_str(), has.ipv6_ip.as_str()), ("192.0.2.10", "fd00:6::11"));
+    }
+
+    // docs/contract/addresses.md#1
+    async fn nobody_else_gets_a_second_address_whose_pool_was_removed_by_force(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        ipv6_pool(&cluster, "six").await;
+        asking(&cluster, "web", REQUIRE).await;
+        cluster.settle().await;
+        let shown = json!({"status": {"address": "192.0.2.10"}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/web", shown).await;
+        cluster.settle().await;
+        cluster.harvester.patch::<IPPool>("six", json!({"metadata": {"finalizers": null}})).await;
+        cluster.harvester.delete::<IPPool>("six").await;
+        cluster.settle().await;
+        ipv6_pool(&cluster, "heir").await;
+        asking(&cluster, "other", REQUIRE).await;
+        cluster.settle().await;
+        assert_eq!(allocated(&cluster, "web").await, both());
+        assert_eq!(status_of(&cluster, "other").await.allocated_address.unwrap().ipv6_ip, "fd00:6::11");
+    }
+}

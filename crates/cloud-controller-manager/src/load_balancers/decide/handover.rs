@@ -153,10 +153,12 @@ pub(super) fn shown_in_guest(service: &Service, object: Option<&RawObject<LoadBa
     let shown = ingress(service);
     let address = match is_leased(object) {
         true => shown.first().filter(|_| !given.is_empty()).copied(),
-        // the first that the object has: its field holds one
+        // the first that the object has: its field holds one, and the load balancer gives a former first address to others
+        // once it reads another one here
         false => allocated(object)
             .into_iter()
-            .find(|ip| given.contains(ip) && shown.iter().any(|shown| same(shown, ip))),
+            .next()
+            .filter(|ip| given.contains(ip) && shown.iter().any(|shown| same(shown, ip))),
     };
     address.map_or(StatusAddress::Keep, |ip| StatusAddress::Set(ip.to_owned()))
 }

@@ -100,8 +100,15 @@ impl Announced {
         this
     }
 
-    pub(crate) fn contains(&self, ip: IpAddr) -> bool {
+    /// Whether the address is a Service's rather than a Node's. `is_of_node`: the Node has it as InternalIP already.
+    ///
+    /// Such an address is the Node's unless Harvester has given it: who may write Services has kube-vip announce and
+    /// show any address, one of a Node too.
+    pub(crate) fn contains(&self, ip: IpAddr, is_of_node: bool) -> bool {
         let state = self.state();
+        if is_of_node {
+            return state.is_announced(ip) && state.given.name(ip);
+        }
         state.is_announced(ip) || state.let_go.get(&ip).is_some_and(|it| !it.is_over())
     }
 
@@ -232,18 +239,14 @@ impl Sources {
 }
 
 /// The addresses that a Service shows as kube-vip's. Other programs may show the addresses of Nodes in the status of their
-/// Services: theirs are those of another class, unless kube-vip is asked for the same address.
+/// Services: theirs are those of another class, whatever kube-vip is asked for there, unless kube-vip says that it
+/// announces them.
 fn shown(service: &Service) -> BTreeSet<IpAddr> {
     let class = service.spec.as_ref().and_then(|spec| spec.load_balancer_class.as_deref());
     let announcer = service.annotations().get(annotations::KUBE_VIP_VIP_HOST);
     let is_of_kube_vip = class.is_none_or(|class| class == names::LOAD_BALANCER_CLASS)
         || announcer.is_some_and(|node| !node.is_empty());
-    let mut shown: BTreeSet<_> = ips(ingress(service)).collect();
-    if !is_of_kube_vip && !shown.is_empty() {
-        let asked = asked(service);
-        shown.retain(|ip| asked.contains(ip));
-    }
-    shown
+    if is_of_kube_vip { ips(ingress(service)).collect() } else { BTreeSet::new() }
 }
 
 /// The first addresses that kube-vip is asked for.

@@ -35,7 +35,8 @@ impl VmInstances {
     }
 
     fn metadata(&self, node: &Node, vm: Vm) -> InstanceMetadata {
-        let addresses = self.addresses.addresses(node, &vm, |ip| self.announced.contains(ip));
+        let addresses =
+            self.addresses.addresses(node, &vm, |ip, is_of_node| self.announced.contains(ip, is_of_node));
         let problem = addresses.problem;
         let provider_id = format!("{PROVIDER_ID_PREFIX}{}", vm.uid);
         let faults =

@@ -65,8 +65,14 @@ impl AddressProblem {
 }
 
 impl AddressRules {
-    /// The addresses of `node`, whose VM is `vm`. An address for which `is_announced` holds belongs to a Service.
-    pub fn addresses(&self, node: &Node, vm: &Vm, is_announced: impl Fn(IpAddr) -> bool) -> NodeAddresses {
+    /// The addresses of `node`, whose VM is `vm`. An address for which `is_announced` holds belongs to a Service; it is
+    /// told too whether the Node has the address as InternalIP.
+    pub fn addresses(
+        &self,
+        node: &Node,
+        vm: &Vm,
+        is_announced: impl Fn(IpAddr, bool) -> bool,
+    ) -> NodeAddresses {
         let annotations =
             if self.ignore_annotations { Annotations::default() } else { Annotations::of(node) };
         let (list, problem) = match self.decide(node, vm, &annotations, is_announced) {
@@ -81,7 +87,7 @@ impl AddressRules {
         node: &Node,
         vm: &Vm,
         annotations: &Annotations,
-        is_announced: impl Fn(IpAddr) -> bool,
+        is_announced: impl Fn(IpAddr, bool) -> bool,
     ) -> Result<(Vec<NodeAddress>, Option<AddressProblem>), AddressProblem> {
         let provided = annotations.provided.as_ref().map_err(|why| AddressProblem::lasting(why.clone()))?;
         let report = vm.report.as_ref().ok_or_else(|| {
@@ -92,8 +98,10 @@ impl AddressRules {
             ))
         })?;
         let network = self.network(&vm.name, report, provided)?;
+        let present = internal_ips(node);
         // an address that the kubelet serves at is the node's, whoever announces it too
-        let (usable, left_out) = network.usable(|ip| is_announced(ip) && !provided.contains(&ip));
+        let (usable, left_out) =
+            network.usable(|ip| !provided.contains(&ip) && is_announced(ip, present.contains(&ip)));
         if usable.is_empty() {
             return Err(nothing_usable(&vm.name, report, network, &left_out));
         }
@@ -117,7 +125,6 @@ impl AddressRules {
         };
         // one that the Node has stays while it is reported: the first one may be a Service's that is gone, and whose
         // address kube-vip has not taken away yet
-        let present = internal_ips(node);
         let first = |of: fn(&IpAddr) -> bool| {
             let mut candidates = usable.iter().copied().filter(|ip| of(ip) && is_candidate(ip));
             candidates.clone().find(|ip| present.contains(ip)).or_else(|| candidates.next())

@@ -19,7 +19,7 @@ fn set(list: &[&str]) -> BTreeSet<IpAddr> {
 // such a controller may show the addresses of Nodes
 #[case::another_class(json!({}), Some("io.cilium/node"), &["10.0.0.9"], &[], &[])]
 #[case::another_class_that_asks(json!({ASKED: "10.0.0.9"}), Some("a/b"), &["10.0.0.9", "10.0.0.8"], &["10.0.0.9"],
-    &["10.0.0.9"])]
+    &[])]
 #[case::another_class_of_kube_vip(json!({"kube-vip.io/vipHost": "worker-1"}), Some("kube-vip.io/kube-vip-class"),
     &["10.0.0.9"], &[], &["10.0.0.9"])]
 #[case::no_address(json!({ASKED: "x,,10.0.0.0/8"}), None, &[""], &[], &[])]
@@ -79,7 +79,7 @@ async fn an_address_is_no_nodes_until_the_agent_that_reports_it_has_been_asked_a
         [(false, 59, true), (true, 1, true), (true, 3_600, true), (false, 0, false), (true, 0, false)]
     {
         reports_changed(&announced, reported);
-        assert_eq!(announced.contains(ip), contained, "{reported}");
+        assert_eq!(announced.contains(ip, false), contained, "{reported}");
         tokio::time::advance(Duration::from_secs(wait)).await;
     }
     assert!(announced.state().let_go.is_empty());
@@ -88,16 +88,16 @@ async fn an_address_is_no_nodes_until_the_agent_that_reports_it_has_been_asked_a
 #[tokio::test(start_paused = true)]
 async fn an_address_that_no_agent_reports_may_be_a_nodes_after_a_minute() {
     let (announced, ip) = (after_a_service(false), VIP.parse().unwrap());
-    assert!(announced.contains(ip));
+    assert!(announced.contains(ip, false));
     tokio::time::advance(LET_GO).await;
-    assert!(!announced.contains(ip));
+    assert!(!announced.contains(ip, false));
     reports_changed(&announced, true);
-    assert!(!announced.contains(ip));
+    assert!(!announced.contains(ip, false));
 }
 
 #[test]
 fn an_address_that_a_vm_had_before_a_service_asked_for_it_is_the_vms_again_at_once() {
-    assert!(!after_a_service(true).contains(VIP.parse().unwrap()));
+    assert!(!after_a_service(true).contains(VIP.parse().unwrap(), false));
 }
 
 #[test]
@@ -123,6 +123,35 @@ fn an_address_that_a_user_writes_is_announced_only_while_harvester_has_given_it(
     assert_eq!(state.set_service(&service, (set(&[VIP]), set(&[VIP]))), set(&[]));
     assert_eq!(state.set_object(&object, set(&[])), set(&[]));
     assert_eq!(state.set_service(&service, asks(&[VIP])), set(&[VIP]));
+}
+
+#[test]
+fn an_internal_ip_is_taken_from_a_node_only_where_harvester_has_given_it_to_a_service() {
+    let (announced, ip) = (Announced::default(), VIP.parse().unwrap());
+    let [service, object] = ["a", "cluster-shop-a"].map(key);
+    let reported = HashSet::from([ip]);
+    let turn = |set: &dyn Fn(&mut State) -> BTreeSet<IpAddr>| {
+        let mut state = announced.state();
+        let changed = set(&mut state);
+        state.turned(&changed, &reported);
+        drop(state);
+        (announced.contains(ip, true), announced.contains(ip, false))
+    };
+    // its author names the address of a Node, no pool has it, and kube-vip announces and shows it
+    let forged = (set(&[VIP]), set(&[VIP]));
+    assert_eq!(turn(&|state| state.set_service(&service, forged.clone())), (false, true));
+    assert_eq!(turn(&|state| state.set_object(&object, set(&[VIP]))), (true, true));
+    assert_eq!(turn(&|state| state.set_object(&object, set(&[]))), (false, true));
+    assert_eq!(turn(&|state| state.set_service(&service, shows(&[]))), (false, false));
+    // the VM reports it only after the Service came, as after a restart of this program, and goes on when that is gone
+    for (now, expected) in [(shows(&[VIP]), (false, true)), (shows(&[]), (false, true))] {
+        let mut state = announced.state();
+        let changed = state.set_service(&service, now.clone());
+        state.turned(&changed, &HashSet::new());
+        state.reports_changed(|| reported.clone());
+        drop(state);
+        assert_eq!((announced.contains(ip, true), announced.contains(ip, false)), expected, "{now:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -105,9 +105,14 @@ test_cluster::component_tests! {
         cluster.guest.apply(other).await;
         until_seen(&cluster, "zone-d").await;
         assert_eq!(addresses(&cluster).await, own);
-        // a Service that shows its address later, and goes
-        let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.18.0.6"}]}}});
-        cluster.guest.patch_status::<Service>("shop/other", status).await;
+        // nor when the status shows them: that may be a program which announces the addresses of Nodes, or kube-vip
+        let shown = json!({"status": {"loadBalancer": {"ingress": [{"ip": "198.18.0.5"}, {"ip": "198.18.0.6"}]}}});
+        cluster.guest.patch_status::<Service>("shop/other", shown).await;
+        until_seen(&cluster, "zone-e").await;
+        assert_eq!(addresses(&cluster).await, own);
+        // kube-vip's own is believed, but for an InternalIP
+        let announced = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
+        cluster.guest.patch::<Service>("shop/other", announced).await;
         until_they_are(&cluster, &["InternalIP 198.18.0.5", "Hostname worker-1"]).await;
         cluster.guest.delete::<Service>("shop/other").await;
         until_they_are(&cluster, &own).await;

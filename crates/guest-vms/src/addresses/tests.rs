@@ -1,4 +1,5 @@
 use harvester_api::annotations::{ADDITIONAL_INTERNAL_IPS, PROVIDED_NODE_IP};
+use k8s_openapi::api::core::v1::NodeStatus;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -53,7 +54,7 @@ fn rules(flags: &[(&str, &str)]) -> AddressRules {
 
 fn decide(rules: &AddressRules, node: &Node, report: Option<Report>, announced: &[&str]) -> NodeAddresses {
     let vm = Vm { name: "vm-a".into(), report, ..Vm::default() };
-    rules.addresses(node, &vm, |ip| announced.contains(&&*ip.to_string()))
+    rules.addresses(node, &vm, |ip, _| announced.contains(&&*ip.to_string()))
 }
 
 /// As `I 192.168.1.10`.
@@ -243,6 +244,18 @@ fn a_value_of_any_length_gives_a_short_sentence() {
     for sentence in sentences.iter().chain(&addresses.faults) {
         assert!(sentence.len() < 900, "{sentence}");
     }
+}
+
+#[test]
+fn who_knows_the_addresses_of_services_is_told_which_the_node_has_as_internal_ip() {
+    let vm = Vm { report: Some(reporting(&["10.0.0.1", "10.0.0.2", "fd00::2"])), ..Vm::default() };
+    let mut node = node(&[]);
+    let entry = |type_: &str, address: &str| NodeAddress { type_: type_.into(), address: address.into() };
+    let list = vec![entry("ExternalIP", "10.0.0.1"), entry("InternalIP", "10.0.0.2")];
+    node.status = Some(NodeStatus { addresses: Some(list.clone()), ..NodeStatus::default() });
+    // Services announce all, and take none from the Node that it has as InternalIP
+    let addresses = AddressRules::default().addresses(&node, &vm, |_, is_of_node| !is_of_node);
+    assert_eq!(addresses.list, list[1..]);
 }
 
 proptest::proptest! {

@@ -10,6 +10,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use controller_kit::{Cache, ObjectKey, PendingEvent, RawObject};
@@ -18,29 +19,55 @@ use harvester_api::{LoadBalancer, annotations, labels, names::DEFAULT_CLUSTER_NA
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::ResourceExt;
 use program::TaskGroup;
+use tokio::time::Instant;
 
 use crate::{load_balancers::Rules, notices::Notices};
 
-/// Other clusters that are told. All Events about the program share one budget, and the warning that
-/// the credential expires must not find it spent.
-const TOLD_MAX: usize = 3;
+/// Other clusters that are told at once. All Events about the program share one budget, and the warning that the credential
+/// expires must not find it spent.
+const TOLD_AT_ONCE: usize = 3;
+/// After these, one more is told each time that this has passed: objects that somebody forged silence nothing for ever.
+const TOLD_NEXT: Duration = Duration::from_secs(3600);
 
-/// The UID of the other guest cluster that the object with our cluster's name belongs to. `is_ours` knows the UIDs of our
-/// Services: a cluster that was restored may have another UID than before.
+/// The other clusters that were told.
+#[derive(Debug, Default)]
+struct Told {
+    uids: HashSet<String>,
+    last: Option<Instant>,
+}
+
+impl Told {
+    /// Whether to tell of this cluster.
+    fn is_news(&self, other: &str) -> bool {
+        let has_room = self.uids.len() < TOLD_AT_ONCE || self.last.is_none_or(|at| at.elapsed() >= TOLD_NEXT);
+        has_room && !self.uids.contains(other)
+    }
+
+    fn add(&mut self, other: &str) {
+        self.uids.insert(other.to_owned());
+        self.last = Some(Instant::now());
+    }
+}
+
+/// The UID of the other guest cluster that the object with our cluster's name belongs to, if `is_news` holds for it.
+/// `is_ours` knows the UIDs of our Services: a cluster that was restored may have another UID than before. It goes
+/// through all of them, so it is asked last.
 fn other_cluster<'a>(
     object: &'a LoadBalancer,
     label: &str,
     cluster_uid: &str,
+    is_news: impl Fn(&str) -> bool,
     is_ours: impl Fn(&str) -> bool,
 ) -> Option<&'a str> {
     let annotation = |key: &str| object.annotations().get(key).map(String::as_str);
     let is_named = object.labels().get(labels::CLUSTER).is_some_and(|name| name == label);
     let uid = annotation(annotations::CLUSTER_UID).filter(|uid| is_uid(uid) && *uid != cluster_uid)?;
     let goes = object.metadata.deletion_timestamp.is_some();
-    (is_named && !goes && !annotation(annotations::SERVICE_UID).is_some_and(is_ours)).then_some(uid)
+    let is_looked_at = is_named && !goes && is_news(uid);
+    (is_looked_at && !annotation(annotations::SERVICE_UID).is_some_and(is_ours)).then_some(uid)
 }
 
-/// Tells once of each other cluster whose objects have our cluster's name, of the first few.
+/// Tells once of each other cluster whose objects have our cluster's name: of the first few at once, of others seldom.
 pub(crate) fn follow_objects(
     tasks: &TaskGroup,
     rules: &Rules,
@@ -49,24 +76,26 @@ pub(crate) fn follow_objects(
     notices: &Notices,
 ) {
     let (name, label) = (rules.cluster.name().to_owned(), rules.cluster.label_value());
-    let (services, notices, told) = (services.clone(), notices.clone(), Mutex::<HashSet<String>>::default());
+    let (services, notices, told) = (services.clone(), notices.clone(), Mutex::<Told>::default());
     let known = services.clone();
     let look = Arc::new(move |object: &LoadBalancer| {
         let kubernetes = services.get(&ObjectKey::new("default", "kubernetes"));
         let Some(ours) = kubernetes.and_then(|service| service.uid()) else { return };
         let is_ours =
             |uid: &str| services.list().iter().any(|service| service.metadata.uid.as_deref() == Some(uid));
-        let Some(other) = other_cluster(object, &label, &ours, is_ours) else { return };
-        if is_news(&mut told.lock().expect("no panic while remembering"), other) {
-            let key = ObjectKey::of(object);
-            let what = format!(
-                "another guest cluster has the name {name:?} too: LoadBalancer {key} in Harvester has it and belongs to \
-                 the cluster whose Service default/kubernetes has UID {other}, this cluster's has {ours}; the removal of \
-                 one cluster would take the other's addresses along: give each a name of its own with --cluster-name \
-                 (chart: global.cattle.clusterName), or delete the object if that cluster is gone"
-            );
-            notices.tell(&PendingEvent::warning("ClusterNameTaken", what));
-        }
+        let mut told = told.lock().expect("no panic while remembering");
+        let is_news = |uid: &str| told.is_news(uid);
+        let Some(other) = other_cluster(object, &label, &ours, is_news, is_ours) else { return };
+        told.add(other);
+        drop(told);
+        let key = ObjectKey::of(object);
+        let what = format!(
+            "another guest cluster has the name {name:?} too: LoadBalancer {key} in Harvester has it and belongs to the \
+             cluster whose Service default/kubernetes has UID {other}, this cluster's has {ours}; the removal of one \
+             cluster would take the other's addresses along: give each a name of its own with --cluster-name (chart: \
+             global.cattle.clusterName), or delete the object if that cluster is gone"
+        );
+        notices.tell(&PendingEvent::warning("ClusterNameTaken", what));
     });
     let (all, first) = (objects.clone(), Arc::clone(&look));
     tasks.spawn_until_stop(async move {
@@ -81,11 +110,6 @@ pub(crate) fn follow_objects(
             }
         });
     });
-}
-
-/// Whether to tell of this cluster.
-fn is_news(told: &mut HashSet<String>, other: &str) -> bool {
-    told.len() < TOLD_MAX && told.insert(other.to_owned())
 }
 
 /// The name that the VMs of our Nodes carry, where all that carry one agree.
@@ -150,17 +174,36 @@ mod tests {
         let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "x",
             "labels": {labels::CLUSTER: name}, "annotations": annotations}}))
         .unwrap();
-        assert_eq!(other_cluster(&object, "blue", OURS, |uid| uid == "s1"), other);
+        let found = |object: &LoadBalancer| {
+            other_cluster(object, "blue", OURS, |_| true, |uid| uid == "s1").map(str::to_owned)
+        };
+        assert_eq!(found(&object).as_deref(), other);
+        let nothing_new =
+            other_cluster(&object, "blue", OURS, |_| false, |_| panic!("all Services gone through"));
+        assert_eq!(nothing_new, None);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(other_cluster(&object, "blue", OURS, |uid| uid == "s1"), None, "it goes already");
+        assert_eq!(found(&object), None, "it goes already");
     }
 
-    #[test]
-    fn the_first_few_other_clusters_are_told_once_each() {
-        let mut told = HashSet::new();
-        let all = (0..100).flat_map(|uid| [uid.to_string(), uid.to_string()]);
-        assert_eq!(all.filter(|uid| is_news(&mut told, uid)).count(), TOLD_MAX);
-        assert_eq!(told.len(), TOLD_MAX);
+    #[tokio::test(start_paused = true)]
+    async fn the_first_few_other_clusters_are_told_once_each_and_one_more_each_hour() {
+        let mut told = Told::default();
+        let mut count = |uids: std::ops::Range<u32>| {
+            let all = uids.flat_map(|uid| [uid.to_string(), uid.to_string()]);
+            all.filter(|uid| {
+                let is_news = told.is_news(uid);
+                if is_news {
+                    told.add(uid);
+                }
+                is_news
+            })
+            .count()
+        };
+        assert_eq!(count(0..100), TOLD_AT_ONCE);
+        tokio::time::advance(TOLD_NEXT).await;
+        assert_eq!((count(0..3), count(3..100), count(3..100)), (0, 1, 0));
+        tokio::time::advance(24 * TOLD_NEXT).await;
+        assert_eq!((count(0..4), count(4..100)), (0, 1));
     }
 
     #[rstest]

@@ -86,7 +86,7 @@ struct Attempt {
 struct Refusal {
     answer: String,
     /// Of the Service that the object was made for, as it was.
-    fingerprint: Option<u64>,
+    fingerprint: u64,
 }
 
 /// Harvester's load balancers.
@@ -292,7 +292,7 @@ impl HarvesterLoadBalancers {
         let attempt = given_up.get(&service.uid()?)?;
         let again = RETRY.checked_sub(attempt.at.elapsed()).filter(|rest| !rest.is_zero())?;
         let refusal = attempt.refusal.as_ref();
-        let has_changed = refusal.is_some_and(|refusal| refusal.fingerprint != Some(fingerprint(service)));
+        let has_changed = refusal.is_some_and(|refusal| refusal.fingerprint != fingerprint(service));
         let holds = attempt.ranges == ranges.to_string() && !has_changed;
         holds.then(|| GivenUp { again, refusal: refusal.map(|refusal| refusal.answer.clone()) })
     }
@@ -301,10 +301,9 @@ impl HarvesterLoadBalancers {
         Api::namespaced(self.client.clone(), &self.rules.namespace)
     }
 
-    async fn create(&self, json: Value) -> Result<(), Failure> {
+    /// `fingerprint` of the Service that was decided about: the cache may show a newer one by now.
+    async fn create(&self, json: Value, fingerprint: u64) -> Result<(), Failure> {
         let body = RawObject::<LoadBalancer>::from_json(json).expect("made from the type's own fields");
-        let made_for = labelled_service(&body).and_then(|key| self.services.get(&key));
-        let fingerprint = made_for.map(|service| fingerprint(&service));
         match self.api().create(&PostParams::default(), &body).await {
             Ok(made) => {
                 self.objects.wrote(made);
@@ -396,7 +395,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     async fn apply(&self, write: Write) -> Result<(), Failure> {
         match write {
-            Write::Create(json) => self.create(json).await,
+            Write::Create { json, fingerprint } => self.create(json, fingerprint).await,
             Write::Update(json) => self.update(&json).await,
             Write::Delete(key) => self.remove(&key).await,
             Write::GiveUp { key, service_uid, ranges } => {
@@ -474,11 +473,16 @@ fn failed(verb: &str, key: &ObjectKey, error: kube::Error) -> Failure {
 
 #[cfg(test)]
 mod tests {
+    use guest_vms::VmSettings;
     use harvester_api::labels;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use program::health::Health;
     use rstest::rstest;
     use serde_json::json;
 
     use super::*;
+    use crate::outage::Checks;
 
     fn object(service: Option<&str>) -> Arc<RawObject<LoadBalancer>> {
         let labels =
@@ -502,5 +506,60 @@ mod tests {
         let key = ObjectKey::new("team-a", "blue");
         let change = Change { key, old: old.map(object), new: new.map(object) };
         assert_eq!(services_of(&change).map(|key| key.to_string()).collect::<Vec<_>>(), services);
+    }
+
+    /// With one Node, whose VM is there. A webhook denies every object.
+    fn denied(services: &Cache<Service>) -> (Arc<HarvesterLoadBalancers>, Vec<Arc<Node>>) {
+        let deny = tower::service_fn(|_: Request<Body>| async {
+            let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 400,
+                "reason": "BadRequest", "message": "admission webhook \"v\" denied the request: no matching VM"});
+            let body = Body::from(status.to_string().into_bytes());
+            Ok::<_, tower::BoxError>(Response::builder().status(400).body(body)?)
+        });
+        let client = Client::new(deny, "team-a");
+        let rules = Rules {
+            cluster: GuestCluster::new("blue"),
+            namespace: "team-a".to_owned(),
+            management_network: None,
+            policy: Policy::Host,
+            allowed: AllowedDatapaths::default(),
+            restrict_sharing: false,
+            aliases: Aliases::default(),
+        };
+        let metadata = json!({"name": "w1", "namespace": "team-a", "uid": "v1", "labels": {labels::GUEST_CLUSTER: "blue"}});
+        let vm = json!({"metadata": metadata, "spec": {}});
+        let settings = VmSettings {
+            namespace: "team-a".to_owned(),
+            cluster: Some("blue".to_owned()),
+            ..VmSettings::default()
+        };
+        let vms = Cache::of([serde_json::from_value(vm.clone()).unwrap()]);
+        let vms = GuestVms::of(&client, settings, vms, Cache::of([serde_json::from_value(vm).unwrap()]));
+        let networks = Networks::of(client.clone(), vms.clone(), &[], None);
+        let outage = Outage::new("team-a", &Health::default(), Checks::default());
+        let (objects, services) = (Cache::of([]), services.clone());
+        let cloud = HarvesterLoadBalancers::new(rules, client, objects, services, vms, networks, outage);
+        (cloud, vec![Arc::new(serde_json::from_value(json!({"metadata": {"name": "w1"}})).unwrap())])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_of_the_service_as_it_was_decided_about() {
+        let version = |version: &str, mended: bool| -> Service {
+            let annotations = json!({"example.org/mended": mended.to_string()});
+            let metadata = json!({"name": "web", "namespace": "shop", "uid": "u", "resourceVersion": version,
+                "annotations": annotations});
+            let spec = json!({"type": "LoadBalancer", "loadBalancerSourceRanges": ["10.0.0.0/8"],
+                "ports": [{"port": 80, "nodePort": 30080}]});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let (before, mended) = (version("1", false), version("2", true));
+        let services = Cache::of([before.clone()]);
+        let (cloud, nodes) = denied(&services);
+        let write = cloud.decide(&before, &nodes).write.expect("an object to make");
+        // meanwhile its user changes it
+        services.wrote(mended.clone());
+        assert!(cloud.apply(write).await.is_err());
+        assert!(cloud.see(&before, &nodes).given_up.is_some());
+        assert!(cloud.see(&mended, &nodes).given_up.is_none());
     }
 }

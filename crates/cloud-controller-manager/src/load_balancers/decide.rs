@@ -29,6 +29,7 @@ use self::{
     source_ranges::GivenUp,
 };
 use super::{
+    fingerprint,
     object::{ClusterIdentity, DatapathFields, ForService, StatusAddress, Wanted},
     sharing::label,
 };
@@ -119,7 +120,11 @@ impl Seen<'_> {
 /// A write of a LoadBalancer object: its whole JSON.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
-    Create(Value),
+    Create {
+        json: Value,
+        /// Of the Service that it was made for, as it was.
+        fingerprint: u64,
+    },
     /// Made from the version that was read.
     Update(Value),
     Delete(ObjectKey),
@@ -256,7 +261,8 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     let write = match (&seen.load_balancer, &wanted) {
         (Found::Absent, Some(wanted)) if !forbidden => {
-            Some(Write::Create(wanted.fresh(&key.namespace, &key.name)))
+            let json = wanted.fresh(&key.namespace, &key.name);
+            Some(Write::Create { json, fingerprint: fingerprint(service) })
         }
         (Found::Present(object), wanted) if object.metadata.deletion_timestamp.is_none() => {
             // the report of objects without Service goes by the UID: it is written even while a fault keeps other fields

@@ -365,7 +365,7 @@ fn a_new_service_that_brings_a_recorded_datapath_gets_only_one_that_is_allowed(
     let mut service = service(&json!({key: value}), &json!({}));
     service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
     let decision = decided(&service, None, |seen| (seen.allowed, seen.policy) = (allowed, policy));
-    let Some(Write::Create(json)) = &decision.write else { panic!("{decision:?}") };
+    let Some(Write::Create { json, .. }) = &decision.write else { panic!("{decision:?}") };
     assert_eq!(json["spec"]["workloadType"], if allowed.host { "vm" } else { "cluster" });
     if !allowed.host {
         assert_eq!(decision.view.annotations.get(key), Some(&None), "the annotation goes");
@@ -392,7 +392,7 @@ fn a_service_whose_host_datapath_is_excluded_is_handed_to_kube_vip_without_its_f
 
     service.status = None;
     let hidden = decided(&service, None, allowed);
-    let Some(Write::Create(json)) = &hidden.write else { panic!("{hidden:?}") };
+    let Some(Write::Create { json, .. }) = &hidden.write else { panic!("{hidden:?}") };
     assert_eq!(json["spec"]["workloadType"], "cluster");
     let taken_away =
         annotation_changes(&[(annotations::RECORDED_DATA_PATH, None), (annotations::KUBE_VIP_IGNORE, None)]);

@@ -46,7 +46,7 @@ fn asked(decision: &Decision<Write>) -> Option<&str> {
 fn request(families: &[&str], policy: &str, host: bool) -> (Value, Value) {
     let annotations =
         if host { json!({"cloudprovider.harvesterhci.io/data-path": "host"}) } else { json!({}) };
-    let Some(Write::Create(json)) =
+    let Some(Write::Create { json, .. }) =
         decided(&service(&annotations, &spec(families, policy)), None, |_| ()).write
     else {
         panic!("not made")

@@ -101,7 +101,7 @@ fn an_address_waits_in_silence_until_the_vms_and_the_mapping_were_listed() {
 #[test]
 fn a_network_that_no_vm_has_is_told_before_and_beside_the_sentence_of_the_pools() {
     let fresh = about(&json!({}), None, missing());
-    assert!(matches!(fresh.write, Some(Write::Create(_))), "{fresh:?}");
+    assert!(matches!(fresh.write, Some(Write::Create { .. })), "{fresh:?}");
     let status =
         json!({"conditions": [{"type": "Ready", "status": "False", "message": "no pool of that network"}]});
     let waits = about(&json!({}), Some(&object("cluster", &status)), missing());

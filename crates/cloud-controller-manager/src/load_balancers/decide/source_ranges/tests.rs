@@ -33,7 +33,7 @@ fn made(annotations: &Value, ready: &Value) -> RawObject<LoadBalancer> {
 
 /// The object as it is to be: its ranges, and whether it has a selector.
 fn written(decision: &Decision<Write>) -> (Option<String>, bool) {
-    let (Some(Write::Create(json)) | Some(Write::Update(json))) = &decision.write else {
+    let (Some(Write::Create { json, .. }) | Some(Write::Update(json))) = &decision.write else {
         panic!("{decision:?}")
     };
     let ranges = json["metadata"]["annotations"].get(RANGES).and_then(Value::as_str);

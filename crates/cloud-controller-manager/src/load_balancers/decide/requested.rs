@@ -1,7 +1,7 @@
 //! A requested address, and the one that Harvester gave.
 //!
-//! Of a demand that is not met only an address that the Service has already is published, or one to which Harvester moved
-//! it before the demand changed. Which of three states it is, the Ready condition tells:
+//! Of a demand that is not met only an address that the Service has already is published, or one to which the load
+//! balancer of this project moved it before the demand changed. Which of three states it is, the Ready condition tells:
 //!
 //! ```text
 //! false, with a message    the load balancer has looked: its sentence is told
@@ -82,14 +82,16 @@ pub(in crate::load_balancers) fn is_withheld(
     }
 }
 
-/// Harvester gave another address in place of the one that was handed over, and waits until the object shows that kube-vip
-/// followed: until then it keeps the former one, and gives no third. So the move is finished first, also where the Service
-/// demands something else by now.
+/// The load balancer of this project gave another address in place of the one that was handed over, and waits until the
+/// object shows that kube-vip followed: until then it keeps the former one, and gives no third. So the move is finished
+/// first, also where the Service demands something else by now. The Go program waits for nobody: it gives the former
+/// address back before it takes another one, whatever is demanded.
 fn is_moving(service: &Service, object: &RawObject<LoadBalancer>) -> bool {
     let given = given(service, Some(&**object)).unwrap_or_default();
     let shown = status_address(object).filter(|shown| listed(&given).any(|given| same(given, shown)));
     let served = served(service, object);
-    shown.is_some_and(|shown| !served.is_empty() && !served.iter().any(|served| same(served, shown)))
+    let follows = |shown| !served.is_empty() && !served.iter().any(|served| same(served, shown));
+    is_of_this_project(object) && shown.is_some_and(follows)
 }
 
 /// The Event of a Service whose demand cannot be met now, in the words of the load balancer.

@@ -165,13 +165,16 @@ fn as_requested(seen: &Seen<'_>, requested: Requested, family: Option<Family>, e
 
 /// The address that the object asks for, if it can be had.
 fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
-    if let Some(has) = has_already(seen, address) {
+    let follows = follows(seen).filter(|now| *now != address);
+    if let (None, Some(has)) = (follows, has_already(seen, address)) {
         return Decision::Has { address: has, lost: lost(seen) }.into();
     }
     let standing = standing(seen);
     if seen.recorded.len() > 1 {
         // whoever asks for one after the other holds no more than two
-        let why = format!("waiting until former addresses are given back, then for address {address}");
+        let why =
+            follows.map_or_else(|| "waiting until former addresses are given back".to_owned(), until_shown);
+        let why = format!("{why}, then for address {address}");
         let waiting = Explanation::new("ReleaseUnderWay", why + &stays(&standing.meanwhile));
         return if is_demand { wait(seen, waiting, Vec::new(), None) } else { any(seen) }.into();
     }
@@ -234,6 +237,20 @@ fn seek(seen: &Seen<'_>, address: IpAddr) -> Result<String, (Obstacle, Vec<Strin
         }
     }
     Err((obstacle, pools))
+}
+
+/// The address to which kube-vip in the guest may be moving now: the object has it, and shows a former one that is
+/// recorded too. To go back before the former one has left the status would give away what kube-vip is just taking.
+fn follows(seen: &Seen<'_>) -> Option<IpAddr> {
+    let is_recorded = |address: &IpAddr| seen.recorded.iter().any(|(_, recorded)| recorded == address);
+    let ip = |text: &str| text.parse().ok().filter(is_recorded);
+    let shown = ip(&seen.lb.status.as_ref()?.address)?;
+    let now = ip(&seen.lb.pool_address()?.ip)?;
+    (seen.lb.spec.workload() == WorkloadType::Cluster && now != shown).then_some(now)
+}
+
+fn until_shown(address: IpAddr) -> String {
+    format!("waiting until kube-vip in the guest announces address {address}")
 }
 
 /// The address, if the object has it where its specification allows that.
@@ -407,6 +424,10 @@ fn from_pools(
     meanwhile: Option<AllocatedAddress>,
     lost: Option<String>,
 ) -> Decision {
+    if let Some(now) = follows(seen) {
+        let waiting = Explanation::new("ReleaseUnderWay", until_shown(now) + &stays(&meanwhile));
+        return Decision::Wait { waiting, meanwhile, lost, asked: Vec::new(), until_free: None };
+    }
     let first = pools.first().map(String::as_str).unwrap_or_default();
     let of_family = |address: &AllocatedAddress| admits(seen, &address.ip);
     if let Some(address) = recorded_in(seen, first, known).filter(of_family) {

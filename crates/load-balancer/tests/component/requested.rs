@@ -121,6 +121,13 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!(ready_of(&cluster, "web").await.reason, "ReleaseUnderWay");
         assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        // nor is there a way back, because the guest may be taking the new one
+        ask(&cluster, "web", DEMAND, former.as_str()).await;
+        cluster.settle().await;
+        assert_eq!(ready_of(&cluster, "web").await.reason, "ReleaseUnderWay");
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.15");
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        ask(&cluster, "web", DEMAND, "192.0.2.16").await;
         announce(&cluster, "web", "192.0.2.15").await;
         cluster.settle().await;
         assert_eq!(address_of(&cluster, "web").await, "192.0.2.16");

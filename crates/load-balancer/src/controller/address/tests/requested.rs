@@ -220,6 +220,49 @@ fn whoever_asks_for_one_address_after_the_other_holds_no_more_than_two() {
     assert_eq!(decided(&lb(WISH), RecordedHolder::Us, given()), has(address("edge", "10.0.1.9")).into());
 }
 
+// kube-vip in the guest is just taking the address to which the object moved: nobody else may get it
+#[test]
+fn whoever_asks_for_the_former_address_again_gets_it_after_the_guest_has_followed() {
+    let recorded = &[("core", "10.0.2.5"), ("core", "10.0.2.9")];
+    let look = |mut lb: LoadBalancer, shown: &str| {
+        lb.status.as_mut().unwrap().address = shown.to_owned();
+        decided(&lb, RecordedHolder::Us, Given { recorded, ..Given::default() })
+    };
+    let moved = |key| asking(key, "10.0.2.9", Some(("core", "10.0.2.5")));
+    let Decision::Wait { waiting, meanwhile, asked, .. } = look(moved(DEMAND), "10.0.2.9").decision else {
+        panic!("it goes back in the middle of a move")
+    };
+    assert_eq!((waiting.reason, asked.len()), ("ReleaseUnderWay", 0));
+    assert_eq!(meanwhile, Some(address("core", "10.0.2.5")));
+    assert!(waiting.message.contains("announces address 10.0.2.5, then for"), "{}", waiting.message);
+    assert_eq!(look(moved(WISH), "10.0.2.9"), has(address("core", "10.0.2.5")).into());
+    for key in [DEMAND, WISH] {
+        for followed in ["10.0.2.5", ""] {
+            assert_eq!(look(moved(key), followed), has(given("core", "10.0.2.9")).into(), "{followed}");
+        }
+        // the first move, while the guest has not heard of it
+        let stays = asking(key, "10.0.2.5", Some(("core", "10.0.2.5")));
+        assert_eq!(look(stays, "10.0.2.9"), has(address("core", "10.0.2.5")).into());
+    }
+    // nothing in the guest announces the address of such an object
+    let mut vm = moved(DEMAND);
+    vm.spec.workload_type = None;
+    assert_eq!(look(vm, "10.0.2.9"), has(given("core", "10.0.2.9")).into());
+}
+
+#[test]
+fn a_pool_that_an_object_left_and_is_named_again_waits_for_the_guest_too() {
+    let mut lb = load_balancer("edge", Some(("core", "10.0.2.5")));
+    let recorded = &[("core", "10.0.2.5"), ("edge", "10.0.1.5")];
+    let look =
+        |lb: &LoadBalancer| decided(lb, RecordedHolder::Us, Given { recorded, ..Given::default() }).decision;
+    lb.status.as_mut().unwrap().address = "10.0.1.5".to_owned();
+    let Decision::Wait { waiting, meanwhile, .. } = look(&lb) else { panic!("it goes back") };
+    assert_eq!((waiting.reason, meanwhile), ("ReleaseUnderWay", Some(address("core", "10.0.2.5"))));
+    lb.status.as_mut().unwrap().address = "10.0.2.5".to_owned();
+    assert_eq!(look(&lb), has(given("edge", "10.0.1.5")));
+}
+
 #[test]
 fn nonsense_keeps_the_address_and_a_demand_of_it_is_told() {
     let recorded = &[("core", "10.0.2.5")];

@@ -88,14 +88,18 @@ impl Announced {
         let this = Self::default();
         let (into, read) = (this.clone(), objects.clone());
         objects.on_change(move |change| {
-            let now = read.get(&change.key).map(|object| given(&object)).unwrap_or_default();
-            into.change(|state| state.set_object(&change.key, now));
+            into.change(|state| {
+                let now = read.get(&change.key).map(|object| given(&object)).unwrap_or_default();
+                state.set_object(&change.key, now)
+            });
         });
         let (into, read) = (this.clone(), services.clone());
         services.on_change(move |change| {
-            let service = read.get(&change.key);
-            let now = service.map(|service| (shown(&service), asked(&service))).unwrap_or_default();
-            into.change(|state| state.set_service(&change.key, now));
+            into.change(|state| {
+                let service = read.get(&change.key);
+                let now = service.map(|service| (shown(&service), asked(&service))).unwrap_or_default();
+                state.set_service(&change.key, now)
+            });
         });
         this
     }
@@ -124,7 +128,8 @@ impl Announced {
         self.0.subscribers.add(subscriber);
     }
 
-    /// `set` changes the state and returns the addresses that came or went.
+    /// `set` changes the state and returns the addresses that came or went. It reads the caches itself: changes are told
+    /// by several threads, and one that read before it waited here would put a former version over a newer one.
     fn change(&self, set: impl FnOnce(&mut State) -> BTreeSet<IpAddr>) {
         let mut state = self.state();
         let changed = set(&mut state);

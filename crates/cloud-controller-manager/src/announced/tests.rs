@@ -173,3 +173,32 @@ async fn addresses_that_came_and_went_leave_nothing_behind() {
     assert!(state.let_go.is_empty());
     assert_eq!(state.shown.naming.len(), 1);
 }
+
+/// Changes are told by the thread of the watch and by each one that writes.
+#[test]
+fn a_change_that_is_told_late_puts_no_former_version_over_a_newer_one() {
+    let services = Cache::<Service>::empty();
+    let announced = Announced::follow(&services, &Cache::empty());
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let into = told.clone();
+    announced.on_change(move |ips| into.lock().unwrap().push(ips.clone()));
+    let mut state = announced.state();
+    std::thread::scope(|scope| {
+        // both have written, and wait here
+        for (version, ingress) in [("5", json!([])), ("6", json!([{"ip": VIP}]))] {
+            let metadata = json!({"namespace": "shop", "name": "a", "uid": "u", "resourceVersion": version});
+            let service = json!({"metadata": metadata, "status": {"loadBalancer": {"ingress": ingress}}});
+            let (service, into) = (serde_json::from_value(service).unwrap(), services.clone());
+            scope.spawn(move || drop(into.wrote(service)));
+            let is_newest = |service: Arc<Service>| service.resource_version().as_deref() == Some(version);
+            while !services.get(&key("a")).is_some_and(is_newest) {
+                std::thread::yield_now();
+            }
+        }
+        // the newer one comes first
+        state.set_service(&key("a"), shows(&[VIP]));
+        drop(state);
+    });
+    assert_eq!(*told.lock().unwrap(), []);
+    assert!(announced.contains(VIP.parse().unwrap()));
+}

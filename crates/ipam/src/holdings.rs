@@ -46,14 +46,14 @@ impl Holdings {
             .flat_map(|(_, addresses)| addresses.iter().copied())
     }
 
-    /// The highest address of a family.
-    pub(crate) fn highest(&self, family: Family) -> Option<IpAddr> {
+    /// The highest address of a family that `admits` lets through.
+    pub(crate) fn highest(&self, family: Family, admits: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let last = match family {
             Family::V4 => IpAddr::from(Ipv4Addr::BROADCAST),
             Family::V6 => IpAddr::from(Ipv6Addr::from(u128::MAX)),
         };
-        let highest = self.by_address.range(..=last).next_back().map(|(address, _)| *address);
-        highest.filter(|address| Family::of(*address) == family)
+        let down = self.by_address.range(..=last).rev().map(|(address, _)| *address);
+        down.take_while(|address| Family::of(*address) == family).find(|address| admits(*address))
     }
 
     /// In numeric order of the addresses.

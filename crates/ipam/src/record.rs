@@ -14,8 +14,33 @@ pub struct Record {
     held: Holdings,
     history: Holdings,
     cursor: Option<IpAddr>,
+    turns: Turns,
     /// Keys that are no addresses: kept and counted, never touched.
     unreadable: BTreeMap<String, String>,
+}
+
+/// Where the round robin of each family stands, for as long as somebody remembers it: the status has one cursor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Turns {
+    v4: Option<IpAddr>,
+    v6: Option<IpAddr>,
+}
+
+impl Turns {
+    fn of(self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::V4 => self.v4,
+            Family::V6 => self.v6,
+        }
+    }
+
+    fn note(&mut self, cursor: Option<IpAddr>) {
+        match cursor {
+            Some(IpAddr::V4(_)) => self.v4 = cursor,
+            Some(IpAddr::V6(_)) => self.v6 = cursor,
+            None => {}
+        }
+    }
 }
 
 /// A claim: the record knows it by holder and family.
@@ -89,6 +114,7 @@ impl Record {
         last_allocated: &str,
     ) -> Self {
         let mut record = Self { cursor: parse(last_allocated), ..Self::default() };
+        record.turns.note(record.cursor);
         for (key, holder) in allocated {
             match parse(key) {
                 // "::ffff:10.0.0.5" beside "10.0.0.5": one address, the canonical key rules
@@ -108,6 +134,19 @@ impl Record {
             }
         }
         record
+    }
+
+    /// The round robin goes on from there; what the status says counts before it.
+    #[must_use]
+    pub fn resuming(mut self, turns: Turns) -> Self {
+        self.turns = turns;
+        self.turns.note(self.cursor);
+        self
+    }
+
+    /// For [`Record::resuming`], after this record was written.
+    pub fn turns(&self) -> Turns {
+        self.turns
     }
 
     /// For `status.allocated`.
@@ -183,22 +222,27 @@ impl Record {
             known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None => ranges.turn_of(request.family, self.cursor_of(request.family)).find(free),
+            None => ranges.turn_of(request.family, self.cursor_of(request.family, ranges)).find(free),
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);
         self.held.insert(address, holder);
         self.cursor = Some(address);
+        self.turns.note(self.cursor);
         Ok(Claim::Recorded(address))
     }
 
-    /// Where the round robin of a family stands. There is one cursor: while it is in the other family, the turn goes on
-    /// after the highest address that anybody has or had, so that one which was just released is not the first to go.
-    fn cursor_of(&self, family: Option<Family>) -> Option<IpAddr> {
+    /// Where the round robin of a family stands. While the cursor is in the other family, and nobody remembers where this
+    /// one stood (a process that started since), the turn goes on after the highest address of the ranges that anybody has
+    /// or had, so that one which was just released is not the first to go.
+    fn cursor_of(&self, family: Option<Family>, ranges: &Ranges) -> Option<IpAddr> {
         let Some(family) = family else { return self.cursor };
         match self.cursor {
             Some(cursor) if Family::of(cursor) != family => {
-                self.held.highest(family).max(self.history.highest(family))
+                let offered = |address: IpAddr| ranges.offers(address);
+                let known = self.turns.of(family).filter(|known| offered(*known));
+                known
+                    .or_else(|| self.held.highest(family, offered).max(self.history.highest(family, offered)))
             }
             cursor => cursor,
         }

@@ -28,15 +28,8 @@ fn claim(record: &mut Record, ranges: &Ranges, holder: &str) -> Result<String, R
 
 #[test]
 fn claims_of_one_family_do_not_send_the_other_back_to_its_beginning() {
-    let ranges = Ranges::parse(&[
-        RangeSpec { end: "10.0.0.9".into(), ..RangeSpec::subnet("10.0.0.0/24") },
-        RangeSpec::subnet("fd00::/64"),
-    ]);
-    let (ranges, mut record) = (ranges.unwrap(), Record::default());
-    let claim = |record: &mut Record, holder: &str, family: Family| {
-        let request = Request { family: Some(family), ..Request::of(holder) };
-        record.claim(&ranges, request, |_| false).unwrap().address().to_string()
-    };
+    let (ranges, mut record) = (of_both_families(), Record::default());
+    let claim = |record: &mut Record, holder: &str, family: Family| claim_of(record, &ranges, holder, family);
     let mut turn = Vec::new();
     for n in 0..3 {
         turn.push(claim(&mut record, &format!("four-{n}"), Family::V4));
@@ -48,6 +41,56 @@ fn claims_of_one_family_do_not_send_the_other_back_to_its_beginning() {
     }
     assert_eq!(claim(&mut record, "stranger", Family::V4), "10.0.0.5");
     assert_eq!(claim(&mut record, "four-0", Family::V4), "10.0.0.2");
+}
+
+/// IPv4: .2 to .9.
+fn of_both_families() -> Ranges {
+    let four = RangeSpec { end: "10.0.0.9".into(), ..RangeSpec::subnet("10.0.0.0/24") };
+    Ranges::parse(&[four, RangeSpec::subnet("fd00::/64")]).unwrap()
+}
+
+fn claim_of(record: &mut Record, ranges: &Ranges, holder: &str, family: Family) -> String {
+    let request = Request { family: Some(family), ..Request::of(holder) };
+    record.claim(ranges, request, |_| false).unwrap().address().to_string()
+}
+
+// docs/contract/addresses.md#5
+#[test]
+fn who_asks_for_an_address_moves_the_round_robin_of_neither_family() {
+    let (ranges, mut record) = (of_both_families(), Record::default());
+    assert_eq!(claim_of(&mut record, &ranges, "four-0", Family::V4), "10.0.0.2");
+    let highest = Request { exactly: Some(ip("10.0.0.9")), ..Request::of("asks") };
+    record.claim(&ranges, highest, |_| false).unwrap();
+    assert_eq!(claim_of(&mut record, &ranges, "six-0", Family::V6), "fd00::2");
+    assert!(record.release(ip("10.0.0.2"), "four-0"));
+    let turns = record.turns();
+    // as the next one reads it who writes the pool
+    let read = Record::read(&record.allocated(), &record.allocated_history(), &record.last_allocated());
+    for mut record in [record, read.resuming(turns)] {
+        assert_eq!(claim_of(&mut record, &ranges, "stranger", Family::V4), "10.0.0.3");
+        assert_eq!(claim_of(&mut record, &ranges, "six-1", Family::V6), "fd00::3");
+    }
+}
+
+/// The status says where the other family stood; and the ranges were longer before.
+#[test]
+fn after_a_restart_the_round_robin_goes_on_after_the_highest_address_of_the_ranges() {
+    let held = map(&[("10.0.0.3", "shop/a"), ("10.0.0.200", "shop/b"), ("fd00::2", "shop/c")]);
+    for history in [map(&[]), map(&[("10.0.0.2", "shop/d"), ("10.0.0.201", "shop/e")])] {
+        let mut record = Record::read(&held, &history, "fd00::2");
+        assert_eq!(claim_of(&mut record, &of_both_families(), "stranger", Family::V4), "10.0.0.4");
+    }
+    let mut elsewhere = Record::read(&held, &map(&[]), "fd00::2");
+    elsewhere.turns.note(Some(ip("10.0.0.200")));
+    assert_eq!(claim_of(&mut elsewhere, &of_both_families(), "stranger", Family::V4), "10.0.0.4");
+}
+
+#[test]
+fn what_the_status_says_of_the_round_robin_counts_before_what_is_remembered() {
+    let mut remembered = Turns::default();
+    remembered.note(Some(ip("10.0.0.6")));
+    let mut record = Record::read(&map(&[]), &map(&[]), "10.0.0.3").resuming(remembered);
+    assert_eq!(claim_of(&mut record, &of_both_families(), "shop/a", Family::V4), "10.0.0.4");
 }
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {

@@ -207,6 +207,7 @@ impl Trial<'_> {
             status_addresses: &status_addresses(&self.lists.load_balancers, name),
             orphans: &[],
             others: &Beside { index: self.index, pool: name },
+            turns: ipam::Turns::default(),
             now: "",
             limit: RECORD_LIMIT,
         };

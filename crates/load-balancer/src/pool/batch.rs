@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Record, Refusal, Request};
+use ipam::{Claim, Family, Record, Refusal, Request, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -124,6 +124,8 @@ pub(crate) struct Seen<'a> {
     /// Services that keep addresses without load balancer.
     pub(crate) orphans: &'a [ObjectKey],
     pub(crate) others: &'a dyn Others,
+    /// After the batch before this one.
+    pub(crate) turns: Turns,
     /// RFC 3339, for conditions.
     pub(crate) now: &'a str,
     /// [`RECORD_LIMIT`].
@@ -147,13 +149,14 @@ pub(crate) struct Decision {
     pub(crate) put: Option<Value>,
     /// The addresses that the PUT records anew.
     pub(crate) recorded: Vec<IpAddr>,
+    pub(crate) turns: Turns,
     pub(crate) answers: Vec<Result<Answer, Refused>>,
 }
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
-    let Seen { pool, checked, status_addresses, orphans, others, now, limit } = seen;
-    let record = ip_pools::record(pool);
+    let Seen { pool, checked, status_addresses, orphans, others, turns, now, limit } = seen;
+    let record = ip_pools::record(pool).resuming(turns);
     let mut draft = Draft {
         checked,
         record,
@@ -181,6 +184,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         record.prune(&checked.pool.ranges);
     }
 
+    let turns = record.turns();
     let put = pool.edited(|json| {
         for order in orders {
             if let Order::Manual { annotation, release } = order {
@@ -190,7 +194,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         write_finalizer(json, pool, &record);
         write_status(json, pool, checked, &record, &announced_by(orphans, &record), now);
     });
-    Decision { put, recorded, answers }
+    Decision { put, recorded, turns, answers }
 }
 
 struct Draft<'a> {

@@ -11,6 +11,7 @@ use std::{
 use controller_kit::{Cache, ObjectKey, RawObject, replace};
 use harvester_api::{IPPool, LoadBalancer};
 use ip_pools::CheckedPool;
+use ipam::Turns;
 use kube::{Api, Client, Resource};
 use program::{Clock, TaskGroup};
 use tokio::{
@@ -187,6 +188,7 @@ struct Unsettled {
 async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiver<Job>) {
     // the oldest first
     let mut unsettled: Vec<Unsettled> = Vec::new();
+    let mut turns = Turns::default();
     // the server has asked every writer of the pool to wait, whoever ordered what it wrote
     let mut paused_until = Instant::now();
     loop {
@@ -217,7 +219,7 @@ async fn work(shared: Arc<Shared>, pool: String, mut jobs: mpsc::UnboundedReceiv
         }
         let (orders, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|job| (job.order, job.on_answer)).unzip();
-        let results = match write(&shared, &pool, &orders, &mut unsettled).await {
+        let results = match write(&shared, &pool, &orders, &mut unsettled, &mut turns).await {
             Ok(results) => results,
             Err(failure) => {
                 paused_until = Instant::now() + asked_to_wait(&failure).unwrap_or_default();
@@ -245,6 +247,7 @@ async fn write(
     name: &str,
     orders: &[Order],
     unsettled: &mut Vec<Unsettled>,
+    turns: &mut Turns,
 ) -> Result<Vec<Result<Answer, Failure>>, Failure> {
     let key = ObjectKey::new("", name);
     let failed = |source| Failure::Write { pool: name.to_owned(), source: Arc::new(source) };
@@ -252,7 +255,8 @@ async fn write(
     let Some(mut read) = shared.pools.get(&key) else { return gone() };
     for _ in 0..CONFLICTS {
         let look = Look::at(shared, name, &read);
-        let decision = batch::decide(look.seen(&read, shared.limit), orders);
+        let decision = batch::decide(look.seen(&read, *turns, shared.limit), orders);
+        let turned = decision.turns;
         let answers = || decision.answers.into_iter().map(|answer| answer.map_err(Failure::from)).collect();
         let Some(json) = decision.put else { return Ok(answers()) };
         let Some(reserved) = shared.reservations.reserve(name, &decision.recorded) else { continue };
@@ -269,6 +273,7 @@ async fn write(
                 note(&shared.pools, &shared.index, written);
                 // each of them was made from an older version
                 unsettled.clear();
+                *turns = turned;
                 return if reverted {
                     Err(Failure::StatusReverted { pool: name.to_owned() })
                 } else {
@@ -337,9 +342,9 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn seen<'b>(&'b self, pool: &'b RawObject<IPPool>, limit: usize) -> Seen<'b> {
+    fn seen<'b>(&'b self, pool: &'b RawObject<IPPool>, turns: Turns, limit: usize) -> Seen<'b> {
         let Self { checked, status_addresses, orphans, beside, now } = self;
-        Seen { pool, checked, status_addresses, orphans, others: beside, now, limit }
+        Seen { pool, checked, status_addresses, orphans, others: beside, turns, now, limit }
     }
 }
 

@@ -141,6 +141,30 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
     }
 
+    async fn who_asks_for_an_address_moves_no_round_robin(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        let yaml = "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: edge},
+            spec: {ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.20}, {subnet: 'fd00::/64'}],
+            selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}}}";
+        cluster.harvester.apply(yaml).await;
+        // each one in a write of its own
+        for (name, key, text, address) in [
+            ("first", annotations::IP_FAMILIES, "IPv4", "192.0.2.10"),
+            ("asks", DEMAND, "192.0.2.20", "192.0.2.20"),
+            ("six", annotations::IP_FAMILIES, "IPv6", "fd00::2"),
+        ] {
+            asking(&cluster, name, key, text).await;
+            cluster.settle().await;
+            assert_eq!(address_of(&cluster, name).await, address);
+        }
+        cluster.harvester.delete::<LoadBalancer>("team-a/first").await;
+        cluster.settle().await;
+        asking(&cluster, "stranger", annotations::IP_FAMILIES, "IPv4").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "stranger").await, "192.0.2.11");
+        in_step(&cluster).await;
+    }
+
     async fn a_service_of_vms_follows_to_the_address_that_is_asked_for(cluster: TestCluster) {
         let lab = Lab::serving(cluster).await;
         ask(&lab.cluster, "web", DEMAND, "203.0.113.77").await;

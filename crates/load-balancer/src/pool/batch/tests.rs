@@ -50,6 +50,7 @@ fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, ord
             status_addresses: known,
             orphans: &[],
             others: &others,
+            turns: Turns::default(),
             now: "now",
             limit,
         },
@@ -286,6 +287,7 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
         status_addresses: &known,
         orphans: &[],
         others,
+        turns: Turns::default(),
         now: "now",
         limit: RECORD_LIMIT,
     };
@@ -319,6 +321,7 @@ fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
         status_addresses: &[],
         orphans,
         others: &|_, _: &str| false,
+        turns: Turns::default(),
         now: "now",
         limit: RECORD_LIMIT,
     };
@@ -366,6 +369,7 @@ fn a_thousand_who_wait_for_a_full_pool_cost_one_walk_over_its_range() {
         status_addresses: &[],
         orphans: &[],
         others: &others,
+        turns: Turns::default(),
         now: "now",
         limit: RECORD_LIMIT,
     };
@@ -403,6 +407,7 @@ fn a_record_that_an_older_pool_gives_to_another_answers_no_claim() {
         status_addresses: &[],
         orphans: &[],
         others: &others,
+        turns: Turns::default(),
         now: "now",
         limit: RECORD_LIMIT,
     };

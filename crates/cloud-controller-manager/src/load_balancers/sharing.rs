@@ -31,7 +31,7 @@ use super::{
         allocated,
         families::{listed, of_secondary, same, served},
         ingress, is_leased, is_taken_back,
-        requested::is_withheld,
+        requested::{is_met, is_withheld},
         settled,
         sharing::{Held, Primary, Secondaries, Sharing, given},
         status_address, {hinders_sharing, was_announced_in_guest},
@@ -190,7 +190,7 @@ impl HarvesterLoadBalancers {
         let given = allocated(object);
         if let Asked::For(demand) = config.requested.demand
             && !given.is_empty()
-            && !demand.are_among(&given)
+            && !is_met(service, path, demand, &given)
         {
             let sentence = format!(
                 "it demands {demand}, and service {key}, whose address it asks for, has another: remove annotation {} \

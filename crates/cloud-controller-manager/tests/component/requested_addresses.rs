@@ -157,6 +157,25 @@ spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: {name}, port
         ccm.stop().await;
     }
 
+    /// Of two addresses the one that there is answers the demand, of a secondary as of a primary.
+    async fn a_secondary_that_demands_two_families_shares_the_address_that_there_is(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, "{}", "").await;
+        allocate(&cluster, "10.0.0.7").await;
+        let demands = json!({"cloudprovider.harvesterhci.io/primary-service": "web",
+            "cloudprovider.harvesterhci.io/ip": "10.0.0.7,fd00::7"});
+        let secondary = json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "api", "namespace": "shop", "annotations": demands},
+            "spec": {"type": "LoadBalancer", "selector": {"app": "web"}, "ports": [{"name": "http", "port": 81}],
+                "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "PreferDualStack"}});
+        cluster.guest.apply(&secondary.to_string()).await;
+        cluster.settle().await;
+        let secondary = cluster.guest.get::<Service>("shop/api").await.expect("there is a Service");
+        assert_eq!(annotation(&secondary, LOADBALANCER_IPS), Some("10.0.0.7"));
+        assert_eq!(told(&cluster, "AddressDiffers").await, 0);
+        ccm.stop().await;
+    }
+
     async fn annotations_of_metallb_are_read_where_the_flag_says_so(cluster: TestCluster) {
         let ccm = Ccm::start_with(&cluster, |settings| {
             settings.rules.aliases = Aliases { metallb: true, cilium: false };

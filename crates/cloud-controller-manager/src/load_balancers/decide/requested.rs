@@ -31,20 +31,27 @@ use crate::{
     service_config::ServiceConfig,
 };
 
-/// The demand of the Service, where Harvester gave something else. Where the Service takes what there is of two families,
-/// the data path host has one, and so may Harvester: of the other nothing is waited for.
+/// The demand of the Service, where Harvester gave something else.
 pub(super) fn unmet_demand(
     service: &Service,
     requested: &Requested,
     object: &RawObject<LoadBalancer>,
 ) -> Option<Addresses> {
-    let given = allocated(object);
-    let one_is_enough =
-        Datapath::of_object(&object.spec) == Datapath::Host || Families::of(service).are_preferred();
-    let is_met = |demand: Addresses| {
-        if one_is_enough { demand.fit(&given) } else { demand.are_among(&given) }
-    };
-    demanded(requested, object).filter(|demand| !given.is_empty() && !is_met(*demand))
+    let (given, path) = (allocated(object), Datapath::of_object(&object.spec));
+    let is_unmet = |demand: &Addresses| !given.is_empty() && !is_met(service, path, *demand, &given);
+    demanded(requested, object).filter(is_unmet)
+}
+
+/// Whether what Harvester gave answers this demand. Where the Service takes what there is of two families, the data path
+/// host has one, and so may Harvester: of the other nothing is waited for.
+pub(in crate::load_balancers) fn is_met(
+    service: &Service,
+    path: Datapath,
+    demand: Addresses,
+    given: &[&str],
+) -> bool {
+    let one_is_enough = path == Datapath::Host || Families::of(service).are_preferred();
+    if one_is_enough { demand.fit(given) } else { demand.are_among(given) }
 }
 
 /// The wish of the Service, where Harvester gave something else.

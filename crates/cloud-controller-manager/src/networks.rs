@@ -68,6 +68,8 @@ pub(crate) struct Networks {
     config_map: OnceLock<Cache<RawObject<ConfigMap>>>,
     /// The ConfigMap was listed, or is out of reach.
     is_mapping_known: AtomicBool,
+    /// Nothing will be listed that is not listed now.
+    is_one_look: bool,
     /// What the VMs report, until that may have changed.
     nics: Mutex<Option<Arc<Vec<Nics>>>>,
     subscribers: Subscribers,
@@ -90,6 +92,7 @@ impl Networks {
             capabilities: capabilities.clone(),
             config_map: OnceLock::new(),
             is_mapping_known: AtomicBool::new(false),
+            is_one_look: false,
             nics: Mutex::default(),
             subscribers: Subscribers::default(),
         });
@@ -126,7 +129,7 @@ impl Networks {
         this
     }
 
-    /// From one look at the Nodes and the ConfigMap. `client` is never asked.
+    /// From one look at the Nodes and the ConfigMap. `client` is never asked, and VMs that are not listed are out of reach.
     pub(crate) fn of(
         client: Client,
         vms: GuestVms,
@@ -140,6 +143,7 @@ impl Networks {
             capabilities: Capabilities::assumed([]),
             config_map: OnceLock::from(Cache::of(config_map)),
             is_mapping_known: AtomicBool::new(true),
+            is_one_look: true,
             nics: Mutex::default(),
             subscribers: Subscribers::default(),
         })
@@ -202,7 +206,8 @@ impl Networks {
             return Interface::NotAsked;
         }
         let nics = self.nics();
-        if nics.is_none() && self.vms.is_some() && !vms_out_of_reach {
+        let may_come = self.vms.is_some() && !vms_out_of_reach && !self.is_one_look;
+        if nics.is_none() && may_come {
             return Interface::Unlisted;
         }
         let nics = nics.unwrap_or_default();

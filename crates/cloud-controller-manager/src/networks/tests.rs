@@ -1,3 +1,5 @@
+use guest_vms::VmSettings;
+
 use super::*;
 
 fn silent(vms: Option<GuestVms>, client: &Client) -> Networks {
@@ -8,17 +10,39 @@ fn silent(vms: Option<GuestVms>, client: &Client) -> Networks {
         capabilities: Capabilities::assumed([]),
         config_map: OnceLock::new(),
         is_mapping_known: AtomicBool::new(false),
+        is_one_look: false,
         nics: Mutex::default(),
         subscribers: Subscribers::default(),
     }
 }
 
-#[tokio::test]
-async fn nothing_is_said_of_an_interface_until_the_mapping_is_known() {
+fn nobody() -> Client {
     let service = tower::service_fn(async |_: http::Request<kube::client::Body>| {
         Ok::<_, std::io::Error>(http::Response::new(kube::client::Body::empty()))
     });
-    let networks = silent(None, &Client::new(service, "default"));
+    Client::new(service, "default")
+}
+
+/// `explain` with the rights of a reader who may not list VMs.
+#[tokio::test]
+async fn one_look_without_vms_takes_the_mapping_and_waits_for_nothing() {
+    let vms = GuestVms::of(&nobody(), VmSettings::default(), Cache::empty(), Cache::empty());
+    let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": "harvester://1"}});
+    let nodes = [Arc::new(serde_json::from_value(node).unwrap())];
+    let config_map = json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"namespace": NAMESPACE, "name": CONFIG_MAP}, "data": {KEY: r#"{"a/b": "eth1"}"#}});
+    let config_map = RawObject::from_json(config_map).unwrap();
+    for (config_map, expected) in
+        [(Some(config_map), Interface::Named("eth1".to_owned())), (None, Interface::Unknown)]
+    {
+        let networks = Networks::of(nobody(), vms.clone(), &nodes, config_map);
+        assert_eq!(networks.interface("a/b", false), expected);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_said_of_an_interface_until_the_mapping_is_known() {
+    let networks = silent(None, &nobody());
     assert_eq!(networks.interface("", false), Interface::NotAsked);
     assert_eq!(networks.interface("a/b", false), Interface::Unlisted);
     let told = Arc::new(AtomicBool::new(false));

@@ -145,6 +145,24 @@ fn citations_are_read_as_they_are_written() {
     assert_eq!(papers("// see docs/node-driver.md, by contract"), [""; 0]);
 }
 
+/// The part of a source that is run by tests alone: the whole of a file of tests, else what follows `#[cfg(test)]`.
+fn of_tests<'a>(file: &str, text: &'a str) -> &'a str {
+    if file.split('/').any(|part| part == "tests" || part == "tests.rs") {
+        return text;
+    }
+    text.split_once("#[cfg(test)]").map_or("", |(_, tests)| tests)
+}
+
+#[test]
+fn a_citation_in_product_code_is_no_test() {
+    let text = "// product\n#[cfg(test)]\nmod tests {}";
+    assert_eq!(of_tests("crates/a/src/lib.rs", text), "\nmod tests {}");
+    assert_eq!(of_tests("crates/a/src/lib.rs", "// product"), "");
+    for file in ["crates/a/tests/component/b.rs", "crates/a/src/b/tests.rs", "crates/a/src/b/tests/c.rs"] {
+        assert_eq!(of_tests(file, text), text);
+    }
+}
+
 /// What goes wrong in the Go cloud controller manager: by letter, how many.
 const FAULTS: [(char, usize); 5] = [('L', 37), ('N', 18), ('C', 15), ('V', 14), ('S', 16)];
 
@@ -156,7 +174,7 @@ fn every_fault_of_the_go_program_is_named_by_a_test_or_says_why_not() {
     let cited: Vec<_> = sources()
         .iter()
         .filter(|(file, _)| file.extension().is_some_and(|it| it == "rs"))
-        .flat_map(|(_, text)| citations(text))
+        .flat_map(|(file, text)| citations(of_tests(&short(file), text)))
         .filter(|(file, _)| file == name)
         .map(|(_, anchor)| anchor)
         .collect();

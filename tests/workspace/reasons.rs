@@ -5,10 +5,10 @@ use std::{collections::BTreeSet, fs};
 use super::{names::literals, product, root};
 
 /// The crates that publish Events and write conditions.
-const CRATES: [&str; 4] = ["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
+const CRATES: &[&str] = &["load-balancer", "cloud-controller-manager", "cloud-provider", "guest-vms"];
 
 /// Words of Kubernetes and KubeVirt in the same spelling.
-const NO_REASONS: [&str; 14] = [
+const NO_REASONS: &[&str] = &[
     "AgentConnected",
     "EndpointSlice",
     "ExternalIP",

@@ -81,6 +81,7 @@ fn in_pod(master: Option<&str>, environment: &Environment) -> Result<Config, Err
 mod tests {
     use super::*;
 
+    // docs/contract/cloud-controller-manager.md#S3
     #[tokio::test]
     async fn the_flag_names_the_file_and_master_the_server() {
         let folder = tempfile::tempdir().unwrap();

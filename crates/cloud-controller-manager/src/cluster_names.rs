@@ -157,6 +157,7 @@ mod tests {
     const OURS: &str = "00000000-0000-4000-8000-000000000001";
     const OTHER: &str = "00000000-0000-4000-8000-000000000002";
 
+    // docs/contract/cloud-controller-manager.md#L33
     #[rstest]
     #[case::another_clusters("blue", json!({annotations::CLUSTER_UID: OTHER, annotations::SERVICE_UID: "s9"}), Some(OTHER))]
     #[case::ours("blue", json!({annotations::CLUSTER_UID: OURS}), None)]

@@ -264,6 +264,7 @@ fn the_events_of_the_cloud_are_recorded_while_the_service_is_ours() {
     assert_eq!(decide(&with_event(released)).events, []);
 }
 
+// docs/contract/cloud-controller-manager.md#L31
 #[test]
 fn an_address_is_announced_when_it_is_there_and_not_before() {
     let outcome = |state| decide(&with(wanted(state), publishing)).outcome.map(|event| event.reason);

@@ -208,11 +208,11 @@ impl Networks {
         let nics = self.nics();
         let may_come = self.vms.is_some() && !vms_out_of_reach && !self.is_one_look;
         if nics.is_none() && may_come {
-            return Interface::Unlisted;
+            return Interface::NotYetKnown;
         }
         let nics = nics.unwrap_or_default();
         if !nics.iter().any(Nics::speak) && !self.is_mapping_known.load(Ordering::SeqCst) {
-            return Interface::Unlisted;
+            return Interface::NotYetKnown;
         }
         interface(network, &nics, &self.mapping())
     }

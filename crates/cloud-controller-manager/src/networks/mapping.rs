@@ -40,8 +40,9 @@ pub(crate) enum Interface {
     Named(String),
     /// Nobody says which; kube-vip takes its own.
     Unknown,
-    /// Those who may say which were not heard yet.
-    Unlisted,
+    /// The VMs, or the ConfigMap, may still name it: one of both is not listed yet, or the VM of a Node that just joined is
+    /// looked for.
+    NotYetKnown,
     /// There is none; the sentence says why.
     Missing(String),
 }

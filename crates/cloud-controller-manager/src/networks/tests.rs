@@ -44,7 +44,7 @@ async fn one_look_without_vms_takes_the_mapping_and_waits_for_nothing() {
 async fn nothing_is_said_of_an_interface_until_the_mapping_is_known() {
     let networks = silent(None, &nobody());
     assert_eq!(networks.interface("", false), Interface::NotAsked);
-    assert_eq!(networks.interface("a/b", false), Interface::Unlisted);
+    assert_eq!(networks.interface("a/b", false), Interface::NotYetKnown);
     let told = Arc::new(AtomicBool::new(false));
     let into = told.clone();
     networks.on_change(move || into.store(true, Ordering::SeqCst));

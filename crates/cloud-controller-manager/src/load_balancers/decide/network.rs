@@ -2,8 +2,8 @@
 //!
 //! On another interface the address would be one of the wrong network, so it is not handed over while there is none. A
 //! Service that was handed its address keeps it: a guest agent that reports something else for a moment, or an older
-//! version that knew no interfaces, takes it from nobody. Before the VMs and the ConfigMap were listed nobody can say
-//! whether there is one, so a process that just started waits too.
+//! version that knew no interfaces, takes it from nobody. Before the VMs and the ConfigMap were listed, and while the VM of
+//! a Node that just joined is looked for, nobody can say whether there is one: the address waits then too.
 
 use cloud_provider::Annotations;
 use controller_kit::PendingEvent;
@@ -15,7 +15,7 @@ use crate::networks::{CONFIG_MAP, Interface};
 /// Whether the address waits for its interface.
 pub(super) fn withholds(seen: &Seen<'_>) -> bool {
     let object = seen.load_balancer.object().map(|object| &**object);
-    matches!(seen.interface, Interface::Missing(_) | Interface::Unlisted)
+    matches!(seen.interface, Interface::Missing(_) | Interface::NotYetKnown)
         && object.is_some_and(|object| !served(seen.service, object).is_empty())
         && !has_address(seen)
 }
@@ -43,7 +43,7 @@ pub(super) fn bind(seen: &Seen<'_>, annotations: &mut Annotations) {
 /// The Event about a network without interface.
 pub(super) fn told(seen: &Seen<'_>) -> Option<PendingEvent> {
     let sentence = match &seen.interface {
-        Interface::NotAsked | Interface::Named(_) | Interface::Unlisted => return None,
+        Interface::NotAsked | Interface::Named(_) | Interface::NotYetKnown => return None,
         Interface::Missing(why) if !has_address(seen) => {
             format!("the Service gets no address until its network has an interface: {why}")
         }

@@ -84,15 +84,15 @@ fn an_address_is_not_handed_over_while_its_network_has_no_interface() {
     assert!(!reasons(&decision).contains(&"AddressNotPublished"), "kube-vip was not asked");
 }
 
-/// A process that just started: the next look says which interface it is.
+/// A process that just started, or a Node that just joined: the next look says which interface it is.
 #[test]
-fn an_address_waits_in_silence_until_the_vms_and_the_mapping_were_listed() {
-    let decision = about(&json!({}), Some(&given_address()), Interface::Unlisted);
+fn an_address_waits_in_silence_until_it_is_known_whether_there_is_an_interface() {
+    let decision = about(&json!({}), Some(&given_address()), Interface::NotYetKnown);
     assert_eq!((set(&decision, IPS), set(&decision, annotations::ALLOCATED_ADDRESS)), (None, None));
     assert_eq!(decision.view.load_balancer, LoadBalancerState::Present { addresses: vec![] });
     assert_eq!((reasons(&decision), decision.view.waiting), (vec![], None));
     let there = json!({IPS: "10.0.0.9", annotations::ALLOCATED_ADDRESS: "10.0.0.9"});
-    let has = about(&there, Some(&given_address()), Interface::Unlisted);
+    let has = about(&there, Some(&given_address()), Interface::NotYetKnown);
     assert_eq!(set(&has, IPS), Some("10.0.0.9"));
     assert!(!reasons(&has).contains(&"NetworkWithoutInterface"));
 }

@@ -41,7 +41,10 @@ impl InstanceLabels {
         let mut labels = Self::default();
         match kept_type(instance) {
             Some(kind) if is_value(kind) => labels.instance_type = Some(kind.to_owned()),
-            Some(kind) => labels.fault("the instance type", instance, kind),
+            Some(kind) => {
+                let keys = TYPE_NAMES.join(" or ");
+                labels.fault(&format!("the instance type (annotation {keys})"), instance, kind);
+            }
             None => {}
         }
         if !stays_put(instance) {
@@ -215,7 +218,8 @@ mod tests {
         let annotations = json!({"kubevirt.io/instancetype-name": "a b"});
         let labels = InstanceLabels::of(&instance(&annotations, &json!({}), &running("True")), &racks());
         assert_eq!((labels.instance_type, labels.is_complete), (None, false));
-        let told = "the instance type of VirtualMachineInstance vm-a is \"a b\", which no label can be";
+        let told = "the instance type (annotation kubevirt.io/instancetype-name or \
+                    kubevirt.io/cluster-instancetype-name) of VirtualMachineInstance vm-a is \"a b\", which no label can be";
         assert!(labels.faults[0].starts_with(told), "{:?}", labels.faults);
     }
 }

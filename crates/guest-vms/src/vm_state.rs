@@ -79,17 +79,20 @@ impl GuestVms {
                 "its VM {id} is not in Harvester namespace {namespace}, where VMs of other nodes are"
             )),
             Absence::Doubtful | Absence::NeverSeen => {
+                let unsure = "That it was there is not sure, because";
                 let why = match noted.filter(|noted| *noted != namespace) {
-                    Some(noted) => format!("it was in namespace {} before", shown(noted)),
+                    Some(noted) => format!("{unsure} it was in namespace {} before", shown(noted)),
                     None if absence == Absence::NeverSeen => {
-                        format!("the node lacks the annotation {}", annotations::VM_NAMESPACE)
+                        format!("{unsure} the node lacks the annotation {}", annotations::VM_NAMESPACE)
                     }
-                    None if is_uid(id) => "no VM of any other node is there either".to_owned(),
-                    None => "its provider ID gives a name and no UID".to_owned(),
+                    None if is_uid(id) => format!("{unsure} no VM of any other node is there either"),
+                    None => {
+                        "Its deletion was not watched, and a name does not show which VM it was".to_owned()
+                    }
                 };
                 VmState::Doubtful(format!(
-                    "node {name} is not ready, and its VM {id} is not in Harvester namespace {namespace}. That it was \
-                     there is not sure, because {why}: the node stays. See that the cloud-config names the right \
+                    "node {name} is not ready, and its VM {id} is not in Harvester namespace {namespace}. {why}: the \
+                     node stays. See that the cloud-config names the right \
                      Harvester and namespace; if the VM is gone for good, delete the node"
                 ))
             }

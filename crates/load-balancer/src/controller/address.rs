@@ -47,6 +47,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) refused: &'a [(String, Refused)],
     /// The addresses that the object asks for and that pools record for others, each with one of those.
     pub(crate) rivals: &'a [(IpAddr, String)],
+    /// Those of them that only load balancers have that are being deleted.
+    pub(crate) leaving: &'a [IpAddr],
 }
 
 /// The decision, and what the object is told about the address that it asks for and does not get.
@@ -196,7 +198,12 @@ fn not_to_be_had(
     obstacle: &Obstacle,
     asked: Vec<String>,
 ) -> Decided {
-    if !is_demand {
+    // a Service that was made again wishes for what its former object still has
+    let comes_free = seen.lb.pool_address().is_none()
+        && matches!(obstacle, Obstacle::InUse(_))
+        && seen.leaving.contains(&address)
+        && seen.recorded.is_empty();
+    if !is_demand && !comes_free {
         let note = Some(requested::wish_refused(seen.lb, address, obstacle));
         return Decided::noted(any(seen), note);
     }

@@ -95,6 +95,8 @@ pub(crate) struct SeenAddress {
     pub(crate) of_others: BTreeSet<IpAddr>,
     /// The addresses that the object asks for and that pools record for others, each with one of those.
     pub(crate) rivals: Vec<(IpAddr, String)>,
+    /// Those of them that only load balancers have that are being deleted.
+    pub(crate) leaving: Vec<IpAddr>,
 }
 
 /// A write, or an order to the writer of a pool.
@@ -309,6 +311,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         service_names_address: service_names_address(seen.service.as_deref(), lb),
         refused: &seen.address.refused,
         rivals: &seen.address.rivals,
+        leaving: &seen.address.leaving,
     });
     let (address, waiting, lost, waits_for) = match decision {
         Decision::Claim { pool, known, exactly, meanwhile, lost } => {

@@ -13,7 +13,7 @@ use super::{
     address::{self, Decided, Decision},
     decide::service_names_address,
     requested::{self, Requested},
-    see::{recorded_holder, rivals, second_holder},
+    see::{leaving, recorded_holder, rivals, second_holder},
 };
 use crate::{
     caches::Caches,
@@ -110,6 +110,7 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
         has_second_address_field: true,
         refused: &[],
         rivals: &rivals(&index, key, &lb),
+        leaving: &leaving(&index, &lists.load_balancers, key, &lb),
     };
     let (choice, family) = (address::choice(&seen), address::requirement(&lb).family);
     let demanded = match requested::of(&lb) {

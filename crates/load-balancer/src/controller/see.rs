@@ -70,6 +70,9 @@ impl Controller {
                 pending: learned.pending.clone(),
                 of_others,
                 rivals: object.as_deref().map_or_else(Vec::new, |lb| rivals(&self.index, key, lb)),
+                leaving: object
+                    .as_deref()
+                    .map_or_else(Vec::new, |lb| leaving(&self.index, &caches.load_balancers, key, lb)),
             },
             object,
             service,
@@ -127,6 +130,26 @@ pub(super) fn second_holder(
     lb: Option<&RawObject<LoadBalancer>>,
 ) -> RecordedHolder {
     recorded_holder(index, pools, key, lb.and_then(|lb| dual::second(lb)).as_ref())
+}
+
+/// Those addresses that the pools record for nobody but load balancers that are being deleted.
+pub(super) fn leaving(
+    index: &PoolIndex,
+    load_balancers: &Cache<RawObject<LoadBalancer>>,
+    key: &ObjectKey,
+    lb: &LoadBalancer,
+) -> Vec<IpAddr> {
+    let own = key.to_string();
+    let goes = |holder: &String| {
+        let other = ObjectKey::parse(holder).and_then(|key| load_balancers.get(&key));
+        other.is_some_and(|other| other.metadata.deletion_timestamp.is_some())
+    };
+    let is_leaving = |address: &IpAddr| {
+        let holders = index.holders_of(*address).into_iter().map(|(_, holder)| holder);
+        let others: Vec<_> = holders.filter(|holder| *holder != own).collect();
+        !others.is_empty() && others.iter().all(goes)
+    };
+    requested::of(lb).addresses().filter(is_leaving).collect()
 }
 
 pub(super) fn recorded_holder(

@@ -51,7 +51,7 @@ impl WaitingFor {
 /// The meaning of a change for load balancers that wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// These addresses came free, which these pools may give.
+    /// These addresses came free, or went to other holders, which these pools may give.
     Freed { addresses: BTreeSet<IpAddr>, pools: BTreeSet<String> },
     /// Selection may answer otherwise: a pool came or went, or has another spec or Ready condition.
     Choice,
@@ -138,15 +138,14 @@ fn news(
     if old.spec != new.spec || ready_condition(old) != ready_condition(new) {
         return Some(News::Choice);
     }
-    let held = |pool: &IPPool, address: &String| {
-        pool.status.as_ref().is_some_and(|status| status.allocated.contains_key(address))
-    };
-    let before = old.status.iter().flat_map(|status| status.allocated.keys());
-    let freed: Vec<_> = before.filter(|address| !held(new, address)).collect();
+    // one that went straight to another holder is news to those who wait for its end: they may stop
+    let now = |address: &String| new.status.as_ref().and_then(|status| status.allocated.get(address));
+    let before = old.status.iter().flat_map(|status| status.allocated.iter());
+    let freed: Vec<_> = before.filter(|(address, holder)| now(address) != Some(*holder)).collect();
     if freed.is_empty() {
         return None;
     }
-    let addresses: Vec<IpAddr> = freed.iter().filter_map(|address| address.parse().ok()).collect();
+    let addresses: Vec<IpAddr> = freed.iter().filter_map(|(address, _)| address.parse().ok()).collect();
     let mut pools = offering(&addresses);
     // its record has room again, wherever the address lay
     pools.extend(old.metadata.name.clone());
@@ -166,6 +165,13 @@ mod tests {
             addresses.iter().map(|address| ((*address).to_owned(), "shop/web".to_owned())).collect();
         let status = IPPoolStatus { allocated, ..IPPoolStatus::default() };
         IPPool { status: Some(status), ..IPPool::new("edge", IPPoolSpec::default()) }
+    }
+
+    fn of_another(address: &str) -> IPPool {
+        let mut pool = pool(&[]);
+        let status = pool.status.as_mut().unwrap();
+        status.allocated.insert(address.to_owned(), "shop/api".to_owned());
+        pool
     }
 
     fn checked(fault: &str) -> IPPool {
@@ -189,6 +195,8 @@ mod tests {
         Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::both(
         Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
+    #[case::to_another_holder(
+        Some(pool(&["10.0.0.1"])), Some(of_another("10.0.0.1")), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]

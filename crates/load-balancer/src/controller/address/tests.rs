@@ -79,6 +79,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving: &[],
     };
     decide(&seen).decision
 }
@@ -156,6 +157,7 @@ fn a_refused_claim_goes_on_to_the_next_pool_or_waits(
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving: &[],
     };
     match (decide(&seen).decision, expected) {
         (Decision::Claim { pool, .. }, Ok(expected)) => assert_eq!(pool, expected),
@@ -182,6 +184,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving: &[],
     };
     let Decision::Wait { waiting, meanwhile, lost: None, .. } = decide(&seen).decision else {
         panic!("it moved")
@@ -226,6 +229,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving: &[],
     };
     assert_eq!(decide(&seen).decision, has(address("nowhere", "10.0.1.1")));
 }
@@ -246,6 +250,7 @@ fn a_single_address_has_no_gateway() {
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving: &[],
     };
     let mask = "255.255.255.255".to_owned();
     assert_eq!(decide(&seen).decision, has(AllocatedAddress { mask, ..address("one", "10.0.9.7") }));

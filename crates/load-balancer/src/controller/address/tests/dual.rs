@@ -36,6 +36,7 @@ fn decided(lb: &LoadBalancer, rest: Rest<'_>) -> Decided {
         service_names_address: false,
         refused,
         rivals: &[],
+        leaving: &[],
     })
 }
 

@@ -29,10 +29,11 @@ struct Given<'a> {
     recorded: &'a [(&'a str, &'a str)],
     refused: Vec<(String, Refused)>,
     rivals: &'a [(&'a str, &'a str)],
+    leaving: &'a [IpAddr],
 }
 
 fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decided {
-    let Given { recorded, refused, rivals } = given;
+    let Given { recorded, refused, rivals, leaving } = given;
     let rivals: Vec<_> = rivals.iter().map(|(ip, by)| (ip.parse().unwrap(), (*by).to_owned())).collect();
     decide(&Seen {
         lb,
@@ -44,6 +45,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, given: Given<'_>) -> Decid
         rivals: &rivals,
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
+        leaving,
     })
 }
 
@@ -122,6 +124,31 @@ fn a_demand_waits_until_its_address_is_free_and_a_wish_is_answered_with_another(
     assert_eq!(wish.decision, claim("core"));
     let note = wish.note.unwrap();
     assert!(note.starts_with(&format!("requested address {ip} is not used: ")), "{note}");
+}
+
+/// Its Service was made again, and wishes for what the former object has until it is gone.
+#[test]
+fn a_wish_for_the_address_of_an_object_that_goes_waits_unless_there_is_an_address() {
+    let rivals = &[("10.0.1.9", "shop/api")];
+    let wished: IpAddr = "10.0.1.9".parse().unwrap();
+    let leaving = [wished];
+    let given = |leaving| Given { rivals, leaving, ..Given::default() };
+    let new = asking(WISH, "10.0.1.9", None);
+    let Decision::Wait { waiting, until_free, .. } =
+        decided(&new, RecordedHolder::Nobody, given(&leaving)).decision
+    else {
+        panic!("it takes another")
+    };
+    assert_eq!((waiting.reason, until_free), ("AddressInUse", Some(wished)));
+    assert_eq!(decided(&new, RecordedHolder::Nobody, given(&[])).decision, claim("core"));
+    let freed = decided(&new, RecordedHolder::Nobody, Given::default());
+    assert_eq!(freed.decision, exactly("edge", "10.0.1.9", None));
+
+    let lb = asking(WISH, "10.0.1.9", Some(("core", "10.0.2.5")));
+    let recorded = &[("core", "10.0.2.5")];
+    let stays = decided(&lb, RecordedHolder::Us, Given { recorded, ..given(&leaving) });
+    assert_eq!(stays.decision, has(address("core", "10.0.2.5")));
+    assert!(stays.note.is_some());
 }
 
 #[test]

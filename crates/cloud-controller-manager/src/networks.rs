@@ -49,13 +49,15 @@ const OUT_OF_REACH: Duration = Duration::from_secs(10);
 /// Changes of VMs within this time are one.
 const JOIN: Duration = Duration::from_secs(1);
 
-const fn right(verb: &'static str) -> Right {
-    Right::new(verb, "", "configmaps")
+/// On the one ConfigMap; no rule can name what is to be created.
+fn right(verb: &'static str) -> Right {
+    let right = Right::new(verb, "", "configmaps").within(NAMESPACE);
+    if verb == "create" { right } else { right.named(CONFIG_MAP) }
 }
 
 /// The rights to the ConfigMap. Without the first two it is neither read nor written, without the others not written.
 pub(crate) fn rights() -> [Right; 4] {
-    ["list", "watch", "create", "update"].map(|verb| right(verb).within(NAMESPACE))
+    ["list", "watch", "create", "update"].map(right)
 }
 
 /// The networks of the Nodes.
@@ -291,7 +293,7 @@ impl Networks {
         match answer {
             Ok(written) => drop(cache.wrote(written)),
             Err(kube::Error::Api(status)) if status.is_forbidden() => {
-                self.capabilities.refused(&right(verb).within(NAMESPACE));
+                self.capabilities.refused(&right(verb));
             }
             // the watch brings what is there now
             Err(kube::Error::Api(status))
@@ -302,7 +304,7 @@ impl Networks {
     }
 
     fn allows(&self, verb: &'static str) -> bool {
-        self.capabilities.allows(&right(verb).within(NAMESPACE))
+        self.capabilities.allows(&right(verb))
     }
 }
 

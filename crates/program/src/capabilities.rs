@@ -40,7 +40,7 @@ pub const REFUSED_PERIOD: Duration = Duration::from_secs(30);
 /// Questions that are asked at once.
 const AT_ONCE: usize = 8;
 
-/// A right on a resource. Build it with [`Right::new`] and the two methods that narrow it.
+/// A right on a resource. Build it with [`Right::new`] and the methods that narrow it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Right {
     pub verb: &'static str,
@@ -52,18 +52,26 @@ pub struct Right {
     pub subresource: &'static str,
     /// `None`: in all namespaces, or on a resource outside of namespaces.
     pub namespace: Option<String>,
+    /// `None`: on every object. A list or watch is granted by name if it selects by `metadata.name`.
+    pub name: Option<&'static str>,
 }
 
 impl Right {
     /// A right in all namespaces.
     pub const fn new(verb: &'static str, group: &'static str, resource: &'static str) -> Self {
-        Self { verb, group, resource, subresource: "", namespace: None }
+        Self { verb, group, resource, subresource: "", namespace: None, name: None }
     }
 
     /// The same right on a subresource.
     #[must_use]
     pub fn on(self, subresource: &'static str) -> Self {
         Self { subresource, ..self }
+    }
+
+    /// The same right on the object of this name.
+    #[must_use]
+    pub fn named(self, name: &'static str) -> Self {
+        Self { name: Some(name), ..self }
     }
 
     /// The same right in one namespace.
@@ -82,6 +90,9 @@ impl fmt::Display for Right {
         }
         if !self.subresource.is_empty() {
             write!(f, "/{}", self.subresource)?;
+        }
+        if let Some(name) = self.name {
+            write!(f, " {name}")?;
         }
         match &self.namespace {
             Some(namespace) => write!(f, " in namespace {namespace}"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{kind::Kind, status::Cause, validate::names};
 
-pub use fields::FieldSelector;
+pub use fields::{FieldSelector, asked_name};
 pub use labels::LabelSelector;
 
 mod fields;
@@ -41,11 +41,6 @@ impl Selection {
     /// Whether everything is selected.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
-    }
-
-    /// The one name that can match, if `metadata.name=…` is asked for: RBAC by resource name applies to such lists.
-    pub fn single_name(&self) -> Option<&str> {
-        self.fields.single_name()
     }
 }
 

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use serde_json::Value;
 use sim_apimachinery::schema::Schema;
+use sim_apimachinery::selector::asked_name;
 use sim_apimachinery::{kind as api, rbac};
 use tokio::time::Instant;
 
@@ -357,7 +358,13 @@ impl ApiServer {
         query: Query,
         request: Request<Bytes>,
     ) -> Response<Body> {
-        if let Err(failure) = self.authorize(&user, verb, &target) {
+        // a list or watch of one name may be granted by that name
+        let asked = match (verb, &query.field_selector) {
+            (Verb::List | Verb::Watch, Some(fields)) if target.name.is_none() => asked_name(fields),
+            _ => None,
+        };
+        let name = asked.as_deref().or(target.name.as_deref()).unwrap_or_default();
+        if let Err(failure) = self.authorize(&user, verb, &target, name) {
             return refusal(&failure);
         }
         if let Some(endpoint) = self.aggregated(&target.group) {
@@ -424,9 +431,14 @@ impl ApiServer {
         Ok(answer)
     }
 
-    /// Refuses what RBAC does not allow.
-    pub(crate) fn authorize(&self, user: &User, verb: Verb, target: &Target) -> Result<(), Failure> {
-        let name = target.name.as_deref().unwrap_or_default();
+    /// Refuses what RBAC does not allow. `name`: the object that it is about, or nothing.
+    pub(crate) fn authorize(
+        &self,
+        user: &User,
+        verb: Verb,
+        target: &Target,
+        name: &str,
+    ) -> Result<(), Failure> {
         let request = rbac::Request::Resource {
             verb: verb.as_str(),
             group: &target.group,
@@ -435,7 +447,7 @@ impl ApiServer {
             // a namespace is in itself for RBAC, but not for us
             namespace: match (&target.namespace, target.group.as_str(), target.plural.as_str()) {
                 (Some(namespace), ..) => namespace,
-                (None, "", "namespaces") => name,
+                (None, "", "namespaces") => target.name.as_deref().unwrap_or_default(),
                 _ => "",
             },
             name,

@@ -112,7 +112,7 @@ pub(super) async fn ask(client: Client, right: &Right) -> Answer {
 }
 
 fn question(right: &Right) -> SelfSubjectAccessReview {
-    let Right { verb, group, resource, subresource, namespace } = right;
+    let Right { verb, group, resource, subresource, namespace, name } = right;
     let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     let attributes = ResourceAttributes {
         namespace: namespace.clone(),
@@ -120,6 +120,7 @@ fn question(right: &Right) -> SelfSubjectAccessReview {
         group: text(group),
         resource: text(resource),
         subresource: text(subresource),
+        name: name.map(str::to_owned),
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };

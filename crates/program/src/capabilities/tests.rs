@@ -358,4 +358,6 @@ fn a_right_is_named_as_kubectl_auth_can_i_names_it() {
         Right::new("list", "kubevirt.io", "virtualmachines").to_string(),
         "list virtualmachines.kubevirt.io"
     );
+    let one = Right::new("watch", "", "configmaps").named("mapping").within("kube-system");
+    assert_eq!(one.to_string(), "watch configmaps mapping in namespace kube-system");
 }

@@ -22,20 +22,7 @@ impl FieldSelector {
     /// # Errors
     /// If it does not parse, or names a field that cannot be selected by.
     pub fn parse(kind: &Kind, text: &str) -> Result<Self, Error> {
-        let mut terms = Vec::new();
-        for part in split_terms(text) {
-            if part.is_empty() {
-                continue;
-            }
-            let (path, equal, value) = ["!=", "==", "="]
-                .into_iter()
-                .filter_map(|operator| Some((part.find(operator)?, operator)))
-                .min_by_key(|(at, operator)| (*at, 2 - operator.len().min(2)))
-                .map(|(at, operator)| (&part[..at], operator != "!=", &part[at + operator.len()..]))
-                .ok_or_else(|| Error(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
-            let value = unescape(value)?;
-            terms.push(Term { path: path.to_owned(), equal, value });
-        }
+        let terms = terms(text)?;
         // the real server reads the whole text before it looks at the fields
         match terms.iter().find(|term: &&Term| !selectable(kind, &term.path)) {
             Some(term) => Err(unknown(kind, &term.path)),
@@ -52,11 +39,32 @@ impl FieldSelector {
     pub fn is_everything(&self) -> bool {
         self.0.is_empty()
     }
+}
 
-    /// The name asked for by `metadata.name=…`.
-    pub fn single_name(&self) -> Option<&str> {
-        self.0.iter().find(|term| term.equal && term.path == "metadata.name").map(|term| term.value.as_str())
+/// The one name that a list or watch with this selector is about: authorization goes by it
+/// (`RequestInfoFactory.NewRequestInfo` of the real server).
+pub fn asked_name(text: &str) -> Option<String> {
+    let is_path_segment = |name: &str| name != "." && name != ".." && !name.contains(['/', '%']);
+    let exact = terms(text).ok()?.into_iter().find(|term| term.equal && term.path == "metadata.name")?;
+    Some(exact.value).filter(|name| is_path_segment(name))
+}
+
+fn terms(text: &str) -> Result<Vec<Term>, Error> {
+    let mut terms = Vec::new();
+    for part in split_terms(text) {
+        if part.is_empty() {
+            continue;
+        }
+        let (path, equal, value) = ["!=", "==", "="]
+            .into_iter()
+            .filter_map(|operator| Some((part.find(operator)?, operator)))
+            .min_by_key(|(at, operator)| (*at, 2 - operator.len().min(2)))
+            .map(|(at, operator)| (&part[..at], operator != "!=", &part[at + operator.len()..]))
+            .ok_or_else(|| Error(format!("invalid selector: '{text}'; can't understand '{part}'")))?;
+        let value = unescape(value)?;
+        terms.push(Term { path: path.to_owned(), equal, value });
     }
+    Ok(terms)
 }
 
 fn selectable(kind: &Kind, path: &str) -> bool {

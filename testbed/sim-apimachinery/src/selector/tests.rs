@@ -76,11 +76,17 @@ fn fields_select(#[case] selector: &str, #[case] expected: bool) {
     assert_eq!(FieldSelector::parse(&kind, selector).unwrap().matches(&object), expected);
 }
 
-#[test]
-fn the_name_that_a_list_is_limited_to_is_known() {
-    let selection = Selection::parse(&kind(), "", "metadata.name=web").unwrap();
-    assert_eq!(selection.single_name(), Some("web"));
-    assert!(Selection::parse(&kind(), "", "metadata.name!=web").unwrap().single_name().is_none());
+#[rstest]
+#[case::one("metadata.name=web", Some("web"))]
+#[case::among_others("metadata.namespace=shop,metadata.name==web", Some("web"))]
+#[case::of_a_field_that_the_kind_lacks("spec.host=a,metadata.name=web", Some("web"))]
+#[case::all_but_one("metadata.name!=web", None)]
+#[case::all("", None)]
+#[case::no_selector("metadata.name=web,what", None)]
+#[case::no_name_of_a_path("metadata.name=..", None)]
+#[case::two_segments("metadata.name=a/b", None)]
+fn the_one_name_that_is_asked_for_is_known(#[case] fields: &str, #[case] name: Option<&str>) {
+    assert_eq!(asked_name(fields).as_deref(), name);
 }
 
 #[test]

@@ -44,13 +44,13 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
     for _ in 0..ATTEMPTS {
         let Some(current) = server.0.store.get(&ask.kind.table, &key(ask)) else {
             if ask.media == Media::ApplyPatch && ask.subresource().is_empty() {
-                server.authorize(&ask.user, Verb::Create, &ask.target)?;
+                server.authorize(&ask.user, Verb::Create, &ask.target, ask.name())?;
                 let object = patch::applied_to_nothing(server, ask)?;
                 let stored = create::store(server, ask, object, Operation::Apply).await?;
                 return Ok(present(server, ask, StatusCode::CREATED, &stored));
             }
             if ask.verb == Verb::Update && ask.api().create_on_update && ask.subresource().is_empty() {
-                server.authorize(&ask.user, Verb::Create, &ask.target)?;
+                server.authorize(&ask.user, Verb::Create, &ask.target, ask.name())?;
                 let mut object = object(ask)?;
                 metadata::made_by_update(ask, &mut object)?;
                 let stored = create::store(server, ask, object, Operation::Update).await?;

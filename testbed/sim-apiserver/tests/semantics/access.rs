@@ -1,14 +1,16 @@
 //! Access: RBAC, reviews, tokens, the audit log, aggregated APIs.
 
 use std::convert::Infallible;
+use std::pin::pin;
 
 use axum::body::Body;
+use futures::StreamExt as _;
 use http::{Request, Response};
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenReview};
 use k8s_openapi::api::authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview};
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role, RoleBinding};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -101,6 +103,34 @@ async fn a_rule_can_name_objects_and_subresources() {
     };
     assert!(review("services", "status").await);
     assert!(!review("services", "").await);
+}
+
+/// The real server takes the name from the field selector, of lists and watches alone.
+#[tokio::test(start_paused = true)]
+async fn a_rule_for_one_object_lets_list_and_watch_that_one_by_its_name() {
+    let (server, admin) = cluster();
+    let ccm = server.client(CCM);
+    let one = json!([{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["a"],
+        "verbs": ["list", "watch", "deletecollection"]}]);
+    grant(&admin, one).await;
+    for name in ["a", "b"] {
+        maps(&admin).create(&PostParams::default(), &config_map(name, "1")).await.unwrap();
+    }
+    let of = |fields: &str| ListParams::default().fields(fields);
+    for fields in ["metadata.name=a", "metadata.namespace=shop,metadata.name==a"] {
+        let found = maps(&ccm).list(&of(fields)).await.unwrap();
+        assert_eq!(found.items.len(), 1, "{fields}");
+    }
+    let only = WatchParams::default().fields("metadata.name=a");
+    let mut events = pin!(maps(&ccm).watch(&only, "0").await.unwrap());
+    assert!(matches!(events.next().await, Some(Ok(WatchEvent::Added(_)))));
+    for fields in ["", "metadata.name!=a", "metadata.namespace=shop"] {
+        assert_eq!(refusal(maps(&ccm).list(&of(fields)).await).code, 403, "{fields}");
+    }
+    let status = refusal(maps(&ccm).list(&of("metadata.name=b")).await);
+    assert!(status.message.starts_with("configmaps \"b\" is forbidden: "), "{}", status.message);
+    let all = maps(&ccm).delete_collection(&DeleteParams::default(), &of("metadata.name=a")).await;
+    assert_eq!(refusal(all).code, 403);
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,8 +35,8 @@ pub struct ServiceConfig {
     pub(crate) requested: Requested,
     /// Faults that forbid a load balancer on either datapath.
     pub faults: Vec<Explanation>,
-    /// Keys that this version does not act on yet, in the order of [`LATER`].
-    pub later: Vec<&'static str>,
+    /// kube-vip's own annotation is there, and not because of us: an address that nobody acts on.
+    pub asks_kube_vip: bool,
     /// A fault of a Service on the host datapath alone.
     pub(crate) source_ranges: Option<Result<SourceRanges, Explanation>>,
     /// Keys of Harvester's own objects, which mean nothing on a Service.
@@ -47,8 +47,6 @@ pub struct ServiceConfig {
     pub without_port: Vec<&'static str>,
 }
 
-/// Keys of a Service that a later version will act on.
-pub const LATER: [&str; 1] = [annotations::KUBE_VIP_LOADBALANCER_IPS];
 /// Fields of the Service's spec, named like keys.
 pub const SOURCE_RANGES: &str = "spec.loadBalancerSourceRanges";
 /// Of a health check, besides its port.
@@ -100,17 +98,12 @@ impl ServiceConfig {
         });
         // once a Service is ours, that annotation is ours too; before, it asks for an address
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
-        let asked = |key: &&str| match *key {
-            annotations::KUBE_VIP_LOADBALANCER_IPS if handed_over => false,
-            key => !text(key).is_empty(),
-        };
-        let later: Vec<_> = LATER.iter().copied().filter(asked).collect();
         faults.extend(primary(service).err());
         let requested = Requested::of(service, aliases, &mut faults);
         let misplaced = |key: &&String| key.starts_with(annotations::LB_PREFIX);
         let unknown = |key: &&String| {
-            let known = LATER.iter().chain(&HEALTH_VALUES).chain(&KNOWN);
-            key.starts_with(SERVICE_PREFIX) && !known.into_iter().any(|known| known == key)
+            let mut known = HEALTH_VALUES.iter().chain(&KNOWN);
+            key.starts_with(SERVICE_PREFIX) && !known.any(|known| known == key)
         };
         let health_port = !text(annotations::HEALTH_CHECK_PORT).is_empty();
         let given = |key: &&str| !health_port && !text(key).is_empty();
@@ -125,7 +118,7 @@ impl ServiceConfig {
             description: text(annotations::DESCRIPTION),
             requested,
             faults,
-            later,
+            asks_kube_vip: !handed_over && !text(annotations::KUBE_VIP_LOADBALANCER_IPS).is_empty(),
             source_ranges: SourceRanges::of(service),
             misplaced: service.annotations().keys().filter(misplaced).cloned().collect(),
             unknown: service.annotations().keys().filter(unknown).cloned().collect(),
@@ -272,9 +265,9 @@ mod tests {
     #[case::none(&[])]
     #[case::empty_means_absent(&[("primary-service", ""), ("network", " ")])]
     #[case::some(&[("network", "a/b"), ("ip", "10.0.0.1")])]
-    fn no_key_of_ours_waits_for_a_later_version(#[case] pairs: &[(&str, &str)]) {
+    fn every_key_of_ours_is_known(#[case] pairs: &[(&str, &str)]) {
         let config = ServiceConfig::of(&service(pairs));
-        assert_eq!((&config.later[..], &config.unknown[..]), (&[][..], &[][..]));
+        assert_eq!((config.asks_kube_vip, &config.unknown[..]), (false, &[][..]));
     }
 
     // the guest's kube-proxy reads them
@@ -286,7 +279,7 @@ mod tests {
         service.spec.as_mut().unwrap().load_balancer_source_ranges = Some(vec![range.into()]);
         let config = ServiceConfig::of(&service);
         let is_right = config.source_ranges.is_some_and(|ranges| ranges.is_ok());
-        assert_eq!((is_right, config.faults, config.later), (range != "office", vec![], vec![]));
+        assert_eq!((is_right, config.faults), (range != "office", vec![]));
     }
 
     // docs/contract/cloud-controller-manager.md#12.4 and #L18, docs/contract/user-docs.md#17b
@@ -326,9 +319,9 @@ mod tests {
     fn an_address_in_kube_vips_annotation_is_a_request_until_the_annotation_is_ours() {
         let mut service = service(&[]);
         service.annotations_mut().insert(annotations::KUBE_VIP_LOADBALANCER_IPS.into(), "10.0.0.7".into());
-        assert_eq!(ServiceConfig::of(&service).later, [annotations::KUBE_VIP_LOADBALANCER_IPS]);
+        assert!(ServiceConfig::of(&service).asks_kube_vip);
         service.metadata.finalizers = Some(vec![FINALIZER.to_owned()]);
-        assert_eq!(ServiceConfig::of(&service).later, Vec::<&str>::new());
+        assert!(!ServiceConfig::of(&service).asks_kube_vip);
     }
 
     #[rstest]

@@ -238,14 +238,14 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     };
     let made_for = ForService { identity, service };
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
-    let later = events::keys_of_later_versions(config, path, object.is_some());
+    let asks_kube_vip = events::asks_kube_vip(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
         events.retain(|event| event.event_type == EventType::Warning);
     } else {
-        let not_supported = |sentence: &String| PendingEvent::warning("NotSupported", sentence.clone());
-        events.extend(later.as_ref().map(not_supported));
+        let no_effect = |sentence: &String| PendingEvent::warning("AnnotationHasNoEffect", sentence.clone());
+        events.extend(asks_kube_vip.as_ref().map(no_effect));
         events.extend(around(seen, path));
     }
     events.extend(events::keys(config));
@@ -341,7 +341,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     if has_address || seen.held == Held::Lost && !shows {
         view.labels = sharing::own_labels(service);
     }
-    let more = later.as_deref().filter(|_| forbidden);
+    let more = asks_kube_vip.as_deref().filter(|_| forbidden);
     events.extend(refusal(service, &faults, more, object.is_some()));
     Decision { view, write, events }
 }

@@ -78,7 +78,7 @@ test_cluster::component_tests! {
         create_service(&cluster, keys, "").await;
         allocate(&cluster, "127.9.0.1").await;
         let all = events(&cluster).await;
-        let named: Vec<_> = all.iter().filter(|(reason, _)| reason == "NotSupported").collect();
+        let named: Vec<_> = all.iter().filter(|(reason, _)| reason == "AnnotationHasNoEffect").collect();
         assert!(named.len() == 1 && named[0].1.contains(LOADBALANCER_IPS), "{all:?}");
         assert_eq!(annotation(&service(&cluster).await.unwrap(), LOADBALANCER_IPS), Some("127.9.0.1"));
         ccm.stop().await;

@@ -15,19 +15,17 @@ use crate::{
 /// An Event names at most so many Services.
 const NAMED: usize = 20;
 
-/// One sentence about the keys of later versions that refuse nothing. `exists`: there is an object, so the address in
-/// kube-vip's annotation is ours, also when somebody took our finalizer off.
-pub(super) fn keys_of_later_versions(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
-    let told_elsewhere = |key: &&str| {
-        let is_kube_vips = *key == annotations::KUBE_VIP_LOADBALANCER_IPS;
-        is_kube_vips && (exists || path == Datapath::Host)
+/// Kube-vip's own annotation asks for an address. `exists`: there is an object, so the address there is ours, also when
+/// somebody took our finalizer off. On the host datapath that annotation is a fault.
+pub(super) fn asks_kube_vip(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
+    let sentence = || {
+        format!(
+            "annotation {} has no effect as a request, it gets the address that Harvester gives: ask with annotation {}",
+            annotations::KUBE_VIP_LOADBALANCER_IPS,
+            annotations::SERVICE_IP
+        )
     };
-    let keys: Vec<&str> = config.later.iter().copied().filter(|key| !told_elsewhere(key)).collect();
-    let explained =
-        [(annotations::KUBE_VIP_LOADBALANCER_IPS, "that annotation gets the address that Harvester gives")];
-    let explained = explained.into_iter().filter(|(key, _)| keys.contains(key));
-    let explained: String = explained.map(|(_, sentence)| format!("; {sentence}")).collect();
-    (!keys.is_empty()).then(|| format!("this version does not act on {}{explained}", keys.join(", ")))
+    (config.asks_kube_vip && !exists && path == Datapath::Guest).then(sentence)
 }
 
 /// The address went. Nobody can make a running kube-vip let go of it.
@@ -132,7 +130,7 @@ pub(super) fn about_sharing(config: &ServiceConfig) -> Vec<PendingEvent> {
     events
 }
 
-/// Keys without effect that no later version has, an Event for each kind of mistake.
+/// Keys without effect, an Event for each kind of mistake.
 pub(super) fn keys(config: &ServiceConfig) -> Vec<PendingEvent> {
     let mut events = Vec::new();
     if !config.misplaced.is_empty() {

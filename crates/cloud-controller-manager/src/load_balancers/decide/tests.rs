@@ -117,7 +117,7 @@ pub(super) fn ip(text: &str) -> Vec<IngressAddress> {
 #[case::wrong_source_ranges(json!({}), json!({"loadBalancerSourceRanges": ["office"]}), None)]
 #[case::wrong_source_ranges_on_host(json!({HOST: "host"}), json!({"loadBalancerSourceRanges": ["office"]}),
     Some("InvalidSourceRanges"))]
-#[case::later_but_served(json!({annotations::SERVICE_NETWORK: "a/b"}), json!({}), None)]
+#[case::network_without_a_pool(json!({annotations::SERVICE_NETWORK: "a/b"}), json!({}), None)]
 // docs/contract/addresses.md#5
 #[case::wrong_demand(json!({annotations::SERVICE_IP: "0.0.0.0"}), json!({}), Some("InvalidRequestedAddress"))]
 #[case::wrong_wish(json!({}), json!({"loadBalancerIP": "0.0.0.0"}), None)]
@@ -135,7 +135,7 @@ fn refused(#[case] annotations: Value, #[case] spec: Value, #[case] reason: Opti
 #[case::local_and_more(json!({CHECK: "80"}), json!({"externalTrafficPolicy": "Local", "ports": [{"port": 80}]}),
     "node port")]
 #[case::keys_of_both_sorts(json!({HOST: "left", annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}),
-    json!({}), "does not act on kube-vip.io/loadbalancerIPs")]
+    json!({}), "kube-vip.io/loadbalancerIPs has no effect")]
 #[case::ipv6_alone(json!({HOST: "host"}), json!({"ipFamilies": ["IPv6"]}), "IPv4 addresses only")]
 fn a_refused_service_is_told_everything_in_one_event(
     #[case] annotations: Value,
@@ -157,7 +157,7 @@ fn a_service_with_more_ports_than_an_object_may_have_is_refused_on_the_host_data
 #[test]
 fn kube_vips_annotation_is_no_request_beside_an_object() {
     let service = service(&json!({annotations::KUBE_VIP_LOADBALANCER_IPS: "10.0.0.9"}), &json!({}));
-    assert_eq!(told(&decided(&service, None, |_| ()), None), ["NotSupported"]);
+    assert_eq!(told(&decided(&service, None, |_| ()), None), ["AnnotationHasNoEffect"]);
     let object = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}}));
     assert_eq!(told(&decided(&service, Some(&object), |_| ()), Some(&object)), Vec::<&str>::new());
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc, time::Duration};
 
-use controller_kit::{ObjectKey, PendingEvent};
+use controller_kit::{Explanation, ObjectKey, PendingEvent};
 use k8s_openapi::api::core::v1::{Node, Service};
 
 use crate::Failure;
@@ -82,6 +82,9 @@ pub struct View {
     pub publish: Publish,
     /// Why the load balancer has no address yet. The Service gets it as a failed sync.
     pub waiting: Option<String>,
+    /// Why the Service gets no load balancer, or keeps the one that it has as it is. The Events say the
+    /// same; a program that explains the decision reads it here.
+    pub refused: Vec<Explanation>,
     pub removal: Removal,
     /// Decide again after this time, even if nothing changes.
     pub again: Option<Duration>,

@@ -53,13 +53,13 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
         None => words.to_owned(),
     };
     let until = || outlook.waits_until.as_ref().map(|until| format!("it waits until {until}"));
-    // the Event with all faults comes last
-    let names_faults = |message: &str| message.starts_with("no load balancer for");
-    let has_faults = decision.events.iter().any(|event| names_faults(&event.message));
-    let fault = || {
-        let last = decision.events.iter().rfind(|event| event.event_type == EventType::Warning)?;
-        let faults = last.message.split_once(": ").filter(|_| names_faults(&last.message));
-        Some(faults.map_or(last.message.as_str(), |(_, faults)| faults).to_owned())
+    let faults: Vec<_> = decision.view.refused.iter().map(|fault| fault.message.as_str()).collect();
+    let fault = || match &faults[..] {
+        [] => {
+            let last = decision.events.iter().rfind(|event| event.event_type == EventType::Warning);
+            last.map(|event| event.message.clone())
+        }
+        faults => Some(faults.join("; ")),
     };
     let overdue = || {
         let told = decision.events.iter().find(|event| OVERDUE.contains(&event.reason))?;
@@ -108,7 +108,7 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
             (_, Object::Absent) if decision.view.waiting.is_some() => {
                 said(State::Waiting, with("waits", decision.view.waiting.clone()))
             }
-            _ if outlook.backends.is_none() && !has_faults => {
+            _ if outlook.backends.is_none() && faults.is_empty() => {
                 let words = "has no load balancer; whether it gets one is not known without the lists of Nodes and VMs";
                 said(State::Unknown, words.to_owned())
             }

@@ -343,6 +343,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     let more = asks_kube_vip.as_deref().filter(|_| forbidden);
     events.extend(refusal(service, &faults, more, object.is_some()));
+    view.refused = faults;
     Decision { view, write, events }
 }
 

@@ -145,6 +145,9 @@ fn a_refused_service_is_told_everything_in_one_event(
     let decision = decided(&service(&annotations, &spec), None, |_| ());
     let [event] = &decision.events[..] else { panic!("{decision:?}") };
     assert!(decision.write.is_none() && event.message.contains(part), "{}", event.message);
+    let refused = &decision.view.refused;
+    assert_eq!(refused.first().map(|fault| fault.reason), Some(event.reason));
+    assert!(refused.iter().all(|fault| event.message.contains(&fault.message)), "{refused:?}");
 }
 
 #[test]

@@ -134,13 +134,13 @@ impl Networks {
     /// From one look at the Nodes and the ConfigMap. `client` is never asked, and VMs that are not listed are out of reach.
     pub(crate) fn of(
         client: Client,
-        vms: GuestVms,
+        vms: Option<GuestVms>,
         nodes: &[Arc<Node>],
         config_map: Option<RawObject<ConfigMap>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             client,
-            vms: Some(vms),
+            vms,
             nodes: Cache::of(nodes.iter().map(|node| (**node).clone())),
             capabilities: Capabilities::assumed([]),
             config_map: OnceLock::from(Cache::of(config_map)),

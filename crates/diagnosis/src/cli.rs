@@ -11,11 +11,11 @@ use std::{
 };
 
 use cloud_config::{CloudConfig, Connection, Local};
-use cloud_controller_manager::{cli::rules, load_balancers::Rules};
+use cloud_controller_manager::cli::rules;
 use controller_kit::ObjectKey;
 use program::flags::{Flag, FlagType, Reader, Table};
 
-use crate::{Clusters, Error, explain, render};
+use crate::{Assumed, Clusters, Error, explain, render};
 
 /// Name in usage texts and in the User-Agent.
 pub const PROGRAM: &str = "harvester-cloud-provider";
@@ -52,6 +52,8 @@ pub const FLAGS: Table = Table {
         Flag::value("management-network", "NETWORK", "as the cloud controller manager has it"),
         Flag::value("annotation-aliases", "LIST", "as the cloud controller manager has it"),
         Flag::switch("restrict-shared-address", "as the cloud controller manager has it"),
+        Flag::switch("disable-hostname-lookup", "as the cloud controller manager has it"),
+        Flag::switch("disable-vmi-controller", "as the cloud controller manager has it"),
     ],
 };
 
@@ -63,7 +65,7 @@ struct Options {
     cloud_config: Option<PathBuf>,
     namespace: Option<String>,
     json: bool,
-    rules: Rules,
+    assumed: Assumed,
 }
 
 /// Runs the program; `args` begins with its name.
@@ -109,7 +111,7 @@ enum Fatal {
 }
 
 async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Report, Fatal> {
-    let Options { service, kubeconfig, cloud_config, namespace, mut rules, json: _ } = options;
+    let Options { service, kubeconfig, cloud_config, namespace, mut assumed, json: _ } = options;
     let agent = format!("{PROGRAM}/{} explain", env!("CARGO_PKG_VERSION"));
     let settings = cloud_config::Options::named(&agent);
     let guest_name = match &kubeconfig {
@@ -128,7 +130,7 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Re
     };
     let config = unless_named(config, is_named)?;
     let in_config = config.as_ref().map(|config| config.namespace.clone()).ok();
-    rules.namespace = namespace.or(in_config).unwrap_or_else(|| "default".to_owned());
+    assumed.rules.namespace = namespace.or(in_config).unwrap_or_else(|| "default".to_owned());
     let harvester = match config {
         Ok(config) => {
             let opened = Connection::open(&config, &settings);
@@ -137,7 +139,7 @@ async fn run(options: Options, now: jiff::Timestamp) -> Result<crate::report::Re
         Err(why) => Err(why),
     };
     let clusters = Clusters { guest, guest_name, harvester };
-    Ok(Box::pin(explain(&clusters, rules, &service, now)).await?)
+    Ok(Box::pin(explain(&clusters, assumed, &service, now)).await?)
 }
 
 /// The sentence about a file that nobody named; about one that somebody named the error.
@@ -170,7 +172,11 @@ impl Options {
                 "json" => Ok(true),
                 _ => Err(format!("{text:?}: use text or json")),
             }),
-            rules: rules(&mut reader),
+            assumed: Assumed {
+                rules: rules(&mut reader),
+                host_names: !reader.is_on("disable-hostname-lookup"),
+                follows_vms: !reader.is_on("disable-vmi-controller"),
+            },
         };
         reader.finish(options)
     }
@@ -257,9 +263,24 @@ mod tests {
         let read = read.unwrap();
         assert_eq!((read.service, read.json), (ObjectKey::new("shop", "web"), true));
         assert_eq!(
-            (read.rules.cluster.name(), read.rules.policy),
+            (read.assumed.rules.cluster.name(), read.assumed.rules.policy),
             ("blue", cloud_controller_manager::datapath::Policy::Host)
         );
+    }
+
+    #[rstest]
+    #[case::asked(&[], true, true)]
+    #[case::host_names_off(&["--disable-hostname-lookup"], false, true)]
+    #[case::vmis_off(&["--disable-vmi-controller"], true, false)]
+    #[case::on_again(&["--disable-vmi-controller=false"], true, true)]
+    fn what_the_controller_does_not_read_is_not_read_here(
+        #[case] flags: &[&str],
+        #[case] host_names: bool,
+        #[case] follows_vms: bool,
+    ) {
+        let args: Vec<_> = ["service", "shop/web"].into_iter().chain(flags.iter().copied()).collect();
+        let Assumed { host_names: asks, follows_vms: follows, .. } = options(&args).unwrap().assumed;
+        assert_eq!((asks, follows), (host_names, follows_vms));
     }
 
     #[rstest]

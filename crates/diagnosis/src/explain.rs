@@ -20,7 +20,7 @@ use load_balancer::outlook::{Outcome, Verdict};
 
 use crate::{
     headline::{self, headline},
-    read::{EVERYTHING, HARVESTER, LEASE, Read},
+    read::{Assumed, EVERYTHING, HARVESTER, LEASE, Read},
     report::{
         Address, Allocated, Backend, Class, Controller, DataPath, Event, Finding, Node, NotRead, Object,
         Pool, Ready, Report, Sharing, Traffic,
@@ -183,7 +183,7 @@ fn sharing(sharing: &Shared) -> Option<Sharing> {
 
 fn data_path(read: &Read) -> DataPath {
     let (choice, key) = (&read.outlook.choice, annotations::DATA_PATH);
-    let policy = policy(read.rules.policy);
+    let policy = policy(read.assumed.rules.policy);
     let other = match choice.path {
         Datapath::Guest => "host",
         Datapath::Host => "guest",
@@ -242,7 +242,7 @@ fn object(read: &Read) -> Object {
         }
         Seen::Present { object, because } => {
             let (made_for, flag) =
-                (object.annotations().get(annotations::LB_CLUSTER), read.rules.cluster.name());
+                (object.annotations().get(annotations::LB_CLUSTER), read.assumed.rules.cluster.name());
             let other = made_for.filter(|name| *name != flag).map(|name| cut_at(name, VALUE_MAX));
             let other =
                 other.map(|name| format!("; it names cluster {name:?}, and --cluster-name is {flag:?}"));
@@ -492,7 +492,7 @@ fn policy(policy: Policy) -> &'static str {
 }
 
 fn flags(read: &Read) -> BTreeMap<&'static str, String> {
-    let rules = &read.rules;
+    let Assumed { rules, host_names, follows_vms } = &read.assumed;
     let AllowedDatapaths { guest, host } = rules.allowed;
     let allowed: Vec<_> =
         [(guest, "guest"), (host, "host")].into_iter().filter(|it| it.0).map(|it| it.1).collect();
@@ -510,6 +510,8 @@ fn flags(read: &Read) -> BTreeMap<&'static str, String> {
     if !aliases.is_empty() {
         flags.insert("annotation-aliases", aliases.join(","));
     }
+    let disabled = [(host_names, "disable-hostname-lookup"), (follows_vms, "disable-vmi-controller")];
+    flags.extend(disabled.into_iter().filter(|it| !it.0).map(|it| (it.1, "true".to_owned())));
     flags
 }
 

@@ -26,5 +26,5 @@ pub mod report;
 mod text;
 
 pub use access::read_only;
-pub use read::{Clusters, Error, explain};
+pub use read::{Assumed, Clusters, Error, explain};
 pub use text::render;

@@ -38,6 +38,16 @@ pub struct Clusters {
     pub harvester: Result<Client, String>,
 }
 
+/// The flags of the cloud controller manager that decide, with the namespace of the cloud-config.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Assumed {
+    pub rules: Rules,
+    /// Without `--disable-hostname-lookup`.
+    pub host_names: bool,
+    /// Without `--disable-vmi-controller`.
+    pub follows_vms: bool,
+}
+
 /// Why there is no explanation.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -68,24 +78,25 @@ pub(crate) struct Read {
     /// `None`: the pools could not be read, or there is no object.
     pub(crate) pools: Option<pools::Outlook>,
     pub(crate) not_read: Vec<NotRead>,
-    pub(crate) rules: Rules,
+    pub(crate) assumed: Assumed,
     pub(crate) now: Timestamp,
 }
 
-/// Explains one Service. `rules` are the flags of the cloud controller manager, with the namespace of the cloud-config.
+/// Explains one Service.
 ///
 /// # Errors
 /// The Service does not exist or cannot be read. Nothing else that is missing is an error: the report names it.
 pub async fn explain(
     clusters: &Clusters,
-    rules: Rules,
+    assumed: Assumed,
     service: &ObjectKey,
     now: Timestamp,
 ) -> Result<Report, Error> {
-    Ok(report_of(&read(clusters, rules, service, now).await?))
+    Ok(report_of(&read(clusters, assumed, service, now).await?))
 }
 
-async fn read(clusters: &Clusters, rules: Rules, key: &ObjectKey, now: Timestamp) -> Result<Read, Error> {
+async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Timestamp) -> Result<Read, Error> {
+    let rules = &assumed.rules;
     let guest = read_only(clusters.guest.clone());
     let cluster = || clusters.guest_name.clone();
     let api = Api::<Service>::namespaced(guest.clone(), &key.namespace);
@@ -111,7 +122,7 @@ async fn read(clusters: &Clusters, rules: Rules, key: &ObjectKey, now: Timestamp
         ..VmSettings::default()
     };
     let vms = GuestVms::of(&nobody(), settings, harvester.vms, harvester.vmis);
-    if let Ok(client) = &clusters.harvester {
+    if let (Ok(client), true) = (&clusters.harvester, assumed.host_names) {
         let asked = vms.ask_host_names_once(&read_only(client.clone()), &in_guest.nodes).await;
         let place = Place { cluster: HARVESTER, namespace: Some(&rules.namespace) };
         harvester.not_read.extend(
@@ -129,6 +140,7 @@ async fn read(clusters: &Clusters, rules: Rules, key: &ObjectKey, now: Timestamp
         load_balancers: harvester.load_balancers,
         vms: vms_of_nodes,
         networks: in_guest.networks.take(),
+        follows_vms: assumed.follows_vms,
     };
     let since = |object: Option<&LoadBalancer>| waited(&service, object, now);
     let outlook = outlook::outlook(nobody(), rules.clone(), lists, &service, since);
@@ -144,7 +156,7 @@ async fn read(clusters: &Clusters, rules: Rules, key: &ObjectKey, now: Timestamp
         outlook,
         pools,
         not_read,
-        rules,
+        assumed,
         now,
     })
 }

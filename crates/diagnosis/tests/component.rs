@@ -14,7 +14,7 @@ use cloud_controller_manager::{
 use cloud_provider::Duties;
 use controller_kit::ObjectKey;
 use diagnosis::{
-    Clusters, Error, explain, render,
+    Assumed, Clusters, Error, explain, render,
     report::{Report, State},
 };
 use futures::FutureExt as _;
@@ -138,7 +138,8 @@ spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: http, port: 
     ) -> Result<Report, Error> {
         let clusters = Clusters { guest, guest_name: "--kubeconfig guest".to_owned(), harvester };
         let key = ObjectKey::parse(key).unwrap();
-        explain(&clusters, rules(&self.cluster), &key, self.clock.now()).await
+        let assumed = Assumed { rules: rules(&self.cluster), host_names: true, follows_vms: true };
+        explain(&clusters, assumed, &key, self.clock.now()).await
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Lists {
     pub vms: GuestVms,
     /// [`NETWORKS`](crate::NETWORKS), where the Service asks for a network.
     pub networks: Option<RawObject<ConfigMap>>,
+    /// Whether the interfaces of networks come from the VMs too: without `--disable-vmi-controller`.
+    pub follows_vms: bool,
 }
 
 /// The LoadBalancer object of the Service.
@@ -92,9 +94,9 @@ pub fn outlook(
     service: &Service,
     waited: impl FnOnce(Option<&LoadBalancer>) -> Duration,
 ) -> Outlook {
-    let Lists { services, nodes, load_balancers, vms, networks } = lists;
+    let Lists { services, nodes, load_balancers, vms, networks, follows_vms } = lists;
     let outage = Outage::new(&rules.namespace, &Health::default(), Checks::default());
-    let networks = Networks::of(client.clone(), vms.clone(), &nodes, networks);
+    let networks = Networks::of(client.clone(), follows_vms.then(|| vms.clone()), &nodes, networks);
     let cloud = HarvesterLoadBalancers::new(rules, client, load_balancers, services, vms, networks, outage);
     let eligible: Vec<_> = nodes.into_iter().filter(|node| is_eligible(node)).collect();
     let first = cloud.see(service, &eligible);

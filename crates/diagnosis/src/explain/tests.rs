@@ -100,6 +100,7 @@ fn read_with(
         load_balancers: load_balancers.clone(),
         vms: vms.clone(),
         networks: None,
+        follows_vms: true,
     };
     let pool = json!({"metadata": {"name": "lab", "resourceVersion": "1"}, "spec": {"ranges": [{"subnet": "192.0.2.0/28"}],
         "selector": {"scope": [{"namespace": "team-b", "project": "*", "guestCluster": "*"}]}}});
@@ -121,7 +122,7 @@ fn read_with(
         vms,
         outlook,
         not_read: Vec::new(),
-        rules,
+        assumed: Assumed { rules, host_names: true, follows_vms: true },
         now,
     }
 }
@@ -161,6 +162,16 @@ Assumed      a cloud controller manager with --allowed-data-paths=guest,host --c
 "
     );
     assert_eq!(report.state, State::Waiting);
+}
+
+#[tokio::test]
+async fn the_page_says_which_lookups_are_off() {
+    let mut read = read(vec![service("web", &json!({}))], None);
+    (read.assumed.host_names, read.assumed.follows_vms) = (false, false);
+    let flags = report_of(&read).flags;
+    for flag in ["disable-hostname-lookup", "disable-vmi-controller"] {
+        assert_eq!(flags.get(flag).map(String::as_str), Some("true"), "{flag}");
+    }
 }
 
 #[tokio::test]

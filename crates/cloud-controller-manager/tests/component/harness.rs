@@ -1,4 +1,5 @@
-//! Fixtures of every test: the program in this process, and the user actions and answers that it works with.
+//! Fixtures of every test, those of `diagnosis` too: the program in this process, and the user actions and answers that
+//! it works with.
 
 use cloud_controller_manager::{
     AddressRules, ElectionSettings, Parts, Settings,
@@ -24,6 +25,19 @@ pub(crate) const LOADBALANCER_IPS: &str = "kube-vip.io/loadbalancerIPs";
 pub(crate) const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/allocated-address";
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
+/// The flags of the sandbox: `--data-path=annotation`.
+pub(crate) fn rules(cluster: &TestCluster) -> Rules {
+    Rules {
+        cluster: GuestCluster::new(&cluster.guest_cluster().name),
+        namespace: cluster.guest_cluster().vm_namespace.clone(),
+        management_network: None,
+        policy: Policy::Annotation,
+        allowed: AllowedDatapaths::default(),
+        restrict_sharing: false,
+        aliases: Aliases::default(),
+    }
+}
+
 /// A running cloud controller manager.
 pub(crate) struct Ccm {
     /// Its liveness and readiness.
@@ -33,7 +47,7 @@ pub(crate) struct Ccm {
 }
 
 impl Ccm {
-    /// With the flags of the sandbox: `--data-path=annotation`.
+    /// With [`rules`].
     pub(crate) async fn start(cluster: &TestCluster) -> Self {
         Self::start_with(cluster, |_| ()).await
     }
@@ -62,15 +76,7 @@ impl Ccm {
     ) -> Self {
         let parts = Parts::new(guest, harvester, Clock::starting_at(cluster.start()));
         let mut settings = Settings {
-            rules: Rules {
-                cluster: GuestCluster::new(&cluster.guest_cluster().name),
-                namespace: cluster.guest_cluster().vm_namespace.clone(),
-                management_network: None,
-                policy: Policy::Annotation,
-                allowed: AllowedDatapaths::default(),
-                restrict_sharing: false,
-                aliases: Aliases::default(),
-            },
+            rules: rules(cluster),
             addresses: AddressRules::default(),
             topology: cloud_controller_manager::TopologyLabels::new(),
             election: Some(ElectionSettings::usual("first")),

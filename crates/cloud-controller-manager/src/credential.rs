@@ -71,7 +71,7 @@ impl Life {
         Self { end: Arc::default(), clock }
     }
 
-    fn set(&self, expiry: Expiry) {
+    pub(crate) fn set(&self, expiry: Expiry) {
         let end = match expiry {
             Expiry::At(end) => Some(end),
             Expiry::Never | Expiry::Unknown => None,

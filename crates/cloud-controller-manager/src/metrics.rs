@@ -175,12 +175,16 @@ impl RestClient {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use cloud_config::expiry::Expiry;
     use http::Method;
     use k8s_openapi::jiff::Timestamp;
     use prometheus_client::encoding::text::encode;
     use serde_json::json;
 
     use super::*;
+    use crate::credential::Life;
 
     fn text(registry: &Registry) -> Vec<String> {
         let mut text = String::new();
@@ -193,6 +197,61 @@ mod tests {
         for line in expected {
             assert!(lines.iter().any(|it| it == line), "{line} is not in\n{}", lines.join("\n"));
         }
+    }
+
+    /// The metrics in the table of this program in docs/load-balancing.md.
+    fn documented(program: &str) -> BTreeSet<String> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load-balancing.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let head = format!("| Metric of `{program}` |");
+        let rows = document.lines().skip_while(|line| !line.starts_with(&head)).skip(2);
+        let first = |row: &str| row.split('|').nth(1).map(str::to_owned);
+        let cells = rows.map_while(first).collect::<Vec<_>>().join("");
+        let names = cells.split('`').skip(1).step_by(2).filter_map(|name| name.split('{').next());
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The metrics that the registry has.
+    fn registered(registry: &Registry) -> BTreeSet<String> {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        types
+            .map(|(name, of)| if of == "counter" { format!("{name}_total") } else { name.to_owned() })
+            .collect()
+    }
+
+    fn answered(code: Option<u16>) -> Answered<'static> {
+        Answered {
+            method: &Method::GET,
+            host: "harvester:6443",
+            code,
+            headers: None,
+            took: Duration::from_millis(20),
+            queued: Duration::ZERO,
+        }
+    }
+
+    #[tokio::test]
+    async fn every_metric_is_documented_and_every_documented_metric_is_there() {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let (own, life, requests) = (OwnMetrics::new(clock), Life::new(clock), RestClient::default());
+        let mut registry = Registry::default();
+        own.register(&mut registry);
+        requests.register(&mut registry);
+        registry.register_collector(Box::new(life.clone()));
+        own.set_leading("cloud-controller-manager", true);
+        for queue in ["service", "node", "node_lifecycle"] {
+            let metrics = QueueMetrics::default();
+            metrics.register(&mut registry, queue);
+            own.started(queue, queue, metrics);
+        }
+        requests.count(&answered(Some(200)));
+        life.set(Expiry::At("2026-01-02T00:00:00Z".parse().unwrap()));
+        let mut documented = documented("harvester-cloud-provider");
+        // those of crate `program`
+        documented.retain(|name| !name.starts_with("process_"));
+        assert_eq!(registered(&registry), documented);
     }
 
     // docs/contract/cloud-controller-manager.md#S14
@@ -241,14 +300,7 @@ mod tests {
         let (requests, mut registry) = (RestClient::default(), Registry::default());
         requests.register(&mut registry);
         for code in [Some(200), Some(200), None] {
-            requests.count(&Answered {
-                method: &Method::GET,
-                host: "harvester:6443",
-                code,
-                headers: None,
-                took: Duration::from_millis(20),
-                queued: Duration::ZERO,
-            });
+            requests.count(&answered(code));
         }
         check(
             &registry,

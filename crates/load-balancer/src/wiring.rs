@@ -309,6 +309,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use program::{Clock, TaskGroup};
+    use prometheus_client::encoding::text::encode;
     use rstest::rstest;
     use serde_json::{Value, json};
 
@@ -326,6 +327,39 @@ mod tests {
         new: Option<Arc<RawObject<IPPool>>>,
     ) -> Change<RawObject<IPPool>> {
         Change { key: ObjectKey::new("", "edge"), old, new }
+    }
+
+    /// The metrics in the table of this program in docs/load-balancing.md.
+    fn documented(program: &str) -> BTreeSet<String> {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load-balancing.md");
+        let document = std::fs::read_to_string(path).unwrap();
+        let head = format!("| Metric of `{program}` |");
+        let rows = document.lines().skip_while(|line| !line.starts_with(&head)).skip(2);
+        let first = |row: &str| row.split('|').nth(1).map(str::to_owned);
+        let cells = rows.map_while(first).collect::<Vec<_>>().join("");
+        let names = cells.split('`').skip(1).step_by(2).filter_map(|name| name.split('{').next());
+        names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    }
+
+    /// The metrics that the registry has.
+    fn registered(registry: &Registry) -> BTreeSet<String> {
+        let mut text = String::new();
+        encode(&mut text, registry).unwrap();
+        let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        types
+            .map(|(name, of)| if of == "counter" { format!("{name}_total") } else { name.to_owned() })
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn every_metric_is_documented_and_every_documented_metric_is_there() {
+        let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
+        queues.register(&mut registry);
+        let label = PoolLabel { pool: "edge".to_owned() };
+        for usage in [&queues.usage.total, &queues.usage.available] {
+            usage.get_or_create(&label).set(1);
+        }
+        assert_eq!(registered(&registry), documented("harvester-load-balancer"));
     }
 
     #[test]

@@ -14,11 +14,11 @@ const ELSEWHERE: [(&str, &str, &str); 2] = [
     ("crates/dhcp-client/src/", "", "the RFC says them; the caller keeps the time"),
 ];
 
-/// The name of a constant of type `Duration` that this line declares.
+/// The name of a constant that this line declares, of type `Duration`, `SignedDuration` or a list of these.
 fn duration(line: &str) -> Option<&str> {
     let (_, declared) = line.split_once("const ")?;
     let (name, rest) = declared.split_once(": ")?;
-    rest.starts_with("Duration").then_some(name)
+    rest.split('=').next()?.contains("Duration").then_some(name)
 }
 
 #[test]

@@ -374,10 +374,7 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
         view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
         let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
         let keep = |object: &RawObject<LoadBalancer>| {
-            object.edited(|json| {
-                seen.secondaries.carry(json);
-                host_datapath::follow_nodes(seen, object, json);
-            })
+            object.edited(|json| host_datapath::keep_for_secondaries(seen, object, json))
         };
         write = live.and_then(keep).map(Write::Update);
     }

@@ -502,6 +502,18 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// docs/contract/data-paths.md#row-12: another Service may get its node ports.
+    async fn a_primary_of_another_type_leads_nobody_to_its_former_node_ports(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        set_type(&cluster, "ClusterIP").await;
+        assert_eq!(listeners(&cluster).await, [port_of(&cluster, "shop/api").await]);
+        set_type(&cluster, "LoadBalancer").await;
+        let both = [port_of(&cluster, "shop/web").await, port_of(&cluster, "shop/api").await];
+        assert_eq!(listeners(&cluster).await, both);
+        ccm.stop().await;
+    }
+
     /// It waits with the reason, and nobody waits for it.
     async fn a_service_that_asks_for_the_address_of_one_that_goes_gets_none_and_does_not_keep_it(cluster: TestCluster) {
         let ccm = start_sharing(&cluster).await;

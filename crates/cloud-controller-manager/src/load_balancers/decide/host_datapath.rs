@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
     load_balancers::{
-        object::{DatapathFields, listeners, listeners_of_secondary},
+        object::{
+            DatapathFields, listeners, listeners_of_secondary, object as object_at, prefix_of_secondary,
+        },
         selector::{Selector, select},
     },
     service_config::{SOURCE_RANGES, ServiceConfig, health_check, ports},
@@ -125,11 +127,36 @@ pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
     select(&seen.identity.cluster, &backends.eligible, &backends.all).ok()
 }
 
-/// Gives the selector of the day to an object that stays for the secondaries of a Service that goes.
-pub(super) fn follow_nodes(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
-    let flows = !object.spec.backend_server_selector.is_empty() && !seen.secondaries.carried.is_empty();
+/// The object of a Service that gives its load balancer up stays for its secondaries: it follows their ports and the
+/// Nodes. A Service of another type has no node ports, and those that it had may be anybody's: their listeners go
+/// (docs/contract/data-paths.md#row-12), and the health check goes to the first port that is left.
+pub(super) fn keep_for_secondaries(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
+    seen.secondaries.carry(json);
+    if seen.secondaries.carried.is_empty() {
+        return;
+    }
+    let node_ports: Vec<_> = ports(seen.service).iter().filter_map(|port| port.node_port).collect();
+    let spec = object_at(json, "spec");
+    let mut listeners = spec.get("listeners").and_then(Value::as_array).cloned().unwrap_or_default();
+    let leads_here = |it: &Value| {
+        let is_secondarys = prefix_of_secondary(it["name"].as_str().unwrap_or_default()).is_some();
+        is_secondarys || node_ports.iter().any(|port| it["backendPort"] == *port)
+    };
+    listeners.retain(leads_here);
+    let checked = spec.get("healthCheck").map(|check| check["port"].clone()).unwrap_or_default();
+    if !checked.is_null() && !listeners.iter().any(|it| it["backendPort"] == checked) {
+        match listeners.iter().find(|it| it["protocol"] == "TCP").map(|it| it["backendPort"].clone()) {
+            Some(port) => spec["healthCheck"]["port"] = port,
+            None => drop(spec.remove("healthCheck")),
+        }
+    }
+    // no object is without listeners
+    if !listeners.is_empty() {
+        spec.insert("listeners".to_owned(), Value::Array(listeners));
+    }
+    let flows = !object.spec.backend_server_selector.is_empty();
     if let Some(selector) = selector(seen).filter(|_| flows) {
-        json["spec"]["backendServerSelector"] = json!(selector);
+        spec.insert("backendServerSelector".to_owned(), json!(selector));
     }
 }
 

@@ -271,7 +271,7 @@ fn a_secondary_that_goes_waits_until_its_ports_are_no_listeners() {
 fn a_primary_that_goes_carries_the_secondaries_that_are_left_at_the_ports_that_they_have_now() {
     let stays = Arc::new(asking(&json!({}), Some("shop.main"), Some("10.0.0.9")));
     let prefix = secondary_prefix(&ObjectKey::new("shop", "web"));
-    let listener = |name: &str| json!({"name": name, "port": 1, "protocol": "TCP", "backendPort": 30001});
+    let listener = |name: &str| json!({"name": name, "port": 1, "protocol": "TCP", "backendPort": 30080});
     let mut json = object("vm", &Value::Null).json();
     json["spec"]["listeners"] =
         json!([listener("http"), listener(&format!("{prefix}tcp-81")), listener("api-0123abcd-tcp-82")]);
@@ -289,6 +289,33 @@ fn a_primary_that_goes_carries_the_secondaries_that_are_left_at_the_ports_that_t
     assert_eq!(listeners, [(&json!("http"), &json!(1)), (&now, &json!(80))]);
     assert_ne!(json["spec"]["backendServerSelector"], json!({"harvesterhci.io/vmName": ["gone"]}));
     assert!(matches!(decision.view.removal, Removal::Blocked(_)));
+}
+
+/// docs/contract/data-paths.md#row-12: the node ports of the primary are anybody's.
+#[rstest]
+#[case::tcp("TCP", Some(json!({"port": 30080, "periodSeconds": 5})))]
+// nothing can be asked whether it serves
+#[case::udp("UDP", None)]
+fn a_primary_of_another_type_keeps_the_listeners_of_its_secondaries_and_not_its_own(
+    #[case] protocol: &str,
+    #[case] check: Option<Value>,
+) {
+    let mut stays = asking(&json!({}), Some("shop.main"), Some("10.0.0.9"));
+    stays.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].protocol = Some(protocol.to_owned());
+    let mut json = object("vm", &Value::Null).json();
+    json["spec"]["listeners"] =
+        json!([{"name": "http", "port": 443, "protocol": "TCP", "backendPort": 30443}]);
+    json["spec"]["healthCheck"] = json!({"port": 30443, "periodSeconds": 5});
+    let own = controller_kit::RawObject::from_json(json).unwrap();
+    let inside = service(&json!({}), &json!({"type": "ClusterIP", "ports": [{"port": 443}]}));
+    let decision = decided(&inside, Some(&own), |seen| {
+        seen.secondaries =
+            Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![Arc::new(stays)] };
+    });
+    let Some(Write::Update(json)) = decision.write else { panic!("{decision:?}") };
+    let listeners = json["spec"]["listeners"].as_array().unwrap();
+    let ports: Vec<_> = listeners.iter().map(|it| &it["backendPort"]).collect();
+    assert_eq!((ports, json["spec"].get("healthCheck")), (vec![&json!(30080)], check.as_ref()));
 }
 
 #[test]

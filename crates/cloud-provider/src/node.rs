@@ -11,6 +11,7 @@ mod decide;
 mod join;
 mod labels;
 mod lifecycle;
+mod start;
 
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use controller_kit::{Action, Cache, Change, ObjectKey, Queue, QueueMetrics, Recorder};
+use controller_kit::{Action, Cache, Change, ObjectKey, QueueMetrics, Recorder};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -17,6 +17,7 @@ use super::{
     decide::{Step, decide},
     join::Joined,
     labels::LabelChanges,
+    start::{self, Controller},
 };
 use crate::{Instances, event::EventDeduplicator};
 
@@ -43,7 +44,7 @@ pub struct NodeController<C> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{step:?} for node {node}")]
-struct Error {
+pub(in crate::node) struct Error {
     step: Box<Step>,
     node: String,
     source: kube::Error,
@@ -60,7 +61,6 @@ impl<C: Instances> NodeController<C> {
         workers: usize,
         duties: Duties,
     ) -> QueueMetrics {
-        let queue = Queue::new();
         let controller = Arc::new(Self {
             cloud: cloud.clone(),
             nodes: nodes.clone(),
@@ -68,28 +68,19 @@ impl<C: Instances> NodeController<C> {
             events: EventDeduplicator::new(recorder),
             duties,
         });
-        let metrics = queue.metrics().clone();
-        let worker = controller.clone();
-        queue.run(tasks, workers, move |key| {
-            let controller = worker.clone();
-            async move { controller.reconcile(key).await }
-        });
-        let (woken, all, joined) = (queue.clone(), nodes.clone(), Mutex::new(Joined::default()));
-        cloud.subscribe(Arc::new(move || {
-            let delay = joined.lock().expect("no panic while joining").delay(Instant::now());
-            for node in all.list() {
-                woken.add_after(ObjectKey::of(&*node), delay);
-            }
-        }));
-        nodes.on_change(move |change| {
-            if change.new.is_none() {
-                let uid = change.old.as_ref().and_then(|node| node.uid()).unwrap_or_default();
-                controller.events.forget(&uid);
-            } else if matters(change) {
-                queue.add(change.key.clone());
-            }
-        });
-        metrics
+        let queue = start::start(&controller, nodes, tasks, workers, matters);
+        let joined = Arc::new(Mutex::new(Joined::default()));
+        let delay = move || joined.lock().expect("no panic while joining").delay(Instant::now());
+        cloud.subscribe(Arc::new(start::waking(&queue, nodes, delay)));
+        queue.metrics().clone()
+    }
+}
+
+impl<C: Instances> Controller for NodeController<C> {
+    type Error = Error;
+
+    fn events(&self) -> &EventDeduplicator {
+        &self.events
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
@@ -122,7 +113,9 @@ impl<C: Instances> NodeController<C> {
         }
         Ok(Action::RequeueAfter(AFTER_CONFLICT))
     }
+}
 
+impl<C: Instances> NodeController<C> {
     async fn act(&self, node: &Node, step: &Step) -> kube::Result<Node> {
         let (api, how) = (Api::<Node>::all(self.client.clone()), PatchParams::default());
         let (name, patch) = (node.name_any(), Patch::Merge(patch(node, step)));

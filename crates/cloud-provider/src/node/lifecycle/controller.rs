@@ -5,9 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use controller_kit::{
-    Action, Cache, Change, ObjectKey, PendingEvent, Queue, QueueMetrics, Recorder, error_message,
-};
+use controller_kit::{Action, Cache, Change, ObjectKey, PendingEvent, QueueMetrics, Recorder, error_message};
 use k8s_openapi::api::core::v1::{Node, Taint};
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -23,7 +21,10 @@ use super::decide::{Step, decide, is_ready};
 use crate::{
     Instances,
     event::EventDeduplicator,
-    node::{AFTER_CONFLICT, JOIN},
+    node::{
+        AFTER_CONFLICT, JOIN,
+        start::{self, Controller},
+    },
 };
 
 /// The right to remove Nodes; without it they stay, and an Event says so.
@@ -43,7 +44,7 @@ pub struct NodeLifecycle<C> {
 
 #[derive(Debug, thiserror::Error)]
 #[error("{step:?} for node {node}")]
-struct Error {
+pub(in crate::node) struct Error {
     step: Box<Step>,
     node: String,
     source: kube::Error,
@@ -61,7 +62,6 @@ impl<C: Instances> NodeLifecycle<C> {
         capabilities: &Capabilities,
         role: &'static str,
     ) -> QueueMetrics {
-        let queue = Queue::new();
         let controller = Arc::new(Self {
             cloud: cloud.clone(),
             nodes: nodes.clone(),
@@ -71,39 +71,31 @@ impl<C: Instances> NodeLifecycle<C> {
             is_try_due: AtomicBool::new(false),
             role,
         });
-        let metrics = queue.metrics().clone();
-        let worker = controller.clone();
-        queue.run(tasks, 1, move |key| {
-            let controller = worker.clone();
-            async move { controller.reconcile(key).await }
-        });
-        let (woken, all) = (queue.clone(), nodes.clone());
-        let everybody = move || {
-            for node in all.list() {
-                woken.add_after(ObjectKey::of(&*node), JOIN);
-            }
-        };
+        let queue = start::start(&controller, nodes, tasks, 1, matters);
+        let everybody = start::waking(&queue, nodes, || JOIN);
         cloud.subscribe(Arc::new(everybody.clone()));
         capabilities.on_change(everybody.clone());
-        let (woken, trying) = (everybody.clone(), controller.clone());
+        let woken = everybody.clone();
         capabilities.on_try(move |right| {
             if *right == DELETE_NODES {
-                trying.is_try_due.store(true, Ordering::SeqCst);
+                controller.is_try_due.store(true, Ordering::SeqCst);
                 woken();
             }
         });
         nodes.on_change(move |change| {
-            if change.new.is_none() {
-                let uid = change.old.as_ref().and_then(|node| node.uid()).unwrap_or_default();
-                controller.events.forget(&uid);
-            } else if matters(change) {
-                queue.add(change.key.clone());
-            }
             if is_new_instance(change) {
                 everybody();
             }
         });
-        metrics
+        queue.metrics().clone()
+    }
+}
+
+impl<C: Instances> Controller for NodeLifecycle<C> {
+    type Error = Error;
+
+    fn events(&self) -> &EventDeduplicator {
+        &self.events
     }
 
     async fn reconcile(&self, key: ObjectKey) -> Result<Action, Error> {
@@ -144,7 +136,9 @@ impl<C: Instances> NodeLifecycle<C> {
             }
         }
     }
+}
 
+impl<C: Instances> NodeLifecycle<C> {
     async fn act(&self, node: &Node, step: &Step) -> kube::Result<()> {
         let (api, name) = (Api::<Node>::all(self.client.clone()), node.name_any());
         match step {

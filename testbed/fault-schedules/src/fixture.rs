@@ -18,6 +18,9 @@ use crate::{cluster_setup, invariants};
 /// Long enough for a stopped program to go on, for a Lease to change hands, and for the record garbage collector to look
 /// twice.
 const REST: Duration = Duration::from_secs(180);
+/// A VM that was deleted while no manager watched, and before another Node had one, is searched for again after this time
+/// (docs/nodes.md#the-vm-of-a-node); before that nothing shows that the Node should go.
+const SEARCH: Duration = Duration::from_secs(600);
 /// Long enough for everything that users delete to go while no fault happens, and for the record garbage collector to
 /// look twice.
 const DELETION: Duration = Duration::from_secs(90);
@@ -71,6 +74,9 @@ impl Fixture {
         self.cluster.advance(REST).await;
         if users.follow_reports().await {
             self.cluster.advance(REST).await;
+        }
+        if invariants::one_awaits_a_search(&self.cluster).await {
+            self.cluster.advance(SEARCH).await;
         }
         self.must_hold(users.late_creations()).await;
     }

@@ -18,7 +18,7 @@ use crate::cluster_setup::{EDGE_NETWORK, POOLS, is_leased};
 use crate::process::LateCreations;
 use crate::user_actions::{AddressSource, ServiceOptions, first_port};
 
-pub(crate) use self::nodes::NodesSeen;
+pub(crate) use self::nodes::{NodesSeen, one_awaits_a_search};
 use self::sharing::{Shared, Sharing, asked, nobody_shares_a_port};
 
 /// The number of connections to each Service: more than there are backends.

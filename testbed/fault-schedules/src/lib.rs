@@ -29,7 +29,6 @@ mod system;
 mod user_actions;
 mod webhook_endpoint;
 
-use std::env;
 use std::time::Duration;
 
 use test_cluster::{Request, Rights, TestCluster};
@@ -48,12 +47,6 @@ const FAULTS: Duration = Duration::from_secs(180);
 #[must_use]
 pub fn rights(seed: u64) -> Rights {
     if seed.is_multiple_of(2) { Rights::Ours } else { Rights::Existing }
-}
-
-/// Whether users ask for each other's addresses: where `FAULT_SHARING` is set. Some schedules with it end with a secondary
-/// that shows nothing, or with an address that kube-vip wrote back, so the seeds of every commit run without.
-pub(crate) fn users_share() -> bool {
-    env::var_os("FAULT_SHARING").is_some()
 }
 
 /// The outcome of a run; equal for equal seeds.

@@ -22,7 +22,7 @@ pub(crate) use self::service::{AddressSource, ServiceOptions, first_port};
 use crate::cluster_setup::{POOLS, VMS};
 use crate::invariants::NodesSeen;
 use crate::process::LateCreations;
-use crate::{fault_injection, invariants, users_share};
+use crate::{fault_injection, invariants};
 
 /// More Services than addresses, so that some wait for others to go.
 const NAMES: usize = 16;
@@ -39,7 +39,6 @@ pub(crate) struct Users {
     there: BTreeSet<usize>,
     migrations: u32,
     nodes: NodesSeen,
-    share: bool,
 }
 
 impl Users {
@@ -57,7 +56,6 @@ impl Users {
             there: BTreeSet::new(),
             migrations: 0,
             nodes: NodesSeen::default(),
-            share: users_share(),
         }
     }
 
@@ -151,7 +149,7 @@ impl Users {
         if !self.there.contains(&index) {
             // a Service that is still under deletion is made again later
             if self.is_gone(index).await {
-                let options = ServiceOptions::drawn(&mut self.random, self.share);
+                let options = ServiceOptions::drawn(&mut self.random);
                 self.make(index, options).await;
             }
             return;
@@ -177,7 +175,7 @@ impl Users {
             }
             19 | 20 => self.change_policy(index).await,
             21 => self.annotate_a_pool().await,
-            22..25 if self.share => self.ask_for_another(index).await,
+            22..25 => self.ask_for_another(index).await,
             25..29 => self.change_a_vm().await,
             _ => fault_injection::disturb_watches(&self.cluster, &mut self.random),
         }
@@ -229,7 +227,7 @@ impl Users {
         let until = Instant::now() + AT_ONCE;
         while Instant::now() < until {
             if self.is_gone(index).await {
-                let options = ServiceOptions::drawn(&mut self.random, self.share);
+                let options = ServiceOptions::drawn(&mut self.random);
                 return self.make(index, options).await;
             }
             self.cluster.advance(GLANCE).await;

@@ -49,6 +49,22 @@ fn is_of(provider_id: Option<&str>, vm: &VirtualMachine) -> bool {
     uid.is_some() && uid == vm.metadata.uid.as_deref()
 }
 
+/// Whether a Node, one of `nodes`, that has no VM among `vms` is removed.
+fn goes(cluster: &TestCluster, node: &Node, nodes: &[Node], vms: &[VirtualMachine]) -> bool {
+    // a cloud-config that finds no VM at all removes nothing
+    let mut others = nodes.iter().filter(|other| other.uid() != node.uid());
+    let is_sure = others.any(|other| vms.iter().any(|vm| is_of(provider_id(other), vm)));
+    cluster.rights() == Rights::Ours && is_sure && provider_id(node).is_some()
+}
+
+/// Whether a Node is there whose VM is not, and that goes when the manager searches for the VM again.
+pub(crate) async fn one_awaits_a_search(cluster: &TestCluster) -> bool {
+    let nodes = cluster.guest.list::<Node>().await;
+    let vms = cluster.harvester.list::<VirtualMachine>().await;
+    let lacks_vm = |node: &&Node| !vms.iter().any(|vm| vm.name_any() == node.name_any());
+    nodes.iter().filter(lacks_vm).any(|node| goes(cluster, node, &nodes, &vms))
+}
+
 /// At rest. `published`: the addresses of Services.
 pub(super) async fn are_as_their_vms_are(cluster: &TestCluster, published: &BTreeSet<IpAddr>) {
     let nodes = cluster.guest.list::<Node>().await;
@@ -68,11 +84,7 @@ pub(super) async fn are_as_their_vms_are(cluster: &TestCluster, published: &BTre
             }
             (None, Some(vm)) => assert_eq!(vm.spec.run_strategy, STOPPED, "VM {name} runs and has no Node"),
             (Some(node), None) => {
-                // a cloud-config that finds no VM at all removes nothing
-                let mut others = nodes.iter().filter(|other| other.name_any() != name);
-                let is_sure = others.any(|other| vms.iter().any(|vm| is_of(provider_id(other), vm)));
-                let goes = cluster.rights() == Rights::Ours && is_sure && provider_id(node).is_some();
-                assert!(!goes, "Node {name} has no VM any more");
+                assert!(!goes(cluster, node, &nodes, &vms), "Node {name} has no VM any more");
             }
             (None, None) => {}
         }

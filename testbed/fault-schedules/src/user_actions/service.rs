@@ -56,10 +56,9 @@ impl ServiceOptions {
         Self { on_host, local: false, source: AddressSource::Lab, shares: None, port: 80 }
     }
 
-    /// `share`: some ask for the address of another.
-    pub(crate) fn drawn(random: &mut fastrand::Rng, share: bool) -> Self {
+    pub(crate) fn drawn(random: &mut fastrand::Rng) -> Self {
         let on_host = random.bool();
-        if share && random.u8(..4) == 0 {
+        if random.u8(..4) == 0 {
             let shares = Some(random.usize(..super::NAMES));
             return Self { shares, port: random.u16(81..84), ..Self::plain(on_host) };
         }

@@ -17,10 +17,11 @@ mod vms;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
-use kube::Client;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, Client, api::DeleteParams};
 use tokio::time::Instant;
 
-use crate::{environment::Environment, output::Output, snapshot};
+use crate::{environment::Environment, manifests::plain, output::Output, snapshot};
 pub(crate) use observer::Observer;
 
 /// What the steps show, in their order; `docs/sandbox.md` says more of each.
@@ -40,6 +41,9 @@ const STEPS: [&str; 14] = [
     "both controllers are killed during 50 creations",
     "everything is deleted, and nothing stays behind",
 ];
+
+/// Name of the ConfigMap that says which interface has which network (docs/load-balancing.md, Networks).
+const NETWORKS: &str = "harvester-nad-mapping";
 
 /// The state that the steps share.
 pub(crate) struct Tour<'a> {
@@ -104,6 +108,7 @@ impl Tour<'_> {
     async fn clean_up(&self) -> Result<String> {
         let observer = self.observer();
         observer.delete_services().await?;
+        self.forget_networks().await?;
         observer
             .wait("both clusters to hold what they held before", || async {
                 let guest = snapshot::snapshot(&self.guest).await?;
@@ -115,6 +120,19 @@ impl Tour<'_> {
             .await?;
         let objects = self.before[0].len() + self.before[1].len();
         Ok(format!("{objects} objects, as before"))
+    }
+
+    /// The cloud controller manager keeps for Rancher which interface has which network, also when the VM of the node driver is
+    /// gone: it hears of that network if the guest agent speaks before the VM goes.
+    async fn forget_networks(&self) -> Result<()> {
+        if self.before[0].contains(&format!("ConfigMap kube-system/{NETWORKS}")) {
+            return Ok(());
+        }
+        let maps = Api::<ConfigMap>::namespaced(self.guest.clone(), "kube-system");
+        match maps.delete(NETWORKS, &DeleteParams::default()).await {
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            answer => answer.map(drop).map_err(plain),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{environment::Environment, manifests::plain, output::Output, snapshot
 pub(crate) use observer::Observer;
 
 /// What the steps show, in their order; `docs/sandbox.md` says more of each.
-const STEPS: [&str; 14] = [
+const STEPS: [&str; 15] = [
     "pools, as IPPool and as legacy ConfigMap",
     "a Service with health check gets an address and all VMs",
     "a backend stops answering, and comes back",
@@ -33,6 +33,7 @@ const STEPS: [&str; 14] = [
     "two Services share one address, a third one wants a taken port",
     "a pool by name, an address on demand, and one that waits for it",
     "a Service prefers both families, another has IPv6 alone",
+    "a Service requires both families, and has an address of each",
     "DHCP: a lease outlives renewals and restarts",
     "a node has the addresses of its VM, and none of a Service",
     "region and zone follow a migrating VM",
@@ -88,13 +89,14 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     step!(5, sharing::one_address(&tour));
     step!(6, requested::addresses(&tour));
     step!(7, families::one_of_two(&tour));
-    step!(8, addresses::dhcp(&mut tour));
-    step!(9, nodes::addresses(&tour));
-    step!(10, pools::topology(&tour));
-    step!(11, nodes::stop_and_start(&tour));
-    step!(12, vms::through_the_driver(&tour));
-    step!(13, crash::during_a_burst(&mut tour));
-    step!(14, tour.clean_up());
+    step!(8, families::both(&tour));
+    step!(9, addresses::dhcp(&mut tour));
+    step!(10, nodes::addresses(&tour));
+    step!(11, pools::topology(&tour));
+    step!(12, nodes::stop_and_start(&tour));
+    step!(13, vms::through_the_driver(&tour));
+    step!(14, crash::during_a_burst(&mut tour));
+    step!(15, tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }

@@ -35,6 +35,17 @@ pub(super) async fn one_of_two(tour: &Tour<'_>) -> Result<String> {
     Ok(format!("prefers both, has {v4} where there is no IPv6 pool; asks for IPv6, has {v6}"))
 }
 
+/// A Service that requires both families has an address of each, in the order of its families.
+pub(super) async fn both(tour: &Tour<'_>) -> Result<String> {
+    let observer = tour.observer();
+    pools::add(tour, POOL, &tour.environment.address_plan.ipv6_vips().to_string()).await?;
+    ask(&observer, "both", json!({"ipFamilyPolicy": "RequireDualStack"})).await?;
+    let both = serves(&observer, "both", &["IPv4", "IPv6"]).await?;
+    observer.delete(&["both"]).await?;
+    pools::remove(tour, POOL).await?;
+    Ok(format!("requires both, has {} and {}", both[0], both[1]))
+}
+
 async fn ask(observer: &Observer, name: &str, spec: Value) -> Result<()> {
     let mut manifest = service(name, &[]);
     for (field, value) in spec.as_object().into_iter().flatten() {

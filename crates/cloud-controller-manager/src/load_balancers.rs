@@ -535,7 +535,7 @@ mod tests {
         };
         let vms = Cache::of([serde_json::from_value(vm.clone()).unwrap()]);
         let vms = GuestVms::of(&client, settings, vms, Cache::of([serde_json::from_value(vm).unwrap()]));
-        let networks = Networks::of(client.clone(), vms.clone(), &[], None);
+        let networks = Networks::of(client.clone(), Some(vms.clone()), &[], None);
         let outage = Outage::new("team-a", &Health::default(), Checks::default());
         let (objects, services) = (Cache::of([]), services.clone());
         let cloud = HarvesterLoadBalancers::new(rules, client, objects, services, vms, networks, outage);

@@ -200,5 +200,5 @@ fn a_change_that_is_told_late_puts_no_former_version_over_a_newer_one() {
         drop(state);
     });
     assert_eq!(*told.lock().unwrap(), []);
-    assert!(announced.contains(VIP.parse().unwrap()));
+    assert!(announced.contains(VIP.parse().unwrap(), false));
 }

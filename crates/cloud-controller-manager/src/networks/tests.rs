@@ -35,7 +35,7 @@ async fn one_look_without_vms_takes_the_mapping_and_waits_for_nothing() {
     for (config_map, expected) in
         [(Some(config_map), Interface::Named("eth1".to_owned())), (None, Interface::Unknown)]
     {
-        let networks = Networks::of(nobody(), vms.clone(), &nodes, config_map);
+        let networks = Networks::of(nobody(), Some(vms.clone()), &nodes, config_map);
         assert_eq!(networks.interface("a/b", false), expected);
     }
 }

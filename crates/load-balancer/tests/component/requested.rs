@@ -144,7 +144,7 @@ test_cluster::component_tests! {
     async fn who_asks_for_an_address_moves_no_round_robin(cluster: TestCluster) {
         let _running = controller(&cluster).await;
         let yaml = "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: edge},
-            spec: {ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.20}, {subnet: 'fd00::/64'}],
+            spec: {ranges: [{subnet: 192.0.2.0/24, rangeStart: 192.0.2.10, rangeEnd: 192.0.2.20}, {subnet: 'fd00::/120'}],
             selector: {scope: [{project: '*', namespace: '*', guestCluster: '*'}]}}}";
         cluster.harvester.apply(yaml).await;
         // each one in a write of its own

@@ -1,0 +1,49 @@
+//! The identity service: who this driver is and what it has.
+
+use tonic::{Request, Response, Status};
+
+use crate::csi::identity_server::Identity;
+use crate::csi::plugin_capability::service::Type as Service;
+use crate::csi::plugin_capability::volume_expansion::Type as Expansion;
+use crate::csi::plugin_capability::{self, Type};
+use crate::csi::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    PluginCapability, ProbeRequest, ProbeResponse,
+};
+
+/// The driver's name in StorageClasses, PersistentVolumes and CSINodes: the one that the Go driver has.
+pub const DRIVER: &str = "driver.harvesterhci.io";
+
+/// Answers for the process, and asks nobody: a host that is away restarts no driver.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DriverIdentity;
+
+#[tonic::async_trait]
+impl Identity for DriverIdentity {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        Ok(Response::new(GetPluginInfoResponse {
+            name: DRIVER.to_owned(),
+            vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..GetPluginInfoResponse::default()
+        }))
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        let service = plugin_capability::Service { r#type: Service::ControllerService.into() };
+        let expansion = plugin_capability::VolumeExpansion { r#type: Expansion::Online.into() };
+        let capabilities = [Type::Service(service), Type::VolumeExpansion(expansion)]
+            .map(|one| PluginCapability { r#type: Some(one) });
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.to_vec() }))
+    }
+
+    /// That the process answers is the answer.
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        Ok(Response::new(ProbeResponse { ready: Some(true) }))
+    }
+}

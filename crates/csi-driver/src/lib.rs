@@ -1,0 +1,25 @@
+//! The CSI driver: volumes of the Harvester cluster in the nodes of a guest cluster.
+//!
+//! ```text
+//! provisioner, attacher, … ─┐                     ┌► identity     who this is
+//!                           ├─ gRPC, unix socket ─┼► controller   claims on the host, disks in and out of machines
+//! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
+//! ```
+//! [`volume`] is what a volume is, without any I/O; [`endpoint`] takes calls.
+#![forbid(unsafe_code)]
+
+pub mod endpoint;
+pub mod identity;
+pub mod volume;
+
+/// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.
+#[expect(
+    clippy::all,
+    clippy::pedantic,
+    unused_qualifications,
+    rustdoc::all,
+    reason = "written by a generator from somebody else's text"
+)]
+pub mod csi {
+    tonic::include_proto!("csi.v1");
+}

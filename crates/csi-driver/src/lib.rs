@@ -5,9 +5,10 @@
 //!                           ├─ gRPC, unix socket ─┼► controller   claims on the host, disks in and out of machines
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
-//! [`volume`] is what a volume is, without any I/O; [`endpoint`] takes calls.
+//! [`volume`] is what a volume is and [`attach`] which machine it belongs to, both without any I/O; [`endpoint`] takes calls.
 #![forbid(unsafe_code)]
 
+pub mod attach;
 pub mod endpoint;
 pub mod identity;
 pub mod volume;

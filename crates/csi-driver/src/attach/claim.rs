@@ -1,0 +1,318 @@
+//! Which machine a volume belongs to, by an annotation of the host's claim (PersistentVolumeClaim). Pure.
+//!
+//! ```text
+//! attach to a ─► {a, attach} ─► disk added to a … in use … detach ─► {a, detach} ─► disk seen gone ─► no annotation
+//! ```
+//! The annotation is written before a machine is touched, on the version of the PersistentVolumeClaim that was decided
+//! on, so of two processes one loses. It stays while the disk is in the machine. A process may die or stop between any
+//! two of its writes, so what an annotation says of its writer ends: a writer begins no write later than [`WRITES_FOR`]
+//! after its annotation, and after [`STALE_AFTER`] without a change others may take over. A write that was on its way
+//! all the time fails on the version of the machine, which whoever takes over changes first ([`Step::TakeOver`]).
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The annotation of the PersistentVolumeClaim.
+pub const ATTACH: &str = "driver.harvesterhci.io/attach";
+/// The writer of an annotation touches the machine for so long, by its own clock, from the moment before the write.
+pub const WRITES_FOR: Duration = Duration::from_secs(30);
+/// An annotation counts as left behind when whoever looks has seen the PersistentVolumeClaim unchanged for so long, by
+/// its own clock. No clocks are compared.
+pub const STALE_AFTER: Duration = Duration::from_secs(60);
+/// More than any annotation of ours has.
+const LONGEST: usize = 2048;
+
+/// What is to become of the volume in the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Operation {
+    /// It is being added, or it is there.
+    Attach,
+    /// It is being removed.
+    Detach,
+}
+
+/// One VirtualMachine. One that was made again under its name is another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub name: String,
+    pub uid: String,
+}
+
+/// The content of the annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Claim {
+    pub vm: String,
+    pub vm_uid: String,
+    #[serde(rename = "op")]
+    pub operation: Operation,
+    /// The process that wrote it, for people.
+    #[serde(default)]
+    pub holder: String,
+}
+
+impl Claim {
+    /// Reads the annotation. `None` for what no process of ours writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()
+    }
+
+    fn is_for(&self, machine: &Machine) -> bool {
+        self.vm_uid == machine.uid
+    }
+}
+
+/// What is known of the annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Recorded {
+    Nothing,
+    Claim(Claim),
+    /// Somebody else's text, or that of a later version.
+    Unreadable,
+}
+
+/// What an uncached read of the annotation's machine has shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum There {
+    NotAsked,
+    /// There is no machine of that UID.
+    NoMachine,
+    /// The machine's template, its running instance or the instance's status has the volume.
+    Volume,
+    /// None of them has it.
+    NoVolume,
+}
+
+/// What an uncached list of all machines has shown. Volumes of the Go driver have no annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    NotAsked,
+    /// Machines with the volume, without the one that is wanted.
+    In(Vec<String>),
+}
+
+/// What is known when somebody wants the volume in a machine.
+#[derive(Clone, Debug)]
+pub struct Seen<'a> {
+    pub wanted: &'a Machine,
+    pub recorded: Recorded,
+    /// For how long this process has seen the PersistentVolumeClaim at this version.
+    pub unchanged_for: Duration,
+    pub there: There,
+    pub elsewhere: Elsewhere,
+}
+
+/// What to do next for an attachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The annotation is there: add the disk, or find that it is there.
+    Join,
+    /// Write the annotation on the version that was seen, then [`Step::Join`].
+    Claim,
+    /// Read the annotation's machine afresh, then decide again.
+    ReadMachine(String),
+    /// List all machines afresh, then decide again.
+    ListMachines,
+    /// Write the annotation; then change the version of the former machine, so that a write that is still on its way
+    /// to it fails; then read it, and give the annotation back where the volume is there after all.
+    TakeOver { from: String },
+    /// Another process is at work. CSI's code is ABORTED: the caller comes again.
+    Wait { machine: Option<String> },
+    /// CSI's code is FAILED_PRECONDITION, with the machines' names.
+    InUse { machines: Vec<String> },
+}
+
+/// What to do next so that the volume comes into the wanted machine, and into no other.
+pub fn attach(seen: &Seen<'_>) -> Step {
+    let is_stale = seen.unchanged_for >= STALE_AFTER;
+    match &seen.recorded {
+        Recorded::Unreadable if !is_stale => Step::Wait { machine: None },
+        Recorded::Nothing | Recorded::Unreadable => match &seen.elsewhere {
+            Elsewhere::NotAsked => Step::ListMachines,
+            Elsewhere::In(machines) if machines.is_empty() => Step::Claim,
+            Elsewhere::In(machines) => Step::InUse { machines: machines.clone() },
+        },
+        Recorded::Claim(claim) if claim.is_for(seen.wanted) => match claim.operation {
+            Operation::Attach => Step::Join,
+            // the machine is read so that a detachment that is complete is not waited for
+            Operation::Detach => match seen.there {
+                There::NotAsked => Step::ReadMachine(claim.vm.clone()),
+                There::NoVolume | There::NoMachine => Step::Claim,
+                There::Volume => wait_or_take_over(claim, is_stale),
+            },
+        },
+        Recorded::Claim(claim) => match (seen.there, claim.operation) {
+            (There::NotAsked, _) => Step::ReadMachine(claim.vm.clone()),
+            // a machine that is gone takes no write any more
+            (There::NoMachine, _) | (There::NoVolume, Operation::Detach) => Step::Claim,
+            (There::Volume, Operation::Attach) => Step::InUse { machines: vec![claim.vm.clone()] },
+            (There::Volume, Operation::Detach) => Step::Wait { machine: Some(claim.vm.clone()) },
+            // its writer may be about to add the disk
+            (There::NoVolume, Operation::Attach) => wait_or_take_over(claim, is_stale),
+        },
+    }
+}
+
+fn wait_or_take_over(claim: &Claim, is_stale: bool) -> Step {
+    let machine = claim.vm.clone();
+    if is_stale { Step::TakeOver { from: machine } } else { Step::Wait { machine: Some(machine) } }
+}
+
+/// What to do next for a detachment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// Remove the disk from this machine, or find that it is gone; then remove the annotation.
+    Join,
+    /// Write the annotation, then [`Removal::Join`].
+    Claim,
+    /// Nothing is to be done for this machine: the volume belongs to another, or to none.
+    Done,
+    /// Somebody adds the disk to this machine right now: the caller comes again.
+    Wait,
+    /// Read the machine afresh, then decide again.
+    ReadMachine,
+}
+
+/// What to do next so that the volume leaves `machine`; `there` is what the machine has.
+pub fn detach(machine: &Machine, recorded: &Recorded, there: There) -> Removal {
+    match recorded {
+        Recorded::Claim(claim) if claim.is_for(machine) => match claim.operation {
+            Operation::Detach => Removal::Join,
+            Operation::Attach => Removal::Claim,
+        },
+        _ => match there {
+            There::NotAsked => Removal::ReadMachine,
+            There::NoMachine | There::NoVolume => Removal::Done,
+            // the annotation says another machine, and this one has the disk too: it has to leave
+            There::Volume if matches!(recorded, Recorded::Claim(_)) => Removal::Join,
+            There::Volume if *recorded == Recorded::Unreadable => Removal::Wait,
+            There::Volume => Removal::Claim,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::Operation::{Attach, Detach};
+    use super::*;
+
+    const FRESH: Duration = Duration::from_secs(59);
+
+    fn machine(name: &str) -> Machine {
+        Machine { name: name.to_owned(), uid: format!("uid-{name}") }
+    }
+
+    fn claim(name: &str, operation: Operation) -> Recorded {
+        let Machine { name, uid } = machine(name);
+        Recorded::Claim(Claim { vm: name, vm_uid: uid, operation, holder: "pod-1".to_owned() })
+    }
+
+    fn step(recorded: Recorded, unchanged_for: Duration, there: There, elsewhere: Elsewhere) -> Step {
+        attach(&Seen { wanted: &machine("a"), recorded, unchanged_for, there, elsewhere })
+    }
+
+    fn read(name: &str) -> Step {
+        Step::ReadMachine(name.to_owned())
+    }
+
+    fn wait(name: &str) -> Step {
+        Step::Wait { machine: Some(name.to_owned()) }
+    }
+
+    fn take_over(name: &str) -> Step {
+        Step::TakeOver { from: name.to_owned() }
+    }
+
+    fn in_use(name: &str) -> Step {
+        Step::InUse { machines: vec![name.to_owned()] }
+    }
+
+    #[rstest]
+    #[case::nobody_knows(Recorded::Nothing, FRESH, There::NotAsked, Step::ListMachines)]
+    #[case::joined(claim("a", Attach), FRESH, There::NotAsked, Step::Join)]
+    #[case::joined_when_old(claim("a", Attach), STALE_AFTER, There::NotAsked, Step::Join)]
+    #[case::leaving_here(claim("a", Detach), FRESH, There::NotAsked, read("a"))]
+    #[case::still_leaving_here(claim("a", Detach), FRESH, There::Volume, wait("a"))]
+    #[case::stuck_leaving_here(claim("a", Detach), STALE_AFTER, There::Volume, take_over("a"))]
+    #[case::left(claim("a", Detach), FRESH, There::NoVolume, Step::Claim)]
+    #[case::anothers(claim("b", Attach), FRESH, There::NotAsked, read("b"))]
+    #[case::in_another(claim("b", Attach), FRESH, There::Volume, in_use("b"))]
+    #[case::in_another_for_long(claim("b", Attach), STALE_AFTER, There::Volume, in_use("b"))]
+    #[case::on_its_way_to_another(claim("b", Attach), FRESH, There::NoVolume, wait("b"))]
+    #[case::never_came_to_another(claim("b", Attach), STALE_AFTER, There::NoVolume, take_over("b"))]
+    #[case::other_is_gone(claim("b", Attach), FRESH, There::NoMachine, Step::Claim)]
+    #[case::leaving_another(claim("b", Detach), STALE_AFTER, There::Volume, wait("b"))]
+    #[case::left_another(claim("b", Detach), FRESH, There::NoVolume, Step::Claim)]
+    #[case::strange_text(Recorded::Unreadable, FRESH, There::NotAsked, Step::Wait { machine: None })]
+    #[case::strange_text_for_long(Recorded::Unreadable, STALE_AFTER, There::NotAsked, Step::ListMachines)]
+    fn a_volume_comes_into_a_machine_only_where_no_other_can_have_it(
+        #[case] recorded: Recorded,
+        #[case] unchanged_for: Duration,
+        #[case] there: There,
+        #[case] expected: Step,
+    ) {
+        assert_eq!(step(recorded, unchanged_for, there, Elsewhere::NotAsked), expected);
+    }
+
+    #[rstest]
+    #[case(vec![], Step::Claim)]
+    #[case(vec!["b".to_owned()], in_use("b"))]
+    fn a_volume_of_the_go_driver_is_where_the_list_of_machines_says(
+        #[case] machines: Vec<String>,
+        #[case] expected: Step,
+    ) {
+        assert_eq!(step(Recorded::Nothing, FRESH, There::NotAsked, Elsewhere::In(machines)), expected);
+    }
+
+    #[test]
+    fn a_machine_that_was_made_again_under_its_name_is_another() {
+        let former = Recorded::Claim(Claim {
+            vm: "a".to_owned(),
+            vm_uid: "uid-former".to_owned(),
+            operation: Attach,
+            holder: String::new(),
+        });
+        assert_eq!(step(former.clone(), FRESH, There::NotAsked, Elsewhere::NotAsked), read("a"));
+        assert_eq!(step(former, FRESH, There::NoMachine, Elsewhere::NotAsked), Step::Claim);
+    }
+
+    #[rstest]
+    #[case::ours(claim("a", Attach), There::NotAsked, Removal::Claim)]
+    #[case::under_way(claim("a", Detach), There::NotAsked, Removal::Join)]
+    #[case::another(claim("b", Attach), There::NotAsked, Removal::ReadMachine)]
+    #[case::another_alone(claim("b", Attach), There::NoVolume, Removal::Done)]
+    #[case::both(claim("b", Attach), There::Volume, Removal::Join)]
+    #[case::of_the_go_driver(Recorded::Nothing, There::Volume, Removal::Claim)]
+    #[case::nowhere(Recorded::Nothing, There::NoVolume, Removal::Done)]
+    #[case::no_machine(Recorded::Nothing, There::NoMachine, Removal::Done)]
+    #[case::strange_text(Recorded::Unreadable, There::Volume, Removal::Wait)]
+    fn a_volume_leaves_the_machine_that_it_is_in(
+        #[case] recorded: Recorded,
+        #[case] there: There,
+        #[case] expected: Removal,
+    ) {
+        assert_eq!(detach(&machine("a"), &recorded, there), expected);
+    }
+
+    #[test]
+    fn the_annotation_is_json_with_the_names_of_the_contract() {
+        let Recorded::Claim(claim) = claim("a", Attach) else { unreachable!() };
+        let text = serde_json::to_string(&claim).unwrap();
+        assert_eq!(text, r#"{"vm":"a","vmUid":"uid-a","op":"attach","holder":"pod-1"}"#);
+        assert_eq!(Claim::parse(&text), Some(claim));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("a")]
+    #[case(r#"{"vm":"a"}"#)]
+    #[case(r#"{"vm":"a","vmUid":"u","op":"move"}"#)]
+    #[case(format!(r#"{{"vm":"{}","vmUid":"u","op":"attach"}}"#, "x".repeat(3000)))]
+    fn what_no_process_of_ours_writes_is_no_claim(#[case] text: impl AsRef<str>) {
+        assert_eq!(Claim::parse(text.as_ref()), None);
+    }
+}

@@ -5,12 +5,13 @@
 //!                           ├─ gRPC, unix socket ─┼► controller   claims on the host, disks in and out of machines
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
-//! [`volume`] is what a volume is and [`attach`] which machine it belongs to, both without any I/O; [`endpoint`] takes calls.
+//! [`volume`] is what a volume is and [`attach`] which machine it belongs to, and [`node`] what a node sees of it, all without any I/O; [`endpoint`] takes calls.
 #![forbid(unsafe_code)]
 
 pub mod attach;
 pub mod endpoint;
 pub mod identity;
+pub mod node;
 pub mod volume;
 
 /// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.

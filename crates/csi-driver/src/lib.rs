@@ -5,7 +5,9 @@
 //!                           ├─ gRPC, unix socket ─┼► controller   claims on the host, disks in and out of machines
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
-//! [`volume`] is what a volume is and [`attach`] which machine it belongs to, and [`node`] what a node sees of it, all without any I/O; [`endpoint`] takes calls.
+//! [`volume`] is what a volume is, [`attach`] which machine it belongs to, and [`node`] which device it is there, all
+//! without any I/O. [`endpoint`] takes calls, and [`identity`] answers the first of them. The controller and node services
+//! and the program are not there yet.
 #![forbid(unsafe_code)]
 
 pub mod attach;

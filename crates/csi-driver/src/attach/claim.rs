@@ -1,4 +1,5 @@
 //! Which machine a volume belongs to, by an annotation of the host's claim (PersistentVolumeClaim). Pure.
+//! The Go driver has nothing of the kind (docs/contract/csi-driver.md#claims).
 //!
 //! ```text
 //! attach to a ─► {a, attach} ─► disk added to a … in use … detach ─► {a, detach} ─► disk seen gone ─► no annotation

@@ -4,7 +4,7 @@
 //! CreateVolume.name ──HostName::of──► volume_id = name of the host's claim = KubeVirt's names of volume and disk
 //! ```
 //! A provisioner asks for `pvc-<uid>`, which is used as it is, so that volumes of the Go driver keep their handles. Any
-//! other name that no disk may have becomes a name with a digest of it.
+//! other name that no disk may have becomes a name with a digest of it (docs/contract/csi-driver.md#names).
 
 use std::fmt;
 

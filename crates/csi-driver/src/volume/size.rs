@@ -1,7 +1,8 @@
 //! Sizes of volumes, in bytes.
 //!
 //! The host's claim is a multiple of 2 MiB, and CSI is told what was asked for: so did the Go driver, and its volumes
-//! are grown by the same rule. A growth that the rounding already has is none, and no fault.
+//! are grown by the same rule. A growth that the rounding already has is none, and no fault
+//! (docs/contract/csi-driver.md#sizes).
 
 use crate::csi::CapacityRange;
 

@@ -8,8 +8,12 @@ use std::path::{Path, PathBuf};
 use super::{Package, cargo, files, packages, root, short};
 
 /// Dependencies that are there for another reason than to be named.
-const NOT_NAMED: [(&str, &str, &str); 1] =
-    [("harvester-api", "k8s-openapi", "the derive macro CustomResource names it")];
+const NOT_NAMED: &[(&str, &str, &str)] = &[
+    ("harvester-api", "k8s-openapi", "the derive macro CustomResource names it"),
+    ("csi-driver", "prost", "the code that build.rs generates names it"),
+    ("csi-driver", "prost-types", "the code that build.rs generates names it"),
+    ("csi-driver", "tonic-prost", "the code that build.rs generates names it"),
+];
 
 /// The code of these files, without lines that are comments alone.
 fn code(files: &[PathBuf]) -> String {

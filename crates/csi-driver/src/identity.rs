@@ -1,5 +1,6 @@
 //! The identity service: who this driver is and what it has.
 
+use harvester_api::names;
 use tonic::{Request, Response, Status};
 
 use crate::csi::identity_server::Identity;
@@ -10,9 +11,6 @@ use crate::csi::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse,
 };
-
-/// The driver's name in StorageClasses, PersistentVolumes and CSINodes: the one that the Go driver has.
-pub const DRIVER: &str = "driver.harvesterhci.io";
 
 /// Answers for the process, and asks nobody: a host that is away restarts no driver.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,7 +23,7 @@ impl Identity for DriverIdentity {
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
         Ok(Response::new(GetPluginInfoResponse {
-            name: DRIVER.to_owned(),
+            name: names::CSI_DRIVER.to_owned(),
             vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
             ..GetPluginInfoResponse::default()
         }))

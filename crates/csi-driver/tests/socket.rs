@@ -6,7 +6,8 @@ use csi_driver::csi::identity_client::IdentityClient;
 use csi_driver::csi::identity_server::IdentityServer;
 use csi_driver::csi::{GetPluginCapabilitiesRequest, GetPluginInfoRequest, ProbeRequest};
 use csi_driver::endpoint::{Endpoint, Listener};
-use csi_driver::identity::{DRIVER, DriverIdentity};
+use csi_driver::identity::DriverIdentity;
+use harvester_api::names::CSI_DRIVER;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
@@ -59,7 +60,7 @@ async fn the_driver_says_who_it_is_and_that_it_lives() {
     let driver = Driver::at(&path).await;
     let mut client = IdentityClient::new(channel(path).await);
     let info = client.get_plugin_info(GetPluginInfoRequest {}).await.unwrap().into_inner();
-    assert_eq!(info.name, DRIVER);
+    assert_eq!(info.name, CSI_DRIVER);
     assert!(!info.vendor_version.is_empty());
     let capabilities = client.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await.unwrap();
     assert_eq!(capabilities.into_inner().capabilities.len(), 2);

@@ -140,5 +140,7 @@ pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
 /// On a guest Node, by the cloud controller manager: the namespace of Harvester in which it saw the VM of the Node's
 /// provider ID. That the VM is missing says something in this namespace alone.
 pub const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
+/// On the PersistentVolumeClaim of a volume, by the CSI driver: which machine it is in, or on its way to or from, as JSON.
+pub const CSI_ATTACH: &str = "driver.harvesterhci.io/attach";
 /// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.
 pub const APPLIED_LABELS: &str = "cloudprovider.harvesterhci.io/applied-labels";

@@ -20,3 +20,5 @@ pub const DEFAULT_CLUSTER_NAME: &str = "kubernetes";
 pub const LOAD_BALANCER_CLASS: &str = "harvesterhci.io/load-balancer";
 /// Prefix of `spec.providerID` of a guest Node; the VM's UID follows.
 pub const PROVIDER_ID_PREFIX: &str = "harvester://";
+/// Name of the CSI driver in StorageClasses, PersistentVolumes and CSINodes.
+pub const CSI_DRIVER: &str = "driver.harvesterhci.io";

@@ -4,8 +4,9 @@
 //! ```text
 //! attach to a ─► {a, attach} ─► disk added to a … in use … detach ─► {a, detach} ─► disk seen gone ─► no annotation
 //! ```
-//! The annotation is written before a machine is touched, on the version of the PersistentVolumeClaim that was decided
-//! on, so of two processes one loses. It stays while the disk is in the machine. A process may die or stop between any
+//! The annotation ([`harvester_api::annotations::CSI_ATTACH`]) is written before a machine is touched, on the version of
+//! the PersistentVolumeClaim that was decided on, so of two processes one loses. It stays while the disk is in the
+//! machine. A process may die or stop between any
 //! two of its writes, so what an annotation says of its writer ends: a writer begins no write later than [`WRITES_FOR`]
 //! after its annotation, and after [`STALE_AFTER`] without a change others may take over. A write that was on its way
 //! all the time fails on the version of the machine, which whoever takes over changes first ([`Step::TakeOver`]).
@@ -14,8 +15,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// The annotation of the PersistentVolumeClaim.
-pub const ATTACH: &str = "driver.harvesterhci.io/attach";
 /// The writer of an annotation touches the machine for so long, by its own clock, from the moment before the write.
 pub const WRITES_FOR: Duration = Duration::from_secs(30);
 /// An annotation counts as left behind when whoever looks has seen the PersistentVolumeClaim unchanged for so long, by

@@ -85,13 +85,12 @@ pub(crate) fn of(lb: &LoadBalancer) -> Families {
     }
 }
 
+/// Why an object that is not of type vm has one address.
+pub(crate) const NO_FIELD: &str = "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, install that of this project";
+
 /// Why an object has one address.
 fn why_one(is_vm: bool) -> &'static str {
-    if is_vm {
-        "an object of type vm has one address"
-    } else {
-        "the CRD of LoadBalancer objects has no field status.allocatedAddress.ipv6IP, install that of this project"
-    }
+    if is_vm { "an object of type vm has one address" } else { NO_FIELD }
 }
 
 fn refused(first: Option<Family>, reason: &'static str, message: String) -> Families {

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use controller_kit::{Cache, ObjectKey, RawObject};
-use harvester_api::{IPPool, LoadBalancer};
+use harvester_api::{IPPool, LoadBalancer, condition};
 use ip_pools::CheckedPool;
 use ipam::{Family, Requirement};
 use k8s_openapi::api::core::v1::Service;
@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Service;
 use super::{
     address::{self, Decided, Decision},
     decide::service_names_address,
+    families::NO_FIELD,
     requested::{self, Requested},
     see::{leaving, recorded_holder, rivals, second_holder},
 };
@@ -106,8 +107,7 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
         recorded: &recorded,
         service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),
         second_holder: second_holder(&index, &lists.pools, key, Some(&lb)),
-        // only the controller watches the CRD
-        has_second_address_field: true,
+        has_second_address_field: !is_told_of_no_field(&lb),
         refused: &[],
         rivals: &rivals(&index, key, &lb),
         leaving: &leaving(&index, &lists.load_balancers, key, &lb),
@@ -141,6 +141,12 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
     let pools = trial.checked.iter().map(row).collect();
     let (outcome, note) = trial.outcome(seen);
     Some(Outlook { requirement: address::requirement(&lb), pools, outcome, note, named })
+}
+
+/// Whether the controller, which alone watches the CRD, has said that there are no fields for a second address.
+fn is_told_of_no_field(lb: &LoadBalancer) -> bool {
+    let conditions = lb.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
+    condition::ready(conditions).is_some_and(|ready| ready.message.contains(NO_FIELD))
 }
 
 /// Claims on pools that were read, for one object.

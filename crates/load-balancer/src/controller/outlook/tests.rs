@@ -1,3 +1,4 @@
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -138,4 +139,33 @@ fn a_demanded_address_is_asked_of_every_pool() {
     assert_eq!(seen.outcome, Outcome::Gets { pool: "lab".into(), address });
     let wish = looked(pools(&held), asking("cloudprovider.harvesterhci.io/requested-ip"));
     assert!(matches!(&wish.outcome, Outcome::Gets { .. }) && wish.note.is_some(), "{wish:?}");
+}
+
+#[rstest]
+#[case::preferred("PreferDualStack", "True")]
+#[case::required("RequireDualStack", "False")]
+fn an_object_that_was_told_of_a_crd_without_the_fields_gets_no_second_address(
+    #[case] policy: &str,
+    #[case] ready: &str,
+) {
+    let selector = json!({"network": "n1", "scope": scopes("team-a")});
+    let held = json!({"allocated": {"192.0.2.7": "team-a/web"}});
+    let pools = || {
+        vec![
+            pool("lab", 1, "192.0.2.0/28", &selector, &held),
+            pool("six", 2, "fd00:6::/120", &selector, &json!({})),
+        ]
+    };
+    let spec = json!({"workloadType": "cluster", "ipFamilyPolicy": policy});
+    let mut status = json!({"allocatedAddress": {"ipPool": "lab", "ip": "192.0.2.7"}});
+    let before = looked(pools(), object(&spec, &status)).outcome;
+    assert!(matches!(&before, Outcome::Gets { pool, .. } if pool == "six"), "{before:?}");
+    let message = format!("only one of two families: {NO_FIELD}");
+    status["conditions"] = json!([{"type": "Ready", "status": ready, "message": message}]);
+    let outcome = looked(pools(), object(&spec, &status)).outcome;
+    let expected = match policy {
+        "PreferDualStack" => matches!(&outcome, Outcome::Has { pool, .. } if pool == "lab"),
+        _ => matches!(&outcome, Outcome::Waits { reason: "DualStackNotSupported", .. }),
+    };
+    assert!(expected, "{outcome:?}");
 }

@@ -522,7 +522,9 @@ fn waiting(
             return (Some(why.clone()), again);
         }
         // Events say it
-        (Phase::Allocation | Phase::Demand(_), None) if requested::is_refused(object) => return (None, None),
+        (Phase::Allocation | Phase::Demand(_), None) if requested::is_refused(object, &phase) => {
+            return (None, None);
+        }
         (Phase::Allocation, None) => {}
         (Phase::Confirmation(_), None) => {
             let hindered =
@@ -544,11 +546,8 @@ fn waiting(
     match not_ready(object).map(|ready| ready.message.as_str()).filter(|message| !message.is_empty()) {
         Some(message) => (Some(format!("{message}{hint}")), None),
         None if again.is_none() => {
-            let sentence = format!(
-                "Harvester has not answered for {} s: is its load balancer running?",
-                limit.as_secs()
-            );
-            (Some(sentence), None)
+            let seconds = limit.as_secs();
+            (Some(format!("Harvester has not answered for {seconds} s: is its load balancer running?")), None)
         }
         None => (None, again),
     }

@@ -6,9 +6,11 @@
 use std::net::IpAddr;
 
 use controller_kit::ObjectKey;
-use harvester_api::{LoadBalancer, annotations, condition};
+use harvester_api::{AllocatedAddress, LoadBalancer, annotations, condition};
 use ipam::Family;
 use kube::ResourceExt as _;
+
+use super::address::dual::named_pool;
 
 /// More than two addresses with blanks around them.
 const LONGEST: usize = 120;
@@ -166,6 +168,17 @@ pub(crate) fn refused_wish(lb: &LoadBalancer, address: IpAddr) -> Option<String>
 
 fn begin_of_refused_wish(address: IpAddr) -> String {
     format!("requested address {address} is not used: ")
+}
+
+/// The sentence about an IPv6 address that stays, if the object asks for another one or for one of another pool.
+pub(crate) fn ipv6_stays(lb: &LoadBalancer, has: &AllocatedAddress) -> Option<String> {
+    let asked = of(lb).addresses().find(|ip| Family::of(*ip) == Family::V6);
+    let other = asked.filter(|asked| has.ip.parse() != Ok(*asked)).map(|ip| ip.to_string());
+    let pool = named_pool(lb, Some(Family::V6));
+    let of_other_pool = || (!pool.is_empty() && pool != has.ip_pool).then(|| format!("of pool {pool}"));
+    // it begins like a wish that is refused, which ends that of the other family
+    let what = other.or_else(of_other_pool)?;
+    Some(format!("requested address {what} is not used: an IPv6 address stays until the object is deleted"))
 }
 
 /// The sentence about an object with DHCP.

@@ -108,9 +108,16 @@ fn refused(object: &LoadBalancer) -> Option<PendingEvent> {
     Some(PendingEvent::warning(reason, ready.message.as_str()))
 }
 
-/// The load balancer says in an Event of its own reason why there is no address.
-pub(super) fn is_refused(object: &LoadBalancer) -> bool {
-    refused(object).is_some()
+/// The sentence of a load balancer that is ready about a demand that this object never meets: an IPv6 address stays
+/// whatever is asked for.
+fn never_met(object: &LoadBalancer, demand: Addresses) -> Option<&str> {
+    why_not(object, demand).filter(|_| not_ready(object).is_none())
+}
+
+/// An Event says in the words of the load balancer why there is no address.
+pub(super) fn is_refused(object: &LoadBalancer, phase: &Phase) -> bool {
+    let is_never_met = || matches!(phase, Phase::Demand(demand) if never_met(object, *demand).is_some());
+    refused(object).is_some() || is_never_met()
 }
 
 /// The load balancer of this project wrote the object's status last.
@@ -129,6 +136,10 @@ pub(super) fn told(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Vec<Pen
         return vec![event];
     }
     match seen.phase() {
+        Some(Phase::Demand(demand)) if never_met(object, demand).is_some() => {
+            let sentence = never_met(object, demand).unwrap_or_default();
+            vec![PendingEvent::warning("RequestedAddressNotUsed", sentence)]
+        }
         Some(Phase::Demand(demand)) if seen.waited >= ANSWER && !is_of_this_project(object) => {
             if not_ready(object).is_some_and(|ready| !ready.message.is_empty()) {
                 return vec![];

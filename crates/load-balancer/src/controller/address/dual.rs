@@ -52,7 +52,8 @@ pub(super) fn kept(seen: &Seen<'_>) -> Option<AllocatedAddress> {
 /// Decides about the address of an object that keeps a second one. `only_ipv6`: that one is all that it asks for.
 pub(super) fn beside(seen: &Seen<'_>, kept: AllocatedAddress, only_ipv6: bool) -> Decided {
     if only_ipv6 {
-        return Decision::Has { address: kept, lost: lost(seen) }.into();
+        let note = requested::ipv6_stays(seen.lb, &kept);
+        return Decided::noted(Decision::Has { address: kept, lost: lost(seen) }, note);
     }
     let mut lb = seen.lb.clone();
     if let Some(has) = lb.status.as_mut().and_then(|status| status.allocated_address.as_mut()) {
@@ -98,7 +99,8 @@ fn of_family(seen: &Seen<'_>, family: Family) -> One {
     if let (Family::V6, Some(address), RecordedHolder::Us | RecordedHolder::NoSuchPool) =
         (family, &has, holder)
     {
-        let decided = Decision::Has { address: address.clone(), lost: None }.into();
+        let decision = Decision::Has { address: address.clone(), lost: None };
+        let decided = Decided::noted(decision, requested::ipv6_stays(seen.lb, address));
         return One { family, decided, is_demanded, waits_for: None };
     }
     let lb = alone(seen.lb, family, has, holder);

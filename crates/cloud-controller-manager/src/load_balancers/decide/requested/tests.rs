@@ -208,6 +208,35 @@ fn a_service_that_requires_both_demanded_families_gets_nothing_while_one_is_miss
     }
 }
 
+#[rstest]
+#[case::nothing_published_yet("", &[])]
+#[case::published("10.0.0.7,fd00::9", &["10.0.0.7", "fd00::9"])]
+fn a_demand_that_an_ipv6_address_which_stays_never_meets_is_told_once_it_is_known(
+    #[case] published: &str,
+    #[case] expected: &[&str],
+    #[values("PreferDualStack", "RequireDualStack")] policy: &str,
+    #[values(0, 99)] waited: u64,
+) {
+    let message = "requested address fd00::7 is not used: an IPv6 address stays until the object is deleted";
+    let ready = json!({"status": "True", "reason": "AddressAllocated", "message": message});
+    let mut both = status("10.0.0.7", &ready);
+    both["allocatedAddress"]["ipv6Pool"] = "six".into();
+    both["allocatedAddress"]["ipv6IP"] = "fd00::9".into();
+    let mut service = demanding_both(policy);
+    if !published.is_empty() {
+        service.annotations_mut().insert(ASKED.to_owned(), published.to_owned());
+        service.annotations_mut().insert(GIVEN.to_owned(), published.to_owned());
+    }
+    let decision = after(&service, &object("cluster", &both), waited);
+    assert_eq!(
+        (addresses(&decision), decision.view.waiting.as_ref()),
+        (expected.iter().map(|it| (*it).to_owned()).collect(), None)
+    );
+    let [event] = &decision.events[..] else { panic!("{:?}", decision.events) };
+    assert_eq!((event.reason, event.message.as_str()), ("RequestedAddressNotUsed", message));
+    assert_eq!(decision.view.again, None);
+}
+
 /// Harvester gives one address, and the data path host has IPv4 alone.
 #[rstest]
 #[case::guest("cluster")]

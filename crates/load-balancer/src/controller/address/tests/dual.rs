@@ -200,14 +200,28 @@ fn demanded_addresses_are_those_of_their_families(
 fn the_second_address_stays_whatever_is_asked_for_and_the_first_may_move() {
     let all = pools();
     let mut lb = with_both(PREFER);
-    assert_eq!(words(&decided(&lb, rest(&all, BOTH))), "has core 10.0.2.5 and six fd00:6::5");
+    let before = decided(&lb, rest(&all, BOTH));
+    assert_eq!((words(&before).as_str(), before.note), ("has core 10.0.2.5 and six fd00:6::5", None));
     (lb.spec.ip_pool, lb.spec.ipv6_pool) = ("core".to_owned(), "both".to_owned());
+    let told = |what: &str| {
+        Some(format!(
+            "requested address {what} is not used: an IPv6 address stays until the object is deleted"
+        ))
+    };
+    assert_eq!(decided(&lb, rest(&all, BOTH)).note, told("of pool both"));
     let demand = "10.0.2.9,fd00:6::9".to_owned();
     lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), demand);
     let moving = decided(&lb, rest(&all, BOTH));
     assert_eq!(words(&moving), "claims IPv4 10.0.2.9 of core, shows core 10.0.2.5 and six fd00:6::5");
     let moved = [BOTH[0], ("core", "10.0.2.9"), BOTH[1]];
-    assert_eq!(words(&decided(&lb, rest(&all, &moved))), "has core 10.0.2.9 and six fd00:6::5");
+    let moved = decided(&lb, rest(&all, &moved));
+    assert_eq!(words(&moved), "has core 10.0.2.9 and six fd00:6::5");
+    assert_eq!(moved.note, told("fd00:6::9"));
+    // also where it is all that the object asks for by now
+    lb.annotations_mut().insert(annotations::IP_FAMILIES.to_owned(), "IPv6".to_owned());
+    lb.annotations_mut().insert(annotations::IP_FAMILY_POLICY.to_owned(), "SingleStack".to_owned());
+    let alone = decided(&lb, rest(&all, BOTH));
+    assert_eq!((words(&alone).as_str(), alone.note), ("has six fd00:6::5", told("fd00:6::9")));
 }
 
 #[rstest]
@@ -284,10 +298,12 @@ fn a_move_goes_on_beside_a_second_address_that_the_object_keeps() {
 fn a_refused_wish_of_each_family_is_told_once_however_often_it_is_decided() {
     let all = pools();
     let mut lb = with_both(PREFER);
-    lb.annotations_mut().insert(annotations::REQUESTED_IP.to_owned(), "10.9.9.9".to_owned());
+    lb.annotations_mut().insert(annotations::REQUESTED_IP.to_owned(), "10.9.9.9,fd00:9::9".to_owned());
     let note = decided(&lb, rest(&all, BOTH)).note.unwrap();
-    let two = format!("{note}; requested address fd00:9::9 is not used: it is in use");
-    let ready = json!([{"type": "Ready", "status": "True", "message": two}]);
+    for address in ["10.9.9.9", "fd00:9::9"] {
+        assert!(note.contains(&format!("requested address {address} is not used: ")), "{note}");
+    }
+    let ready = json!([{"type": "Ready", "status": "True", "message": note}]);
     lb.status.as_mut().unwrap().conditions = serde_json::from_value(ready).unwrap();
     assert_eq!(decided(&lb, rest(&all, BOTH)).note, Some(note));
 }

@@ -16,7 +16,7 @@ fn pools() -> Arc<Vec<CheckedPool>> {
 
 fn asking(policy: &str, rest: &Value) -> Value {
     let annotations = json!({annotations::IP_FAMILIES: "IPv4,IPv6", annotations::IP_FAMILY_POLICY: policy});
-    let own = json!({"metadata": {"annotations": annotations}, "spec": {"ipPool": null}});
+    let own = json!({"metadata": {"annotations": annotations}, "spec": {"ipPool": ""}});
     merged(own, rest)
 }
 

@@ -1,8 +1,8 @@
 //! Host names, from the guest agents.
 //!
 //! A guest agent is asked when it is connected and no Node is known to be its VM; then once for the VM's life, unless
-//! the agent goes away and comes back. One that reports no host name is asked again after a growing pause. The Go program asked at every change of every VM of the namespace
-//! (docs/contract/cloud-controller-manager.md#V1).
+//! the agent goes away and comes back. One that reports no host name is asked again after a growing pause. The Go
+//! program asked at every change of every VM of the namespace (docs/contract/cloud-controller-manager.md#V1).
 
 mod asked;
 

@@ -14,8 +14,9 @@
 //!   have a say, and the Services of the guest cluster.
 //! * A VM that is stopped or deleted decides about its Node's life (modules `run_state` and `vm_state`).
 //! * Watches tell nearly everything: of the VMs with the cluster's label, and of each that a Node may be, by name (module
-//!   `watches`). Module `search` looks for the VM of a Node that nobody knows. A host name has no watch; module `host_names` asks a guest agent for it once,
-//!   and only where no Node is known to be that VM.
+//!   `watches`). Module `search` looks for the VM of a Node that nobody knows. A host name has no watch; module
+//!   `host_names` asks a guest agent for it once, again while the agent reports none, and only where no Node is known to
+//!   be that VM.
 //! * Where the role grants `get` on VMs and not `list`, module `by_name` reads the VM that has the Node's name.
 
 #![forbid(unsafe_code)]

@@ -1,5 +1,5 @@
 //! Nodes that are none of Harvester's: of another cloud, or in the care of an administrator. No VM is looked for, read or
-//! watched for them, whatever VM has their name.
+//! watched for them, whatever VM has their name, but for a Node in an administrator's care that has a VM's provider ID.
 //!
 //! The Go program serves every Node by its name, whatever its provider ID says. That of k3s and RKE2 names a
 //! distribution and no cloud, so those Nodes are served as before (docs/contract/cloud-controller-manager.md#N19).
@@ -57,7 +57,7 @@ mod tests {
     #[case::metal_under_k3s("k3s://worker-1", "true", false)]
     #[case::a_vm_in_an_administrators_care("harvester://1", "true", true)]
     #[case::not_managed("", "false", true)]
-    fn a_node_of_another_cloud_or_in_an_administrators_care_has_no_vm_here(
+    fn which_nodes_may_be_vms_of_harvester(
         #[case] provider_id: &str,
         #[case] managed: &str,
         #[case] expected: bool,

@@ -14,7 +14,7 @@ use super::built::TestProgram;
 use crate::counts::{self, Counts};
 use crate::{step, workspace};
 
-/// How the names of tests on the real servers begin.
+/// What the names of tests on the real servers contain.
 pub(super) const REAL: [&str; 2] = ["real::ours::", "real::existing::"];
 
 /// A test program with its arguments.

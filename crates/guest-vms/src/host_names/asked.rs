@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 const ASK_AGAIN: Duration = Duration::from_secs(30);
 /// … up to this.
 const ASK_AGAIN_MAX: Duration = Duration::from_secs(600);
-/// So many errors in a row are left to the queue, whose pauses are as long as [`ASK_AGAIN`] by then.
+/// So many errors in a row are left to the queue, whose pauses grow from milliseconds to ten seconds by then.
 const ERRORS: u32 = 12;
 
 /// By the name of the VM.

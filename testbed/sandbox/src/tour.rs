@@ -124,8 +124,8 @@ impl Tour<'_> {
         Ok(format!("{objects} objects, as before"))
     }
 
-    /// The cloud controller manager keeps for Rancher which interface has which network, also when the VM of the node driver is
-    /// gone: it hears of that network if the guest agent speaks before the VM goes.
+    /// The cloud controller manager keeps for Rancher which interface has which network, also when the VM of the node
+    /// driver is gone: it hears of that network if the guest agent speaks before the VM goes.
     async fn forget_networks(&self) -> Result<()> {
         if self.before[0].contains(&format!("ConfigMap kube-system/{NETWORKS}")) {
             return Ok(());

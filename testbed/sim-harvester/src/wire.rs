@@ -96,7 +96,7 @@ impl Stretch {
 }
 
 impl WireMap {
-    /// 198.18.0.0/16 is found at 127.18.0.0/16.
+    /// 198.18.0.0/16 is found at 127.18.0.0/16, and 198.19.0.0/16 at 127.22.0.0/16.
     pub fn loopback(low_ports: LowPorts) -> Self {
         let net = |a, b| Ipv4Net::new(Ipv4Addr::new(a, b, 0, 0), 16).expect("16 is at most 32");
         Self {
@@ -147,7 +147,7 @@ impl WireMap {
     }
 
     /// Whether an address belongs to a VM or a pod of this sandbox.
-    pub fn is_mapped(&self, address: IpAddr) -> bool {
+    pub fn is_of_a_vm(&self, address: IpAddr) -> bool {
         matches!(address, IpAddr::V4(v4) if self.objects.contains(&v4))
     }
 }

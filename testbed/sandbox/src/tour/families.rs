@@ -60,7 +60,7 @@ async fn serves(observer: &Observer, name: &str, families: &[&str]) -> Result<Ve
     let word = |address: &IpAddr| if address.is_ipv4() { "IPv4" } else { "IPv6" };
     let addresses = observer
         .wait(&format!("{} addresses of Service {name}", families.join(" and ")), || async {
-            let addresses = observer.addresses(name).await?;
+            let addresses = observer.addresses_now(name).await?;
             let seen: Vec<_> = addresses.iter().map(word).collect();
             ensure!(seen == families, "its status has {addresses:?}");
             Ok(addresses)

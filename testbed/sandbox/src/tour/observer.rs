@@ -72,8 +72,8 @@ impl Observer {
         .await
     }
 
-    /// All addresses in the Service's status.
-    pub(crate) async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>> {
+    /// All addresses in the Service's status, which may have none yet.
+    pub(crate) async fn addresses_now(&self, name: &str) -> Result<Vec<IpAddr>> {
         Ok(all_published(&self.service(name).await?).collect())
     }
 

@@ -38,17 +38,18 @@ pub(super) async fn add(tour: &Tour<'_>, name: &str, subnet: &str) -> Result<()>
     observer.wait(&format!("IPPool {name} to be ready"), || ready(&observer, name)).await.map(drop)
 }
 
-/// Removes a pool of which every address is free, or becomes it.
+/// Removes a pool of which every address is free, or becomes free.
 pub(super) async fn remove(tour: &Tour<'_>, name: &str) -> Result<()> {
     let pools = Api::<IPPool>::all(tour.harvester.clone());
-    let gone = || async {
+    // the webhook refuses while an address is in use: each look that finds the pool asks again
+    let delete = || async {
         if pools.get_opt(name).await.map_err(plain)?.is_some() {
             pools.delete(name, &DeleteParams::default()).await.map_err(plain)?;
             bail!("it is there");
         }
         Ok(())
     };
-    tour.observer().wait(&format!("IPPool {name} to go"), gone).await
+    tour.observer().wait(&format!("IPPool {name} to go"), delete).await
 }
 
 /// The pool, if its Ready condition holds.

@@ -298,7 +298,7 @@ impl Listeners {
     }
 
     async fn forward(&self, mut stream: TcpStream, at: SocketAddr, to: SocketAddr) -> io::Result<()> {
-        if !self.wire.is_mapped(to.ip()) {
+        if !self.wire.is_of_a_vm(to.ip()) {
             // never leave loopback: what is not ours, the dummy endpoint for instance, does not answer
             return hold(stream).await;
         }

@@ -104,7 +104,7 @@ fn open(
     let (stop, wire) = (stop.clone(), listeners.wire);
     listeners.tasks.spawn(async move {
         // never leave loopback: what is not ours does not answer
-        if !wire.is_mapped(to.ip()) {
+        if !wire.is_of_a_vm(to.ip()) {
             return;
         }
         if let Some(Err(error)) =

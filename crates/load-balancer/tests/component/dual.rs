@@ -137,12 +137,12 @@ test_cluster::component_tests! {
         in_step(&cluster).await;
 
         // and what is held while the other is missing goes with the object
-        asking(&cluster, "second", REQUIRE).await;
         let none = json!({"spec": {"ranges": [{"subnet": "fd00:6::/64", "rangeStart": "fd00:6::10", "rangeEnd": "fd00:6::10"}]}});
         cluster.harvester.patch::<IPPool>("six", none).await;
         asking(&cluster, "third", REQUIRE).await;
         cluster.settle().await;
         assert_eq!(ready_of(&cluster, "third").await.reason, "PoolExhausted");
+        assert_eq!(holders(&cluster, "edge").await, json!({"192.0.2.10": "team-a/web", "192.0.2.11": "team-a/third"}));
         cluster.harvester.delete::<LoadBalancer>("team-a/third").await;
         cluster.settle().await;
         assert!(!record_of(&cluster, "edge").await.allocated.values().any(|holder| holder == "team-a/third"));

@@ -43,8 +43,5 @@ mod run;
 pub mod service_config;
 mod source_ranges;
 
-/// The ConfigMap in `kube-system` of the guest that names the interfaces of networks.
-pub const NETWORKS: &str = networks::CONFIG_MAP;
-
 pub use guest_vms::{AddressRules, TopologyLabels};
 pub use run::{ElectionSettings, Parts, Settings, run};

@@ -22,7 +22,7 @@ use std::{
 
 use controller_kit::{Action, Cache, ObjectKey, Queue, RawObject, replace};
 use guest_vms::{GuestVms, Lookup};
-use harvester_api::names::KUBE_SYSTEM;
+use harvester_api::names::{KUBE_SYSTEM, NETWORKS_CONFIG_MAP};
 use k8s_openapi::{
     Resource as _,
     api::core::v1::{ConfigMap, Node},
@@ -39,8 +39,6 @@ pub(crate) use self::mapping::Interface;
 use self::mapping::{Mapping, Nics, common, interface};
 
 const NAMESPACE: &str = KUBE_SYSTEM;
-/// The ConfigMap of the Go program, in [`KUBE_SYSTEM`].
-pub(crate) const CONFIG_MAP: &str = "harvester-nad-mapping";
 const KEY: &str = "interface-nad-mapping";
 /// After this time Services no longer wait for the ConfigMap: it counts as absent. For VMs the end is an [`Outage`].
 ///
@@ -52,7 +50,7 @@ const JOIN: Duration = Duration::from_secs(1);
 /// On the one ConfigMap; no rule can name what is to be created.
 fn right(verb: &'static str) -> Right {
     let right = Right::new(verb, "", "configmaps").within(NAMESPACE);
-    if verb == "create" { right } else { right.named(CONFIG_MAP) }
+    if verb == "create" { right } else { right.named(NETWORKS_CONFIG_MAP) }
 }
 
 /// The rights to the ConfigMap. Without the first two it is neither read nor written, without the others not written.
@@ -162,7 +160,7 @@ impl Networks {
         while let Some(missing) = [&list, &watch].into_iter().find(|right| !self.capabilities.allows(right)) {
             if !is_told {
                 tracing::info!(
-                    "ConfigMap {NAMESPACE}/{CONFIG_MAP} is not looked at, because the right to {missing} is missing: the \
+                    "ConfigMap {NAMESPACE}/{NETWORKS_CONFIG_MAP} is not looked at, because the right to {missing} is missing: the \
                      interfaces of networks come from the VMs alone"
                 );
                 is_told = true;
@@ -170,7 +168,7 @@ impl Networks {
             }
             woken.notified().await;
         }
-        let only = watcher::Config::default().fields(&format!("metadata.name={CONFIG_MAP}"));
+        let only = watcher::Config::default().fields(&format!("metadata.name={NETWORKS_CONFIG_MAP}"));
         let cache: Cache<RawObject<ConfigMap>> = Cache::start(&tasks, self.api(), only);
         let into = Arc::downgrade(&self);
         cache.on_change(move |_| {
@@ -270,7 +268,7 @@ impl Networks {
             // nothing to say, and nothing there that says something else
             None if text.is_empty() => return Ok(Action::AwaitChange),
             None => {
-                let metadata = json!({"namespace": NAMESPACE, "name": CONFIG_MAP});
+                let metadata = json!({"namespace": NAMESPACE, "name": NETWORKS_CONFIG_MAP});
                 let mut body = json!({"metadata": metadata, "data": {KEY: text}});
                 body["apiVersion"] = ConfigMap::API_VERSION.into();
                 body["kind"] = ConfigMap::KIND.into();
@@ -309,7 +307,7 @@ impl Networks {
 }
 
 fn key() -> ObjectKey {
-    ObjectKey::new(NAMESPACE, CONFIG_MAP)
+    ObjectKey::new(NAMESPACE, NETWORKS_CONFIG_MAP)
 }
 
 #[cfg(test)]

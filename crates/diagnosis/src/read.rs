@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use cloud_controller_manager::{
-    NETWORKS,
-    load_balancers::{Rules, outlook},
-};
+use cloud_controller_manager::load_balancers::{Rules, outlook};
 use controller_kit::{Cache, ObjectKey, RawObject, Watched, error_message};
 use futures::join;
 use guest_vms::{GuestVms, VmSettings};
@@ -228,7 +225,7 @@ impl InGuest {
         let mut networks = None;
         if service.annotations().contains_key(annotations::SERVICE_NETWORK) {
             let config_maps: Api<RawObject<ConfigMap>> = Api::namespaced(guest.clone(), names::KUBE_SYSTEM);
-            match config_maps.get_opt(NETWORKS).await {
+            match config_maps.get_opt(names::NETWORKS_CONFIG_MAP).await {
                 Ok(found) => networks = found,
                 Err(error) => not_read.push(system.not_read("get", "configmaps", &error)),
             }

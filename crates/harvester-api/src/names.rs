@@ -6,6 +6,8 @@ pub const LOAD_BALANCER_LEASE: &str = "harvester-load-balancer";
 pub const KUBE_SYSTEM: &str = "kube-system";
 /// ConfigMap of kube-vip-cloud-provider: pools under `kube-system`, allocations in every namespace.
 pub const KUBEVIP_CONFIG_MAP: &str = "kubevip";
+/// ConfigMap of a guest cluster, in [`KUBE_SYSTEM`], that names the interfaces of networks.
+pub const NETWORKS_CONFIG_MAP: &str = "harvester-nad-mapping";
 /// Key of a [`KUBEVIP_CONFIG_MAP`] that lists the addresses in use.
 pub const KUBEVIP_SERVICES: &str = "kubevip-services";
 /// `allocatedAddress.ip` of a load balancer whose address comes from DHCP.

@@ -17,6 +17,7 @@ mod vms;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, bail};
+use harvester_api::names::NETWORKS_CONFIG_MAP;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, api::DeleteParams};
 use tokio::time::Instant;
@@ -42,9 +43,6 @@ const STEPS: [&str; 15] = [
     "both controllers are killed during 50 creations",
     "everything is deleted, and nothing stays behind",
 ];
-
-/// Name of the ConfigMap that says which interface has which network (docs/load-balancing.md, Networks).
-const NETWORKS: &str = "harvester-nad-mapping";
 
 /// The state that the steps share.
 pub(crate) struct Tour<'a> {
@@ -127,11 +125,11 @@ impl Tour<'_> {
     /// The cloud controller manager keeps for Rancher which interface has which network, also when the VM of the node
     /// driver is gone: it hears of that network if the guest agent speaks before the VM goes.
     async fn forget_networks(&self) -> Result<()> {
-        if self.before[0].contains(&format!("ConfigMap kube-system/{NETWORKS}")) {
+        if self.before[0].contains(&format!("ConfigMap kube-system/{NETWORKS_CONFIG_MAP}")) {
             return Ok(());
         }
         let maps = Api::<ConfigMap>::namespaced(self.guest.clone(), "kube-system");
-        match maps.delete(NETWORKS, &DeleteParams::default()).await {
+        match maps.delete(NETWORKS_CONFIG_MAP, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
             answer => answer.map(drop).map_err(plain),
         }

@@ -33,7 +33,7 @@ pub struct Lists {
     /// Of the namespace of the cloud-config.
     pub load_balancers: Cache<RawObject<LoadBalancer>>,
     pub vms: GuestVms,
-    /// [`NETWORKS`](crate::NETWORKS), where the Service asks for a network.
+    /// [`NETWORKS_CONFIG_MAP`](harvester_api::names::NETWORKS_CONFIG_MAP), where the Service asks for a network.
     pub networks: Option<RawObject<ConfigMap>>,
     /// Whether the interfaces of networks come from the VMs too: without `--disable-vmi-controller`.
     pub follows_vms: bool,

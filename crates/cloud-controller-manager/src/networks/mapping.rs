@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use harvester_api::names::NETWORKS_CONFIG_MAP;
 use serde_json::Value;
 
 /// Longest name of a Linux interface.
@@ -124,7 +125,7 @@ impl Nics {
 
 fn of_mapping(network: &str, mapping: &Mapping) -> Interface {
     let missing = |why: String| {
-        let place = format!("ConfigMap {}/{}", super::NAMESPACE, super::CONFIG_MAP);
+        let place = format!("ConfigMap {}/{}", super::NAMESPACE, NETWORKS_CONFIG_MAP);
         Interface::Missing(format!(
             "{place}, key {}, {why}; no guest agent of a VM reports interfaces: correct it, or start the guest agents",
             super::KEY

@@ -30,7 +30,7 @@ async fn one_look_without_vms_takes_the_mapping_and_waits_for_nothing() {
     let node = json!({"metadata": {"name": "worker-1"}, "spec": {"providerID": "harvester://1"}});
     let nodes = [Arc::new(serde_json::from_value(node).unwrap())];
     let config_map = json!({"apiVersion": "v1", "kind": "ConfigMap",
-        "metadata": {"namespace": NAMESPACE, "name": CONFIG_MAP}, "data": {KEY: r#"{"a/b": "eth1"}"#}});
+        "metadata": {"namespace": NAMESPACE, "name": NETWORKS_CONFIG_MAP}, "data": {KEY: r#"{"a/b": "eth1"}"#}});
     let config_map = RawObject::from_json(config_map).unwrap();
     for (config_map, expected) in
         [(Some(config_map), Interface::Named("eth1".to_owned())), (None, Interface::Unknown)]

@@ -7,10 +7,13 @@
 
 use cloud_provider::Annotations;
 use controller_kit::PendingEvent;
-use harvester_api::{annotations, names::KUBE_SYSTEM};
+use harvester_api::{
+    annotations,
+    names::{KUBE_SYSTEM, NETWORKS_CONFIG_MAP},
+};
 
 use super::{Seen, families::served, handover::given};
-use crate::networks::{CONFIG_MAP, Interface};
+use crate::networks::Interface;
 
 /// Whether the address waits for its interface.
 pub(super) fn withholds(seen: &Seen<'_>) -> bool {
@@ -54,7 +57,7 @@ pub(super) fn told(seen: &Seen<'_>) -> Option<PendingEvent> {
             if !has_address(seen) {
                 return None;
             }
-            let config_map = format!("ConfigMap {KUBE_SYSTEM}/{CONFIG_MAP}");
+            let config_map = format!("ConfigMap {KUBE_SYSTEM}/{NETWORKS_CONFIG_MAP}");
             format!(
                 "neither the VMs nor {config_map} name the interface of the Service's network, so kube-vip takes its own: \
                  start the guest agents, or name it in that ConfigMap"

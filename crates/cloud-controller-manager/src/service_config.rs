@@ -96,7 +96,7 @@ impl ServiceConfig {
             faults.push(Explanation::new("InvalidDataPath", sentence));
             None
         });
-        // once a Service is ours, that annotation is ours too; before, it asks for an address
+        // once a Service is ours, kube-vip's annotation is ours too; before, an address there has no effect, and is told
         let handed_over = service.finalizers().iter().any(|name| name == FINALIZER);
         faults.extend(primary(service).err());
         let requested = Requested::of(service, aliases, &mut faults);
@@ -316,7 +316,7 @@ mod tests {
 
     // docs/contract/cloud-controller-manager.md#9.1: kube-vip's own annotation is no way to ask for an address
     #[test]
-    fn an_address_in_kube_vips_annotation_is_a_request_until_the_annotation_is_ours() {
+    fn an_address_in_kube_vips_annotation_has_no_effect_and_is_told_until_the_annotation_is_ours() {
         let mut service = service(&[]);
         service.annotations_mut().insert(annotations::KUBE_VIP_LOADBALANCER_IPS.into(), "10.0.0.7".into());
         assert!(ServiceConfig::of(&service).asks_kube_vip);

@@ -53,7 +53,7 @@ use crate::{
 };
 pub(crate) use decide::UNWATCHED_AGAIN;
 use decide::{Because, Plan, Release, Seen, Step};
-pub(crate) use families::wants_two as wants_two_addresses;
+pub(crate) use families::may_have_two;
 pub(crate) use pace::{SlicePace, StatusPace};
 pub(crate) use refusals::Refusals;
 

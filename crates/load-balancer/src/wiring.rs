@@ -218,7 +218,7 @@ impl Wiring<'_> {
             if before != now {
                 let all = all.list();
                 let is_concerned = |lb: &&Arc<RawObject<LoadBalancer>>| {
-                    lb.spec.workload() == WorkloadType::Vm || controller::wants_two_addresses(lb)
+                    lb.spec.workload() == WorkloadType::Vm || controller::may_have_two(lb)
                 };
                 all.iter().filter(is_concerned).for_each(|lb| queue.add(ObjectKey::of(&**lb)));
                 orphans.list().into_iter().for_each(|key| queue.add(key));

@@ -238,14 +238,14 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     };
     let made_for = ForService { identity, service };
     let wanted = datapath.map(|datapath| Wanted { made_for, config, requested: asked, datapath });
-    let asks_kube_vip = events::asks_kube_vip(config, path, object.is_some());
+    let kube_vip_sentence = events::kube_vip_sentence(config, path, object.is_some());
     let forbidden = !faults.is_empty() && object.is_none();
     if forbidden {
         // an Event about a load balancer that does not exist is no news
         events.retain(|event| event.event_type == EventType::Warning);
     } else {
         let no_effect = |sentence: &String| PendingEvent::warning("AnnotationHasNoEffect", sentence.clone());
-        events.extend(asks_kube_vip.as_ref().map(no_effect));
+        events.extend(kube_vip_sentence.as_ref().map(no_effect));
         events.extend(around(seen, path));
     }
     events.extend(events::keys(config));
@@ -341,7 +341,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     if has_address || seen.held == Held::Lost && !shows {
         view.labels = sharing::own_labels(service);
     }
-    let more = asks_kube_vip.as_deref().filter(|_| forbidden);
+    let more = kube_vip_sentence.as_deref().filter(|_| forbidden);
     events.extend(refusal(service, &faults, more, object.is_some()));
     view.refused = faults;
     Decision { view, write, events }

@@ -27,6 +27,13 @@ pub(crate) enum RecordedHolder {
     NoSuchPool,
 }
 
+impl RecordedHolder {
+    /// Whether the object keeps the address: nobody else may have it.
+    fn leaves_it(self) -> bool {
+        matches!(self, Self::Us | Self::NoSuchPool)
+    }
+}
+
 /// Everything that the address depends on.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
@@ -63,7 +70,7 @@ pub(crate) struct Decided {
 /// What the decision about two addresses says more than that about one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dual {
-    /// That of the address to claim.
+    /// The family of the address to claim.
     pub(crate) family: Option<Family>,
     /// What the object has meanwhile is all that it must have.
     pub(crate) is_enough: bool,
@@ -115,6 +122,21 @@ pub(crate) enum Decision {
 impl Decision {
     fn claim_exactly(pool: String, address: IpAddr, Standing { meanwhile, lost }: Standing) -> Self {
         Self::Claim { pool, known: None, exactly: Some(address), meanwhile, lost }
+    }
+
+    /// What the object has now, or keeps until there is another.
+    fn address(&self) -> Option<&AllocatedAddress> {
+        match self {
+            Self::Has { address, .. } => Some(address),
+            Self::Claim { meanwhile, .. } | Self::Wait { meanwhile, .. } => meanwhile.as_ref(),
+        }
+    }
+
+    /// The address in the object's status that the pool gives to somebody else.
+    fn lost(&self) -> Option<&str> {
+        match self {
+            Self::Has { lost, .. } | Self::Claim { lost, .. } | Self::Wait { lost, .. } => lost.as_deref(),
+        }
     }
 }
 
@@ -266,7 +288,7 @@ fn has_already(seen: &Seen<'_>, address: IpAddr) -> Option<AllocatedAddress> {
     let allowed = |pool: &str| wanted.is_empty() || wanted == pool;
     let has = seen.lb.pool_address();
     let has = has.filter(|has| allowed(&has.ip_pool) && has.ip.parse() == Ok(address));
-    if matches!(seen.holder, RecordedHolder::Us | RecordedHolder::NoSuchPool) && has.is_some() {
+    if seen.holder.leaves_it() && has.is_some() {
         return has.filter(|_| is_trusted(seen));
     }
     let is_recorded = |(pool, recorded): &&(String, IpAddr)| *recorded == address && allowed(pool);

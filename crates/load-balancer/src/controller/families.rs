@@ -32,7 +32,7 @@ pub(crate) enum Two {
 }
 
 /// Whether the object asks for two addresses, and may have them.
-pub(crate) fn wants_two(lb: &LoadBalancer) -> bool {
+pub(crate) fn may_have_two(lb: &LoadBalancer) -> bool {
     of(lb).two.is_some()
 }
 

@@ -69,7 +69,8 @@ pub(crate) fn of_family(text: String, family: Family) -> Option<String> {
     }
 }
 
-/// Whether the object demands an address of this family, and none of the other.
+/// Whether the object demands an address of this family, and none of the other. A demand that cannot be read counts for
+/// each of the two.
 pub(crate) fn demands_only(lb: &LoadBalancer, family: Family) -> bool {
     match of(lb) {
         Requested::Addresses { addresses, is_demand: true } => {

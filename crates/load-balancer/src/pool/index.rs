@@ -204,8 +204,8 @@ impl PoolIndex {
     }
 
     /// Whether the object `lb` uses `address`: its Service names the address, or, for a guest cluster, the cloud
-    /// controller manager has shown it, or the other one of two, in `status.address`. Only while the object has our finalizer, which nobody can put
-    /// back on an object that is being deleted: afterwards the tenant alone writes it.
+    /// controller manager has shown it, or the other one of two, in `status.address`. Only while the object has our
+    /// finalizer, which nobody can put back on an object that is being deleted: afterwards the tenant alone writes it.
     fn is_in_use(&self, lb: &LoadBalancer, address: IpAddr) -> bool {
         let has_finalizer = lb.finalizers().iter().any(|name| name == finalizers::LOAD_BALANCER);
         has_finalizer
@@ -216,11 +216,11 @@ impl PoolIndex {
                 }
                 WorkloadType::Cluster => {
                     let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
-                    // its record goes when nothing announces the address any more, and its finalizer after that
                     // the field holds one address: where two are allocated, the other is announced with it
                     let both: Vec<_> = lb.pool_addresses().map(|(_, address)| address).collect();
                     let is_shown = shown == Some(address)
                         || shown.is_some_and(|shown| both.contains(&shown)) && both.contains(&address);
+                    // its record goes when nothing announces the address any more, and its finalizer after that
                     lb.meta().deletion_timestamp.is_none() && is_shown
                 }
             }

@@ -20,7 +20,7 @@ pub(crate) enum WaitingFor {
     Named(String),
     /// It asks for this address and no other: whoever asks for one that is taken hears of no other's release.
     Address(IpAddr),
-    /// It lacks two addresses, or one of two pools.
+    /// It lacks addresses of both families: any of these changes may bring one.
     EitherOf(Box<[WaitingFor; 2]>),
     /// It is placed by selection: another outcome of that, or an address of these pools, which had none to give.
     Selection(Vec<String>),

@@ -17,7 +17,7 @@ const NAMED: usize = 20;
 
 /// Kube-vip's own annotation asks for an address. `exists`: there is an object, so the address there is ours, also when
 /// somebody took our finalizer off. On the host datapath that annotation is a fault.
-pub(super) fn asks_kube_vip(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
+pub(super) fn kube_vip_sentence(config: &ServiceConfig, path: Datapath, exists: bool) -> Option<String> {
     let sentence = || {
         format!(
             "annotation {} has no effect as a request, it gets the address that Harvester gives: ask with annotation {}",

@@ -20,10 +20,11 @@ use crate::{
 /// The address in the fields for a second one, in those for the first.
 pub(crate) fn second(lb: &LoadBalancer) -> Option<AllocatedAddress> {
     let has = lb.status.as_ref()?.allocated_address.as_ref()?;
-    let is_there = !has.ipv6_pool.is_empty() && has.ipv6_ip.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
+    let (pool, ip) = has.ipv6()?;
+    let is_there = !pool.is_empty() && ip.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6());
     is_there.then(|| AllocatedAddress {
-        ip_pool: has.ipv6_pool.clone(),
-        ip: has.ipv6_ip.clone(),
+        ip_pool: pool.to_owned(),
+        ip: ip.to_owned(),
         mask: has.ipv6_mask.clone(),
         gateway: has.ipv6_gateway.clone(),
         ..AllocatedAddress::default()
@@ -45,8 +46,7 @@ pub(super) fn decide(seen: &Seen<'_>, two: Two) -> Decided {
 
 /// The second address of an object that asks for one now: it stays, because it may be announced.
 pub(super) fn kept(seen: &Seen<'_>) -> Option<AllocatedAddress> {
-    let is_ours = matches!(seen.second_holder, RecordedHolder::Us | RecordedHolder::NoSuchPool);
-    second(seen.lb).filter(|_| is_ours)
+    second(seen.lb).filter(|_| seen.second_holder.leaves_it())
 }
 
 /// Decides about the address of an object that keeps a second one. `only_ipv6`: that one is all that it asks for.
@@ -96,9 +96,7 @@ fn of_family(seen: &Seen<'_>, family: Family) -> One {
         (None, Family::V4) => (None, RecordedHolder::Nobody),
     };
     let is_demanded = requested::demands_only(seen.lb, family);
-    if let (Family::V6, Some(address), RecordedHolder::Us | RecordedHolder::NoSuchPool) =
-        (family, &has, holder)
-    {
+    if let (Family::V6, Some(address), true) = (family, &has, holder.leaves_it()) {
         let decision = Decision::Has { address: address.clone(), lost: None };
         let decided = Decided::noted(decision, requested::ipv6_stays(seen.lb, address));
         return One { family, decided, is_demanded, waits_for: None };
@@ -165,11 +163,12 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         seen.lb.pool_addresses().any(|(_, shown)| address.ip.parse() == Ok(shown))
     };
     // while one of two that are required is missing, the other is held, and shown only if it was before
-    let standing =
-        |one: &One| standing(&one.decided.decision).filter(|it| !is_required || has_both || is_shown(it));
+    let may_show = |one: &One| {
+        one.decided.decision.address().cloned().filter(|it| !is_required || has_both || is_shown(it))
+    };
     let [v4, v6] = both;
-    let meanwhile = merged(standing(v4), standing(v6));
-    let lost = both.iter().filter_map(|one| lost_of(&one.decided.decision)).collect::<Vec<_>>();
+    let meanwhile = merged(may_show(v4), may_show(v6));
+    let lost = both.iter().filter_map(|one| one.decided.decision.lost()).collect::<Vec<_>>();
     let lost = (!lost.is_empty()).then(|| lost.join(" and "));
     let is_enough = !is_required && meanwhile.is_some();
     let notes = [
@@ -177,11 +176,11 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         v6.decided.note.clone().filter(|note| Some(note) != v4.decided.note.as_ref()),
     ];
     let note = joined(notes);
-    let one_after_the_other = both.iter().find_map(|one| match &one.decided.decision {
+    let next_claim = both.iter().find_map(|one| match &one.decided.decision {
         Decision::Claim { pool, known, exactly, .. } => Some((one.family, pool.clone(), *known, *exactly)),
         Decision::Has { .. } | Decision::Wait { .. } => None,
     });
-    if let Some((family, pool, known, exactly)) = one_after_the_other {
+    if let Some((family, pool, known, exactly)) = next_claim {
         let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
         return Decided { decision, note, dual: Dual { family: Some(family), is_enough, waits_for: None } };
     }
@@ -228,21 +227,6 @@ impl<'a> Lacking<'a> {
 
     fn text(&self) -> String {
         format!("no {} address: {}", self.family, self.why.message)
-    }
-}
-
-fn standing(decision: &Decision) -> Option<AllocatedAddress> {
-    match decision {
-        Decision::Has { address, .. } => Some(address.clone()),
-        Decision::Claim { meanwhile, .. } | Decision::Wait { meanwhile, .. } => meanwhile.clone(),
-    }
-}
-
-fn lost_of(decision: &Decision) -> Option<&str> {
-    match decision {
-        Decision::Has { lost, .. } | Decision::Claim { lost, .. } | Decision::Wait { lost, .. } => {
-            lost.as_deref()
-        }
     }
 }
 

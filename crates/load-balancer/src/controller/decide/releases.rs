@@ -28,13 +28,13 @@ pub(super) fn release_others(
     };
     let is_other =
         |(pool, other): &&(String, IpAddr)| !is_of(pool, *other, first) && !is_of(pool, *other, second);
-    let first: Option<IpAddr> = address.ip.parse().ok();
+    let first_ip: Option<IpAddr> = address.ip.parse().ok();
     // nothing tells when an IPv6 address is announced no more while `status.address` has the IPv4 one; and an IPv4 address
     // is held for two that are required, before the object shows it
-    let has_two = families::wants_two(lb) || dual::second(lb).is_some();
+    let has_or_wants_two = families::may_have_two(lb) || dual::second(lb).is_some();
     let may_go = |record: &&(String, IpAddr)| {
-        let moved = record.1.is_ipv4() && first.is_some_and(|first| first.is_ipv4());
-        !has_two || moved || seen.address.outranked.contains(record)
+        let moved = record.1.is_ipv4() && first_ip.is_some_and(|first| first.is_ipv4());
+        !has_or_wants_two || moved || seen.address.outranked.contains(record)
     };
     // a fresh read decides about a stranger's, and tells
     let owner = Owner::of(lb);
@@ -48,8 +48,8 @@ pub(super) fn release_others(
     let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
     let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
     let is_followed = |other: IpAddr| {
-        let is_alone = other.is_ipv4() && !has_two;
-        shown.is_none_or(|shown| shown != other && (is_alone || Some(shown) == first))
+        let is_alone = other.is_ipv4() && !has_or_wants_two;
+        shown.is_none_or(|shown| shown != other && (is_alone || Some(shown) == first_ip))
     };
     let others = records(seen).filter(is_other).filter(may_go).filter(is_free);
     let others = others.filter(|record| !seen.records_held.contains(*record) && is_followed(record.1));

@@ -21,7 +21,6 @@ pub mod volume;
     clippy::all,
     clippy::pedantic,
     unused_qualifications,
-    rustdoc::all,
     reason = "written by a generator from somebody else's text"
 )]
 pub mod csi {

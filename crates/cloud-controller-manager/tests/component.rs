@@ -41,6 +41,8 @@ mod requests;
 mod service_events;
 #[path = "component/sharing.rs"]
 mod sharing;
+#[path = "component/sharing_labels.rs"]
+mod sharing_labels;
 #[path = "component/source_ranges.rs"]
 mod source_ranges;
 #[path = "component/take_over.rs"]

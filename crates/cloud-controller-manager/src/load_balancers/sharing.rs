@@ -255,9 +255,13 @@ impl HarvesterLoadBalancers {
         let ring = if self.is_wanted(primary) { BTreeSet::new() } else { self.shared.ring(&key) };
         all.retain(|user| {
             let Some(service) = self.services.get(user) else { return false };
+            let namespace = service.namespace().unwrap_or_default();
+            let is_admitted = admits(primary, &namespace, self.rules.restrict_sharing);
+            let is_wanted = self.is_wanted(&service);
             // anybody may write the label, and a Service that we do not serve keeps it
-            self.is_wanted(&service)
-                || !ring.contains(user) && has_address_of(&service, primary, found.object())
+            is_wanted && is_admitted
+                || (is_wanted || !ring.contains(user))
+                    && has_address_of(&service, is_admitted, primary, found.object())
         });
         let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
         let carried = match object.filter(|_| !all.is_empty()) {
@@ -304,12 +308,19 @@ fn uses(service: &Service, primary: &ObjectKey) -> bool {
 }
 
 /// Whether the status of the Service, or the record of what it was given, names an address of the primary. `object`: the
-/// primary's; while it is not known that may be any.
-fn has_address_of(service: &Service, primary: &Service, object: Option<&RawObject<LoadBalancer>>) -> bool {
-    let Some(object) = object else { return true };
+/// primary's; while it is not known that may be any. Who writes the Service writes the record too, so that of one that is
+/// not admitted proves nothing; its status does.
+fn has_address_of(
+    service: &Service,
+    is_admitted: bool,
+    primary: &Service,
+    object: Option<&RawObject<LoadBalancer>>,
+) -> bool {
+    let shown = ingress(service);
+    let Some(object) = object else { return is_admitted || !shown.is_empty() };
     let keys = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
-    let given = keys.into_iter().filter_map(|key| service.annotations().get(key)).flat_map(|ips| listed(ips));
-    let mut of_service = given.chain(ingress(service)).filter(|ip| *ip != DHCP_ADDRESS);
+    let records = keys.into_iter().filter(|_| is_admitted).filter_map(|key| service.annotations().get(key));
+    let mut of_service = records.flat_map(|ips| listed(ips)).chain(shown).filter(|ip| *ip != DHCP_ADDRESS);
     let of_primary: Vec<_> =
         allocated(object).into_iter().chain(status_address(object)).chain(ingress(primary)).collect();
     of_service.any(|ip| of_primary.iter().any(|of_primary| same(ip, of_primary)))

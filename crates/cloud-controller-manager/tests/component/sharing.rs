@@ -15,7 +15,7 @@ use super::{
     host_datapath::{CHECKED, IGNORE, start_with_two_nodes},
 };
 
-const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
+pub(crate) const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
 const ON_HOST: &str = "cloudprovider.harvesterhci.io/data-path: host";
 
 /// `shop/web` is announced, and `shop/api` shares its address.
@@ -94,7 +94,7 @@ async fn told_about(cluster: &TestCluster, name: &str, reason: &str) -> Vec<Stri
 }
 
 /// The object of a Service.
-async fn object_of(cluster: &TestCluster, name: &str) -> Option<LoadBalancer> {
+pub(crate) async fn object_of(cluster: &TestCluster, name: &str) -> Option<LoadBalancer> {
     let all = cluster.harvester.list::<LoadBalancer>().await;
     let label = "cloudprovider.harvesterhci.io/serviceName";
     all.into_iter().find(|object| object.labels().get(label).map(String::as_str) == Some(name))
@@ -567,34 +567,5 @@ test_cluster::component_tests! {
         cluster.settle().await;
         assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
         ccm.stop().await;
-    }
-
-    /// Anybody may write the label, and nobody takes it off a Service that this program does not serve.
-    async fn a_label_on_a_service_that_has_no_address_of_ours_keeps_no_primary(cluster: TestCluster) {
-        let forged = [
-            ("spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}", "{}"),
-            ("spec: {type: ClusterIP, ports: [{port: 81}]}", "{kube-vip.io/vipHost: worker-1}"),
-            ("spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}",
-                "{kube-vip.io/loadbalancerIPs: 127.9.0.9}"),
-        ];
-        for (spec, annotations) in forged {
-            let ccm = Ccm::start(&cluster).await;
-            announced_service(&cluster, "{}").await;
-            cluster.guest.apply(&format!(
-                "{{apiVersion: v1, kind: Namespace, metadata: {{name: lab}}}}
----
-apiVersion: v1
-kind: Service
-metadata: {{name: forged, namespace: lab, labels: {{{PRIMARY}: shop.web}}, annotations: {annotations}}}
-{spec}
-"
-            )).await;
-            cluster.settle().await;
-            cluster.guest.delete::<Service>("shop/web").await;
-            cluster.settle().await;
-            assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None), "{spec}");
-            cluster.guest.delete::<Service>("lab/forged").await;
-            ccm.stop().await;
-        }
     }
 }

@@ -15,7 +15,7 @@ use controller_kit::Cache;
 use harvester_api::{VirtualMachine, VirtualMachineInstance, labels, names::PROVIDER_ID_PREFIX};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Client, Resource, ResourceExt,
     api::ListParams,
     core::{ListMeta, Request},
 };
@@ -89,7 +89,7 @@ impl Schedule {
     }
 }
 
-/// The parts of a list of instances that are read here.
+/// The parts of a list that are read here.
 #[derive(Deserialize)]
 struct Page {
     metadata: ListMeta,
@@ -217,28 +217,63 @@ impl Search {
     }
 
     /// What a list of all VMs, whatever their labels, says of these UIDs. Such a list proves absence only if it names
-    /// VMs of other Nodes: a cloud-config may name another Harvester by now. It is one answer, without pages: a
-    /// cloud-config that changes between two of them would make one list of two servers.
+    /// VMs of other Nodes: a cloud-config may name another Harvester by now. It comes in pages, since the answer may be
+    /// longer than the memory, and the cloud-config may change between two: what is of two states or servers fails.
     async fn by_uid(&self, wanted: &BTreeSet<&str>) -> kube::Result<HashMap<String, Searched>> {
-        let namespace = &self.vms.shared().namespace;
-        let api = Api::<VirtualMachine>::namespaced(self.client.clone(), namespace);
         let nodes = self.nodes.list();
         let others: HashSet<_> = nodes.iter().filter_map(|node| vm_id(node)).collect();
-        let (mut named, mut has_witness) = (HashMap::new(), false);
-        for vm in api.list_metadata(&ListParams::default()).await?.items {
-            let (Some(name), Some(uid)) = (vm.metadata.name, vm.metadata.uid) else { continue };
-            if wanted.contains(&*uid) {
-                named.insert(uid, name);
-            } else if others.contains(&*uid) {
-                has_witness = true;
+        let (mut named, mut witness) = (HashMap::new(), None);
+        let mut params = ListParams::default().limit(PAGE);
+        let mut first: Option<ListMeta> = None;
+        loop {
+            let page = self.page_of_vms(&params).await?;
+            for ItemMeta { name, uid } in page.items.into_iter().map(|item| item.metadata) {
+                if name.is_empty() || uid.is_empty() {
+                    continue;
+                }
+                if wanted.contains(&*uid) {
+                    named.insert(uid, name);
+                } else if others.contains(&*uid) {
+                    witness = Some((name, uid));
+                }
             }
+            let version = |of: &ListMeta| of.resource_version.clone().filter(|version| !version.is_empty());
+            if let Some(first) = &first
+                && (version(first).is_none() || version(first) != version(&page.metadata))
+            {
+                return Err(kube::Error::Service("the pages of the list of VMs are of two states".into()));
+            }
+            let first = first.get_or_insert_with(|| page.metadata.clone());
+            if let Some(token) = page.metadata.continue_.filter(|token| !token.is_empty()) {
+                params = params.continue_token(&token);
+                continue;
+            }
+            // the version is in the token: another server that takes the token says the same one
+            if first.continue_.as_ref().is_some_and(|token| !token.is_empty())
+                && let Some((name, uid)) = &witness
+            {
+                let again = ListParams::default().limit(1).fields(&format!("metadata.name={name}"));
+                let page = self.page_of_vms(&again).await?;
+                if !page.items.iter().any(|item| item.metadata.uid == *uid) {
+                    let sentence = format!("VM {name} of the list of VMs is not there any more");
+                    return Err(kube::Error::Service(sentence.into()));
+                }
+            }
+            break;
         }
         let answer = |uid: &&str| match named.remove(*uid) {
             Some(name) => ((*uid).to_owned(), Searched::Named(name)),
-            None if has_witness => ((*uid).to_owned(), Searched::Missing),
+            None if witness.is_some() => ((*uid).to_owned(), Searched::Missing),
             None => ((*uid).to_owned(), Searched::Doubtful),
         };
         Ok(wanted.iter().map(answer).collect())
+    }
+
+    /// Names and UIDs: an annotation may be as long as a quarter of a megabyte.
+    async fn page_of_vms(&self, params: &ListParams) -> kube::Result<Page> {
+        let url = VirtualMachine::url_path(&(), Some(&self.vms.shared().namespace));
+        let request = Request::new(url).list_metadata(params).map_err(kube::Error::BuildRequest)?;
+        self.client.request(request).await
     }
 
     /// The instances of no guest cluster that have a guest agent, by name and UID. Where labels name no owner, all.
@@ -269,6 +304,8 @@ fn key(node: &Node) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use http::{Request, Response};
     use kube::client::Body;
     use serde_json::json;
@@ -279,28 +316,51 @@ mod tests {
     const WITNESS: &str = "00000000-0000-4000-8000-000000000001";
     const WANTED: &str = "00000000-0000-4000-8000-000000000002";
 
-    /// A Harvester with two VMs that has given way to one without any when it is asked for a second page.
-    fn giving_way() -> Client {
-        let service = tower::service_fn(|request: Request<Body>| async move {
+    const NOWHERE: &str = "00000000-0000-4000-8000-000000000003";
+
+    /// What answers after the first page.
+    #[derive(Clone, Copy)]
+    enum Then {
+        Same,
+        /// Another Harvester, or the same one at another time.
+        OtherVersion,
+        /// One without VMs that takes the token, in which the version is.
+        OtherServer,
+    }
+
+    /// Of these many VMs the first is the witness, and the last is wanted.
+    fn harvester(vms: usize, then: Then, asked: &Arc<Mutex<Vec<String>>>) -> Client {
+        let asked = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
             let query = request.uri().query().unwrap_or_default().to_owned();
-            let vm = |uid: &str| json!({"metadata": {"name": format!("vm-{uid}"), "uid": uid}});
-            let (vms, token) = if query.contains("continue=") {
-                (vec![], "")
-            } else if query.contains("limit=") {
-                (vec![vm(WITNESS)], "more")
-            } else {
-                (vec![vm(WITNESS), vm(WANTED)], "")
+            asked.lock().unwrap().push(query.clone());
+            let of = |key: &str| query.split('&').find_map(|part| part.strip_prefix(key)?.strip_prefix('='));
+            let number = |key: &str| of(key).and_then(|text| text.parse::<usize>().ok());
+            let uid = |n: usize| match n {
+                0 => WITNESS.to_owned(),
+                n if n + 1 == vms => WANTED.to_owned(),
+                n => format!("10000000-0000-4000-8000-{n:012}"),
             };
+            let vm = |n: usize| json!({"metadata": {"name": format!("vm-{n}"), "uid": uid(n)}});
+            let begin = number("continue").unwrap_or_default();
+            let end = vms.min(begin + number("limit").unwrap_or(vms));
+            let (is_first, by_name) = (begin == 0, of("fieldSelector"));
+            let items: Vec<_> = match (then, by_name) {
+                (Then::OtherServer, Some(_)) => vec![],
+                (Then::OtherServer, None) if !is_first => vec![],
+                (_, Some(name)) => (0..vms).filter(|n| name.ends_with(&format!("vm-{n}"))).map(vm).collect(),
+                (_, None) => (begin..end).map(vm).collect(),
+            };
+            let token = if by_name.is_none() && end < vms { end.to_string() } else { String::new() };
+            let version = if is_first || !matches!(then, Then::OtherVersion) { "7" } else { "8" };
             let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                "metadata": {"continue": token}, "items": vms});
-            Ok::<_, tower::BoxError>(Response::new(Body::from(list.to_string().into_bytes())))
+                "metadata": {"resourceVersion": version, "continue": token}, "items": items});
+            async move { Ok::<_, tower::BoxError>(Response::new(Body::from(list.to_string().into_bytes()))) }
         });
         Client::new(service, "team-a")
     }
 
-    #[tokio::test]
-    async fn a_vm_is_missing_only_where_one_answer_of_one_server_lacks_it() {
-        let client = giving_way();
+    async fn found(client: Client) -> kube::Result<HashMap<String, Searched>> {
         let vms = GuestVms::of(&client, VmSettings::default(), Cache::of([]), Cache::of([]));
         let node = |uid: &str| {
             let json =
@@ -308,10 +368,28 @@ mod tests {
             serde_json::from_value(json).unwrap()
         };
         let search = Search { client, vms, nodes: Cache::of([node(WITNESS), node(WANTED)]) };
-        let nowhere = "00000000-0000-4000-8000-000000000003";
-        let found = search.by_uid(&BTreeSet::from([WANTED, nowhere])).await.unwrap();
-        assert_eq!(found[WANTED], Searched::Named(format!("vm-{WANTED}")));
-        assert_eq!(found[nowhere], Searched::Missing);
+        search.by_uid(&BTreeSet::from([WANTED, NOWHERE])).await
+    }
+
+    #[rstest::rstest]
+    #[case::in_one_page(2, 1)]
+    #[case::in_three_pages_and_a_look_at_the_witness(1200, 4)]
+    #[tokio::test]
+    async fn all_vms_are_listed_in_pages(#[case] vms: usize, #[case] requests: usize) {
+        let asked = Arc::default();
+        let found = found(harvester(vms, Then::Same, &asked)).await.unwrap();
+        assert_eq!(found[WANTED], Searched::Named(format!("vm-{}", vms - 1)));
+        assert_eq!(found[NOWHERE], Searched::Missing);
+        let asked = asked.lock().unwrap();
+        assert!(asked.len() == requests && asked.iter().all(|query| query.contains("limit=")), "{asked:?}");
+    }
+
+    #[rstest::rstest]
+    #[tokio::test]
+    async fn pages_of_two_states_or_servers_say_nothing(
+        #[values(Then::OtherVersion, Then::OtherServer)] then: Then,
+    ) {
+        found(harvester(1200, then, &Arc::default())).await.unwrap_err();
     }
 
     fn nodes(names: &[&str]) -> BTreeSet<String> {

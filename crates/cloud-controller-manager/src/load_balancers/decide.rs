@@ -371,12 +371,15 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     let mut write = None;
     // without an object no secondary loses its address
     if !seen.secondaries.all.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
-        view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
-        let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
-        let keep = |object: &RawObject<LoadBalancer>| {
-            object.edited(|json| host_datapath::keep_for_secondaries(seen, object, json))
-        };
-        write = live.and_then(keep).map(Write::Update);
+        let kept = object
+            .and_then(|object| object.edited(|json| host_datapath::keep_for_secondaries(seen, object, json)));
+        let listeners = kept.as_ref().and_then(|json| json.pointer("/spec/listeners")?.as_array());
+        // without a listener it leads nobody anywhere, and admission refuses it: it goes, and then those that wait for it
+        if !listeners.is_some_and(Vec::is_empty) {
+            view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
+            let is_live = object.is_some_and(|object| object.metadata.deletion_timestamp.is_none());
+            write = kept.filter(|_| is_live).map(Write::Update);
+        }
     }
     if view.load_balancer == LoadBalancerState::Absent && seen.is_carried {
         // node ports are reused: the object of the primary lets go of them first

@@ -318,6 +318,25 @@ fn a_primary_of_another_type_keeps_the_listeners_of_its_secondaries_and_not_its_
     assert_eq!((ports, json["spec"].get("healthCheck")), (vec![&json!(30080)], check.as_ref()));
 }
 
+// docs/contract/data-paths.md#row-12: a secondary that goes waits until its ports are no listeners
+#[test]
+fn a_primary_of_another_type_goes_with_the_last_listener_of_its_secondaries() {
+    let prefix = secondary_prefix(&ObjectKey::new("shop", "web"));
+    let mut json = object("vm", &Value::Null).json();
+    json["spec"]["listeners"] =
+        json!([{"name": format!("{prefix}tcp-81"), "port": 81, "protocol": "TCP", "backendPort": 30001}]);
+    let own = controller_kit::RawObject::from_json(json).unwrap();
+    let mut primary = asking(&json!({}), None, None);
+    primary.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
+    let decision = decided(&primary, Some(&own), |seen| {
+        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![] };
+    });
+    assert!(
+        decision.write.is_none() && !matches!(decision.view.removal, Removal::Blocked(_)),
+        "{decision:?}"
+    );
+}
+
 #[test]
 fn no_port_of_an_object_goes_to_a_secondary_too() {
     let web = Arc::new(asking(&json!({}), Some("shop.main"), None));

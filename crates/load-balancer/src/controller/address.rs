@@ -74,8 +74,19 @@ pub(crate) struct Dual {
     pub(crate) family: Option<Family>,
     /// What the object has meanwhile is all that it must have.
     pub(crate) is_enough: bool,
+    /// What to claim for the other family, if the pool of the first claim cannot be written.
+    pub(crate) other_claim: Option<OneClaim>,
     /// The news of pools that may bring what is missing.
     pub(crate) waits_for: Option<WaitingFor>,
+}
+
+/// A claim for one family, as [`Decision::Claim`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct OneClaim {
+    pub(crate) family: Family,
+    pub(crate) pool: String,
+    pub(crate) known: Option<IpAddr>,
+    pub(crate) exactly: Option<IpAddr>,
 }
 
 impl Decided {

@@ -323,6 +323,13 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 let steps = vec![Step::Claim { pool, known, exactly, family }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             };
+            let other = dual
+                .other_claim
+                .filter(|other| order.is_denied() && in_the_way_of_claim(seen, &other.pool).is_none());
+            if let Some(address::OneClaim { family, pool, known, exactly }) = other {
+                let steps = vec![Step::Claim { pool, known, exactly, family: Some(family) }];
+                return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
+            }
             let waits_for = Some(order.waits_for(
                 address::dual::named_pool(lb, dual.family),
                 &pool,
@@ -338,7 +345,8 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
             if dual.is_enough
                 && let Some(why) = waiting.take()
             {
-                note = Some(note.map_or_else(String::new, |note| note + "; ") + &why.message);
+                // a refused wish is read from the condition, and ends with the message
+                note = Some(why.message + &note.map_or_else(String::new, |note| format!("; {note}")));
             }
             (meanwhile, waiting, lost, waits_for)
         }

@@ -143,15 +143,13 @@ pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstac
         Obstacle::OtherFamily | Obstacle::Pool(..) => "",
     };
     let (begin, end) = (format!("requested address {address} is not to be had: "), format!("{until}{stays}"));
-    let shown = shown(lb).filter(|shown| {
-        let same_reason = shown.reason == obstacle.reason() && matches!(obstacle, Obstacle::InUse(_));
-        same_reason && shown.message.starts_with(&begin) && shown.message.ends_with(&end)
+    // thousands who demand one address write nothing when its holder changes; with two addresses there is more in the message
+    let told = shown(lb).filter(|_| matches!(obstacle, Obstacle::InUse(_))).and_then(|shown| {
+        let sentence = &shown.message[shown.message.find(&begin)?..];
+        let stop = sentence.find(&end)? + end.len();
+        Some(sentence[..stop].to_owned())
     });
-    // thousands who demand one address write nothing when its holder changes
-    match shown {
-        Some(shown) => shown.message.clone(),
-        None => begin + &obstacle.why(&ObjectKey::of(lb)) + &end,
-    }
+    told.unwrap_or_else(|| begin + &obstacle.why(&ObjectKey::of(lb)) + &end)
 }
 
 /// The sentence about a wish that is answered with another address.

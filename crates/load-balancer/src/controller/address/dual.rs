@@ -11,7 +11,7 @@ use harvester_api::{AllocatedAddress, LoadBalancer, annotations};
 use ipam::Family;
 use kube::ResourceExt as _;
 
-use super::{Decided, Decision, Dual, RecordedHolder, Seen, joined, lost};
+use super::{Decided, Decision, Dual, OneClaim, RecordedHolder, Seen, joined, lost};
 use crate::{
     controller::{families::Two, requested},
     pool::WaitingFor,
@@ -147,8 +147,10 @@ fn alone(
         }
     }
     if let Some(status) = &mut alone.status {
-        // what is announced is announced with both
-        if let (Some(has), false) = (&has, status.address.is_empty()) {
+        // an address of the other family was announced together with that of this one; one of this family may be a former
+        // one, which kube-vip is just leaving
+        let is_told = status.address.parse().is_ok_and(|ip| Family::of(ip) == family);
+        if let (Some(has), false) = (&has, is_told || status.address.is_empty()) {
             status.address.clone_from(&has.ip);
         }
         status.allocated_address = has;
@@ -176,13 +178,16 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         v6.decided.note.clone().filter(|note| Some(note) != v4.decided.note.as_ref()),
     ];
     let note = joined(notes);
-    let next_claim = both.iter().find_map(|one| match &one.decided.decision {
-        Decision::Claim { pool, known, exactly, .. } => Some((one.family, pool.clone(), *known, *exactly)),
+    let mut claims = both.iter().filter_map(|one| match &one.decided.decision {
+        Decision::Claim { pool, known, exactly, .. } => {
+            Some(OneClaim { family: one.family, pool: pool.clone(), known: *known, exactly: *exactly })
+        }
         Decision::Has { .. } | Decision::Wait { .. } => None,
     });
-    if let Some((family, pool, known, exactly)) = next_claim {
+    if let Some(OneClaim { family, pool, known, exactly }) = claims.next() {
         let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
-        return Decided { decision, note, dual: Dual { family: Some(family), is_enough, waits_for: None } };
+        let dual = Dual { family: Some(family), is_enough, other_claim: claims.next(), waits_for: None };
+        return Decided { decision, note, dual };
     }
     let lacking: Vec<_> = both.iter().filter_map(Lacking::of).collect();
     let text = lacking.iter().map(Lacking::text).collect::<Vec<_>>().join("; ");

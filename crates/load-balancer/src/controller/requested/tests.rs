@@ -81,6 +81,9 @@ fn the_sentence_about_a_taken_address_stays_when_its_holder_changes() {
     assert_eq!(demand_waits(&lb, address, &held_by("db"), ""), first);
     assert_ne!(demand_waits(&lb, address, &held_by("db"), "; 10.0.0.9 stays until then"), first);
     assert_ne!(demand_waits(&lb, [10, 0, 0, 6].into(), &held_by("api"), ""), first);
+    let of_both = format!("two addresses are required: no IPv4 address: {first}; no IPv6 address: x");
+    let two = told(asking("", "10.0.0.5"), "AddressInUse", &of_both);
+    assert_eq!(demand_waits(&two, address, &held_by("db"), ""), first);
     let other = demand_waits(&lb, address, &Obstacle::NotInPool(None), "");
     assert!(other.contains("no pool that may serve"), "{other}");
 }

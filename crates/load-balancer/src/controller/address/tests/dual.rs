@@ -232,6 +232,25 @@ fn the_second_address_stays_whatever_is_asked_for_and_the_first_may_move() {
     assert_eq!((words(&alone).as_str(), alone.note), ("has six fd00:6::5", told("fd00:6::9")));
 }
 
+// kube-vip in the guest may be taking 10.0.1.9 just then
+#[rstest]
+#[case::demand("10.0.2.5", "")]
+#[case::pool("", "core")]
+fn the_first_address_moves_back_only_after_the_guest_has_followed(#[case] demand: &str, #[case] pool: &str) {
+    let all = pools();
+    let mut lb = with_both(PREFER);
+    let has = lb.status.as_mut().unwrap().allocated_address.as_mut().unwrap();
+    (has.ip_pool, has.ip) = ("edge".to_owned(), "10.0.1.9".to_owned());
+    lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), demand.to_owned());
+    pool.clone_into(&mut lb.spec.ip_pool);
+    let both = [BOTH[0], ("edge", "10.0.1.9"), BOTH[1]];
+    let expected = "waits ReleaseUnderWay, shows edge 10.0.1.9 and six fd00:6::5";
+    assert_eq!(words(&decided(&lb, rest(&all, &both))), expected);
+    lb.status.as_mut().unwrap().address = "10.0.1.9".to_owned();
+    let expected = "has core 10.0.2.5 and six fd00:6::5";
+    assert_eq!(words(&decided(&lb, rest(&all, &both))), expected);
+}
+
 #[rstest]
 #[case::first(RecordedHolder::Nobody, RecordedHolder::Us, &BOTH[1..],
     "claims IPv4 10.0.2.5 of core, shows core 10.0.2.5 and six fd00:6::5")]

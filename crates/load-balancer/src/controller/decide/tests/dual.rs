@@ -76,10 +76,7 @@ fn without_a_pool_of_the_second_family_the_condition_names_that_family(
     assert!(told.starts_with(message), "{told}");
     assert_eq!(decide(&seen).waits_for, Some(WaitingFor::Selection(Vec::new())), "a pool wakes it");
     // and it is told once
-    let mut told = seen.object.as_ref().unwrap().json();
-    told["metadata"]["finalizers"] = json!([finalizers::LOAD_BALANCER]);
-    told["status"] = status;
-    seen.object = Some(Arc::new(RawObject::from_json(told).unwrap()));
+    seen.object = Some(after(&seen, &status));
     assert_eq!(steps(&seen), [""; 0], "what it holds stays held");
 }
 
@@ -135,17 +132,60 @@ fn both_records_go_with_the_object(#[case] exists: bool) {
     assert_eq!(steps(&seen), ["release 10.0.1.7 of edge", "release fd00:6::7 of six"]);
 }
 
+/// A claim from this pool that the server denied.
+fn denied(pool: &str, family: Family) -> crate::pool::orders::Failed {
+    crate::pool::orders::Failed {
+        pool: pool.to_owned(),
+        order: Order::Claim { holder: "shop/web".to_owned(), known: None, family: Some(family) },
+        error: crate::pool::orders::WriteError { why: "denied by admission".to_owned(), is_denied: true },
+        retry_in: Duration::from_secs(60),
+    }
+}
+
+/// The object with the status that was written.
+fn after(seen: &Seen, status: &Value) -> Arc<RawObject<LoadBalancer>> {
+    let mut json = seen.object.as_ref().unwrap().json();
+    json["metadata"]["finalizers"] = json!([finalizers::LOAD_BALANCER]);
+    json["status"] = status.clone();
+    Arc::new(RawObject::from_json(json).unwrap())
+}
+
 #[test]
 fn a_second_pool_that_cannot_be_written_keeps_no_preferred_address_back() {
     let mut seen = new("PreferDualStack", &[FIRST]);
-    seen.address.pending.failed = vec![crate::pool::orders::Failed {
-        pool: "six".to_owned(),
-        order: Order::Claim { holder: "shop/web".to_owned(), known: None, family: Some(Family::V6) },
-        error: crate::pool::orders::WriteError { why: "denied by admission".to_owned(), is_denied: true },
-        retry_in: Duration::from_secs(60),
-    }];
+    seen.address.pending.failed = vec![denied("six", Family::V6)];
     let status = written(&seen);
     assert_eq!((reason(&status).0, &status["allocatedAddress"]["ip"]), (true, &json!("10.0.1.7")));
     let told = status["conditions"][0]["message"].as_str().unwrap();
     assert!(told.contains("pool six: the pool cannot be written: denied by admission"), "{told}");
+}
+
+#[rstest]
+#[case::nothing_yet(&[], &["claim from six"])]
+#[case::six_is_there(&[SECOND], &["write object"])]
+fn a_first_pool_that_cannot_be_written_keeps_no_ipv6_address_back(
+    #[case] records: &[(&str, &str)],
+    #[case] expected: &[&str],
+) {
+    for policy in ["PreferDualStack", "RequireDualStack"] {
+        let mut seen = new(policy, records);
+        seen.address.pending.failed = vec![denied("edge", Family::V4)];
+        assert_eq!(steps(&seen), expected, "{policy}");
+        seen.address.pending.failed.push(denied("six", Family::V6));
+        assert_eq!(steps(&seen), ["write object"], "{policy}");
+    }
+}
+
+#[test]
+fn a_refused_wish_beside_a_pool_that_cannot_be_written_is_told_once() {
+    let mut seen = new("PreferDualStack", &[FIRST]);
+    let mut json = seen.object.as_ref().unwrap().json();
+    json["metadata"]["annotations"][annotations::REQUESTED_IP] = "10.9.9.9".into();
+    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    seen.address.pending.failed = vec![denied("six", Family::V6)];
+    let status = written(&seen);
+    let told = status["conditions"][0]["message"].as_str().unwrap();
+    assert!(told.contains("denied by admission; requested address 10.9.9.9 is not used: "), "{told}");
+    seen.object = Some(after(&seen, &status));
+    assert_eq!(steps(&seen), [""; 0]);
 }

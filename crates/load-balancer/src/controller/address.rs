@@ -74,6 +74,8 @@ pub(crate) struct Dual {
     pub(crate) family: Option<Family>,
     /// What the object has meanwhile is all that it must have.
     pub(crate) is_enough: bool,
+    /// The record of each family that the object counts on, pool and address.
+    pub(crate) held: Vec<(String, IpAddr)>,
     /// What to claim for the other family, if the pool of the first claim cannot be written.
     pub(crate) other_claim: Option<OneClaim>,
     /// The news of pools that may bring what is missing.

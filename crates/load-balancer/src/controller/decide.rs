@@ -37,7 +37,7 @@ use crate::{
 };
 use lost::{at_lost_address, leave_lost_address, refused_withdrawal, withdrawal};
 use pending::{LATE_ANSWER, hold_back_releases, in_the_way_of_claim, lasting_records};
-use releases::{release_all, release_others};
+use releases::{release_all, release_others, release_unseen};
 use serve::serve;
 
 /// Nothing tells when a name that somebody else has becomes free, or when the server changes its mind about what it
@@ -397,8 +397,11 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     if plan.steps.is_empty() && is_vm {
         plan.events.extend(refused_withdrawal(seen, lb));
     }
-    if let (true, Some(address)) = (plan.steps.is_empty(), &address) {
-        plan.steps = release_others(seen, lb, address);
+    if plan.steps.is_empty() {
+        plan.steps = match &address {
+            Some(address) => release_others(seen, lb, address),
+            None => release_unseen(seen, lb, &dual.held),
+        };
     }
     plan
 }

@@ -87,6 +87,16 @@ struct One {
     waits_for: Option<WaitingFor>,
 }
 
+impl One {
+    /// The record that the decision counts on; while it counts on none, the first one of the family.
+    fn held(&self, seen: &Seen<'_>) -> Option<(String, IpAddr)> {
+        let address = self.decided.decision.address();
+        let counted = address.and_then(|has| Some((has.ip_pool.clone(), has.ip.parse().ok()?)));
+        let is_of = |record: &&(String, IpAddr)| Family::of(record.1) == self.family;
+        counted.or_else(|| seen.recorded.iter().find(is_of).cloned())
+    }
+}
+
 fn of_family(seen: &Seen<'_>, family: Family) -> One {
     let first = seen.lb.pool_address().map(|has| first_alone(&has));
     let is_of = |has: &AllocatedAddress| has.ip.parse().is_ok_and(|ip| Family::of(ip) == family);
@@ -168,6 +178,7 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
     let may_show = |one: &One| {
         one.decided.decision.address().cloned().filter(|it| !is_required || has_both || is_shown(it))
     };
+    let held: Vec<_> = both.iter().filter_map(|one| one.held(seen)).collect();
     let [v4, v6] = both;
     let meanwhile = merged(may_show(v4), may_show(v6));
     let lost = both.iter().filter_map(|one| one.decided.decision.lost()).collect::<Vec<_>>();
@@ -186,7 +197,8 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
     });
     if let Some(OneClaim { family, pool, known, exactly }) = claims.next() {
         let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
-        let dual = Dual { family: Some(family), is_enough, other_claim: claims.next(), waits_for: None };
+        let dual =
+            Dual { family: Some(family), is_enough, held, other_claim: claims.next(), waits_for: None };
         return Decided { decision, note, dual };
     }
     let lacking: Vec<_> = both.iter().filter_map(Lacking::of).collect();
@@ -195,7 +207,7 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         .iter()
         .map(|lacking| lacking.waits_for.clone())
         .reduce(|one, other| if one == other { one } else { WaitingFor::EitherOf(Box::new([one, other])) });
-    let dual = Dual { waits_for, ..Dual::default() };
+    let dual = Dual { waits_for, held, ..Dual::default() };
     match (meanwhile, lacking.first()) {
         (Some(address), None) => Decided { decision: Decision::Has { address, lost }, note, dual },
         (Some(address), Some(_)) if !is_required && lacking.iter().all(|lacking| !lacking.is_needed) => {

@@ -21,7 +21,6 @@ pub(super) fn release_others(
     lb: &RawObject<LoadBalancer>,
     address: &AllocatedAddress,
 ) -> Vec<Step> {
-    let uid = lb.uid().unwrap_or_default();
     let (first, second) = (address.primary(), address.ipv6());
     let is_of = |pool: &str, other: IpAddr, has: Option<(&str, &str)>| {
         has.is_some_and(|(of, ip)| of == pool && ip.parse() == Ok(other))
@@ -36,6 +35,39 @@ pub(super) fn release_others(
         let moved = record.1.is_ipv4() && first_ip.is_some_and(|first| first.is_ipv4());
         !has_or_wants_two || moved || seen.address.outranked.contains(record)
     };
+    // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
+    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
+    let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
+    let is_followed = |other: IpAddr| {
+        let is_alone = other.is_ipv4() && !has_or_wants_two;
+        shown.is_none_or(|shown| shown != other && (is_alone || Some(shown) == first_ip))
+    };
+    let others = records(seen).filter(is_other).filter(may_go).filter(|record| is_followed(record.1));
+    moved(seen, lb, others)
+}
+
+/// What an object that requires two addresses holds beside the record of each family that it counts on, `held`, while it
+/// shows none: nobody has heard of the others, and whoever names one pool after the other holds no more than one of each.
+pub(super) fn release_unseen(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    held: &[(String, IpAddr)],
+) -> Vec<Step> {
+    let shows = lb.pool_addresses().next().is_some();
+    let is_told = lb.status.as_ref().is_some_and(|status| !status.address.is_empty());
+    if held.is_empty() || shows || is_told {
+        return Vec::new();
+    }
+    moved(seen, lb, records(seen).filter(|record| !held.contains(record)))
+}
+
+/// Gives these records back, of which nobody needs the address.
+fn moved<'a>(
+    seen: &Seen,
+    lb: &RawObject<LoadBalancer>,
+    others: impl Iterator<Item = &'a (String, IpAddr)>,
+) -> Vec<Step> {
+    let uid = lb.uid().unwrap_or_default();
     // a fresh read decides about a stranger's, and tells
     let owner = Owner::of(lb);
     let service = seen.service.as_deref();
@@ -44,15 +76,7 @@ pub(super) fn release_others(
     let is_free = |(_, other): &&(String, IpAddr)| {
         reuse::may_be_given_away(&seen.key, Holder::Moved(&uid), *other, service).is_ok()
     };
-    // the cloud controller manager shows what kube-vip in the guest announces, and publishes what stands in the status
-    let shown = lb.status.as_ref().and_then(|status| status.address.parse::<IpAddr>().ok());
-    let shown = shown.filter(|_| lb.spec.workload() == WorkloadType::Cluster);
-    let is_followed = |other: IpAddr| {
-        let is_alone = other.is_ipv4() && !has_or_wants_two;
-        shown.is_none_or(|shown| shown != other && (is_alone || Some(shown) == first_ip))
-    };
-    let others = records(seen).filter(is_other).filter(may_go).filter(is_free);
-    let others = others.filter(|record| !seen.records_held.contains(*record) && is_followed(record.1));
+    let others = others.filter(is_free).filter(|record| !seen.records_held.contains(*record));
     others
         .map(|(pool, other)| {
             let order = Order::Release { holder: seen.key.to_string(), address: *other };

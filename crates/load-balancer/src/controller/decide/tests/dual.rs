@@ -189,3 +189,35 @@ fn a_refused_wish_beside_a_pool_that_cannot_be_written_is_told_once() {
     seen.object = Some(after(&seen, &status));
     assert_eq!(steps(&seen), [""; 0]);
 }
+
+/// An object that requires two and has been told so, while there is no pool of IPv6.
+fn lacking_ipv6(spec: &Value, annotations: &Value, records: &[(&str, &str)]) -> Seen {
+    let mut seen = new("RequireDualStack", records);
+    let mut json = seen.object.as_ref().unwrap().json();
+    json_patch::merge(&mut json, &json!({"spec": spec, "metadata": {"annotations": annotations}}));
+    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    let v4 = seen.address.pools.iter().filter(|checked| checked.pool.name != "six").cloned();
+    seen.address.pools = Arc::new(v4.collect());
+    let nowhere = "nowhere".to_owned();
+    seen.address.refused = vec![(nowhere.clone(), Refused::NoSuchPool { pool: nowhere })];
+    seen.object = Some(after(&seen, &written(&seen)));
+    seen
+}
+
+// one that is never served holds no address of each pool that it names
+#[rstest]
+#[case::of_another_pool(json!({"ipPool": "edge", "ipv6Pool": "nowhere"}), json!({}), &[("core", "10.0.2.5"), FIRST],
+    &["release 10.0.2.5 of core"])]
+#[case::a_former_demand(json!({}), json!({annotations::REQUESTED_IP_STRICT: "10.0.1.9"}), &[FIRST, ("edge", "10.0.1.9")],
+    &["release 10.0.1.7 of edge"])]
+#[case::two_former_ones(json!({}), json!({annotations::REQUESTED_IP_STRICT: "10.0.1.8"}), &[FIRST, ("edge", "10.0.1.9")],
+    &["release 10.0.1.9 of edge"])]
+#[case::one_alone(json!({"ipPool": "edge", "ipv6Pool": "nowhere"}), json!({}), &[FIRST], &[])]
+fn an_object_that_shows_nothing_holds_one_record_of_each_family(
+    #[case] spec: Value,
+    #[case] annotations: Value,
+    #[case] records: &[(&str, &str)],
+    #[case] expected: &[&str],
+) {
+    assert_eq!(steps(&lacking_ipv6(&spec, &annotations, records)), expected);
+}

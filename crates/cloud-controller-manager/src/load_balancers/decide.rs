@@ -371,14 +371,13 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
     let mut write = None;
     // without an object no secondary loses its address
     if !seen.secondaries.all.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
-        let kept = object
-            .and_then(|object| object.edited(|json| host_datapath::keep_for_secondaries(seen, object, json)));
-        let listeners = kept.as_ref().and_then(|json| json.pointer("/spec/listeners")?.as_array());
-        // without a listener it leads nobody anywhere, and admission refuses it: it goes, and then those that wait for it
-        if !listeners.is_some_and(Vec::is_empty) {
+        let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
+        let kept = live.and_then(|it| it.edited(|json| host_datapath::keep_for_secondaries(seen, it, json)));
+        let is_empty = |json: &Value| json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty);
+        // no object is without listeners: this one goes, and then those that wait for it
+        if !kept.as_ref().is_some_and(is_empty) {
             view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
-            let is_live = object.is_some_and(|object| object.metadata.deletion_timestamp.is_none());
-            write = kept.filter(|_| is_live).map(Write::Update);
+            write = kept.map(Write::Update);
         }
     }
     if view.load_balancer == LoadBalancerState::Absent && seen.is_carried {

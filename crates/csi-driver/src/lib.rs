@@ -5,15 +5,18 @@
 //!                           ├─ gRPC, unix socket ─┼► controller   claims on the host, disks in and out of machines
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
-//! [`volume`] is what a volume is, [`attach`] which machine it belongs to, and [`node`] which device it is there, all
-//! without any I/O. [`endpoint`] takes calls, and [`identity`] answers the first of them. The controller and node services
-//! and the program are not there yet.
+//! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
+//! it is there. [`endpoint`] takes calls; [`identity`] and [`controller`] answer them, with a [`refusal`] where they cannot.
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod controller;
 pub mod endpoint;
+pub mod host;
 pub mod identity;
+pub mod in_flight;
 pub mod node;
+pub mod refusal;
 pub mod volume;
 
 /// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.

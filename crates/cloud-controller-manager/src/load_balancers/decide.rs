@@ -299,9 +299,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         None => view.again = seen.given_up.as_ref().map(|given_up| given_up.again),
     }
     match path {
-        Datapath::Guest if comes_from_host => {
-            view.publish = Publish::Withdrawn;
-        }
+        Datapath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
         Datapath::Guest => {
             let lost = match seen.held {
                 Held::Nothing => handover::given(service, object.map(|object| &**object))

@@ -4,7 +4,7 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::{Api, Client, ResourceExt, api::PostParams};
 
-const FILES: [&str; 7] = [
+const FILES: [&str; 12] = [
     include_str!("../crds/kubevirt.io_virtualmachines.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstances.yaml"),
     include_str!("../crds/kubevirt.io_virtualmachineinstancemigrations.yaml"),
@@ -12,6 +12,11 @@ const FILES: [&str; 7] = [
     include_str!("../crds/harvesterhci.io_settings.yaml"),
     include_str!("../crds/harvesterhci.io_virtualmachineimages.yaml"),
     include_str!("../crds/harvesterhci.io_keypairs.yaml"),
+    include_str!("../crds/snapshot.storage.k8s.io_volumesnapshots.yaml"),
+    include_str!("../crds/snapshot.storage.k8s.io_volumesnapshotclasses.yaml"),
+    include_str!("../crds/harvesterhci.io_volumeremotebackups.yaml"),
+    include_str!("../crds/harvesterhci.io_volumeremoterestores.yaml"),
+    include_str!("../crds/harvesterhci.io_networkfilesystems.yaml"),
 ];
 
 /// All definitions, in a fixed order.
@@ -45,7 +50,7 @@ mod tests {
         let expected: Vec<_> =
             all().iter().map(|crd| format!("{}.{}", crd.spec.names.plural, crd.spec.group)).collect();
         assert_eq!(names, expected);
-        assert_eq!(names.len(), 7);
+        assert_eq!(names.len(), 12);
     }
 
     #[test]
@@ -55,6 +60,9 @@ mod tests {
             .filter(|crd| crd.spec.versions.iter().any(|version| version.subresources.is_some()))
             .map(|crd| crd.spec.names.kind.clone())
             .collect();
-        assert_eq!(with, ["VirtualMachine", "VirtualMachineInstanceMigration", "Setting"]);
+        let of_volumes = ["VolumeSnapshot", "VolumeRemoteBackup", "VolumeRemoteRestore", "NetworkFilesystem"];
+        let expected =
+            ["VirtualMachine", "VirtualMachineInstanceMigration", "Setting"].iter().chain(&of_volumes);
+        assert!(with.iter().eq(expected), "{with:?}");
     }
 }

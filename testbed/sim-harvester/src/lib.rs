@@ -21,6 +21,7 @@ pub mod dhcp;
 mod endpoint_slices;
 pub mod guest;
 pub mod host;
+pub mod host_objects;
 pub mod kube_vip;
 mod merge_patch;
 mod quota;

@@ -65,6 +65,11 @@ pub fn kinds(side: Side) -> &'static [Value] {
             include_str!("../../sim-harvester/crds/harvesterhci.io_settings.yaml"),
             include_str!("../../sim-harvester/crds/harvesterhci.io_virtualmachineimages.yaml"),
             include_str!("../../sim-harvester/crds/harvesterhci.io_keypairs.yaml"),
+            include_str!("../../sim-harvester/crds/snapshot.storage.k8s.io_volumesnapshots.yaml"),
+            include_str!("../../sim-harvester/crds/snapshot.storage.k8s.io_volumesnapshotclasses.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_volumeremotebackups.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_volumeremoterestores.yaml"),
+            include_str!("../../sim-harvester/crds/harvesterhci.io_networkfilesystems.yaml"),
         ];
         files.iter().flat_map(|file| documents(file).expect("the files of deploy/crds are YAML")).collect()
     });

@@ -34,10 +34,12 @@ pub(crate) fn thousandths(text: &str) -> Option<i128> {
         "M" => 1_000_000_000,
         "G" => 1_000_000_000_000,
         "T" => 1_000_000_000_000_000,
+        "P" => 1_000_000_000_000_000_000,
         "Ki" => 1_000 << 10,
         "Mi" => 1_000 << 20,
         "Gi" => 1_000 << 30,
         "Ti" => 1_000 << 40,
+        "Pi" => 1_000 << 50,
         _ => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));

@@ -16,6 +16,11 @@ impl Error {
     pub(crate) fn of(what: &'static str, object: &ObjectKey) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self { what, object: object.clone(), source }
     }
+
+    /// Whether the object was written after it was read.
+    pub(crate) fn is_conflict(&self) -> bool {
+        matches!(&self.source, kube::Error::Api(status) if status.is_conflict())
+    }
 }
 
 /// Nothing for an object that is gone: it needs no write any more.

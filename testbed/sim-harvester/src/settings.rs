@@ -20,7 +20,7 @@ pub const AGENT: &str = "sim.harvesterhci.io/agent";
 pub const BACKEND: &str = "sim.harvesterhci.io/backend";
 /// `"false"`: the VM is not Ready, as if its kubelet had died.
 pub const READY: &str = "sim.harvesterhci.io/ready";
-/// `stuck`: volumes asked for are never attached.
+/// `stuck`: volumes asked for are never mounted, and those that are in stay in, as with a virt-handler that hangs.
 pub const HOTPLUG: &str = "sim.harvesterhci.io/hotplug";
 /// The VM's address, chosen at its first start and kept from then on; may be set beforehand.
 pub const ADDRESS: &str = "sim.harvesterhci.io/address";
@@ -45,7 +45,7 @@ pub const HELP: [(&str, &str, &str); 8] = [
          (stopped: connection attempts time out; refusing: they are reset)",
     ),
     (READY, "VirtualMachine, VirtualMachineInstance", "\"false\" | \"true\": as if its kubelet had died"),
-    (HOTPLUG, "VirtualMachine, VirtualMachineInstance", "stuck | ok: whether volumes asked for are attached"),
+    (HOTPLUG, "VirtualMachine, VirtualMachineInstance", "stuck | ok: whether volumes come in and go out"),
     (
         ADDRESS,
         "VirtualMachine",

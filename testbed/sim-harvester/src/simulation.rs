@@ -137,8 +137,9 @@ impl SimHarvester {
         }
         let server = Arc::new(Mutex::new(Server::new(dhcp.pool.0, dhcp.clone())));
         dhcp::serve(tasks, &lan, server.clone());
-        let vips = (harvester_vip.clone(), guest_vip.clone());
+        let (vips, vms) = ((harvester_vip.clone(), guest_vip.clone()), vm_controller.clone());
         settings::follow::start(tasks, &harvester, events, move |said| {
+            vms.set_hot_plug(said.hot_plug.unwrap_or_default());
             let dhcp = said.dhcp.clone().unwrap_or_else(|| dhcp.clone());
             server.lock().expect("no panic while answering").reconfigure(dhcp);
             vips.0.upgrade(said.harvester_vip.unwrap_or(releases.0));

@@ -1,7 +1,7 @@
 //! Volumes: the claims that Harvester makes for a VM, the volume that each of them gets, and the end of both.
 //!
 //! ```text
-//! VM ──annotation volumeClaimTemplates──► claims ──storage class──► bound
+//! VM ──annotation volumeClaimTemplates──► claims ──storage class, source──► bound ──larger request──► grown
 //!  └──annotation removedPersistentVolumeClaims, when it goes──► those claims are deleted, then the VM is let go
 //! ```
 //! A claim that no annotation names stays when its VM goes: that is what a guest's own volumes live from.
@@ -12,7 +12,10 @@ use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClas
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::vm::{Vm, obstacle::claims};
+use crate::{
+    quota::thousandths,
+    vm::{Vm, obstacle::claims},
+};
 
 /// The claims that Harvester makes for a VM: a JSON list of them.
 const TEMPLATES: &str = "harvesterhci.io/volumeClaimTemplates";
@@ -22,6 +25,8 @@ const REMOVED: &str = "harvesterhci.io/removedPersistentVolumeClaims";
 const FINALIZER: &str = "harvesterhci.io/VMController.CleanupPVCAndSnapshot";
 /// Kubernetes holds a claim while a pod uses it.
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
+/// Kubernetes' annotation with the name of the driver that makes a claim's volume.
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The class of a claim that names none.
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 
@@ -90,6 +95,8 @@ fn removal(vm: &Vm, known: &[&PersistentVolumeClaim]) -> Vec<Step> {
 pub(crate) enum ClaimStep {
     /// Merge patches of the claim and of its status.
     Bind { spec: Value, status: Value },
+    /// The merge patch of the status after which the volume is as large as the request.
+    Grow(Value),
     /// It is deleted and nothing uses it: the merge patch that lets it go.
     LetGo(Value),
     /// A warning on the claim: reason and message.
@@ -107,8 +114,8 @@ pub(crate) fn of_claim(
         let others: Vec<_> = claim.finalizers().iter().filter(|finalizer| *finalizer != PROTECTION).collect();
         return (held && !used).then(|| ClaimStep::LetGo(json!({"metadata": {"finalizers": others}})));
     }
-    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound") {
-        return None;
+    if is_bound(claim) {
+        return growth(claim).map(ClaimStep::Grow);
     }
     let spec = claim.spec.clone().unwrap_or_default();
     let default =
@@ -117,7 +124,7 @@ pub(crate) fn of_claim(
         Some(name) => classes.iter().find(|class| class.name_any() == *name),
         None => classes.iter().find(default),
     };
-    if class.is_none() {
+    let Some(class) = class else {
         return Some(match spec.storage_class_name {
             Some(name) => ClaimStep::Warn(
                 "ProvisioningFailed",
@@ -128,13 +135,29 @@ pub(crate) fn of_claim(
                 "no persistent volumes available for this claim and no storage class is set".to_owned(),
             ),
         });
+    };
+    if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && !used {
+        let message = "waiting for first consumer to be created before binding".to_owned();
+        return Some(ClaimStep::Warn("WaitForFirstConsumer", message));
     }
     let requests = spec.resources.as_ref().and_then(|resources| resources.requests.clone());
     let volume = spec.volume_name.unwrap_or_else(|| format!("pvc-{}", claim.uid().unwrap_or_default()));
     Some(ClaimStep::Bind {
-        spec: json!({"spec": {"volumeName": volume}}),
+        spec: json!({"metadata": {"annotations": {PROVISIONER: class.provisioner}}, "spec": {"volumeName": volume}}),
         status: json!({"status": {"phase": "Bound", "accessModes": spec.access_modes, "capacity": requests}}),
     })
+}
+
+pub(crate) fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+/// The merge patch of the status of a claim that asks for more than its volume has.
+fn growth(claim: &PersistentVolumeClaim) -> Option<Value> {
+    let request = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?.get("storage")?;
+    let has = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
+    (thousandths(&request.0)? > thousandths(&has.0)?)
+        .then(|| json!({"status": {"capacity": {"storage": request}}}))
 }
 
 #[cfg(test)]
@@ -208,7 +231,11 @@ mod tests {
     #[case::binds(json!({}), false, "bind")]
     #[case::bound(json!({"status": {"phase": "Bound"}}), false, "")]
     #[case::default_class(json!({"spec": {"storageClassName": null}}), false, "bind")]
+    #[case::grown(json!({"status": {"phase": "Bound", "capacity": {"storage": "20Gi"}}}), false, "grow")]
+    #[case::as_large(json!({"status": {"phase": "Bound", "capacity": {"storage": "42949672960"}}}), false, "")]
     #[case::unknown_class(json!({"spec": {"storageClassName": "gold"}}), false, "ProvisioningFailed")]
+    #[case::waits_for_a_vm(json!({"spec": {"storageClassName": "local"}}), false, "WaitForFirstConsumer")]
+    #[case::has_its_vm(json!({"spec": {"storageClassName": "local"}}), true, "bind")]
     #[case::going(json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z", "finalizers": [PROTECTION]}}), false, "go")]
     #[case::in_use(json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z", "finalizers": [PROTECTION]}}), true, "")]
     #[case::no_longer_ours(json!({"metadata": {"deletionTimestamp": "2026-11-21T12:00:00Z", "finalizers": ["a/b"]}}), false, "")]
@@ -221,14 +248,21 @@ mod tests {
             let json = json!({"metadata": {"name": name, "annotations": {DEFAULT_CLASS: default}}, "provisioner": "driver.longhorn.io"});
             serde_json::from_value(json).unwrap()
         };
-        let classes = [class("longhorn-leap", "false"), class("harvester-longhorn", "true")];
+        let mut local = class("local", "false");
+        local.volume_binding_mode = Some("WaitForFirstConsumer".to_owned());
+        let classes = [class("longhorn-leap", "false"), class("harvester-longhorn", "true"), local];
         let step = of_claim(&claim("root", &extra), &classes.iter().collect::<Vec<_>>(), used);
         let told = match &step {
             None => "",
             Some(ClaimStep::Bind { spec, status }) => {
                 assert_eq!(spec["spec"]["volumeName"], "pvc-u");
+                assert_eq!(spec["metadata"]["annotations"][PROVISIONER], "driver.longhorn.io");
                 assert_eq!(status["status"]["capacity"]["storage"], "40Gi");
                 "bind"
+            }
+            Some(ClaimStep::Grow(status)) => {
+                assert_eq!(status["status"]["capacity"]["storage"], "40Gi");
+                "grow"
             }
             Some(ClaimStep::LetGo(_)) => "go",
             Some(ClaimStep::Warn(reason, _)) => reason,

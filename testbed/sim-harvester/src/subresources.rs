@@ -1,6 +1,8 @@
 //! `subresources.kubevirt.io`: what cannot be an object. An aggregated API of the simulated server, or a TLS server
 //! beside a real one, hands its requests to this router; who may ask is decided before they get here.
 
+mod hotplug;
+
 use axum::{
     Json, Router,
     extract::{Path, State},
@@ -43,7 +45,11 @@ pub fn router(harvester: Client) -> Router {
             .route(&format!("{vm}/start"), put(|at, state| change(at, state, start)))
             .route(&format!("{vm}/stop"), put(|at, state| change(at, state, stop)))
             .route(&format!("{vm}/restart"), put(|at, state| change(at, state, restart)))
-            .route(&format!("{instance}/guestosinfo"), get(guest_os_info));
+            .route(&format!("{instance}/guestosinfo"), get(guest_os_info))
+            .route(&format!("{vm}/addvolume"), put(hotplug::add_to_vm))
+            .route(&format!("{vm}/removevolume"), put(hotplug::remove_from_vm))
+            .route(&format!("{instance}/addvolume"), put(hotplug::add_to_instance))
+            .route(&format!("{instance}/removevolume"), put(hotplug::remove_from_instance));
     }
     router.with_state(harvester)
 }
@@ -63,7 +69,11 @@ fn resources(version: &str) -> Value {
         resource("virtualmachines/start", "VirtualMachine", "update"),
         resource("virtualmachines/stop", "VirtualMachine", "update"),
         resource("virtualmachines/restart", "VirtualMachine", "update"),
+        resource("virtualmachines/addvolume", "VirtualMachine", "update"),
+        resource("virtualmachines/removevolume", "VirtualMachine", "update"),
         resource("virtualmachineinstances/guestosinfo", "VirtualMachineInstanceGuestAgentInfo", "get"),
+        resource("virtualmachineinstances/addvolume", "VirtualMachineInstance", "update"),
+        resource("virtualmachineinstances/removevolume", "VirtualMachineInstance", "update"),
     ]})
 }
 

@@ -6,9 +6,11 @@
 //!                                                 └──► status of the VM: created, ready, printableStatus
 //! ```
 //! The instance's topology annotations follow the labels of the host that it is on; moving it to another one is
-//! `migration`. What keeps an instance from starting, a volume, a Secret or a quota, is `obstacle`.
+//! `migration`. What keeps an instance from starting, a volume, a Secret or a quota, is `obstacle`. Disks that come and go
+//! while it runs are `hotplug`.
 
 pub(crate) mod controller;
+mod hotplug;
 mod instance;
 mod migration;
 pub(crate) mod obstacle;

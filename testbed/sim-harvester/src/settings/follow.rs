@@ -1,5 +1,5 @@
-//! Obeys the Settings of the Harvester cluster: the DHCP server by an annotation, and which kube-vip runs. Harvester's
-//! own `server-version` says that for its hosts, as an upgrade brings another one.
+//! Obeys the Settings of the Harvester cluster: the DHCP server by an annotation, which kube-vip runs, and how disks come
+//! into VMs that run. Harvester's own `server-version` says both for its hosts, as an upgrade brings another release.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,7 @@ use kube::{
 use program::TaskGroup;
 
 use super::{DHCP, Dhcp, GUEST_VIP, Unknown, foreign};
-use crate::kube_vip::Release;
-
-/// Harvester's Setting with its own release.
-const SERVER_VERSION: &str = "server-version";
+use crate::{HotPlug, harvester_version::SERVER_VERSION, kube_vip::Release};
 
 /// The values of the Settings.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -24,6 +21,7 @@ pub(crate) struct Said {
     pub(crate) dhcp: Option<Dhcp>,
     pub(crate) harvester_vip: Option<Release>,
     pub(crate) guest_vip: Option<Release>,
+    pub(crate) hot_plug: Option<HotPlug>,
 }
 
 /// Something in a Setting that nobody obeys.
@@ -80,10 +78,14 @@ fn read(settings: &BTreeMap<String, DynamicObject>, before: &Said) -> (Said, Vec
             before.harvester_vip
         }),
     };
-    (Said { dhcp, harvester_vip, guest_vip }, complaints)
+    let hot_plug = match version.filter(|version| !version.is_empty()) {
+        None => None,
+        Some(text) => HotPlug::of_harvester(text).or(before.hot_plug),
+    };
+    (Said { dhcp, harvester_vip, guest_vip, hot_plug }, complaints)
 }
 
-/// Calls `hear` with what Settings say whenever that changes, until `tasks` ends.
+/// Calls `hear` with what Settings say when they are known, and whenever that changes, until `tasks` ends.
 pub(crate) fn start(
     tasks: &TaskGroup,
     harvester: &Client,
@@ -94,6 +96,7 @@ pub(crate) fn start(
     let api: Api<DynamicObject> = Api::all_with(harvester.clone(), &resource);
     tasks.spawn_until_stop(async move {
         let (mut settings, mut said, mut complained) = (BTreeMap::new(), Said::default(), Vec::new());
+        let mut is_known = false;
         let mut changes = watcher(api, watcher::Config::default()).default_backoff().boxed();
         while let Some(change) = changes.next().await {
             match change {
@@ -114,9 +117,9 @@ pub(crate) fn start(
                 }
             }
             let (now, complaints) = read(&settings, &said);
-            if now != said {
+            if now != said || !is_known {
                 hear(&now);
-                said = now;
+                (said, is_known) = (now, true);
             }
             for complaint in complaints.iter().filter(|complaint| !complained.contains(*complaint)) {
                 if let Some(setting) = settings.get(&complaint.setting) {
@@ -172,11 +175,21 @@ mod tests {
             dhcp: None,
             harvester_vip: all.get(SERVER_VERSION).map(|_| Release::From12),
             guest_vip: all.to_string().contains(GUEST_VIP).then_some(Release::From07),
+            hot_plug: all.get(SERVER_VERSION).map(|_| HotPlug::Requests),
         };
         let (said, complaints) = read(&settings(all), &before);
         assert_eq!(said, before);
         let [Complaint { reason: "UnknownValue", text, .. }] = &*complaints else { panic!("{complaints:?}") };
         assert!(text.contains(expected) && text.ends_with("nothing changes"), "{text}");
+    }
+
+    #[rstest]
+    #[case("v1.7.1", Some(HotPlug::Requests))]
+    #[case("v1.8.0", Some(HotPlug::Declarative))]
+    #[case("", None)]
+    fn the_release_says_how_disks_come_into_vms(#[case] version: &str, #[case] expected: Option<HotPlug>) {
+        let (said, _) = read(&settings(json!({SERVER_VERSION: {"value": version}})), &Said::default());
+        assert_eq!(said.hot_plug, expected);
     }
 
     #[test]

@@ -13,10 +13,11 @@ use controller_kit::{Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, R
 use harvester_api::VirtualMachine;
 use program::TaskGroup;
 
-use super::{ClaimStep, Step, of_claim, of_vm};
+use super::{ClaimStep, Step, is_bound, of_claim, of_vm};
 use crate::{
     refused::{Error, unless_gone, unless_there},
-    vm::{controller::VmController, obstacle},
+    vm::controller::VmController,
+    volumes,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,9 +71,11 @@ impl Storage {
         let (add, this) = (queue.clone(), self.clone());
         self.vm_controller.instances.on_change(move |change| {
             add.add(Item::Vm(change.key.clone()));
-            if change.new.is_none() {
-                this.add_claims(&add);
-            }
+            // a claim that was only held by it may go, and one that waited for it is bound
+            let claims = this.vm_controller.claims.list().into_iter();
+            claims
+                .filter(|claim| claim.metadata.deletion_timestamp.is_some() || !is_bound(claim))
+                .for_each(|claim| add.add(Item::Claim(ObjectKey::of(&*claim))));
         });
         let (add, this) = (queue.clone(), self.clone());
         self.vm_controller.claims.on_change(move |change| {
@@ -122,13 +125,11 @@ impl Storage {
         }
     }
 
-    /// Whether an instance has the claim.
+    /// Whether an instance has the claim, or lets it go only now.
     fn is_used(&self, key: &ObjectKey) -> bool {
-        let vms = self.vm_controller.vms.list().into_iter();
-        let mut runs = vms.filter(|vm| self.vm_controller.instances.get(&ObjectKey::of(&**vm)).is_some());
-        runs.any(|vm| {
-            vm.namespace().as_ref() == Some(&key.namespace) && obstacle::claims(&vm).contains(&key.name)
-        })
+        let instances = self.vm_controller.instances.list().into_iter().map(|instance| instance.json());
+        let mut here = instances.filter(|instance| instance["metadata"]["namespace"] == *key.namespace);
+        here.any(|instance| volumes::claims_in_use(&instance).any(|claim| claim == key.name))
     }
 
     async fn act(&self, key: &ObjectKey, vm: &RawObject<VirtualMachine>, step: Step) -> Result<(), Error> {
@@ -184,6 +185,7 @@ impl Storage {
                     refused => refused,
                 }
             }
+            ClaimStep::Grow(status) => api.patch_status(&key.name, &params, &Patch::Merge(status)).await,
             ClaimStep::LetGo(patch) => api.patch(&key.name, &params, &Patch::Merge(patch)).await,
         };
         if let Some(claim) = unless_gone(answer).map_err(Error::of("write claim", key))? {

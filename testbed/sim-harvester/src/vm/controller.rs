@@ -20,10 +20,11 @@ use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::{Clock, TaskGroup};
 
 use super::{
-    Instance, Step, VirtualMachineInstanceMigration, Vm, VmState, migration,
+    Instance, Step, VirtualMachineInstanceMigration, Vm, VmState, hotplug, migration,
     obstacle::{self, Around, Obstacle},
 };
 use crate::{
+    HotPlug,
     host::Host,
     kube_vip::controller::KubeVip,
     quota::{self, Usage},
@@ -68,6 +69,8 @@ pub(crate) struct VmController {
     queue: Queue<Item>,
     /// kube-vip in the guest: guest agents report the addresses that it puts on interfaces.
     guest_vip: Arc<OnceLock<KubeVip>>,
+    /// How disks come into VMs that run; nothing while the Settings are not known.
+    hot_plug: Arc<Mutex<Option<HotPlug>>>,
     /// The last report about the annotations of each VM.
     said: Arc<Mutex<BTreeMap<ObjectKey, Vec<Unknown>>>>,
 }
@@ -95,6 +98,7 @@ impl VmController {
             events: events.clone(),
             queue: Queue::new(),
             guest_vip: Arc::default(),
+            hot_plug: Arc::default(),
             said: Arc::default(),
         };
         let queue = vm_controller.queue.clone();
@@ -137,6 +141,14 @@ impl VmController {
             }
         });
         drop(self.guest_vip.set(guest_vip.clone()));
+    }
+
+    /// From now on disks come into VMs that run in this way.
+    pub(crate) fn set_hot_plug(&self, way: HotPlug) {
+        *self.hot_plug.lock().expect("no panic while remembering") = Some(way);
+        for vm in self.vms.list() {
+            self.queue.add(Item::Vm(ObjectKey::of(&*vm)));
+        }
     }
 
     fn subscribe(&self, queue: &Queue<Item>) {
@@ -278,6 +290,9 @@ impl VmController {
                     obstacle: obstacle.as_ref(),
                     vips: &vips,
                 });
+                if let Some(vm) = vm.filter(|_| steps.is_empty()) {
+                    return self.plug(&key, &vm, instance.as_deref()).await;
+                }
                 for step in steps {
                     self.act(&key, step).await?;
                 }
@@ -315,6 +330,38 @@ impl VmController {
                     }
                 }
             }
+        }
+    }
+
+    /// Disks that come and go, when nothing else is to be done for the VM.
+    async fn plug(&self, key: &ObjectKey, vm: &Vm, instance: Option<&Instance>) -> Result<(), Error> {
+        let Some(way) = *self.hot_plug.lock().expect("no panic while remembering") else { return Ok(()) };
+        if vm.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let (behaviour, _) = super::instance::behaviour(vm, instance);
+        let running = instance.filter(|instance| {
+            super::instance::is_running(instance) && instance.metadata.deletion_timestamp.is_none()
+        });
+        let claim =
+            |name: &str| self.claims.get(&ObjectKey::new(&key.namespace, name)).map(|claim| (*claim).clone());
+        let step = hotplug::decide(&hotplug::Seen {
+            vm: &vm.json(),
+            instance: running.map(|instance| instance.json()).as_ref(),
+            claim: &claim,
+            way,
+            works: behaviour.hotplug_works,
+        });
+        let step = match step {
+            None => return Ok(()),
+            Some(hotplug::Step::Vm(patch)) => Step::PatchVm(patch),
+            Some(hotplug::Step::VmStatus(patch)) => Step::PatchVmStatus(patch),
+            Some(hotplug::Step::Instance(patch)) => Step::PatchInstance(patch),
+        };
+        match self.act(key, step).await {
+            // somebody else was faster: the newer version is on its way to us
+            Err(error) if error.is_conflict() => Ok(()),
+            done => done,
         }
     }
 

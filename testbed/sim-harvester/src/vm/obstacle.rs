@@ -31,7 +31,7 @@ pub(crate) struct Around<'a> {
 
 /// The first thing that is missing, in the order in which a real one stumbles.
 pub(crate) fn of(vm: &Vm, around: &Around<'_>) -> Option<Obstacle> {
-    let claims = claims(vm);
+    let claims = claims_of_a_start(vm);
     if let Some(missing) = claims.iter().find(|claim| (around.bound)(claim).is_none()) {
         return Some(Obstacle::NoClaim(missing.clone()));
     }
@@ -51,8 +51,13 @@ fn volumes(vm: &Vm) -> impl Iterator<Item = &Value> {
 
 /// Names of the claims of a VM's volumes.
 pub(crate) fn claims(vm: &Vm) -> Vec<String> {
-    let name = |volume: &Value| Some(volume["persistentVolumeClaim"]["claimName"].as_str()?.to_owned());
-    volumes(vm).filter_map(name).collect()
+    volumes(vm).filter_map(crate::volumes::claim).map(str::to_owned).collect()
+}
+
+/// Those without which it does not start. A volume that may come and go comes later.
+fn claims_of_a_start(vm: &Vm) -> Vec<String> {
+    let cold = volumes(vm).filter(|volume| !crate::volumes::is_hot(volume));
+    cold.filter_map(crate::volumes::claim).map(str::to_owned).collect()
 }
 
 fn secrets(vm: &Vm) -> Vec<String> {
@@ -146,7 +151,8 @@ mod tests {
             {"name": "cloudinitdisk", "cloudInitNoCloud": {"secretRef": {"name": "demo-4-cloudinit"},
                 "networkDataSecretRef": {"name": "demo-4-cloudinit"}}},
             {"name": "disk-0", "persistentVolumeClaim": {"claimName": "root"}},
-            {"name": "disk-1", "persistentVolumeClaim": {"claimName": "data"}}]}}}}),
+            {"name": "disk-1", "persistentVolumeClaim": {"claimName": "data"}},
+            {"name": "disk-2", "persistentVolumeClaim": {"claimName": "later", "hotpluggable": true}}]}}}}),
         )
         .unwrap()
     }

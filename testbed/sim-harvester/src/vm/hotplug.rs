@@ -1,0 +1,282 @@
+//! Disks that come into a VM that runs, and leave it (docs/contract/csi-driver.md#hot-plug).
+//!
+//! ```text
+//! template or request ──► spec of the instance ──► its status.volumeStatus, one phase with each write:
+//!     attach: (Pending ─►) Bound ─► AttachedToNode ─► MountedToPod ─► Ready      a PVC that is not bound: Pending
+//!     detach: Ready ─► UnMountedFromPod ─► Detaching ─► no entry
+//! ```
+//! KubeVirt does this with pods (`hp-volume-…`). There are none here: their names and UIDs are made up.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::{Value, json};
+
+use crate::{
+    HotPlug,
+    volumes::{asked, claim, disks, is_called, is_hot, name, volumes, with, without},
+};
+
+/// The state of one VM's volumes at one look.
+pub(crate) struct Seen<'a> {
+    /// The VM, every field of it.
+    pub(crate) vm: &'a Value,
+    /// Its instance, if that runs.
+    pub(crate) instance: Option<&'a Value>,
+    /// The PersistentVolumeClaim of this name in the VM's namespace.
+    pub(crate) claim: &'a dyn Fn(&str) -> Option<PersistentVolumeClaim>,
+    pub(crate) way: HotPlug,
+    /// Whether virt-handler does its part.
+    pub(crate) works: bool,
+}
+
+/// One write, by what is written: a merge patch on the version that was seen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Step {
+    Vm(Value),
+    VmStatus(Value),
+    Instance(Value),
+}
+
+/// The next write. It is a change that brings us back here.
+pub(crate) fn decide(seen: &Seen<'_>) -> Option<Step> {
+    if seen.way == HotPlug::Requests
+        && let Some(step) = obey_request(seen)
+    {
+        return Some(step);
+    }
+    let instance = seen.instance?;
+    // the volumes of such a VM are copied to others instead, with everything in it
+    let copies = seen.vm["spec"]["updateVolumesStrategy"] == "Migration";
+    if seen.way == HotPlug::Declarative
+        && !copies
+        && let Some(spec) = follow_template(&seen.vm["spec"]["template"]["spec"], instance)
+    {
+        return Some(Step::Instance(on_version(instance, json!({"spec": spec}))));
+    }
+    let next = statuses(seen, instance);
+    (next != of_volumes(instance))
+        .then(|| Step::Instance(on_version(instance, json!({"status": {"volumeStatus": next}}))))
+}
+
+fn on_version(object: &Value, mut patch: Value) -> Value {
+    patch["metadata"] = json!({"resourceVersion": object["metadata"]["resourceVersion"]});
+    patch
+}
+
+fn of_volumes(instance: &Value) -> &[Value] {
+    instance["status"]["volumeStatus"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A request in the VM's status is carried out in the template, then in the instance, then it is taken away.
+fn obey_request(seen: &Seen<'_>) -> Option<Step> {
+    let requests = seen.vm["status"]["volumeRequests"].as_array()?;
+    let (request, later) = requests.split_first()?;
+    let template = &seen.vm["spec"]["template"]["spec"];
+    let spec = seen.instance.map(|instance| &instance["spec"]);
+    let in_template =
+        |spec: Value| Step::Vm(on_version(seen.vm, json!({"spec": {"template": {"spec": spec}}})));
+    let in_instance = |spec: Value| {
+        let instance = seen.instance.unwrap_or(&Value::Null);
+        Step::Instance(on_version(instance, json!({"spec": spec})))
+    };
+    let (add, remove) = (&request["addVolumeOptions"], &request["removeVolumeOptions"]);
+    if add.is_object() {
+        let (volume, disk) = asked(add);
+        let lacks = |spec: &Value| volumes(spec).iter().all(|known| name(known) != name(&volume));
+        let added = |spec: &Value| with(spec, std::slice::from_ref(&volume), std::slice::from_ref(&disk));
+        if lacks(template) {
+            return Some(in_template(added(template)));
+        }
+        if let Some(spec) = spec.filter(|spec| lacks(spec)) {
+            return Some(in_instance(added(spec)));
+        }
+    } else {
+        let found = |spec: &'_ Value| {
+            let mut hot = volumes(spec).iter().filter(|volume| is_hot(volume));
+            hot.find(|volume| is_called(volume, name(remove))).map(|volume| name(volume).to_owned())
+        };
+        if let Some(volume) = found(template) {
+            return Some(in_template(without(template, &[&volume])));
+        }
+        if let Some((spec, volume)) = spec.and_then(|spec| Some((spec, found(spec)?))) {
+            return Some(in_instance(without(spec, &[&volume])));
+        }
+    }
+    let left = if later.is_empty() { Value::Null } else { json!(later) };
+    Some(Step::VmStatus(on_version(seen.vm, json!({"status": {"volumeRequests": left}}))))
+}
+
+/// The merge patch of the instance's spec after which it has the hot-plugged volumes of the template.
+fn follow_template(template: &Value, instance: &Value) -> Option<Value> {
+    let spec = &instance["spec"];
+    let same = |one: &Value, other: &Value| name(one) == name(other) && claim(one) == claim(other);
+    let gone: Vec<_> = volumes(spec)
+        .iter()
+        .filter(|has| is_hot(has) && !volumes(template).iter().any(|wanted| same(has, wanted)))
+        .map(name)
+        .collect();
+    // one that is still on its way out comes again when it is out
+    let is_known = |wanted: &Value| {
+        let known = volumes(spec).iter().chain(of_volumes(instance));
+        known.map(name).any(|known| known == name(wanted))
+    };
+    let new: Vec<_> =
+        volumes(template).iter().filter(|wanted| is_hot(wanted) && !is_known(wanted)).cloned().collect();
+    if gone.is_empty() && new.is_empty() {
+        return None;
+    }
+    let of_new = |disk: &&Value| new.iter().any(|volume| name(volume) == name(disk));
+    let new_disks: Vec<_> = disks(template).iter().filter(of_new).cloned().collect();
+    Some(with(&without(spec, &gone), &new, &new_disks))
+}
+
+/// The statuses of all volumes, each one step further.
+fn statuses(seen: &Seen<'_>, instance: &Value) -> Vec<Value> {
+    let (spec, before) = (&instance["spec"], of_volumes(instance));
+    let mut targets: Vec<_> =
+        before.iter().filter_map(|status| status["target"].as_str().map(str::to_owned)).collect();
+    let mut next = vec![];
+    for volume in volumes(spec) {
+        let known = before.iter().find(|status| name(status) == name(volume));
+        let mut status = known.cloned().unwrap_or_else(|| json!({"name": name(volume), "target": ""}));
+        let pvc = claim(volume).and_then(|claim| (seen.claim)(claim));
+        if let (Some(claim), Some(pvc)) = (claim(volume), &pvc) {
+            status["persistentVolumeClaimInfo"] = info(claim, pvc);
+        }
+        if is_hot(volume) {
+            attach(&mut status, volume, pvc.as_ref(), instance, seen.works);
+        }
+        let disk = disks(spec).iter().find(|disk| name(disk) == name(volume));
+        let is_in = !is_hot(volume) || status["phase"] == "Ready";
+        if let Some(disk) = disk.filter(|_| is_in && status["target"] == "") {
+            let target = free_target(disk, &targets);
+            status["target"] = target.clone().into();
+            targets.push(target);
+        }
+        next.push(status);
+    }
+    let is_in_spec = |status: &&Value| volumes(spec).iter().any(|volume| name(volume) == name(status));
+    next.extend(
+        before.iter().filter(|status| !is_in_spec(status)).filter_map(|status| detach(status, seen.works)),
+    );
+    next.sort_by(|one, other| name(one).cmp(name(other)));
+    next
+}
+
+fn is_bound(pvc: &PersistentVolumeClaim) -> bool {
+    pvc.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
+}
+
+fn info(claim: &str, pvc: &PersistentVolumeClaim) -> Value {
+    let spec = pvc.spec.clone().unwrap_or_default();
+    let capacity = pvc.status.as_ref().and_then(|status| status.capacity.clone());
+    let requests = spec.resources.and_then(|resources| resources.requests);
+    let mut info =
+        json!({"claimName": claim, "volumeMode": spec.volume_mode.as_deref().unwrap_or("Filesystem")});
+    let fields = [
+        ("accessModes", spec.access_modes.map(|modes| json!(modes))),
+        ("capacity", capacity.map(|capacity| json!(capacity))),
+        ("requests", requests.map(|requests| json!(requests))),
+    ];
+    for (field, value) in fields.into_iter().filter_map(|(field, value)| Some((field, value?))) {
+        info[field] = value;
+    }
+    info
+}
+
+fn enter(status: &mut Value, phase: &str, reason: &str, message: String) {
+    (status["phase"], status["reason"], status["message"]) = (phase.into(), reason.into(), message.into());
+}
+
+/// One step towards `Ready`.
+fn attach(
+    status: &mut Value,
+    volume: &Value,
+    pvc: Option<&PersistentVolumeClaim>,
+    instance: &Value,
+    works: bool,
+) {
+    let name = name(volume);
+    if !status["hotplugVolume"].is_object() {
+        status["hotplugVolume"] = json!({});
+    }
+    let claim = claim(volume).unwrap_or_default();
+    match (status["phase"].as_str().unwrap_or_default(), pvc) {
+        ("Ready", _) => {}
+        ("AttachedToNode", _) if works => {
+            let message = format!("Volume {name} has been mounted in virt-launcher pod");
+            enter(status, "MountedToPod", "VolumeMountedToPod", message);
+        }
+        ("MountedToPod", _) if works => {
+            let message = format!("Successfully attach hotplugged volume {name} to VM");
+            enter(status, "Ready", "VolumeReady", message);
+        }
+        ("AttachedToNode" | "MountedToPod", _) => {}
+        (_, None) => enter(status, "Pending", "FailedPvcNotFound", format!("PVC {claim} not found")),
+        (_, Some(pvc)) if !is_bound(pvc) => {
+            enter(status, "Pending", "PVCNotReady", "PVC is in phase Pending".to_owned());
+        }
+        ("Bound", Some(_)) => {
+            let (pod, uid) = pod(instance, name);
+            let message = format!("Created hotplug attachment pod {pod}, for volume {name}");
+            enter(status, "AttachedToNode", "SuccessfulCreate", message);
+            status["hotplugVolume"] = json!({"attachPodName": pod, "attachPodUID": uid});
+        }
+        (_, Some(_)) => enter(status, "Bound", "PVCNotReady", "PVC is in phase Bound".to_owned()),
+    }
+}
+
+/// One step towards no entry.
+fn detach(status: &Value, works: bool) -> Option<Value> {
+    let (mut after, name) = (status.clone(), name(status));
+    match status["phase"].as_str().unwrap_or_default() {
+        "Ready" | "MountedToPod" if !works => {}
+        "Ready" | "MountedToPod" => {
+            let message = format!("Volume {name} has been unmounted from virt-launcher pod");
+            enter(&mut after, "UnMountedFromPod", "VolumeUnMountedFromPod", message);
+            after["target"] = "".into();
+        }
+        "UnMountedFromPod" | "AttachedToNode" => {
+            let pod = status["hotplugVolume"]["attachPodName"].as_str().unwrap_or_default();
+            let message = format!("Deleted hotplug attachment pod {pod}, for volume {name}");
+            enter(&mut after, "Detaching", "SuccessfulDelete", message);
+        }
+        _ => return None,
+    }
+    Some(after)
+}
+
+/// Name and UID of a pod for this attachment: another one each time.
+fn pod(instance: &Value, volume: &str) -> (String, String) {
+    let metadata = &instance["metadata"];
+    let hash = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        (salt, metadata["uid"].as_str(), metadata["resourceVersion"].as_str(), volume).hash(&mut hasher);
+        hasher.finish()
+    };
+    let (high, low) = (hash(0), hash(1));
+    let uid = format!(
+        "{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}",
+        high >> 32,
+        (high >> 16) & 0xffff,
+        high & 0xfff,
+        low >> 52,
+        low & 0xffff_ffff_ffff
+    );
+    (format!("hp-volume-{}", &uid[..5]), uid)
+}
+
+/// The first name of a disk that no other disk of the guest has: `sda` on, or `vda` on for virtio.
+fn free_target(disk: &Value, taken: &[String]) -> String {
+    let kinds = ["disk", "lun", "cdrom"];
+    let bus = kinds.iter().find_map(|kind| disk[kind]["bus"].as_str());
+    let prefix = if bus == Some("virtio") { "vd" } else { "sd" };
+    let letters = || (b'a'..=b'z').map(char::from);
+    let one = letters().map(|letter| format!("{prefix}{letter}"));
+    let two = letters().flat_map(|first| letters().map(move |second| format!("{prefix}{first}{second}")));
+    one.chain(two).find(|target| !taken.contains(target)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

@@ -14,6 +14,7 @@
 //! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
 //! path and kube-vip read nothing but objects: whether a controller of ours lives makes no difference to traffic.
 
+pub mod admission;
 mod catalogue;
 pub mod crds;
 pub mod datapath;

@@ -3,6 +3,8 @@
 
 mod clusters;
 mod fixtures;
+mod hotplug;
 mod servers;
 mod sockets;
 mod volumes;
+mod webhooks;

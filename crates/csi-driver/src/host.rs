@@ -1,9 +1,23 @@
 //! The Harvester cluster, as the credentials of the cloud-config see it: one namespace, in which all machines and volumes
 //! of the guest cluster are.
 
+pub mod kinds;
+pub mod quantity;
+
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::{Api, Client};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use kube::{
+    Api, Client,
+    api::{ListParams, Preconditions},
+};
+use serde::de::DeserializeOwned;
+
+use kinds::{NetworkFilesystem, Setting, VolumeRemoteBackup, VolumeRemoteRestore, VolumeSnapshot};
+
+/// Namespace of Harvester's own objects, the NFS exports among them.
+const HARVESTER_SYSTEM: &str = "harvester-system";
+/// Objects on each page of a list.
+const PAGE: u32 = 500;
 
 /// The host. Cheap to clone.
 #[derive(Clone)]
@@ -39,8 +53,73 @@ impl Host {
         Api::namespaced(self.client(), &self.namespace)
     }
 
+    pub fn classes(&self) -> Api<StorageClass> {
+        Api::all(self.client())
+    }
+
+    pub fn snapshots(&self) -> Api<VolumeSnapshot> {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// The remote backups of a namespace, which may be another tenant's.
+    pub fn backups_of(&self, namespace: &str) -> Api<VolumeRemoteBackup> {
+        Api::namespaced(self.client(), namespace)
+    }
+
+    pub fn restores(&self) -> Api<VolumeRemoteRestore> {
+        Api::namespaced(self.client(), &self.namespace)
+    }
+
+    /// The NFS exports of all tenants, by the names of Longhorn's volumes.
+    pub fn network_filesystems(&self) -> Api<NetworkFilesystem> {
+        Api::namespaced(self.client(), HARVESTER_SYSTEM)
+    }
+
+    pub fn settings(&self) -> Api<Setting> {
+        Api::all(self.client())
+    }
+
     /// `PersistentVolumeClaim shop/pvc-1 on the host`, for sentences.
     pub fn claim_name(&self, name: impl std::fmt::Display) -> String {
-        format!("PersistentVolumeClaim {}/{name} on the host", self.namespace)
+        self.name_of("PersistentVolumeClaim", name)
     }
+
+    /// `VolumeSnapshot shop/snapshot-1 on the host`, for sentences.
+    pub fn name_of(&self, kind: &str, name: impl std::fmt::Display) -> String {
+        format!("{kind} {}/{name} on the host", self.namespace)
+    }
+}
+
+/// Whether the host says that there is no such object, or that it lacks or does not grant the kind: older hosts answer
+/// 403 for kinds that they do not have (docs/contract/csi-driver.md#optional).
+pub fn is_absent(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 403 | 404))
+}
+
+/// Whether the host says that there is no such object.
+pub fn is_not_found(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
+/// All objects of a list, of one state, or an error: a short list would read as if the others were gone.
+pub async fn list<K>(api: &Api<K>) -> kube::Result<Vec<K>>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut all = vec![];
+    let mut params = ListParams::default().limit(PAGE);
+    loop {
+        let page = api.list(&params).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+/// Deletes the object that was read, and no other of its name.
+pub fn of_uid(uid: Option<&str>) -> kube::api::DeleteParams {
+    kube::api::DeleteParams::default()
+        .preconditions(Preconditions { uid: uid.map(str::to_owned), ..Preconditions::default() })
 }

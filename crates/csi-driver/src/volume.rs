@@ -1,5 +1,6 @@
-//! What a volume is: its name, its size, its use. Pure.
+//! What a volume is: its name, its size, its use, and what the driver writes down of it. Pure.
 
 pub mod access;
 pub mod name;
+pub mod record;
 pub mod size;

@@ -102,6 +102,8 @@ pub const SSH_NAMES: &str = "harvesterhci.io/sshNames";
 pub const WAIT_FOR_LEASE: &str = "harvesterhci.io/waitForLeaseInterfaceNames";
 /// On a PersistentVolumeClaim and its template: `namespace/name` of the image that it is a copy of.
 pub const IMAGE_ID: &str = "harvesterhci.io/imageId";
+/// On a PersistentVolumeClaim: `"true"` asks Harvester up to 1.7 for a disk image in a claim with a file system.
+pub const VOLUME_FOR_VM: &str = "harvesterhci.io/volumeForVirtualMachine";
 /// On a PersistentVolumeClaim, by Harvester: the VMs that use it.
 pub const OWNED_BY: &str = "harvesterhci.io/owned-by";
 
@@ -142,5 +144,9 @@ pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
 pub const VM_NAMESPACE: &str = "cloudprovider.harvesterhci.io/vm-namespace";
 /// On the PersistentVolumeClaim of a volume, by the CSI driver: which machine it is in, or on its way to or from, as JSON.
 pub const CSI_ATTACH: &str = "driver.harvesterhci.io/attach";
+/// On the PersistentVolumeClaim of a volume, by the CSI driver: its name, size and reach as CSI knows them, as JSON.
+pub const CSI_VOLUME: &str = "driver.harvesterhci.io/volume";
+/// On a VolumeSnapshot and a VolumeRemoteBackup, by the CSI driver: the volume as it was, as JSON.
+pub const CSI_SNAPSHOT: &str = "driver.harvesterhci.io/snapshot";
 /// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.
 pub const APPLIED_LABELS: &str = "cloudprovider.harvesterhci.io/applied-labels";

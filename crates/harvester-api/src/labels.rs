@@ -45,6 +45,13 @@ pub const EXTERNALLY_MANAGED: &str = "cloudprovider.harvesterhci.io/externally-m
 /// On a VirtualMachineImage: `iso` for an image to boot an installation from.
 pub const IMAGE_TYPE: &str = "harvesterhci.io/image-type";
 
+/// On a VolumeSnapshot, by the CSI driver: the host's StorageClass of the volume.
+pub const SNAPSHOT_CLASS: &str = "harvesterhci.io/snapHostSC";
+/// On a VolumeSnapshot, by the CSI driver: `Block` or `Filesystem`, the volumeMode of the volume's claim.
+pub const SNAPSHOT_VOLUME_MODE: &str = "harvesterhci.io/snapHostVolumeMode";
+/// On a VolumeRemoteBackup, by the CSI driver: the volume.
+pub const BACKUP_SOURCE_VOLUME: &str = "harvesterhci.io/backupSourceVolume";
+
 /// Longest value of a label.
 const VALUE_MAX: usize = 63;
 

@@ -6,12 +6,15 @@
 //! many nodes, as block  refused: the host lets no disk into two machines
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use crate::csi::VolumeCapability;
 use crate::csi::volume_capability::AccessType;
 use crate::csi::volume_capability::access_mode::Mode;
 
 /// How a volume reaches nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Reach {
     /// A disk that is hot-plugged into one virtual machine at a time.
     Disk,

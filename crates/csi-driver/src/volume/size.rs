@@ -33,6 +33,10 @@ pub enum SizeError {
     LimitBelowSmallest(u64),
     #[error("a volume of {0} bytes is larger than the host can count")]
     TooLarge(u64),
+    #[error(
+        "the volume shall have {asked} bytes, and what it is to contain has {source_size}: ask for as many"
+    )]
+    SmallerThanSource { asked: u64, source_size: u64 },
 }
 
 impl Size {
@@ -57,6 +61,36 @@ impl Size {
             return Err(SizeError::TooLarge(required));
         }
         Ok(Self { asked: required.max(SMALLEST), limit })
+    }
+
+    /// The size of a volume with the content of a claim, or of a snapshot, of `source` bytes: without a wish, that.
+    ///
+    /// # Errors
+    /// For a range without any size that such a volume may have.
+    pub fn from_source(range: Option<&CapacityRange>, source: u64) -> Result<Self, SizeError> {
+        let mut range = range.copied().unwrap_or_default();
+        if range.required_bytes == 0 {
+            range.required_bytes = i64::try_from(source).map_err(|_| SizeError::TooLarge(source))?;
+        }
+        let size = Self::of(Some(&range))?;
+        // the rounding of the source's claim is not known to whoever asks for its size
+        if size.on_host() < source {
+            return Err(SizeError::SmallerThanSource { asked: size.asked, source_size: source });
+        }
+        Ok(size)
+    }
+
+    /// What the claim asks for where its content comes from one of `source` bytes. The rounding alone is no reason for
+    /// another size than the source's: Longhorn copies between equal sizes only.
+    #[must_use]
+    pub fn on_host_with(self, source: u64) -> u64 {
+        if self.asked <= source { source } else { self.on_host() }
+    }
+
+    /// Whether a volume whose size CSI was told as `told` bytes is one of this size.
+    #[must_use]
+    pub fn allows(self, told: u64) -> bool {
+        told >= self.asked && self.limit.is_none_or(|limit| told <= limit)
     }
 
     /// What the host's claim asks for.
@@ -110,6 +144,40 @@ mod tests {
     #[case(range(i64::MAX, 0), SizeError::TooLarge(i64::MAX as u64))]
     fn a_range_without_a_possible_size_is_refused(#[case] range: CapacityRange, #[case] error: SizeError) {
         assert_eq!(Size::of(Some(&range)), Err(error));
+    }
+
+    #[rstest]
+    #[case::no_wish(range(0, 0), Ok(2 << 30))]
+    #[case::same(range(2 * GIB, 0), Ok(2 << 30))]
+    #[case::larger(range(3 * GIB, 0), Ok(3 << 30))]
+    #[case::smaller(range(GIB, 0), Err(SizeError::SmallerThanSource { asked: 1 << 30, source_size: 2 << 30 }))]
+    #[case::limit(range(0, GIB), Err(SizeError::LimitBelowRequired { required: 2 << 30, limit: 1 << 30 }))]
+    fn a_volume_is_as_large_as_what_it_is_to_contain(
+        #[case] range: CapacityRange,
+        #[case] expected: Result<u64, SizeError>,
+    ) {
+        assert_eq!(Size::from_source(Some(&range), 2 << 30).map(|size| size.asked), expected);
+    }
+
+    // docs/contract/csi-driver.md#sizes
+    #[rstest]
+    #[case::within_the_rounding(GIB + 1, (1 << 30) + STEP, (1 << 30) + STEP)]
+    #[case::unrounded_source(GIB, (1 << 30) + 1, (1 << 30) + 1)]
+    #[case::larger(2 * GIB, 1 << 30, 2 << 30)]
+    fn a_copy_has_the_size_of_its_source_where_that_is_enough(
+        #[case] required: i64,
+        #[case] source: u64,
+        #[case] expected: u64,
+    ) {
+        let size = Size::of(Some(&range(required, 0))).unwrap();
+        assert_eq!(size.on_host_with(source), expected);
+    }
+
+    #[test]
+    fn a_size_that_csi_was_told_is_within_the_limit_without_rounding() {
+        let size = Size::of(Some(&range(GIB, GIB))).unwrap();
+        assert!(size.allows(1 << 30));
+        assert!(!size.allows((1 << 30) + 1) && size.is_met_by((1 << 30) + 1));
     }
 
     #[test]

@@ -3,6 +3,16 @@
 //! Each call is one function of a module below, which checks the request, decides, and acts. What is not in
 //! `ControllerGetCapabilities` is UNIMPLEMENTED.
 
+mod classes;
+mod create;
+mod delete;
+mod expand;
+mod inspect;
+mod page;
+mod published;
+mod snapshots;
+mod wait;
+
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -21,21 +31,47 @@ use crate::{
         controller_server::Controller,
         controller_service_capability::{self, Rpc, rpc},
     },
+    host::Host,
     in_flight::InFlight,
+    refusal::Refusal,
+    volume::name::HostName,
 };
 
 /// What the service can do.
-const CAPABILITIES: [rpc::Type; 1] = [rpc::Type::PublishUnpublishVolume];
+const CAPABILITIES: [rpc::Type; 13] = [
+    rpc::Type::PublishUnpublishVolume,
+    rpc::Type::CreateDeleteVolume,
+    rpc::Type::ExpandVolume,
+    rpc::Type::CreateDeleteSnapshot,
+    rpc::Type::ListSnapshots,
+    rpc::Type::GetSnapshot,
+    rpc::Type::CloneVolume,
+    rpc::Type::ListVolumes,
+    rpc::Type::ListVolumesPublishedNodes,
+    rpc::Type::GetVolume,
+    rpc::Type::VolumeCondition,
+    rpc::Type::SingleNodeMultiWriter,
+    rpc::Type::PublishReadonly,
+];
+
+/// What the command line says about volumes.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The host's StorageClass for volumes whose class of the guest names none (`--host-storage-class`).
+    pub host_storage_class: Option<String>,
+}
 
 /// Answers the calls of the external sidecars.
 pub struct ControllerService {
+    host: Host,
+    settings: Settings,
     attacher: Attacher,
     in_flight: InFlight,
 }
 
 impl ControllerService {
-    pub fn new(attacher: Attacher) -> Self {
-        Self { attacher, in_flight: InFlight::default() }
+    pub fn new(host: Host, settings: Settings, attacher: Attacher) -> Self {
+        Self { host, settings, attacher, in_flight: InFlight::default() }
     }
 }
 
@@ -73,30 +109,40 @@ impl Controller for ControllerService {
 
     async fn create_volume(
         &self,
-        _: Request<CreateVolumeRequest>,
+        request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
-        Err(Status::unimplemented("CreateVolume is not served"))
+        let asked = create::request::Asked::of(request.get_ref(), &self.settings)?;
+        let _call = self.in_flight.begin(asked.name.as_str())?;
+        Ok(Response::new(create::create_volume(&self.host, &asked).await?))
     }
 
     async fn delete_volume(
         &self,
-        _: Request<DeleteVolumeRequest>,
+        request: Request<DeleteVolumeRequest>,
     ) -> Result<Response<DeleteVolumeResponse>, Status> {
-        Err(Status::unimplemented("DeleteVolume is not served"))
+        let handle = &request.get_ref().volume_id;
+        if handle.is_empty() {
+            return Err(Refusal::invalid("the ID of the volume is missing").into());
+        }
+        if let Some(name) = HostName::from_handle(handle) {
+            let _call = self.in_flight.begin(handle)?;
+            delete::delete_volume(&self.host, &name).await?;
+        }
+        Ok(Response::new(DeleteVolumeResponse {}))
     }
 
     async fn validate_volume_capabilities(
         &self,
-        _: Request<ValidateVolumeCapabilitiesRequest>,
+        request: Request<ValidateVolumeCapabilitiesRequest>,
     ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
-        Err(Status::unimplemented("ValidateVolumeCapabilities is not served"))
+        Ok(Response::new(inspect::validate(&self.host, request.into_inner()).await?))
     }
 
     async fn list_volumes(
         &self,
-        _: Request<ListVolumesRequest>,
+        request: Request<ListVolumesRequest>,
     ) -> Result<Response<ListVolumesResponse>, Status> {
-        Err(Status::unimplemented("ListVolumes is not served"))
+        Ok(Response::new(inspect::list(&self.host, request.get_ref()).await?))
     }
 
     async fn get_capacity(
@@ -108,44 +154,56 @@ impl Controller for ControllerService {
 
     async fn create_snapshot(
         &self,
-        _: Request<CreateSnapshotRequest>,
+        request: Request<CreateSnapshotRequest>,
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
-        Err(Status::unimplemented("CreateSnapshot is not served"))
+        let asked = snapshots::Asked::of(request.get_ref())?;
+        let _call = self.in_flight.begin(&format!("snapshot/{}", asked.name))?;
+        let snapshot = snapshots::create_snapshot(&self.host, &asked).await?;
+        Ok(Response::new(CreateSnapshotResponse { snapshot: Some(snapshot) }))
     }
 
     async fn delete_snapshot(
         &self,
-        _: Request<DeleteSnapshotRequest>,
+        request: Request<DeleteSnapshotRequest>,
     ) -> Result<Response<DeleteSnapshotResponse>, Status> {
-        Err(Status::unimplemented("DeleteSnapshot is not served"))
+        let id = &request.get_ref().snapshot_id;
+        require_snapshot(id)?;
+        let _call = self.in_flight.begin(&format!("snapshot/{id}"))?;
+        snapshots::delete_snapshot(&self.host, id).await?;
+        Ok(Response::new(DeleteSnapshotResponse {}))
     }
 
     async fn list_snapshots(
         &self,
-        _: Request<ListSnapshotsRequest>,
+        request: Request<ListSnapshotsRequest>,
     ) -> Result<Response<ListSnapshotsResponse>, Status> {
-        Err(Status::unimplemented("ListSnapshots is not served"))
+        Ok(Response::new(snapshots::list_snapshots(&self.host, request.get_ref()).await?))
     }
 
     async fn get_snapshot(
         &self,
-        _: Request<GetSnapshotRequest>,
+        request: Request<GetSnapshotRequest>,
     ) -> Result<Response<GetSnapshotResponse>, Status> {
-        Err(Status::unimplemented("GetSnapshot is not served"))
+        let id = &request.get_ref().snapshot_id;
+        require_snapshot(id)?;
+        let snapshot = snapshots::get_snapshot(&self.host, id).await?;
+        Ok(Response::new(GetSnapshotResponse { snapshot: Some(snapshot) }))
     }
 
     async fn controller_expand_volume(
         &self,
-        _: Request<ControllerExpandVolumeRequest>,
+        request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
-        Err(Status::unimplemented("ControllerExpandVolume is not served"))
+        let request = request.get_ref();
+        let _call = self.in_flight.begin(&request.volume_id)?;
+        Ok(Response::new(expand::expand(&self.host, request).await?))
     }
 
     async fn controller_get_volume(
         &self,
-        _: Request<ControllerGetVolumeRequest>,
+        request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
-        Err(Status::unimplemented("ControllerGetVolume is not served"))
+        Ok(Response::new(inspect::get(&self.host, &request.get_ref().volume_id).await?))
     }
 
     async fn controller_modify_volume(
@@ -154,4 +212,8 @@ impl Controller for ControllerService {
     ) -> Result<Response<ControllerModifyVolumeResponse>, Status> {
         Err(Status::unimplemented("ControllerModifyVolume is not served"))
     }
+}
+
+fn require_snapshot(id: &str) -> Result<(), Refusal> {
+    if id.is_empty() { Err(Refusal::invalid("the ID of the snapshot is missing")) } else { Ok(()) }
 }

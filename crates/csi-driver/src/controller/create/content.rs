@@ -1,0 +1,97 @@
+//! The snapshot or the volume that another volume is made of, as the host has it.
+
+use harvester_api::labels;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
+use kube::ResourceExt;
+
+use super::super::classes;
+use super::claim::{Content, SNAPSHOT_GROUP, claimed};
+use crate::{
+    host::{self, Host, kinds::VolumeSnapshot},
+    refusal::Refusal,
+    volume::{
+        name::HostName,
+        record::{self, SnapshotRecord},
+    },
+};
+
+/// A snapshot, which has to be ready, and its class, which has to be there still.
+pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Refusal> {
+    let content = match host.snapshots().get(name.as_str()).await {
+        Ok(snapshot) => of_snapshot(host, name, &snapshot)?,
+        Err(error) if host::is_not_found(&error) => {
+            return Err(Refusal::not_found(format!("there is no {}", host.name_of("VolumeSnapshot", name))));
+        }
+        Err(error) => {
+            let doing = format!("read {}", host.name_of("VolumeSnapshot", name));
+            return Err(Refusal::of_host(&doing, &error));
+        }
+    };
+    if let Some(class) = &content.class {
+        classes::named(host, class).await?;
+    }
+    Ok(content)
+}
+
+/// A volume.
+pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refusal> {
+    let doing = || format!("read {}", host.claim_name(name));
+    let claim = host.claims().get_opt(name.as_str()).await;
+    let claim = claim.map_err(|error| Refusal::of_host(&doing(), &error))?;
+    match claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
+        Some(claim) => Ok(of_volume(&claim)),
+        None => Err(Refusal::not_found(format!("there is no volume {name} to copy, or it is being deleted"))),
+    }
+}
+
+fn of_snapshot(host: &Host, name: &HostName, snapshot: &VolumeSnapshot) -> Result<Content, Refusal> {
+    let is_ready = snapshot.status.ready_to_use == Some(true);
+    if !is_ready || snapshot.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::precondition(format!(
+            "{} is not ready, or is being deleted: wait until it is ready",
+            host.name_of("VolumeSnapshot", name)
+        )));
+    }
+    let recorded = SnapshotRecord::of(&snapshot.metadata);
+    let (class, mode, reach) = match recorded {
+        Some(record) => (record.class, record.volume_mode, Some(record.reach)),
+        None => {
+            let label = |key: &str| snapshot.labels().get(key).cloned();
+            let labels = label(labels::SNAPSHOT_CLASS).zip(label(labels::SNAPSHOT_VOLUME_MODE));
+            let Some((class, mode)) = labels else {
+                return Err(Refusal::precondition(format!(
+                    "{} does not say of which StorageClass its volume was: set its labels {} and {}",
+                    host.name_of("VolumeSnapshot", name),
+                    labels::SNAPSHOT_CLASS,
+                    labels::SNAPSHOT_VOLUME_MODE
+                )));
+            };
+            (Some(class), mode, None)
+        }
+    };
+    Ok(Content {
+        claimed: snapshot.status.restore_size,
+        class,
+        is_block: mode == "Block",
+        reach,
+        data_source: TypedLocalObjectReference {
+            api_group: Some(SNAPSHOT_GROUP.to_owned()),
+            kind: "VolumeSnapshot".to_owned(),
+            name: name.to_string(),
+        },
+    })
+}
+
+fn of_volume(claim: &PersistentVolumeClaim) -> Content {
+    Content {
+        claimed: claimed(claim),
+        class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
+        is_block: record::is_block(claim),
+        reach: record::reach_of(claim),
+        data_source: TypedLocalObjectReference {
+            api_group: None,
+            kind: "PersistentVolumeClaim".to_owned(),
+            name: claim.name_any(),
+        },
+    }
+}

@@ -1,0 +1,58 @@
+//! The NFS export of a volume for many nodes (docs/contract/csi-driver.md#export).
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{ListParams, PostParams};
+
+use super::super::wait;
+use crate::{
+    host::{self, Host, kinds::NetworkFilesystem},
+    refusal::Refusal,
+    volume::name::HostName,
+};
+
+/// Refuses where the host has no exports, before there is a claim that nobody can use.
+pub(super) async fn check(host: &Host) -> Result<(), Refusal> {
+    match host.network_filesystems().list(&ListParams::default().limit(1)).await {
+        Ok(_) => Ok(()),
+        Err(error) if host::is_absent(&error) => Err(Refusal::invalid(
+            "the host exports no volumes to many nodes: ask for ReadWriteOnce; Harvester from 1.4 on does, and \
+             ClusterRole harvesterhci.io:csi-driver has to grant networkfilesystems",
+        )),
+        Err(error) => Err(Refusal::of_host("list the NetworkFilesystems on the host", &error)),
+    }
+}
+
+/// Creates the export, switched off, when the claim has its volume.
+pub(super) async fn ensure(
+    host: &Host,
+    name: &HostName,
+    claim: PersistentVolumeClaim,
+) -> Result<(), Refusal> {
+    let export = match volume_of(&claim) {
+        Some(volume) => volume.to_owned(),
+        None => {
+            let what = format!("{} is not bound", host.claim_name(name));
+            let bound = wait::until(host.claims(), name.as_str(), &what, |claim| volume_of(claim).is_some());
+            match bound.await?.as_ref().and_then(volume_of) {
+                Some(volume) => volume.to_owned(),
+                None => return Err(Refusal::aborted(format!("{} was deleted", host.claim_name(name)))),
+            }
+        }
+    };
+    let mut object = NetworkFilesystem::named(&export);
+    object.spec.network_fs_name.clone_from(&export);
+    object.spec.desired_state = "Disabled".to_owned();
+    object.spec.provisioner = "Longhorn".to_owned();
+    match host.network_filesystems().create(&PostParams::default(), &object).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+        Err(error) => {
+            Err(Refusal::of_host(&format!("create the export {export} of volume {name} on the host"), &error))
+        }
+    }
+}
+
+/// The PersistentVolume on the host.
+fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
+}

@@ -1,0 +1,170 @@
+//! A volume with the content of a remote backup: the host makes the claim, we see to its size
+//! (docs/contract/csi-driver.md#restore).
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::super::{expand, snapshots::backup, wait};
+use super::{claim, read, request::Asked};
+use crate::{
+    csi::CreateVolumeResponse,
+    host::{
+        Host,
+        kinds::{HostCondition, VolumeRemoteRestore},
+        quantity,
+    },
+    refusal::Refusal,
+    volume::{
+        access::Reach,
+        record::{SnapshotRecord, VolumeRecord},
+        size::Size,
+    },
+};
+
+/// Kind of backup that Harvester makes.
+pub(in super::super) const LONGHORN_BACKUP: &str = "lh";
+
+pub(super) async fn restore(
+    host: &Host,
+    asked: &Asked,
+    namespace: &str,
+    backup_name: &str,
+    existing: Option<PersistentVolumeClaim>,
+) -> Result<CreateVolumeResponse, Refusal> {
+    let is_half_made = |claim: &PersistentVolumeClaim| {
+        VolumeRecord::of(claim).is_none() && claim.metadata.deletion_timestamp.is_none() && is_restored(claim)
+    };
+    if let Some(claim) = existing.filter(|claim| !is_half_made(claim)) {
+        let size = claim::matches(asked, &claim)?;
+        wait_for_growth(host, asked, &claim).await?;
+        return Ok(asked.answer(size));
+    }
+    let from = format!("{namespace}/{backup_name}");
+    start(host, asked, &from, namespace, backup_name).await?;
+    let claim = restored(host, asked).await?;
+    let source = claim::claimed(&claim).unwrap_or(0);
+    let size = Size::from_source(asked.range.as_ref(), source)?;
+    let patch = finish(asked, &claim, size, source);
+    let patched =
+        host.claims().patch(asked.name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
+    let claim = patched.map_err(|error| expand::refusal_of_growth(host, &asked.name, &error))?;
+    wait_for_growth(host, asked, &claim).await?;
+    Ok(asked.answer(size.asked))
+}
+
+/// Creates the VolumeRemoteRestore, or finds that it is there.
+async fn start(host: &Host, asked: &Asked, from: &str, namespace: &str, name: &str) -> Result<(), Refusal> {
+    let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeRemoteRestore", &asked.name));
+    let existing = host.restores().get_opt(asked.name.as_str()).await;
+    if let Some(restore) = existing.map_err(|error| Refusal::of_host(&doing("read"), &error))? {
+        return is_the_same(&restore, from, asked);
+    }
+    let backup = backup::read(host, namespace, name).await?;
+    let backup = backup
+        .ok_or_else(|| Refusal::not_found(format!("there is no VolumeRemoteBackup {from} on the host")))?;
+    if !backup.status.success {
+        return Err(Refusal::precondition(format!(
+            "VolumeRemoteBackup {from} on the host is not complete: {}",
+            said(&backup.status.conditions)
+        )));
+    }
+    if SnapshotRecord::of(&backup.metadata).is_some_and(|record| record.reach == Reach::Export) {
+        return Err(Refusal::invalid(
+            "the backup is of a volume for many nodes, whose files are no disk: restore it on the host",
+        ));
+    }
+    if let Some(source) = backup::size_of(&backup) {
+        Size::from_source(asked.range.as_ref(), source)?;
+    }
+    let mut restore = VolumeRemoteRestore::named(asked.name.as_str());
+    restore.spec.r#type = LONGHORN_BACKUP.to_owned();
+    restore.spec.from = from.to_owned();
+    match host.restores().create(&PostParams::default(), &restore).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Err(Refusal::aborted(format!(
+            "{} was created by somebody else just now: call again",
+            host.name_of("VolumeRemoteRestore", &asked.name)
+        ))),
+        Err(error) => Err(Refusal::of_host(&doing("create"), &error)),
+    }
+}
+
+fn is_the_same(restore: &VolumeRemoteRestore, from: &str, asked: &Asked) -> Result<(), Refusal> {
+    let name = &asked.name;
+    if restore.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::aborted(format!("volume {name} is being deleted: call again when it is gone")));
+    }
+    if restore.spec.from == from {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::AlreadyExists,
+        format!(
+            "volume {name} is being made of backup {} already: take another name, or delete it first",
+            restore.spec.from
+        ),
+    ))
+}
+
+/// The claim, when the host has filled it.
+async fn restored(host: &Host, asked: &Asked) -> Result<PersistentVolumeClaim, Refusal> {
+    let name = host.name_of("VolumeRemoteRestore", &asked.name);
+    let what = format!("{name} has not succeeded");
+    let done = wait::until(host.restores(), asked.name.as_str(), &what, |restore: &VolumeRemoteRestore| {
+        restore.status.success
+    });
+    match done.await {
+        Ok(Some(_)) => {}
+        Ok(None) => return Err(Refusal::aborted(format!("{name} was deleted: call again"))),
+        Err(refusal) => return Err(with_the_hosts_reason(host, asked, refusal).await),
+    }
+    match read(host, &asked.name).await? {
+        Some(claim) if is_restored(&claim) => Ok(claim),
+        _ => Err(Refusal::aborted(format!("{name} succeeded and its claim is not there: call again"))),
+    }
+}
+
+async fn with_the_hosts_reason(host: &Host, asked: &Asked, refusal: Refusal) -> Refusal {
+    match host.restores().get_opt(asked.name.as_str()).await {
+        Ok(Some(restore)) => {
+            Refusal::new(refusal.code, format!("{}; {}", refusal.message, said(&restore.status.conditions)))
+        }
+        _ => refusal,
+    }
+}
+
+/// The last thing that the host said about a backup or a restore.
+fn said(conditions: &[HostCondition]) -> String {
+    let words = conditions.iter().rev().find(|one| !one.message.is_empty() || !one.reason.is_empty());
+    words.map_or_else(
+        || "the host gives no reason".to_owned(),
+        |one| format!("the host says: {} {}", one.reason, one.message),
+    )
+}
+
+/// The annotation, and the size where a larger one is asked for, in one write.
+fn finish(asked: &Asked, claim: &PersistentVolumeClaim, size: Size, source: u64) -> Value {
+    let (key, record) = claim::annotation(asked, size.asked);
+    let mut patch =
+        json!({"metadata": {"resourceVersion": claim.resource_version(), "annotations": {key: record}}});
+    let on_host = size.on_host_with(source);
+    if on_host > source {
+        patch["spec"] = json!({"resources": {"requests": {"storage": quantity::of_bytes(on_host)}}});
+    }
+    patch
+}
+
+async fn wait_for_growth(host: &Host, asked: &Asked, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+    let claimed = claim::claimed(claim).unwrap_or(0);
+    expand::wait_until_grown(host, &asked.name, claim, claimed).await
+}
+
+/// Whether the host made the claim for a VolumeRemoteRestore.
+fn is_restored(claim: &PersistentVolumeClaim) -> bool {
+    claim.owner_references().iter().any(|owner| owner.kind == "VolumeRemoteRestore")
+}

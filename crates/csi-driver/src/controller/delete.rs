@@ -1,0 +1,133 @@
+//! DeleteVolume (docs/contract/csi-driver.md#delete).
+
+use harvester_api::annotations::CSI_ATTACH;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+
+use super::{create, published::Machines};
+use crate::{
+    attach::claim::{Claim, Operation},
+    host::{self, Host},
+    refusal::Refusal,
+    volume::{access::Reach, name::HostName, record},
+};
+
+/// The answer for a volume that is gone is OK.
+pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Refusal> {
+    let claim = create::read(host, name).await?;
+    if let Some(claim) = &claim
+        && let Some(annotation) = claim.annotations().get(CSI_ATTACH)
+    {
+        refuse_if_attached(name, annotation, &Machines::list(host).await?)?;
+    }
+    delete_restore(host, name).await?;
+    let Some(claim) = claim else { return Ok(()) };
+    delete_export(host, &claim).await?;
+    match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
+        Ok(_) => Ok(()),
+        Err(error) if host::is_not_found(&error) => Ok(()),
+        Err(error) => Err(refusal(host, name, &error)),
+    }
+}
+
+/// A machine has the volume, or somebody is about to put it there. Whoever adds a disk writes the annotation first.
+fn refuse_if_attached(name: &HostName, annotation: &str, machines: &Machines) -> Result<(), Refusal> {
+    let mut with = machines.with(name.as_str()).to_vec();
+    if let Some(claim) = Claim::parse(annotation).filter(|claim| claim.operation == Operation::Attach) {
+        // a machine that was deleted has no disk any more
+        with.extend(machines.name_of(&claim.vm_uid).map(str::to_owned));
+    }
+    with.sort();
+    with.dedup();
+    if with.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::precondition(format!(
+        "volume {name} is in VirtualMachine {}: detach it first",
+        with.join(" and ")
+    )))
+}
+
+/// A claim that the host made of a backup would be made again. It goes before the claim, and takes it along.
+async fn delete_restore(host: &Host, name: &HostName) -> Result<(), Refusal> {
+    let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeRemoteRestore", name));
+    let restore = match host.restores().get(name.as_str()).await {
+        Ok(restore) => restore,
+        Err(error) if host::is_absent(&error) => return Ok(()),
+        Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
+    };
+    match host.restores().delete(name.as_str(), &host::of_uid(restore.metadata.uid.as_deref())).await {
+        Ok(_) => Ok(()),
+        Err(error) if host::is_not_found(&error) => Ok(()),
+        Err(error) => Err(Refusal::of_host(&doing("delete"), &error)),
+    }
+}
+
+/// The export of a volume for many nodes. Where nobody wrote down what the volume is, there is an export or there is none.
+async fn delete_export(host: &Host, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
+    if volume.is_empty() || record::reach_of(claim) == Some(Reach::Disk) {
+        return Ok(());
+    }
+    match host.network_filesystems().delete(volume, &host::of_uid(None)).await {
+        Ok(_) => Ok(()),
+        Err(error) if host::is_absent(&error) => Ok(()),
+        Err(error) => {
+            Err(Refusal::of_host(&format!("delete NetworkFilesystem {volume} on the host"), &error))
+        }
+    }
+}
+
+/// Harvester's webhook answers 409, as does a server whose object has another UID by now.
+fn refusal(host: &Host, name: &HostName, error: &kube::Error) -> Refusal {
+    let refusal = Refusal::of_host(&format!("delete {}", host.claim_name(name)), error);
+    match error {
+        kube::Error::Api(status) if status.message.contains("Precondition failed") => {
+            Refusal::aborted(format!("{}: call again", refusal.message))
+        }
+        kube::Error::Api(status) if status.code == 409 || status.message.contains("admission webhook") => {
+            Refusal::precondition(refusal.message)
+        }
+        _ => refusal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+    use tonic::Code;
+
+    use super::super::published::tests::machine;
+    use super::*;
+
+    const ATTACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"attach","holder":"pod"}"#;
+    const DETACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"detach","holder":"pod"}"#;
+    const FORMER: &str = r#"{"vm":"a","vmUid":"uid-former","op":"attach","holder":"pod"}"#;
+
+    #[rstest]
+    #[case::on_its_way(ATTACH, false, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
+    #[case::attached(ATTACH, true, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
+    #[case::leaving(DETACH, true, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
+    #[case::left(DETACH, false, None)]
+    #[case::the_machine_is_gone(FORMER, false, None)]
+    #[case::strange_text("?", false, None)]
+    #[case::strange_text_and_attached(
+        "?",
+        true,
+        Some("volume pvc-1 is in VirtualMachine a: detach it first")
+    )]
+    fn an_attached_volume_is_not_deleted(
+        #[case] annotation: &str,
+        #[case] is_listed: bool,
+        #[case] expected: Option<&str>,
+    ) {
+        let claim = if is_listed { "pvc-1" } else { "pvc-2" };
+        let machines =
+            Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let refused = refuse_if_attached(&name, annotation, &machines).err();
+        assert_eq!(refused.as_ref().map(|refusal| refusal.message.as_str()), expected);
+        assert!(refused.is_none_or(|refusal| refusal.code == Code::FailedPrecondition));
+    }
+}

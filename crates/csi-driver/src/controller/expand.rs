@@ -1,0 +1,298 @@
+//! ControllerExpandVolume (docs/contract/csi-driver.md#growth).
+
+use harvester_api::annotations::{CSI_ATTACH, CSI_VOLUME};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use tonic::Code;
+
+use super::{create, inspect, published::Machines, wait};
+use crate::{
+    attach::claim::{Claim, Operation},
+    csi::{ControllerExpandVolumeRequest, ControllerExpandVolumeResponse},
+    host::{Host, quantity},
+    refusal::Refusal,
+    volume::{
+        access::{Access, Reach},
+        name::HostName,
+        record::{self, VolumeRecord},
+        size::Size,
+    },
+};
+
+/// The claim is read and written so often in one call while others write it too.
+const ATTEMPTS: usize = 5;
+/// Harvester's refusals to grow a volume begin with it.
+const REFUSED_BY_HARVESTER: &str = "PVC_EXPAND";
+/// Kubernetes' refusal where the class does not allow it.
+const REFUSED_BY_CLASS: &str = "must support resize";
+
+/// What is to be done for a size.
+#[derive(Clone, Debug, PartialEq)]
+struct Decision {
+    /// What CSI is told.
+    size: u64,
+    /// What the claim has to ask for.
+    claimed: u64,
+    /// The merge patch, if the claim does not say so yet.
+    patch: Option<Value>,
+}
+
+pub(super) async fn expand(
+    host: &Host,
+    request: &ControllerExpandVolumeRequest,
+) -> Result<ControllerExpandVolumeResponse, Refusal> {
+    let name = inspect::name_of(&request.volume_id)?;
+    let Some(range) = &request.capacity_range else {
+        return Err(Refusal::invalid("the size that the volume is to have is missing"));
+    };
+    let size = Size::of(Some(range))?;
+    let access = request.volume_capability.as_ref().map(|one| Access::of(Some(one))).transpose()?;
+    if access.is_some_and(|access| access.reach() != Ok(Reach::Disk)) {
+        return Err(no_growth(&name));
+    }
+    let (decision, claim) = write(host, &name, size).await?;
+    wait_until_grown(host, &name, &claim, decision.claimed).await?;
+    Ok(ControllerExpandVolumeResponse {
+        capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
+        node_expansion_required: is_in_use(host, &name, &claim).await?,
+    })
+}
+
+async fn write(
+    host: &Host,
+    name: &HostName,
+    size: Size,
+) -> Result<(Decision, PersistentVolumeClaim), Refusal> {
+    for _ in 0..ATTEMPTS {
+        let claim = inspect::existing(host, name).await?;
+        let decision = decide(name, &claim, size)?;
+        let Some(patch) = &decision.patch else { return Ok((decision, claim)) };
+        match host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await {
+            Ok(claim) => return Ok((decision, claim)),
+            Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            Err(error) => return Err(refusal_of_growth(host, name, &error)),
+        }
+    }
+    Err(Refusal::aborted(format!("others write {} all the time: call again", host.claim_name(name))))
+}
+
+fn decide(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Result<Decision, Refusal> {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Err(Refusal::aborted(format!("volume {name} is being deleted")));
+    }
+    if record::reach_of(claim) == Some(Reach::Export) {
+        return Err(no_growth(name));
+    }
+    let claimed = create::claimed(claim).ok_or_else(|| {
+        Refusal::precondition(format!(
+            "the claim of volume {name} asks for no size: set resources.requests.storage"
+        ))
+    })?;
+    let recorded = VolumeRecord::of(claim);
+    let told = recorded.as_ref().map(|record| record.size);
+    if size.asked <= claimed {
+        // a growth that the rounding has already is none, and no fault (docs/contract/csi-driver.md#sizes)
+        if told != Some(size.asked) && size.on_host() < claimed {
+            return Err(Refusal::new(
+                Code::OutOfRange,
+                format!(
+                    "volume {name} has {} bytes and does not shrink to {}: ask for a larger size",
+                    told.unwrap_or(claimed),
+                    size.asked
+                ),
+            ));
+        }
+        let size = told.filter(|told| size.allows(*told)).unwrap_or(size.asked);
+        let patch =
+            recorded.filter(|record| record.size < size).map(|record| patch(claim, Some(record), size, None));
+        return Ok(Decision { size, claimed, patch });
+    }
+    let (size, claimed) = (size.asked, size.on_host());
+    Ok(Decision { size, claimed, patch: Some(patch(claim, recorded, size, Some(claimed))) })
+}
+
+/// The new sizes on the version of the claim that was decided on. A volume of the Go driver stays without our annotation.
+fn patch(
+    claim: &PersistentVolumeClaim,
+    recorded: Option<VolumeRecord>,
+    size: u64,
+    claimed: Option<u64>,
+) -> Value {
+    let mut patch = json!({"metadata": {"resourceVersion": claim.resource_version()}});
+    if let Some(record) = recorded {
+        let text =
+            serde_json::to_string(&VolumeRecord { size, ..record }).expect("a struct of texts and numbers");
+        patch["metadata"]["annotations"] = json!({CSI_VOLUME: text});
+    }
+    if let Some(claimed) = claimed {
+        patch["spec"] = json!({"resources": {"requests": {"storage": quantity::of_bytes(claimed)}}});
+    }
+    patch
+}
+
+/// CSI's code where a volume cannot do what its capability asks for.
+fn no_growth(name: &HostName) -> Refusal {
+    Refusal::invalid(format!(
+        "volume {name} is exported to many nodes, and the host does not grow exports: copy it into a larger one"
+    ))
+}
+
+/// What the host's answer to a larger size means.
+pub(super) fn refusal_of_growth(host: &Host, name: &HostName, error: &kube::Error) -> Refusal {
+    of_growth(&format!("grow {}", host.claim_name(name)), error)
+}
+
+fn of_growth(doing: &str, error: &kube::Error) -> Refusal {
+    let refusal = Refusal::of_host(doing, error);
+    match error {
+        kube::Error::Api(status)
+            if status.message.contains(REFUSED_BY_HARVESTER) || status.message.contains(REFUSED_BY_CLASS) =>
+        {
+            Refusal::precondition(refusal.message)
+        }
+        _ => refusal,
+    }
+}
+
+/// Waits until the host's volume has `claimed` bytes.
+pub(super) async fn wait_until_grown(
+    host: &Host,
+    name: &HostName,
+    claim: &PersistentVolumeClaim,
+    claimed: u64,
+) -> Result<(), Refusal> {
+    if is_grown(claim, claimed) {
+        return Ok(());
+    }
+    let what = format!("{} has not grown to {claimed} bytes", host.claim_name(name));
+    let grown = wait::until(host.claims(), name.as_str(), &what, |claim| is_grown(claim, claimed)).await;
+    match grown {
+        Ok(Some(_)) => Ok(()),
+        Ok(None) => Err(inspect::no_volume(name.as_str())),
+        Err(refusal) => {
+            let claim = create::read(host, name).await.ok().flatten();
+            let condition = claim.as_ref().map(inspect::condition).filter(|condition| condition.abnormal);
+            let reason = condition.map(|condition| format!("; {}", condition.message)).unwrap_or_default();
+            Err(Refusal::new(refusal.code, format!("{}{reason}", refusal.message)))
+        }
+    }
+}
+
+/// The volume has the size. That of a claim with a file system, which the host grows when a pod uses it next, has it too.
+fn is_grown(claim: &PersistentVolumeClaim, claimed: u64) -> bool {
+    let Some(status) = &claim.status else { return false };
+    let capacity = status.capacity.as_ref().and_then(|capacity| quantity::bytes(capacity.get("storage")?));
+    let conditions = status.conditions.as_deref().unwrap_or_default();
+    capacity.is_some_and(|capacity| capacity >= claimed)
+        || conditions.iter().any(|one| one.type_ == "FileSystemResizePending" && one.status == "True")
+}
+
+/// Whether a machine has the volume. In one that has not, the node service grows the file system when it comes.
+async fn is_in_use(host: &Host, name: &HostName, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+    let attached = claim.annotations().get(CSI_ATTACH).and_then(|text| Claim::parse(text));
+    if attached.is_some_and(|claim| claim.operation == Operation::Attach) {
+        return Ok(true);
+    }
+    Ok(!Machines::list(host).await?.with(name.as_str()).is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::csi::CapacityRange;
+
+    const GIB: i64 = 1 << 30;
+    const STEP: i64 = 2 << 20;
+
+    fn claim(record: Option<&str>, storage: i64) -> PersistentVolumeClaim {
+        let annotations = record.map(|text| json!({CSI_VOLUME: text}));
+        serde_json::from_value(
+            json!({"metadata": {"name": "pvc-1", "resourceVersion": "7", "annotations": annotations},
+            "spec": {"volumeMode": "Block", "resources": {"requests": {"storage": storage.to_string()}}}}),
+        )
+        .unwrap()
+    }
+
+    fn decision(record: Option<&str>, claimed: i64, required: i64, limit: i64) -> Result<Decision, Refusal> {
+        let size = Size::of(Some(&CapacityRange { required_bytes: required, limit_bytes: limit }))?;
+        decide(&HostName::from_handle("pvc-1").unwrap(), &claim(record, claimed), size)
+    }
+
+    const OURS: &str = r#"{"name":"D","size":1073741825,"reach":"disk"}"#;
+
+    // docs/contract/csi-driver.md#sizes
+    #[rstest]
+    #[case::grows(None, GIB, 2 * GIB, 0, 2 * GIB, 2 * GIB, true)]
+    #[case::grows_rounded(None, GIB, GIB + 1, 0, GIB + 1, GIB + STEP, true)]
+    #[case::of_the_go_driver_within_the_rounding(None, GIB + STEP, GIB + 5, 0, GIB + 5, GIB + STEP, false)]
+    #[case::within_the_rounding(Some(OURS), GIB + STEP, GIB + 5, 0, GIB + 5, GIB + STEP, true)]
+    #[case::again(Some(OURS), GIB + STEP, GIB + 1, 0, GIB + 1, GIB + STEP, false)]
+    #[case::less_within_the_rounding(Some(OURS), GIB + STEP, GIB + 1, GIB + 1, GIB + 1, GIB + STEP, false)]
+    #[case::same(None, GIB, GIB, GIB, GIB, GIB, false)]
+    #[case::unrounded_claim(None, GIB + 1, GIB + 1, 0, GIB + 1, GIB + 1, false)]
+    #[case::its_source_was_larger(Some(OURS), 2 * GIB, GIB + 1, 0, GIB + 1, 2 * GIB, false)]
+    fn a_volume_grows_to_the_size_that_is_asked_for(
+        #[case] record: Option<&str>,
+        #[case] has: i64,
+        #[case] required: i64,
+        #[case] limit: i64,
+        #[case] told: i64,
+        #[case] claimed: i64,
+        #[case] writes: bool,
+    ) {
+        let decision = decision(record, has, required, limit).unwrap();
+        let sizes = (decision.size as i64, decision.claimed as i64, decision.patch.is_some());
+        assert_eq!(sizes, (told, claimed, writes));
+    }
+
+    #[test]
+    fn a_growth_is_written_on_the_version_that_was_decided_on_with_what_csi_is_told() {
+        let patch = decision(Some(OURS), GIB + STEP, 2 * GIB, 0).unwrap().patch.unwrap();
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["spec"]["resources"]["requests"]["storage"], "2Gi");
+        let record = patch["metadata"]["annotations"][CSI_VOLUME].as_str().unwrap();
+        assert_eq!(record, r#"{"name":"D","size":2147483648,"reach":"disk"}"#);
+    }
+
+    #[rstest]
+    #[case::shrinks(None, 2 * GIB, GIB, 0, Code::OutOfRange)]
+    #[case::shrinks_to_a_limit(None, 2 * GIB, 0, GIB, Code::OutOfRange)]
+    #[case::export(Some(r#"{"name":"D","size":1,"reach":"export"}"#), GIB, 2 * GIB, 0, Code::InvalidArgument)]
+    #[case::limit_below(None, GIB, 2 * GIB, GIB, Code::OutOfRange)]
+    fn a_volume_does_not_shrink(
+        #[case] record: Option<&str>,
+        #[case] has: i64,
+        #[case] required: i64,
+        #[case] limit: i64,
+        #[case] code: Code,
+    ) {
+        assert_eq!(decision(record, has, required, limit).unwrap_err().code, code);
+    }
+
+    #[rstest]
+    #[case(403, "PVC_EXPAND: volume is hot-plugged", Code::FailedPrecondition)]
+    #[case(
+        403,
+        "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+        Code::FailedPrecondition
+    )]
+    #[case(403, "persistentvolumeclaims is forbidden", Code::PermissionDenied)]
+    #[case(500, "internal", Code::Unavailable)]
+    fn a_refusal_of_the_host_to_grow_is_passed_on(
+        #[case] status: u16,
+        #[case] message: &str,
+        #[case] code: Code,
+    ) {
+        let status = kube::core::Status::failure(message, "Forbidden").with_code(status);
+        let error = kube::Error::Api(Box::new(status));
+        let refusal = of_growth("grow the claim", &error);
+        assert_eq!(refusal.code, code);
+        assert!(refusal.message.contains(message), "{refusal}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Which machines have which volumes, by the machines' own templates. Pure but for the list.
+
+use std::collections::BTreeMap;
+
+use harvester_api::VirtualMachine;
+use kube::ResourceExt;
+
+use crate::{
+    host::{self, Host},
+    refusal::Refusal,
+};
+
+/// Machines, and their claims.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Machines {
+    names_by_uid: BTreeMap<String, String>,
+    by_claim: BTreeMap<String, Vec<String>>,
+}
+
+impl Machines {
+    /// All machines of the namespace, of one state.
+    pub(super) async fn list(host: &Host) -> Result<Self, Refusal> {
+        let machines = host::list(&host.machines()).await.map_err(|error| {
+            let doing = format!("list the VirtualMachines of namespace {} on the host", host.namespace());
+            Refusal::of_host(&doing, &error)
+        })?;
+        Ok(Self::of(&machines))
+    }
+
+    pub(super) fn of(machines: &[VirtualMachine]) -> Self {
+        let mut found = Self::default();
+        for machine in machines {
+            let name = machine.name_any();
+            for claim in claims_of(machine) {
+                let with = found.by_claim.entry(claim.to_owned()).or_default();
+                if with.last() != Some(&name) {
+                    with.push(name.clone());
+                }
+            }
+            found.names_by_uid.insert(machine.uid().unwrap_or_default(), name);
+        }
+        found
+    }
+
+    /// The machines whose templates list a claim. A machine's name is its node ID.
+    pub(super) fn with(&self, claim: &str) -> &[String] {
+        self.by_claim.get(claim).map_or(&[], Vec::as_slice)
+    }
+
+    pub(super) fn name_of(&self, uid: &str) -> Option<&str> {
+        self.names_by_uid.get(uid).map(String::as_str)
+    }
+}
+
+/// The claims that a machine's template lists.
+fn claims_of(machine: &VirtualMachine) -> impl Iterator<Item = &str> {
+    let template = machine.spec.rest.get("template");
+    let volumes = template.and_then(|template| template.pointer("/spec/volumes")?.as_array());
+    volumes
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume.pointer("/persistentVolumeClaim/claimName")?.as_str())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    pub(in super::super) fn machine(name: &str, volumes: &Value) -> VirtualMachine {
+        let json = json!({"metadata": {"name": name, "uid": format!("uid-{name}")},
+            "spec": {"template": {"spec": {"volumes": volumes}}}});
+        serde_json::from_value(json).unwrap()
+    }
+
+    fn claim(name: &str) -> Value {
+        json!({"name": name, "persistentVolumeClaim": {"claimName": name, "hotpluggable": true}})
+    }
+
+    #[test]
+    fn a_volume_is_where_the_templates_list_it() {
+        let machines = Machines::of(&[
+            machine(
+                "a",
+                &json!([{"name": "cloudinit", "cloudInitNoCloud": {}}, claim("pvc-1"), claim("pvc-2")]),
+            ),
+            machine("b", &json!([claim("pvc-2"), claim("pvc-2"), {"persistentVolumeClaim": 5}])),
+            machine("c", &json!("none")),
+        ]);
+        assert_eq!(machines.with("pvc-1"), ["a"]);
+        assert_eq!(machines.with("pvc-2"), ["a", "b"]);
+        assert!(machines.with("pvc-3").is_empty());
+        assert_eq!(machines.name_of("uid-c"), Some("c"));
+    }
+}

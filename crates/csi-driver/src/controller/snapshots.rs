@@ -1,0 +1,124 @@
+//! CreateSnapshot, DeleteSnapshot, ListSnapshots and GetSnapshot: snapshots beside the volumes, and remote backups
+//! (docs/contract/csi-driver.md#snapshots).
+
+pub(super) mod backup;
+mod class;
+pub(super) mod handle;
+mod local;
+
+use std::collections::HashMap;
+
+use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
+use prost_types::Timestamp;
+
+use super::{create, inspect, page::page};
+use crate::{
+    csi::{
+        CreateSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, list_snapshots_response,
+    },
+    host::Host,
+    refusal::Refusal,
+    volume::{
+        access::Reach,
+        name::HostName,
+        record::{self, SnapshotRecord, VolumeRecord},
+    },
+};
+use handle::Handle;
+
+/// CSI 1.12 on the size of a map.
+const MAP_MAX: usize = 4096;
+
+/// A request for a snapshot, checked.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) name: HostName,
+    /// The name as CSI has it.
+    csi_name: String,
+    source: HostName,
+    is_backup: bool,
+}
+
+impl Asked {
+    pub(super) fn of(request: &CreateSnapshotRequest) -> Result<Self, Refusal> {
+        let name = HostName::of(&request.name)
+            .map_err(|error| Refusal::invalid(error.to_string().replace("the volume", "the snapshot")))?;
+        let source = inspect::name_of(&request.source_volume_id)?;
+        if size_of_map(&request.parameters) > MAP_MAX {
+            return Err(Refusal::invalid(format!(
+                "the parameters of the VolumeSnapshotClass have more than {MAP_MAX} bytes: remove some"
+            )));
+        }
+        let is_backup = request.parameters.get("type").is_some_and(|kind| kind == "backup");
+        Ok(Self { name, csi_name: request.name.clone(), source, is_backup })
+    }
+
+    /// The annotation of the snapshot of a claim.
+    fn record(&self, claim: &PersistentVolumeClaim) -> SnapshotRecord {
+        let size = VolumeRecord::of(claim).map(|record| record.size).or_else(|| create::claimed(claim));
+        SnapshotRecord {
+            name: self.csi_name.clone(),
+            size: size.unwrap_or(0),
+            reach: record::reach_of(claim).unwrap_or(Reach::Disk),
+            class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
+            volume_mode: if record::is_block(claim) { "Block" } else { "Filesystem" }.to_owned(),
+        }
+    }
+}
+
+fn size_of_map(map: &HashMap<String, String>) -> usize {
+    map.iter().map(|(key, value)| key.len() + value.len()).sum()
+}
+
+pub(super) async fn create_snapshot(host: &Host, asked: &Asked) -> Result<Snapshot, Refusal> {
+    if asked.is_backup { backup::create(host, asked).await } else { local::create(host, asked).await }
+}
+
+/// The answer for a snapshot that is gone, or never was, is OK.
+pub(super) async fn delete_snapshot(host: &Host, id: &str) -> Result<(), Refusal> {
+    match Handle::parse(id) {
+        None => Ok(()),
+        Some(Handle::Local(name)) => local::delete(host, &name).await,
+        Some(Handle::Backup { namespace, name }) => backup::delete(host, &namespace, &name).await,
+    }
+}
+
+pub(super) async fn list_snapshots(
+    host: &Host,
+    request: &ListSnapshotsRequest,
+) -> Result<ListSnapshotsResponse, Refusal> {
+    // a strange token is refused without a list of everything
+    page(Vec::<String>::new(), String::as_str, request.max_entries, &request.starting_token)?;
+    let mut all = if request.snapshot_id.is_empty() {
+        let mut all = local::all(host).await?;
+        all.extend(backup::all(host).await?);
+        all
+    } else {
+        one(host, &request.snapshot_id).await?.into_iter().collect()
+    };
+    let source = &request.source_volume_id;
+    all.retain(|one| source.is_empty() || one.source_volume_id == *source);
+    let (page, next_token) = page(all, |one| &one.snapshot_id, request.max_entries, &request.starting_token)?;
+    let entries =
+        page.into_iter().map(|one| list_snapshots_response::Entry { snapshot: Some(one) }).collect();
+    Ok(ListSnapshotsResponse { entries, next_token })
+}
+
+pub(super) async fn get_snapshot(host: &Host, id: &str) -> Result<Snapshot, Refusal> {
+    one(host, id).await?.ok_or_else(|| Refusal::not_found(format!("there is no snapshot {id:?}")))
+}
+
+async fn one(host: &Host, id: &str) -> Result<Option<Snapshot>, Refusal> {
+    match Handle::parse(id) {
+        None => Ok(None),
+        Some(Handle::Local(name)) => local::one(host, &name).await,
+        Some(Handle::Backup { namespace, name }) => {
+            let backup = backup::read(host, &namespace, &name).await?;
+            Ok(backup.as_ref().and_then(backup::shown))
+        }
+    }
+}
+
+fn timestamp(time: &Time) -> Timestamp {
+    Timestamp { seconds: time.0.as_second(), nanos: time.0.subsec_nanosecond() }
+}

@@ -1,6 +1,7 @@
 //! Which machine a volume belongs to, and how its disk comes into the machine and out of it.
 
 pub mod claim;
+pub mod hotplug;
 
 use crate::{
     csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest},

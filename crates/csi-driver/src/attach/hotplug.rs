@@ -1,0 +1,314 @@
+//! What a machine has of a volume, and the writes that give it the volume or take it away. Pure.
+//!
+//! ```text
+//!  VM template ──virt-controller──► VMI spec ──virt-handler──► VMI status.volumeStatus
+//!  volume, disk                     volume                     Bound, AttachedToNode, MountedToPod, Ready
+//! ```
+//! A volume has left a machine when none of the three has it any more (docs/contract/csi-driver.md#hotplug). Only what
+//! this driver or the Go driver adds is ever removed: a hot-pluggable disk of that claim under the claim's own name.
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use serde_json::{Map, Value, json};
+
+/// KubeVirt's schema allows so many volumes and disks in a machine, its root disk included.
+pub const MOST_VOLUMES: usize = 256;
+
+/// How far a volume is on its way into a machine or out of it, in KubeVirt's words; empty where it says nothing yet.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    pub phase: String,
+    pub reason: String,
+    pub message: String,
+    /// The pod on the host that carries the volume to the machine.
+    pub pod: String,
+}
+
+/// What a machine has of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Disk {
+    Absent,
+    /// The template has it, and no instance runs: the disk comes with the next start.
+    InTemplate,
+    Adding(Progress),
+    /// It is in the domain of the running instance.
+    Ready,
+    /// The template has it no more, and the instance still does.
+    Removing(Progress),
+    /// Somebody else gave it to the machine, as this volume of its template: it is no hot-pluggable disk of ours.
+    Fixed(String),
+}
+
+/// What the machine has of the volume of this claim (PersistentVolumeClaim).
+pub fn disk(vm: Option<&VirtualMachine>, vmi: Option<&VirtualMachineInstance>, claim: &str) -> Disk {
+    let running = vmi.filter(|vmi| runs(vmi));
+    if let Some(fixed) = vm.and_then(|vm| fixed(volumes(vm), claim)) {
+        return Disk::Fixed(fixed);
+    }
+    let (adding, removing) = vm.map_or((false, false), |vm| requested(vm, claim));
+    let is_in_template = vm.is_some_and(|vm| has(volumes(vm), claim) || has(disks(vm), claim));
+    let status = running.and_then(|vmi| volume_status(vmi, claim));
+    let is_in_spec = running.is_some_and(|vmi| has_claim(instance_volumes(vmi), claim));
+    let progress = status.map(progress).unwrap_or_default();
+    match (is_in_template || adding, running) {
+        (true, _) if removing => Disk::Removing(progress),
+        (true, None) => Disk::InTemplate,
+        (true, Some(_)) if is_in_spec && progress.phase == "Ready" => Disk::Ready,
+        (true, Some(_)) => Disk::Adding(progress),
+        (false, _) if is_in_spec || status.is_some() || removing => Disk::Removing(progress),
+        (false, _) => Disk::Absent,
+    }
+}
+
+/// Whether the instance is there and not at its end.
+pub fn runs(vmi: &VirtualMachineInstance) -> bool {
+    !matches!(vmi.status.as_ref().map(|status| status.phase.as_str()), Some("Succeeded" | "Failed"))
+}
+
+/// Whether the instance runs by KubeVirt's own word, so that virt-controller takes new volumes into it.
+pub fn is_running(vmi: &VirtualMachineInstance) -> bool {
+    vmi.status.as_ref().is_some_and(|status| status.phase == "Running")
+}
+
+/// Whether virt-controller has taken the volume from the template into the instance.
+pub fn is_taken(vmi: &VirtualMachineInstance, claim: &str) -> bool {
+    has_claim(instance_volumes(vmi), claim) || volume_status(vmi, claim).is_some()
+}
+
+/// How many volumes the machine has, and how many of them are hot-pluggable disks of claims.
+pub fn count(vm: &VirtualMachine) -> (usize, usize) {
+    let all = volumes(vm);
+    (all.len().max(disks(vm).len()), all.iter().filter(|volume| is_hotpluggable(volume)).count())
+}
+
+/// A JSON patch that adds the volume and its disk, each only where it is missing; `None` where neither is.
+pub fn add(vm: &VirtualMachine, claim: &str) -> Option<Value> {
+    let volume = json!({"name": claim, "persistentVolumeClaim": {"claimName": claim, "hotpluggable": true}});
+    let disk = json!({"name": claim, "disk": {"bus": "scsi"}});
+    let mut operations = vec![same_version(vm)];
+    if !has(volumes(vm), claim) {
+        append(vm, &mut operations, &VOLUMES, volume);
+    }
+    if !has(disks(vm), claim) {
+        append(vm, &mut operations, &DISKS, disk);
+    }
+    (operations.len() > 1).then_some(Value::Array(operations))
+}
+
+/// A JSON patch that removes the volume and its disk, one element each, and nothing else of the machine: to write
+/// whole lists back would drop what this program does not know (docs/contract/csi-driver.md#detach-patch). `None` where
+/// neither is there.
+pub fn remove(vm: &VirtualMachine, claim: &str) -> Option<Value> {
+    let mut operations = vec![same_version(vm)];
+    for path in [&VOLUMES[..], &DISKS[..]] {
+        let Some(index) = list(vm, path).iter().position(|one| name(one) == claim) else { continue };
+        let element = &list(vm, path)[index];
+        let path = format!("/spec/{}/{index}", path.join("/"));
+        operations.push(json!({"op": "test", "path": path, "value": element}));
+        operations.push(json!({"op": "remove", "path": path}));
+    }
+    (operations.len() > 1).then_some(Value::Array(operations))
+}
+
+/// A JSON patch that changes the version of the machine and nothing that runs, so that a write that was decided on an
+/// older version fails when it arrives.
+pub fn fence(vm: &VirtualMachine, key: &str, value: &str) -> Value {
+    let annotations = vm.metadata.annotations.as_ref();
+    let mut operations = vec![same_version(vm)];
+    if annotations.is_none() {
+        operations.push(json!({"op": "add", "path": "/metadata/annotations", "value": {}}));
+    }
+    let key = key.replace('~', "~0").replace('/', "~1");
+    operations.push(json!({"op": "add", "path": format!("/metadata/annotations/{key}"), "value": value}));
+    Value::Array(operations)
+}
+
+/// Removes what nobody here reads: machines stay in memory while volumes come and go.
+pub fn trim_machine(vm: &mut VirtualMachine) {
+    trim_metadata(&mut vm.metadata);
+    // whether there are annotations at all decides how one is added
+    vm.metadata.annotations.iter_mut().for_each(std::collections::BTreeMap::clear);
+    keep(&mut vm.spec.rest, "template", |template| {
+        keep_in(template, "spec", |spec| {
+            retain(spec, &["volumes", "domain"]);
+            keep_in(spec, "domain", |domain| {
+                retain(domain, &["devices"]);
+                keep_in(domain, "devices", |devices| retain(devices, &["disks"]));
+            });
+        });
+        retain(template, &["spec"]);
+    });
+    vm.spec.rest.retain(|key, _| key == "template" || key == "updateVolumesStrategy");
+    if let Some(status) = &mut vm.status {
+        status.rest.retain(|key, _| key == "volumeRequests");
+    }
+    let ours: Vec<_> =
+        volumes(vm).iter().filter(|it| is_hotpluggable(it)).map(|it| name(it).to_owned()).collect();
+    let is_ours = |element: &Value| ours.iter().any(|ours| ours == name(element));
+    for path in [&VOLUMES[..], &DISKS[..]] {
+        let pointer = format!("/{}", path.join("/"));
+        let Some(list) = pointer_mut(&mut vm.spec.rest, &pointer).and_then(Value::as_array_mut) else { continue };
+        // elements that are never removed are never compared either; a cloud-init volume may be large
+        for element in list.iter_mut().filter(|element| !is_ours(element)) {
+            if let Some(element) = element.as_object_mut() {
+                element.retain(|key, _| ["name", "persistentVolumeClaim", "dataVolume"].contains(&key.as_str()));
+            }
+        }
+    }
+}
+
+/// [`trim_machine`] for an instance.
+pub fn trim_instance(vmi: &mut VirtualMachineInstance) {
+    trim_metadata(&mut vmi.metadata);
+    vmi.metadata.annotations = None;
+    vmi.spec.networks.clear();
+    vmi.spec.rest.retain(|key, _| key == "volumes");
+    if let Some(volumes) = vmi.spec.rest.get_mut("volumes").and_then(Value::as_array_mut) {
+        for volume in volumes.iter_mut().filter_map(Value::as_object_mut) {
+            volume.retain(|key, _| ["name", "persistentVolumeClaim", "dataVolume"].contains(&key.as_str()));
+        }
+    }
+    if let Some(status) = &mut vmi.status {
+        status.interfaces.clear();
+        status.conditions.clear();
+        status.rest.retain(|key, _| key == "volumeStatus");
+    }
+}
+
+fn trim_metadata(metadata: &mut kube::api::ObjectMeta) {
+    metadata.labels = None;
+    metadata.owner_references = None;
+    metadata.finalizers = None;
+}
+
+fn retain(map: &mut Map<String, Value>, keys: &[&str]) {
+    map.retain(|key, _| keys.contains(&key.as_str()));
+}
+
+fn keep(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+    if let Some(inner) = map.get_mut(key).and_then(Value::as_object_mut) {
+        change(inner);
+    }
+}
+
+fn keep_in(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
+    keep(map, key, change);
+}
+
+fn pointer_mut<'a>(rest: &'a mut Map<String, Value>, pointer: &str) -> Option<&'a mut Value> {
+    let (first, inner) = pointer.trim_start_matches('/').split_once('/')?;
+    rest.get_mut(first)?.pointer_mut(&format!("/{inner}"))
+}
+
+const VOLUMES: [&str; 3] = ["template", "spec", "volumes"];
+const DISKS: [&str; 5] = ["template", "spec", "domain", "devices", "disks"];
+
+fn volumes(vm: &VirtualMachine) -> &[Value] {
+    list(vm, &VOLUMES)
+}
+
+fn disks(vm: &VirtualMachine) -> &[Value] {
+    list(vm, &DISKS)
+}
+
+fn list<'a>(vm: &'a VirtualMachine, path: &[&str]) -> &'a [Value] {
+    let [first, inner @ ..] = path else { return &[] };
+    let found = inner.iter().try_fold(vm.spec.rest.get(*first), |value, key| Some(value?.get(key)));
+    array(found.flatten())
+}
+
+fn array(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn instance_volumes(vmi: &VirtualMachineInstance) -> &[Value] {
+    array(vmi.spec.rest.get("volumes"))
+}
+
+fn name(element: &Value) -> &str {
+    text(element, "name")
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value.get(key).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn has(elements: &[Value], claim: &str) -> bool {
+    elements.iter().any(|element| name(element) == claim)
+}
+
+/// Whether a volume is of this claim, under whatever name. A DataVolume has a claim of its own name.
+fn has_claim(volumes: &[Value], claim: &str) -> bool {
+    volumes.iter().any(|volume| name(volume) == claim || claim_of(volume) == Some(claim))
+}
+
+fn claim_of(volume: &Value) -> Option<&str> {
+    let claim = volume.get("persistentVolumeClaim").map(|source| text(source, "claimName"));
+    claim.or_else(|| volume.get("dataVolume").map(|source| text(source, "name")))
+}
+
+fn is_hotpluggable(volume: &Value) -> bool {
+    volume.pointer("/persistentVolumeClaim/hotpluggable") == Some(&Value::Bool(true))
+}
+
+/// The volume that has this claim or its name, and is none that this driver adds.
+fn fixed(volumes: &[Value], claim: &str) -> Option<String> {
+    let is_ours =
+        |volume: &Value| name(volume) == claim && claim_of(volume) == Some(claim) && is_hotpluggable(volume);
+    let fixed = volumes.iter().find(|volume| {
+        (name(volume) == claim || claim_of(volume) == Some(claim)) && !is_ours(volume)
+    });
+    fixed.map(|volume| name(volume).to_owned())
+}
+
+/// What the subresources `addvolume` and `removevolume` have queued for virt-controller: whether the volume is to be
+/// added, and whether it is to be removed.
+fn requested(vm: &VirtualMachine, claim: &str) -> (bool, bool) {
+    let requests = array(vm.status.as_ref().and_then(|status| status.rest.get("volumeRequests")));
+    let is_queued = |options: &str| {
+        requests.iter().any(|request| request.get(options).is_some_and(|options| name(options) == claim))
+    };
+    (is_queued("addVolumeOptions"), is_queued("removeVolumeOptions"))
+}
+
+fn volume_status<'a>(vmi: &'a VirtualMachineInstance, claim: &str) -> Option<&'a Value> {
+    let status = vmi.status.as_ref()?;
+    array(status.rest.get("volumeStatus")).iter().find(|one| name(one) == claim)
+}
+
+fn progress(status: &Value) -> Progress {
+    let pod = status.pointer("/hotplugVolume/attachPodName").and_then(Value::as_str).unwrap_or_default();
+    Progress {
+        phase: text(status, "phase").to_owned(),
+        reason: text(status, "reason").to_owned(),
+        message: text(status, "message").to_owned(),
+        pod: pod.to_owned(),
+    }
+}
+
+fn same_version(vm: &VirtualMachine) -> Value {
+    let version = vm.metadata.resource_version.as_deref().unwrap_or_default();
+    json!({"op": "test", "path": "/metadata/resourceVersion", "value": version})
+}
+
+/// Adds an element at the end of a list, and what is missing above it.
+fn append(vm: &VirtualMachine, operations: &mut Vec<Value>, path: &[&str], element: Value) {
+    let root = Value::Object(vm.spec.rest.clone());
+    let depth = (1..=path.len()).take_while(|depth| {
+        root.pointer(&format!("/{}", path[..*depth].join("/"))).is_some_and(|found| !found.is_null())
+    });
+    let there = depth.count();
+    let mut value = element;
+    if there == path.len() {
+        operations.push(json!({"op": "add", "path": format!("/spec/{}/-", path.join("/")), "value": value}));
+        return;
+    }
+    value = json!([value]);
+    for missing in path[there + 1..].iter().rev() {
+        value = json!({*missing: value});
+    }
+    let at = path[..=there].join("/");
+    operations.push(json!({"op": "add", "path": format!("/spec/{at}"), "value": value}));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+use rstest::rstest;
+
+use super::*;
+
+const CLAIM: &str = "pvc-1";
+
+/// A machine with a root disk, and what `volumes` and `disks` add.
+fn machine(volumes: &[Value], disks: &[Value]) -> VirtualMachine {
+    let mut all = vec![json!({"name": "root", "dataVolume": {"name": "root"}})];
+    all.extend_from_slice(volumes);
+    let mut plugged = vec![json!({"name": "root", "disk": {"bus": "virtio"}, "bootOrder": 1})];
+    plugged.extend_from_slice(disks);
+    let template = json!({"metadata": {"labels": {"a": "b"}},
+        "spec": {"volumes": all, "domain": {"cpu": {"cores": 2}, "devices": {"disks": plugged}}}});
+    serde_json::from_value(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine",
+        "metadata": {"name": "node-1", "namespace": "shop", "resourceVersion": "7", "uid": "u"},
+        "spec": {"runStrategy": "Always", "template": template}}))
+    .unwrap()
+}
+
+fn volume() -> Value {
+    json!({"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM, "hotpluggable": true}})
+}
+
+fn plugged() -> Value {
+    json!({"name": CLAIM, "disk": {"bus": "scsi"}})
+}
+
+fn instance(phase: &str, volumes: &[Value], status: &[Value]) -> VirtualMachineInstance {
+    serde_json::from_value(json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance",
+        "metadata": {"name": "node-1", "namespace": "shop"}, "spec": {"volumes": volumes},
+        "status": {"phase": phase, "volumeStatus": status}}))
+    .unwrap()
+}
+
+fn status(phase: &str) -> Value {
+    json!({"name": CLAIM, "phase": phase, "hotplugVolume": {}})
+}
+
+fn phase(phase: &str) -> Progress {
+    Progress { phase: phase.to_owned(), ..Progress::default() }
+}
+
+fn with() -> Option<VirtualMachine> {
+    Some(machine(&[volume()], &[plugged()]))
+}
+
+fn without() -> Option<VirtualMachine> {
+    Some(machine(&[], &[]))
+}
+
+fn requested_in(kind: &str, vm: Option<VirtualMachine>) -> Option<VirtualMachine> {
+    let mut vm = vm?;
+    let request = json!([{kind: {"name": CLAIM}}]);
+    vm.status.get_or_insert_default().rest.insert("volumeRequests".to_owned(), request);
+    Some(vm)
+}
+
+#[rstest]
+#[case::no_machine(None, None, Disk::Absent)]
+#[case::stopped_without(without(), None, Disk::Absent)]
+#[case::running_without(without(), Some(instance("Running", &[], &[])), Disk::Absent)]
+#[case::stopped_with(with(), None, Disk::InTemplate)]
+#[case::ended_with(with(), Some(instance("Succeeded", &[volume()], &[status("Ready")])), Disk::InTemplate)]
+#[case::ended_without(without(), Some(instance("Failed", &[volume()], &[status("Ready")])), Disk::Absent)]
+#[case::not_taken(with(), Some(instance("Running", &[], &[])), Disk::Adding(phase("")))]
+#[case::taken(with(), Some(instance("Running", &[volume()], &[])), Disk::Adding(phase("")))]
+#[case::bound(with(), Some(instance("Running", &[volume()], &[status("Bound")])), Disk::Adding(phase("Bound")))]
+#[case::ready(with(), Some(instance("Running", &[volume()], &[status("Ready")])), Disk::Ready)]
+#[case::leaving_while_it_was_added_again(
+    with(), Some(instance("Running", &[], &[status("Ready")])), Disk::Adding(phase("Ready")))]
+#[case::in_the_way(with(), Some(instance("Running", &[], &[status("Detaching")])), Disk::Adding(phase("Detaching")))]
+#[case::not_let_go(without(), Some(instance("Running", &[volume()], &[status("Ready")])), Disk::Removing(phase("Ready")))]
+#[case::spec_alone(without(), Some(instance("Running", &[volume()], &[])), Disk::Removing(phase("")))]
+#[case::going(without(), Some(instance("Running", &[], &[status("Detaching")])), Disk::Removing(phase("Detaching")))]
+#[case::machine_gone(None, Some(instance("Running", &[volume()], &[status("Ready")])), Disk::Removing(phase("Ready")))]
+#[case::disk_alone(Some(machine(&[], &[plugged()])), None, Disk::InTemplate)]
+#[case::volume_alone(Some(machine(&[volume()], &[])), None, Disk::InTemplate)]
+#[case::to_be_added(
+    requested_in("addVolumeOptions", without()), Some(instance("Running", &[], &[])), Disk::Adding(phase("")))]
+#[case::to_be_removed(
+    requested_in("removeVolumeOptions", with()), Some(instance("Running", &[volume()], &[status("Ready")])),
+    Disk::Removing(phase("Ready")))]
+fn a_volume_is_gone_when_template_instance_and_status_have_it_no_more(
+    #[case] vm: Option<VirtualMachine>,
+    #[case] vmi: Option<VirtualMachineInstance>,
+    #[case] expected: Disk,
+) {
+    assert_eq!(disk(vm.as_ref(), vmi.as_ref(), CLAIM), expected);
+    // what is kept in memory is enough to see the same
+    let (mut vm, mut vmi) = (vm, vmi);
+    vm.iter_mut().for_each(trim_machine);
+    vmi.iter_mut().for_each(trim_instance);
+    assert_eq!(disk(vm.as_ref(), vmi.as_ref(), CLAIM), expected);
+}
+
+#[rstest]
+#[case::not_hotpluggable(json!({"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}), CLAIM)]
+#[case::by_another_name(json!({"name": "data", "persistentVolumeClaim": {"claimName": CLAIM, "hotpluggable": true}}), "data")]
+#[case::data_volume(json!({"name": "data", "dataVolume": {"name": CLAIM}}), "data")]
+#[case::name_of_something_else(json!({"name": CLAIM, "cloudInitNoCloud": {"userData": ""}}), CLAIM)]
+fn what_somebody_else_gave_a_machine_is_not_ours(#[case] volume: Value, #[case] name: &str) {
+    let vm = machine(&[volume], &[]);
+    assert_eq!(disk(Some(&vm), None, CLAIM), Disk::Fixed(name.to_owned()));
+}
+
+#[rstest]
+#[case::both(machine(&[], &[]), 2)]
+#[case::volume(machine(&[], &[plugged()]), 1)]
+#[case::disk(machine(&[volume()], &[]), 1)]
+fn only_the_missing_half_is_added(#[case] vm: VirtualMachine, #[case] added: usize) {
+    let patch = add(&vm, CLAIM).unwrap();
+    let after = apply(&vm, &patch);
+    assert_eq!(patch.as_array().unwrap().len(), 1 + added);
+    assert_eq!(after, machine(&[volume()], &[plugged()]));
+    assert_eq!(add(&after, CLAIM), None);
+}
+
+// docs/contract/csi-driver.md#detach-patch
+#[test]
+fn a_removal_changes_no_other_volume_and_no_field_that_this_program_does_not_know() {
+    let other = json!({"name": "pvc-2", "persistentVolumeClaim": {"claimName": "pvc-2", "hotpluggable": true}});
+    let new = json!({"name": "pvc-2", "disk": {"bus": "scsi"}, "fieldOfTomorrow": {"a": [1]}});
+    let vm = machine(&[volume(), other.clone()], &[new.clone(), plugged()]);
+    let mut trimmed = vm.clone();
+    trim_machine(&mut trimmed);
+    let patch = remove(&trimmed, CLAIM).unwrap();
+    assert_eq!(apply(&vm, &patch), machine(&[other], &[new]));
+    assert_eq!(remove(&machine(&[], &[]), CLAIM), None);
+    let paths: Vec<_> = patch.as_array().unwrap().iter().map(|one| one["path"].as_str().unwrap()).collect();
+    let (volume, disk) = ("/spec/template/spec/volumes/1", "/spec/template/spec/domain/devices/disks/2");
+    assert_eq!(paths, ["/metadata/resourceVersion", volume, volume, disk, disk]);
+}
+
+#[test]
+fn a_machine_without_any_disk_gets_its_first() {
+    let mut vm = machine(&[], &[]);
+    vm.spec.rest = json!({"template": {"spec": {"domain": {}}}}).as_object().unwrap().clone();
+    let after = apply(&vm, &add(&vm, CLAIM).unwrap());
+    assert_eq!(disk(Some(&after), None, CLAIM), Disk::InTemplate);
+    assert_eq!(count(&after), (1, 1));
+}
+
+#[test]
+fn a_fence_changes_nothing_that_runs() {
+    let vm = machine(&[], &[]);
+    let after = apply(&vm, &fence(&vm, "driver.harvesterhci.io/x", "1"));
+    assert_eq!(after.spec, vm.spec);
+    assert_eq!(after.metadata.annotations.unwrap()["driver.harvesterhci.io/x"], "1");
+}
+
+#[test]
+fn what_is_kept_of_a_machine_is_small() {
+    let mut vm = machine(&[json!({"name": "cloud", "cloudInitNoCloud": {"userData": "x".repeat(9000)}})], &[]);
+    trim_machine(&mut vm);
+    assert!(serde_json::to_string(&vm).unwrap().len() < 600);
+}
+
+#[rstest]
+#[case(json!({}))]
+#[case(json!({"template": null}))]
+#[case(json!({"template": {"spec": {"volumes": "x", "domain": []}}}))]
+#[case(json!({"template": {"spec": {"volumes": [null, 1, {"name": {}}, {"persistentVolumeClaim": 3}]}}}))]
+fn strange_machines_have_no_volume_and_panic_nowhere(#[case] rest: Value) {
+    let mut vm = machine(&[], &[]);
+    vm.spec.rest = rest.as_object().unwrap().clone();
+    assert_eq!(disk(Some(&vm), None, CLAIM), Disk::Absent);
+    assert!(add(&vm, CLAIM).is_some());
+    assert_eq!(remove(&vm, CLAIM), None);
+    trim_machine(&mut vm);
+    assert_eq!(disk(Some(&vm), None, CLAIM), Disk::Absent);
+}
+
+/// The machine after a JSON patch, by the rules of RFC 6902 that the patches here use.
+fn apply(vm: &VirtualMachine, patch: &Value) -> VirtualMachine {
+    let mut json = serde_json::to_value(vm).unwrap();
+    for operation in patch.as_array().unwrap() {
+        let (path, value) = (operation["path"].as_str().unwrap(), operation["value"].clone());
+        if operation["op"] == "test" {
+            assert_eq!(json.pointer(path), Some(&value));
+            continue;
+        }
+        let (parent, last) = path.rsplit_once('/').unwrap();
+        let last = last.replace("~1", "/").replace("~0", "~");
+        match (operation["op"].as_str().unwrap(), json.pointer_mut(parent).unwrap()) {
+            ("add", Value::Array(list)) if last == "-" => list.push(value),
+            ("add", Value::Object(map)) => drop(map.insert(last, value)),
+            ("remove", Value::Array(list)) => drop(list.remove(last.parse().unwrap())),
+            other => panic!("{other:?}"),
+        }
+    }
+    serde_json::from_value(json).unwrap()
+}

@@ -169,6 +169,9 @@ impl Run<'_> {
         if let Err(error) = tools::ensure_cloud_init() {
             self.left_out.push(format!("Left out: tests of user data with cloud-init itself: {error:#}"));
         }
+        if let Err(error) = tools::ensure(Tool::CsiSanity) {
+            self.left_out.push(format!("Left out: csi-sanity against the CSI driver: {error:#}"));
+        }
         let (mut real, mut others) = (Vec::new(), Vec::new());
         for program in &self.built.tests {
             let prepared = || {

@@ -13,6 +13,7 @@ pub enum Tool {
     KubeApiserver,
     KubeControllerManager,
     Kubectl,
+    CsiSanity,
     CargoDeny,
 }
 
@@ -34,6 +35,8 @@ pub struct Module {
 static KUBERNETES: Module =
     Module { name: "kubernetes", go_mod: include_str!("../../../tests/envtest/kubernetes/go.mod") };
 static ETCD: Module = Module { name: "etcd", go_mod: include_str!("../../../tests/envtest/etcd/go.mod") };
+static CSI_TEST: Module =
+    Module { name: "csi-test", go_mod: include_str!("../../../tests/envtest/csi-test/go.mod") };
 
 impl Module {
     /// Version of `package` that the module requires, such as `v1.36.3`.
@@ -57,6 +60,7 @@ impl Tool {
             Self::KubeApiserver => "kube-apiserver",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::Kubectl => "kubectl",
+            Self::CsiSanity => "csi-sanity",
             Self::CargoDeny => "cargo-deny",
         }
     }
@@ -70,6 +74,7 @@ impl Tool {
                 Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kube-controller-manager"))
             }
             Self::Kubectl => Some((&KUBERNETES, "k8s.io/kubernetes/cmd/kubectl")),
+            Self::CsiSanity => Some((&CSI_TEST, "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity")),
             Self::CargoDeny => None,
         }
     }
@@ -151,5 +156,6 @@ mod tests {
     fn the_pinned_versions_are_in_the_modules() {
         assert_eq!(KUBERNETES.version("k8s.io/kubernetes"), Some("v1.36.3"));
         assert_eq!(ETCD.version("go.etcd.io/etcd/server/v3"), Some("v3.6.16"));
+        assert_eq!(CSI_TEST.version("github.com/kubernetes-csi/csi-test/v5"), Some("v5.6.0"));
     }
 }

@@ -20,6 +20,7 @@ Parts, also chosen by the name of the program:
   load-balancer             (harvester-load-balancer)         pools, LoadBalancer objects, health checks
   load-balancer-webhook     (harvester-load-balancer-webhook) admission of both kinds
   node-driver               (docker-machine-driver-harvester) Rancher's machines as virtual machines
+  csi-driver                (harvester-csi-driver)            volumes of Harvester in the pods of a guest cluster
   explain service NAMESPACE/NAME                              why a Service has its address, or has none
   sandbox                                                     two simulated clusters on this machine, to try it all
 
@@ -33,6 +34,7 @@ enum Part {
     LoadBalancer,
     LoadBalancerWebhook,
     NodeDriver,
+    CsiDriver,
     Explain,
     Sandbox,
 }
@@ -47,6 +49,7 @@ impl Part {
             "harvester-load-balancer" => Self::LoadBalancer,
             "harvester-load-balancer-webhook" => Self::LoadBalancerWebhook,
             "docker-machine-driver-harvester" => Self::NodeDriver,
+            "harvester-csi-driver" => Self::CsiDriver,
             _ => Self::CloudControllerManager,
         }
     }
@@ -57,6 +60,7 @@ impl Part {
             "load-balancer" => Some(Self::LoadBalancer),
             "load-balancer-webhook" => Some(Self::LoadBalancerWebhook),
             "node-driver" => Some(Self::NodeDriver),
+            "csi-driver" => Some(Self::CsiDriver),
             "explain" => Some(Self::Explain),
             "sandbox" => Some(Self::Sandbox),
             _ => None,
@@ -93,6 +97,7 @@ fn main() -> ExitCode {
         Part::LoadBalancer => load_balancer::cli::main(args),
         Part::LoadBalancerWebhook => load_balancer_webhook::cli::main(args),
         Part::NodeDriver => node_driver::cli::main(args),
+        Part::CsiDriver => csi_driver::cli::main(args),
         Part::Explain => diagnosis::cli::main(args),
         Part::Sandbox => sandbox(args),
     }
@@ -118,6 +123,7 @@ mod tests {
     fn a_subcommand_chooses_the_part() {
         let part = |word: &str| Part::by_subcommand(OsStr::new(word));
         assert_eq!([part("explain"), part("node-driver")], [Some(Part::Explain), Some(Part::NodeDriver)]);
+        assert_eq!(part("csi-driver"), Some(Part::CsiDriver));
         assert_eq!(part("--cluster-name=explain"), None);
     }
 
@@ -127,6 +133,7 @@ mod tests {
         assert_eq!(part("/usr/bin/harvester-load-balancer"), Part::LoadBalancer);
         assert_eq!(part("harvester-load-balancer-webhook-arm64"), Part::LoadBalancerWebhook);
         assert_eq!(part("docker-machine-driver-harvester"), Part::NodeDriver);
+        assert_eq!(part("/usr/bin/harvester-csi-driver-arm64"), Part::CsiDriver);
         assert_eq!(part("harvester-cloud-provider-amd64"), Part::CloudControllerManager);
         assert_eq!(part("renamed"), Part::CloudControllerManager);
         assert_eq!(part(""), Part::CloudControllerManager);

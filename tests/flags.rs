@@ -18,6 +18,7 @@ fn the_document_of_flags_is_what_the_programs_parse() {
         cloud_controller_manager::cli::FLAGS,
         load_balancer::cli::FLAGS,
         load_balancer_webhook::cli::FLAGS,
+        csi_driver::cli::FLAGS,
         diagnosis::cli::FLAGS,
     ];
     let sections = tables.iter().map(|table| format!("\n{}", table.markdown()));

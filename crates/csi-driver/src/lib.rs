@@ -6,17 +6,24 @@
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
-//! it is there. [`endpoint`] takes calls; [`identity`] and [`controller`] answer them, with a [`refusal`] where they cannot.
+//! it is there. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
+//! [`refusal`] where they cannot. [`cli`] is the program, and [`run`] all of it as one library call.
 #![forbid(unsafe_code)]
 
 pub mod attach;
+pub mod calls;
+pub mod cli;
 pub mod controller;
 pub mod endpoint;
+pub mod guest;
 pub mod host;
 pub mod identity;
 pub mod in_flight;
 pub mod node;
+pub mod node_id;
 pub mod refusal;
+mod replaceable;
+pub mod run;
 pub mod volume;
 
 /// The messages and services of the Container Storage Interface 1.12, made from `proto/csi.proto`.

@@ -12,7 +12,8 @@ use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tonic::transport::{Channel, Server, Uri};
+use tonic::service::Routes;
+use tonic::transport::{Channel, Uri};
 
 /// A driver on a socket of its own.
 struct Driver {
@@ -25,10 +26,10 @@ impl Driver {
         let listener =
             Listener::bind(Endpoint::Unix(path.to_owned())).await.expect("a socket in a fresh folder");
         let (stop, stopped) = oneshot::channel();
-        let router = Server::builder().add_service(IdentityServer::new(DriverIdentity));
+        let routes = Routes::new(IdentityServer::new(DriverIdentity));
         let served = tokio::spawn(async move {
             listener
-                .serve(router, async { drop(stopped.await) })
+                .serve(routes, async { drop(stopped.await) })
                 .await
                 .expect("it serves until it is told to stop");
         });
@@ -73,13 +74,35 @@ async fn the_driver_says_who_it_is_and_that_it_lives() {
 async fn a_socket_that_a_dead_process_left_is_taken_over() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("csi.sock");
-    Driver::at(&path).await.end().await;
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let driver = Driver::at(&path).await;
     let mut client = IdentityClient::new(channel(path).await);
     client.probe(ProbeRequest {}).await.unwrap();
     drop(client);
     driver.end().await;
+}
+
+// docs/contract/csi-driver.md#end
+#[tokio::test]
+async fn the_socket_goes_with_the_driver_unless_another_process_has_its_own_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("csi.sock");
+    let first = Driver::at(&path).await;
+    let second = Driver::at(&path).await;
+    first.end().await;
+    assert!(path.exists());
+    second.end().await;
+    assert!(!path.exists());
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_socket_is_not_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("csi.sock");
+    std::fs::write(&path, "notes").unwrap();
+    Listener::bind(Endpoint::Unix(path.clone())).await.unwrap_err();
+    assert_eq!(std::fs::read_to_string(path).unwrap(), "notes");
 }
 
 #[tokio::test]

@@ -1,0 +1,114 @@
+//! The guest cluster: which node ID kubelet noted for a Node, and which Nodes use a volume.
+
+use std::collections::BTreeSet;
+
+use harvester_api::names::CSI_DRIVER;
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeSpec},
+    storage::v1::{CSINode, VolumeAttachment},
+};
+use kube::{Api, Client, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
+
+/// Objects in one page of a list.
+const PAGE: u32 = 500;
+
+/// The guest cluster. Cheap to clone.
+#[derive(Clone)]
+pub struct Guest {
+    client: Client,
+}
+
+/// A Node that uses a volume, or is to use it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct User {
+    pub node: String,
+    /// Name of the VolumeAttachment.
+    pub attachment: String,
+    pub is_attached: bool,
+    /// The attacher has been asked to detach.
+    pub is_leaving: bool,
+}
+
+impl Guest {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    pub fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    /// The node ID of this driver in the Node's CSINode, where kubelet keeps it.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or the role lacks `get` on CSINodes.
+    pub async fn noted_node_id(&self, node: &str) -> kube::Result<Option<String>> {
+        let found = Api::<CSINode>::all(self.client()).get_opt(node).await?;
+        let driver =
+            found.and_then(|found| found.spec.drivers.into_iter().find(|driver| driver.name == CSI_DRIVER));
+        Ok(driver.map(|driver| driver.node_id).filter(|id| !id.is_empty()))
+    }
+
+    /// The Nodes that use the volume: those with a VolumeAttachment of a PersistentVolume that has this handle. A
+    /// PersistentVolume may have any name.
+    ///
+    /// # Errors
+    /// When one of the lists cannot be had. Then nobody knows, and nothing may be taken away.
+    pub async fn users(&self, volume: &str) -> kube::Result<Vec<User>> {
+        let volumes: Vec<PersistentVolume> = self.all().await?;
+        // that of the provisioner may be gone by force, and its attachment be left
+        let mut names = BTreeSet::from([volume.to_owned()]);
+        names.extend(
+            volumes
+                .into_iter()
+                .filter(|one| is_of(one.spec.as_ref(), volume))
+                .filter_map(|one| one.metadata.name),
+        );
+        let attachments: Vec<VolumeAttachment> = self.all().await?;
+        let ours = attachments.into_iter().filter(|one| one.spec.attacher == CSI_DRIVER).filter(|one| {
+            let source = &one.spec.source;
+            source.persistent_volume_name.as_ref().is_some_and(|name| names.contains(name))
+                || is_of(source.inline_volume_spec.as_ref(), volume)
+        });
+        let mut users: Vec<_> = ours.map(User::from).collect();
+        users.sort();
+        Ok(users)
+    }
+
+    /// All objects of a kind, page by page.
+    async fn all<K>(&self) -> kube::Result<Vec<K>>
+    where
+        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let (api, mut page) = (Api::<K>::all(self.client()), ListParams::default().limit(PAGE));
+        let mut found = Vec::new();
+        loop {
+            let list = api.list(&page).await?;
+            found.extend(list.items);
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(found),
+            }
+        }
+    }
+}
+
+impl From<VolumeAttachment> for User {
+    fn from(attachment: VolumeAttachment) -> Self {
+        Self {
+            node: attachment.spec.node_name,
+            is_attached: attachment.status.is_some_and(|status| status.attached),
+            is_leaving: attachment.metadata.deletion_timestamp.is_some(),
+            attachment: attachment.metadata.name.unwrap_or_default(),
+        }
+    }
+}
+
+fn is_of(spec: Option<&PersistentVolumeSpec>, volume: &str) -> bool {
+    let csi = spec.and_then(|spec| spec.csi.as_ref());
+    csi.is_some_and(|csi| csi.driver == CSI_DRIVER && csi.volume_handle == volume)
+}

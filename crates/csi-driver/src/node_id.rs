@@ -1,0 +1,319 @@
+//! The name of the machine that this process runs in, which is the node ID that kubelet keeps in the CSINode.
+//!
+//! ```text
+//! MAC addresses of this machine ─┐
+//! instance named --nodeid ───────┤
+//! all instances of the namespace ┼─► decide ──► the machine's name, or why it is unknown
+//! CSINode of this Node ──────────┘
+//! ```
+//! The Node may have another name than its machine, so the MAC addresses decide. While the host is away, the CSINode says
+//! what they decided before: kubelet wrote it when the driver registered.
+
+use std::{
+    collections::BTreeSet,
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use controller_kit::error_message;
+use harvester_api::VirtualMachineInstance;
+use kube::{ResourceExt as _, api::ListParams};
+use program::health::Check;
+use tokio::{
+    sync::watch,
+    time::{sleep, timeout},
+};
+
+use crate::{guest::Guest, host::Host};
+
+/// Addresses that are no machine's own: Calico gives the first one to its interfaces, and loopback has the other
+/// (docs/contract/csi-driver.md#node-id).
+const NOBODYS: [&str; 2] = ["ee:ee:ee:ee:ee:ee", "00:00:00:00:00:00"];
+/// How long after an answer that settles nothing the clusters are asked again: doubled each time …
+const AGAIN_FIRST: Duration = Duration::from_secs(1);
+/// … up to this.
+const AGAIN_LAST: Duration = Duration::from_secs(30);
+/// The kernel's list of interfaces.
+pub const INTERFACES: &str = "/sys/class/net";
+
+/// The MAC addresses of this machine, in small letters.
+///
+/// # Errors
+/// When the folder cannot be read. An interface that goes away meanwhile, or has no address, counts as none.
+pub fn own_addresses(folder: &Path) -> io::Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder)? {
+        let Ok(text) = fs::read_to_string(entry?.path().join("address")) else { continue };
+        found.extend(own(&text));
+    }
+    Ok(found)
+}
+
+/// The address in its one form, if it is a machine's own.
+fn own(text: &str) -> Option<String> {
+    let text = text.trim().to_ascii_lowercase();
+    let is_pair = |pair: &str| pair.len() == 2 && pair.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let is_mac = text.split(':').count() == 6 && text.split(':').all(is_pair);
+    (is_mac && !NOBODYS.contains(&text.as_str())).then_some(text)
+}
+
+/// A machine that runs on the host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    pub name: String,
+    pub addresses: BTreeSet<String>,
+}
+
+impl From<&VirtualMachineInstance> for Machine {
+    fn from(instance: &VirtualMachineInstance) -> Self {
+        let interfaces = instance.status.iter().flat_map(|status| &status.interfaces);
+        Self {
+            name: instance.metadata.name.clone().unwrap_or_default(),
+            addresses: interfaces.filter_map(|interface| own(&interface.mac)).collect(),
+        }
+    }
+}
+
+/// An answer that may not be there: the error is one line.
+pub type Asked<T> = Result<T, String>;
+
+/// What is known when the name is decided.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// `--nodeid`: the name of the Node, and as a rule that of the machine.
+    pub node: String,
+    /// Our MAC addresses.
+    pub own: BTreeSet<String>,
+    /// The machine of the Node's name.
+    pub same_name: Asked<Option<Machine>>,
+    /// All machines of the namespace; `None` where it was not necessary to ask.
+    pub all: Option<Asked<Vec<Machine>>>,
+    /// What kubelet noted at an earlier registration.
+    pub noted: Asked<Option<String>>,
+}
+
+/// The machine's name, as far as it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NodeId {
+    /// The host says it, or said that it cannot say more.
+    Settled {
+        name: String,
+        doubt: Option<String>,
+    },
+    /// The CSINode says it; the host is to be asked again, for this reason.
+    Noted {
+        name: String,
+        again: String,
+    },
+    Unknown {
+        why: String,
+    },
+}
+
+impl NodeId {
+    pub fn name(&self) -> Option<&str> {
+        match self {
+            Self::Settled { name, .. } | Self::Noted { name, .. } => Some(name),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// Whether all machines have to be read before the name can be decided.
+pub fn needs_all(own: &BTreeSet<String>, same_name: &Asked<Option<Machine>>) -> bool {
+    !own.is_empty() && !matches!(same_name, Ok(Some(machine)) if is_ours(machine, own))
+}
+
+fn is_ours(machine: &Machine, own: &BTreeSet<String>) -> bool {
+    !machine.addresses.is_disjoint(own)
+}
+
+/// Decides from everything that was seen.
+pub fn decide(seen: &Seen) -> NodeId {
+    let Seen { node, own, same_name, all, noted } = seen;
+    if let Ok(Some(machine)) = same_name
+        && is_ours(machine, own)
+    {
+        return NodeId::Settled { name: machine.name.clone(), doubt: None };
+    }
+    let noted_name = noted.as_ref().ok().cloned().flatten();
+    let fall_back = |doubt: String| match noted_name.clone().or_else(|| Some(node.clone())) {
+        Some(name) if !name.is_empty() => NodeId::Settled { name, doubt: Some(doubt) },
+        _ => NodeId::Unknown { why: format!("{doubt}; give the Node's name with --nodeid") },
+    };
+    let failure = match (same_name, all) {
+        _ if own.is_empty() => {
+            let doubt = format!(
+                "{INTERFACES} names no MAC address of this machine, so the host cannot tell which one it is"
+            );
+            return fall_back(doubt);
+        }
+        (_, Some(Ok(all))) => {
+            let ours: Vec<_> = all.iter().filter(|machine| is_ours(machine, own)).collect();
+            return match (&ours[..], same_name) {
+                ([only], _) => NodeId::Settled { name: only.name.clone(), doubt: None },
+                ([], Ok(_)) => {
+                    let own = own.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+                    fall_back(format!("no running machine on the host has one of our MAC addresses ({own})"))
+                }
+                // the list may be of a moment before the machine of our name was there
+                ([], Err(error)) => unsettled(noted, error),
+                (several, _) => {
+                    let names = several.iter().map(|machine| machine.name.as_str()).collect::<Vec<_>>();
+                    let doubt = format!("machines {} have the same MAC addresses", names.join(" and "));
+                    match noted_name {
+                        Some(name) if names.contains(&name.as_str()) => {
+                            NodeId::Settled { name, doubt: Some(doubt) }
+                        }
+                        _ => NodeId::Unknown { why: format!("{doubt}: give each machine its own") },
+                    }
+                }
+            };
+        }
+        (_, Some(Err(error))) | (Err(error), None) => error,
+        (Ok(_), None) => "the machines of the host were not read",
+    };
+    unsettled(noted, failure)
+}
+
+/// The host does not answer: what kubelet noted counts until it does.
+fn unsettled(noted: &Asked<Option<String>>, error: &str) -> NodeId {
+    match noted {
+        Ok(Some(name)) => NodeId::Noted { name: name.clone(), again: error.to_owned() },
+        Ok(None) => {
+            NodeId::Unknown { why: format!("{error}; and kubelet has noted no node ID of this Node") }
+        }
+        Err(other) => NodeId::Unknown { why: format!("{error}; {other}") },
+    }
+}
+
+/// The host, or why it is not known yet.
+pub type Reached = Result<Host, String>;
+
+/// Finds the machine's name and tells it, until it is settled.
+pub struct Finder {
+    /// `--nodeid`.
+    pub node: String,
+    pub guest: Guest,
+    pub host: watch::Receiver<Reached>,
+    /// The folder [`INTERFACES`], or one that stands for it.
+    pub interfaces: PathBuf,
+}
+
+impl Finder {
+    /// Tells `name` what is found, at once where kubelet noted it, and passes `check` when it is known.
+    pub async fn find(mut self, name: watch::Sender<Option<String>>, check: Check) {
+        let mut wait = AGAIN_FIRST;
+        let mut last = None;
+        loop {
+            let (own, noted) = (self.own(), self.noted().await);
+            if name.borrow().is_none() {
+                // a process that starts again is of use before the host has answered
+                let asked = || "the host has not answered yet".to_owned();
+                let seen = self.seen(own.clone(), Err(asked()), Some(Err(asked())), noted.clone());
+                tell(&decide(&seen), &name, &check);
+            }
+            let host = self.host.borrow_and_update().clone();
+            let (same_name, all) = match host {
+                Ok(host) => {
+                    let same_name = self.same_name(&host).await;
+                    let all = if needs_all(&own, &same_name) { Some(all(&host).await) } else { None };
+                    (same_name, all)
+                }
+                Err(why) => (Err(why.clone()), Some(Err(why))),
+            };
+            let found = decide(&self.seen(own, same_name, all, noted));
+            if last.as_ref() != Some(&found) {
+                log(&found);
+            }
+            tell(&found, &name, &check);
+            if matches!(found, NodeId::Settled { .. }) {
+                return;
+            }
+            last = Some(found);
+            // a sender that is gone changes nothing more
+            match timeout(wait, self.host.changed()).await {
+                Ok(Ok(())) => wait = AGAIN_FIRST,
+                Ok(Err(_)) => sleep(wait).await,
+                Err(_) => wait = (wait * 2).min(AGAIN_LAST),
+            }
+        }
+    }
+
+    fn own(&self) -> BTreeSet<String> {
+        own_addresses(&self.interfaces).unwrap_or_else(|error| {
+            tracing::warn!("read {}: {error}", self.interfaces.display());
+            BTreeSet::new()
+        })
+    }
+
+    fn seen(
+        &self,
+        own: BTreeSet<String>,
+        same_name: Asked<Option<Machine>>,
+        all: Option<Asked<Vec<Machine>>>,
+        noted: Asked<Option<String>>,
+    ) -> Seen {
+        Seen { node: self.node.clone(), own, same_name, all, noted }
+    }
+
+    async fn noted(&self) -> Asked<Option<String>> {
+        if self.node.is_empty() {
+            return Ok(None);
+        }
+        let noted = self.guest.noted_node_id(&self.node).await;
+        noted.map_err(|error| format!("read CSINode {}: {}", self.node, error_message(&error)))
+    }
+
+    async fn same_name(&self, host: &Host) -> Asked<Option<Machine>> {
+        if self.node.is_empty() {
+            return Ok(None);
+        }
+        let found = host.instances().get_opt(&self.node).await;
+        let found = found.map_err(|error| {
+            let (namespace, name) = (host.namespace(), &self.node);
+            format!("read VirtualMachineInstance {namespace}/{name} on the host: {}", error_message(&error))
+        });
+        Ok(found?.as_ref().map(Machine::from))
+    }
+}
+
+async fn all(host: &Host) -> Asked<Vec<Machine>> {
+    let found = host.instances().list(&ListParams::default()).await.map_err(|error| {
+        let namespace = host.namespace();
+        format!("list VirtualMachineInstances in {namespace} on the host: {}", error_message(&error))
+    })?;
+    // an instance without a name is none
+    Ok(found.iter().filter(|instance| !instance.name_any().is_empty()).map(Machine::from).collect())
+}
+
+fn tell(found: &NodeId, name: &watch::Sender<Option<String>>, check: &Check) {
+    match found {
+        NodeId::Settled { name: known, .. } | NodeId::Noted { name: known, .. } => {
+            name.send_if_modified(|current| {
+                let differs = current.as_ref() != Some(known);
+                *current = Some(known.clone());
+                differs
+            });
+            check.pass();
+        }
+        NodeId::Unknown { why } => check.fail(why.clone()),
+    }
+}
+
+fn log(found: &NodeId) {
+    match found {
+        NodeId::Settled { name, doubt: None } => tracing::info!(name, "this machine on the host"),
+        NodeId::Settled { name, doubt: Some(doubt) } => {
+            tracing::warn!(name, "this machine goes by a name that the host does not confirm: {doubt}");
+        }
+        NodeId::Noted { name, again } => {
+            tracing::info!(name, "this machine, as kubelet noted it; the host is asked again: {again}");
+        }
+        NodeId::Unknown { why } => tracing::warn!("the name of this machine is not known yet: {why}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use crate::manifests;
 use crate::user::Side;
 
 /// Kinds of Kubernetes that our parts, or a test, may make.
-const BUILT_IN: [&str; 19] = [
+const BUILT_IN: [&str; 21] = [
     // these two first: they could refuse the end of others
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
@@ -32,7 +32,9 @@ const BUILT_IN: [&str; 19] = [
     "/apis/rbac.authorization.k8s.io/v1/clusterroles",
     "/apis/rbac.authorization.k8s.io/v1/rolebindings",
     "/apis/rbac.authorization.k8s.io/v1/roles",
+    "/apis/storage.k8s.io/v1/csinodes",
     "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/volumeattachments",
     NAMESPACES,
 ];
 /// Last: what lies in them goes first.

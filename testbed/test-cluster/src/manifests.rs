@@ -20,8 +20,8 @@ pub enum Rights {
 
 /// Label of each role: the cluster that it belongs to.
 const APPLIES_TO: &str = "/metadata/labels/harvesterhci.io~1applies-to";
-/// Guest cluster that the RoleBinding of the files stands for.
-const EXAMPLE_ACCOUNT: &str = "harvester-cloud-provider-demo";
+/// Guest cluster that the bindings of the files stand for: their names end so, and those of their subjects.
+const EXAMPLE: &str = "-demo";
 
 /// The roles for one cluster, with the binding of `guest`'s account.
 ///
@@ -36,13 +36,15 @@ pub fn roles(rights: Rights, side: Side, guest: &GuestCluster) -> Vec<Value> {
     let mut roles = documents(file).expect("the files of deploy/rbac are YAML");
     roles.retain(|role| role.pointer(APPLIES_TO).and_then(Value::as_str) == Some(side.name()));
     for role in &mut roles {
-        if role["metadata"]["name"] == EXAMPLE_ACCOUNT {
-            let (account, namespace) = (guest.account(), guest.vm_namespace.as_str());
-            role["metadata"]["name"] = account.as_str().into();
+        let name = role["metadata"]["name"].as_str().unwrap_or_default();
+        let Some(program) = name.strip_suffix(EXAMPLE) else { continue };
+        let (account, namespace) = (format!("{program}-{}", guest.name), guest.vm_namespace.as_str());
+        role["metadata"]["name"] = account.as_str().into();
+        if role["kind"] == "RoleBinding" {
             role["metadata"]["namespace"] = namespace.into();
-            role["subjects"][0]["name"] = account.into();
-            role["subjects"][0]["namespace"] = namespace.into();
         }
+        role["subjects"][0]["name"] = account.into();
+        role["subjects"][0]["namespace"] = namespace.into();
     }
     roles
 }
@@ -93,8 +95,10 @@ pub(crate) fn resource(side: Side, types: &TypeMeta) -> (ApiResource, bool) {
 }
 
 /// Kinds of Kubernetes that lie in no namespace.
-const CLUSTER_SCOPED: [&str; 10] = [
+const CLUSTER_SCOPED: [&str; 13] = [
     "APIService",
+    "CSIDriver",
+    "CSINode",
     "ClusterRole",
     "ClusterRoleBinding",
     "CustomResourceDefinition",
@@ -104,6 +108,7 @@ const CLUSTER_SCOPED: [&str; 10] = [
     "PersistentVolume",
     "StorageClass",
     "ValidatingWebhookConfiguration",
+    "VolumeAttachment",
 ];
 
 /// The namespaces that a cluster has besides those of Kubernetes.
@@ -144,7 +149,9 @@ mod tests {
             names(Rights::Existing, Side::Guest),
             [
                 "ClusterRole harvester-cloud-controller-manager",
-                "ClusterRoleBinding harvester-cloud-controller-manager"
+                "ClusterRoleBinding harvester-cloud-controller-manager",
+                "ClusterRole harvester-csi-driver",
+                "ClusterRoleBinding harvester-csi-driver",
             ]
         );
         assert_eq!(
@@ -155,7 +162,12 @@ mod tests {
                 "ClusterRole harvester-load-balancer-webhook",
                 "ClusterRoleBinding harvester-load-balancer-webhook",
                 "ClusterRole harvesterhci.io:cloudprovider",
+                "ClusterRole harvesterhci.io:csi-driver",
+                "ClusterRole harvester-authenticated",
+                "ClusterRoleBinding harvester-authenticated",
                 "RoleBinding harvester-cloud-provider-blue",
+                "RoleBinding harvester-csi-driver-blue",
+                "ClusterRoleBinding harvester-csi-driver-blue",
             ]
         );
     }
@@ -174,14 +186,16 @@ mod tests {
     }
 
     #[test]
-    fn the_binding_of_a_guest_cluster_names_its_account_and_namespace() {
+    fn the_bindings_of_a_guest_cluster_name_its_accounts_and_namespace() {
         let roles = roles(Rights::Ours, Side::Harvester, &GuestCluster::default());
-        let binding = roles.last().unwrap();
-        assert_eq!(binding["metadata"]["namespace"], "team-a");
-        let subject = serde_json::json!(
-            {"kind": "ServiceAccount", "namespace": "team-a", "name": "harvester-cloud-provider-blue"}
-        );
-        assert_eq!(binding["subjects"], serde_json::json!([subject]));
+        let bindings: Vec<_> = roles[roles.len() - 3..]
+            .iter()
+            .map(|role| (role["metadata"]["namespace"].as_str(), role["subjects"].clone()))
+            .collect();
+        let subject =
+            |name| serde_json::json!([{"kind": "ServiceAccount", "namespace": "team-a", "name": name}]);
+        let (ccm, csi) = (subject("harvester-cloud-provider-blue"), subject("harvester-csi-driver-blue"));
+        assert_eq!(bindings, [(Some("team-a"), ccm), (Some("team-a"), csi.clone()), (None, csi)]);
     }
 
     /// A watch that a role refuses costs a feature its promptness, in silence.
@@ -222,13 +236,13 @@ mod tests {
     /// The role is part of Harvester: we may not ask for more, and it does not become less by our chart.
     #[test]
     fn what_a_guests_credentials_may_do_is_harvesters_and_the_same_in_both_sets() {
-        let role = |rights| {
-            let roles = roles(rights, Side::Harvester, &GuestCluster::default());
-            roles
-                .into_iter()
-                .find(|role| role["metadata"]["name"] == "harvesterhci.io:cloudprovider")
-                .unwrap()
-        };
-        assert_eq!(role(Rights::Existing), role(Rights::Ours));
+        for name in ["harvesterhci.io:cloudprovider", "harvesterhci.io:csi-driver", "harvester-authenticated"]
+        {
+            let role = |rights| {
+                let roles = roles(rights, Side::Harvester, &GuestCluster::default());
+                roles.into_iter().find(|role| role["metadata"]["name"] == name).unwrap()
+            };
+            assert_eq!(role(Rights::Existing), role(Rights::Ours));
+        }
     }
 }

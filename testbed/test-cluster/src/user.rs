@@ -36,6 +36,8 @@ pub enum User {
     Webhook,
     /// The cloud controller manager: another account in each of the clusters.
     CloudControllerManager,
+    /// The CSI driver: another account in each of the clusters.
+    CsiDriver,
     /// Somebody without any right of their own.
     Nobody,
 }
@@ -45,10 +47,16 @@ pub(crate) const DRIVER: &str = "admin";
 
 impl User {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Driver, Self::LoadBalancer, Self::Webhook, Self::CloudControllerManager, Self::Nobody];
+    pub const ALL: [Self; 6] = [
+        Self::Driver,
+        Self::LoadBalancer,
+        Self::Webhook,
+        Self::CloudControllerManager,
+        Self::CsiDriver,
+        Self::Nobody,
+    ];
 
-    /// The user's name and groups on `side`; `guest` says whose cloud controller manager it is.
+    /// The user's name and groups on `side`; `guest` says whose cloud controller manager or CSI driver it is.
     #[must_use]
     pub fn account(self, side: Side, guest: &GuestCluster) -> Account {
         match (self, side) {
@@ -65,6 +73,10 @@ impl User {
             (Self::CloudControllerManager, Side::Harvester) => {
                 Account::service_account(&guest.vm_namespace, &guest.account())
             }
+            (Self::CsiDriver, Side::Guest) => Account::service_account("kube-system", "harvester-csi-driver"),
+            (Self::CsiDriver, Side::Harvester) => {
+                Account::service_account(&guest.vm_namespace, &guest.csi_account())
+            }
             (Self::Nobody, _) => Account::named("nobody"),
         }
     }
@@ -80,10 +92,16 @@ pub struct GuestCluster {
 }
 
 impl GuestCluster {
-    /// Name of its service account in Harvester.
+    /// Name of the service account of its cloud controller manager in Harvester.
     #[must_use]
     pub fn account(&self) -> String {
         format!("harvester-cloud-provider-{}", self.name)
+    }
+
+    /// Name of the service account of its CSI driver in Harvester.
+    #[must_use]
+    pub fn csi_account(&self) -> String {
+        format!("harvester-csi-driver-{}", self.name)
     }
 }
 

@@ -20,7 +20,7 @@ struct Line {
 }
 
 const CORE: &str = "/api/v1";
-const KINDS: [(&str, &str, &str); 18] = [
+const KINDS: [(&str, &str, &str); 23] = [
     ("loadbalancers", "/apis/loadbalancer.harvesterhci.io/v1beta1", "LoadBalancer"),
     ("ippools", "/apis/loadbalancer.harvesterhci.io/v1beta1", "IPPool"),
     ("virtualmachines", "/apis/kubevirt.io/v1", "VirtualMachine"),
@@ -47,8 +47,18 @@ const KINDS: [(&str, &str, &str); 18] = [
     ),
     ("network-attachment-definitions", "/apis/k8s.cni.cncf.io/v1", "NetworkAttachmentDefinition"),
     ("persistentvolumeclaims", CORE, "PersistentVolumeClaim"),
+    ("persistentvolumes", CORE, "PersistentVolume"),
+    ("csinodes", "/apis/storage.k8s.io/v1", "CSINode"),
+    ("storageclasses", "/apis/storage.k8s.io/v1", "StorageClass"),
+    ("volumeattachments", "/apis/storage.k8s.io/v1", "VolumeAttachment"),
+    ("settings", "/apis/harvesterhci.io/v1beta1", "Setting"),
 ];
-const CLUSTER_SCOPED: [&str; 6] = [
+const CLUSTER_SCOPED: [&str; 11] = [
+    "persistentvolumes",
+    "csinodes",
+    "storageclasses",
+    "volumeattachments",
+    "settings",
     "ippools",
     "nodes",
     "namespaces",
@@ -88,6 +98,7 @@ fn user(name: &str) -> User {
         "load-balancer" => User::LoadBalancer,
         "webhook" => User::Webhook,
         "ccm" => User::CloudControllerManager,
+        "csi" => User::CsiDriver,
         "nobody" => User::Nobody,
         other => panic!("who is {other}?"),
     }

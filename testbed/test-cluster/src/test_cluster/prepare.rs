@@ -96,6 +96,8 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
             (User::CloudControllerManager, "list", ("", "events", ""), existing),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "default"), existing),
+            (User::CsiDriver, "get", ("storage.k8s.io", "csinodes", ""), true),
+            (User::CsiDriver, "list", ("storage.k8s.io", "csinodes", ""), existing),
         ],
         Side::Harvester => vec![
             (User::LoadBalancer, "list", ("", "services", ""), true),
@@ -112,6 +114,8 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
                 ("loadbalancer.harvesterhci.io", "loadbalancers", VMS),
                 true,
             ),
+            (User::CsiDriver, "create", ("", "persistentvolumeclaims", VMS), true),
+            (User::CsiDriver, "patch", ("kubevirt.io", "virtualmachines", VMS), true),
         ],
     }
 }

@@ -30,7 +30,7 @@ use tower::BoxError;
 use crate::{
     attach::Attacher,
     calls::Calls,
-    controller::ControllerService,
+    controller::{self, ControllerService},
     csi::{controller_server::ControllerServer, identity_server::IdentityServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
@@ -94,7 +94,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         interfaces: settings.interfaces.clone(),
     };
     let controller =
-        Replaceable::new(controller(unreached("the kubeconfig has not been read yet"), &settings));
+        Replaceable::new(controller_of(unreached("the kubeconfig has not been read yet"), &settings));
     let routes = Routes::new(IdentityServer::new(DriverIdentity)).add_service(controller.clone()).prepare();
     let listener = Listener::bind(settings.endpoint.clone()).await?;
 
@@ -102,7 +102,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         let settings = settings.clone();
         move |reached: &Reached| {
             let host = reached.clone().unwrap_or_else(|why| unreached(&why));
-            controller.replace(self::controller(host, &settings));
+            controller.replace(controller_of(host, &settings));
         }
     };
     let (config, options) = (settings.kubeconfig.clone(), Options::named(&settings.user_agent));
@@ -114,8 +114,9 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
 }
 
 /// The controller service on this host.
-fn controller(host: Host, _: &Settings) -> ControllerServer<ControllerService> {
-    ControllerServer::new(ControllerService::new(Attacher::new(host)))
+fn controller_of(host: Host, settings: &Settings) -> ControllerServer<ControllerService> {
+    let settings = controller::Settings { host_storage_class: settings.host_storage_class.clone() };
+    ControllerServer::new(ControllerService::new(host.clone(), settings, Attacher::new(host)))
 }
 
 /// The host of which nothing is known: each request fails with the reason, so that each call is checked as ever, and is

@@ -146,11 +146,14 @@ pub fn trim_machine(vm: &mut VirtualMachine) {
     let is_ours = |element: &Value| ours.iter().any(|ours| ours == name(element));
     for path in [&VOLUMES[..], &DISKS[..]] {
         let pointer = format!("/{}", path.join("/"));
-        let Some(list) = pointer_mut(&mut vm.spec.rest, &pointer).and_then(Value::as_array_mut) else { continue };
+        let Some(list) = pointer_mut(&mut vm.spec.rest, &pointer).and_then(Value::as_array_mut) else {
+            continue;
+        };
         // elements that are never removed are never compared either; a cloud-init volume may be large
         for element in list.iter_mut().filter(|element| !is_ours(element)) {
             if let Some(element) = element.as_object_mut() {
-                element.retain(|key, _| ["name", "persistentVolumeClaim", "dataVolume"].contains(&key.as_str()));
+                element
+                    .retain(|key, _| ["name", "persistentVolumeClaim", "dataVolume"].contains(&key.as_str()));
             }
         }
     }
@@ -254,9 +257,9 @@ fn is_hotpluggable(volume: &Value) -> bool {
 fn fixed(volumes: &[Value], claim: &str) -> Option<String> {
     let is_ours =
         |volume: &Value| name(volume) == claim && claim_of(volume) == Some(claim) && is_hotpluggable(volume);
-    let fixed = volumes.iter().find(|volume| {
-        (name(volume) == claim || claim_of(volume) == Some(claim)) && !is_ours(volume)
-    });
+    let fixed = volumes
+        .iter()
+        .find(|volume| (name(volume) == claim || claim_of(volume) == Some(claim)) && !is_ours(volume));
     fixed.map(|volume| name(volume).to_owned())
 }
 

@@ -119,7 +119,8 @@ fn only_the_missing_half_is_added(#[case] vm: VirtualMachine, #[case] added: usi
 // docs/contract/csi-driver.md#detach-patch
 #[test]
 fn a_removal_changes_no_other_volume_and_no_field_that_this_program_does_not_know() {
-    let other = json!({"name": "pvc-2", "persistentVolumeClaim": {"claimName": "pvc-2", "hotpluggable": true}});
+    let other =
+        json!({"name": "pvc-2", "persistentVolumeClaim": {"claimName": "pvc-2", "hotpluggable": true}});
     let new = json!({"name": "pvc-2", "disk": {"bus": "scsi"}, "fieldOfTomorrow": {"a": [1]}});
     let vm = machine(&[volume(), other.clone()], &[new.clone(), plugged()]);
     let mut trimmed = vm.clone();
@@ -151,7 +152,8 @@ fn a_fence_changes_nothing_that_runs() {
 
 #[test]
 fn what_is_kept_of_a_machine_is_small() {
-    let mut vm = machine(&[json!({"name": "cloud", "cloudInitNoCloud": {"userData": "x".repeat(9000)}})], &[]);
+    let mut vm =
+        machine(&[json!({"name": "cloud", "cloudInitNoCloud": {"userData": "x".repeat(9000)}})], &[]);
     trim_machine(&mut vm);
     assert!(serde_json::to_string(&vm).unwrap().len() < 600);
 }

@@ -113,7 +113,7 @@ impl SimHarvester {
         let events = Recorder::start(tasks, harvester.clone(), "sim-harvester", clock, &capabilities);
         let hosts: Cache<Node> = Cache::start(tasks, Api::all(harvester.clone()), Default::default());
         let vm_controller = VmController::start(tasks, &harvester, &hosts, lower, clock, &events);
-        storage::controller::start(tasks, &harvester, &vm_controller, &events);
+        storage::controller::start(tasks, &harvester, &vm_controller, clock, &events);
         catalogue::start(tasks, &harvester);
         let kubelets = Kubelets::start(tasks, &guest, &vm_controller, &cluster, upper, workloads, clock);
         deployed::start(tasks, &guest, &kubelets);

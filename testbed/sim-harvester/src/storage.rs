@@ -7,6 +7,7 @@
 //! A claim that no annotation names stays when its VM goes: that is what a guest's own volumes live from.
 
 pub(crate) mod controller;
+pub(crate) mod snapshot;
 
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
 use kube::ResourceExt;
@@ -103,11 +104,12 @@ pub(crate) enum ClaimStep {
     Warn(&'static str, String),
 }
 
-/// `used` says whether an instance has the claim.
+/// `used` says whether an instance has the claim, `obstacle` why its volume cannot be made of what it names.
 pub(crate) fn of_claim(
     claim: &PersistentVolumeClaim,
     classes: &[&StorageClass],
     used: bool,
+    obstacle: Option<String>,
 ) -> Option<ClaimStep> {
     if claim.metadata.deletion_timestamp.is_some() {
         let held = claim.finalizers().iter().any(|finalizer| finalizer == PROTECTION);
@@ -139,6 +141,9 @@ pub(crate) fn of_claim(
     if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && !used {
         let message = "waiting for first consumer to be created before binding".to_owned();
         return Some(ClaimStep::Warn("WaitForFirstConsumer", message));
+    }
+    if let Some(why) = obstacle {
+        return Some(ClaimStep::Warn("ProvisioningFailed", why));
     }
     let requests = spec.resources.as_ref().and_then(|resources| resources.requests.clone());
     let volume = spec.volume_name.unwrap_or_else(|| format!("pvc-{}", claim.uid().unwrap_or_default()));
@@ -251,7 +256,7 @@ mod tests {
         let mut local = class("local", "false");
         local.volume_binding_mode = Some("WaitForFirstConsumer".to_owned());
         let classes = [class("longhorn-leap", "false"), class("harvester-longhorn", "true"), local];
-        let step = of_claim(&claim("root", &extra), &classes.iter().collect::<Vec<_>>(), used);
+        let step = of_claim(&claim("root", &extra), &classes.iter().collect::<Vec<_>>(), used, None);
         let told = match &step {
             None => "",
             Some(ClaimStep::Bind { spec, status }) => {

@@ -11,9 +11,12 @@ use serde_json::json;
 
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, Queue, RawObject, Recorder};
 use harvester_api::VirtualMachine;
-use program::TaskGroup;
+use program::{Clock, TaskGroup};
 
-use super::{ClaimStep, Step, is_bound, of_claim, of_vm};
+use super::{
+    ClaimStep, Step, is_bound, of_claim, of_vm,
+    snapshot::{self, VolumeSnapshot},
+};
 use crate::{
     refused::{Error, unless_gone, unless_there},
     vm::controller::VmController,
@@ -40,15 +43,23 @@ struct Storage {
     harvester: Client,
     vm_controller: VmController,
     classes: Cache<StorageClass>,
+    snapshots: Cache<VolumeSnapshot>,
     events: Recorder,
 }
 
 /// Keeps volumes until `tasks` ends.
-pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, vm_controller: &VmController, events: &Recorder) {
+pub(crate) fn start(
+    tasks: &TaskGroup,
+    harvester: &Client,
+    vm_controller: &VmController,
+    clock: Clock,
+    events: &Recorder,
+) {
     let storage = Storage {
         harvester: harvester.clone(),
         vm_controller: vm_controller.clone(),
         classes: Cache::start(tasks, Api::all(harvester.clone()), Default::default()),
+        snapshots: snapshot::start(tasks, harvester, &vm_controller.claims, clock, events),
         events: events.clone(),
     };
     let queue = Queue::new();
@@ -57,6 +68,7 @@ pub(crate) fn start(tasks: &TaskGroup, harvester: &Client, vm_controller: &VmCon
     tasks.spawn_until_stop(async move {
         storage.vm_controller.ready().await;
         storage.classes.ready().await;
+        storage.snapshots.ready().await;
         queue.run(&in_life, 1, move |item| {
             let storage = storage.clone();
             async move { storage.reconcile(item).await.map(|()| Action::AwaitChange) }
@@ -80,6 +92,7 @@ impl Storage {
         let (add, this) = (queue.clone(), self.clone());
         self.vm_controller.claims.on_change(move |change| {
             add.add(Item::Claim(change.key.clone()));
+            this.add_claims_with_source(&add);
             if change.new.is_none() {
                 // a VM whose claim somebody deleted gets it anew
                 let vms = this.vm_controller.vms.list().into_iter().map(|vm| ObjectKey::of(&*vm));
@@ -89,12 +102,28 @@ impl Storage {
         });
         let (add, this) = (queue.clone(), self.clone());
         self.classes.on_change(move |_| this.add_claims(&add));
+        let (add, this) = (queue.clone(), self.clone());
+        self.snapshots.on_change(move |_| this.add_claims_with_source(&add));
     }
 
     fn add_claims(&self, queue: &Queue<Item>) {
         for claim in self.vm_controller.claims.list() {
             queue.add(Item::Claim(ObjectKey::of(&*claim)));
         }
+    }
+
+    /// Those that wait for what they are to be made of.
+    fn add_claims_with_source(&self, queue: &Queue<Item>) {
+        let has_source = |claim: &PersistentVolumeClaim| {
+            claim
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.data_source.is_some() || spec.data_source_ref.is_some())
+        };
+        let claims = self.vm_controller.claims.list().into_iter();
+        claims
+            .filter(|claim| !is_bound(claim) && has_source(claim))
+            .for_each(|claim| queue.add(Item::Claim(ObjectKey::of(&*claim))));
     }
 
     async fn reconcile(&self, item: Item) -> Result<(), Error> {
@@ -117,7 +146,13 @@ impl Storage {
                 let Some(claim) = self.vm_controller.claims.get(&key) else { return Ok(()) };
                 let classes = self.classes.list();
                 let classes: Vec<_> = classes.iter().map(|class| &**class).collect();
-                match of_claim(&claim, &classes, self.is_used(&key)) {
+                let of = |name: &str| ObjectKey::new(&key.namespace, name);
+                let obstacle = snapshot::obstacle(
+                    &claim,
+                    |name| self.snapshots.get(&of(name)),
+                    |name| self.vm_controller.claims.get(&of(name)),
+                );
+                match of_claim(&claim, &classes, self.is_used(&key), obstacle) {
                     Some(step) => self.act_on_claim(&key, &claim, step).await,
                     None => Ok(()),
                 }

@@ -6,10 +6,11 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PropagationPolicy},
     runtime::wait::{await_condition, conditions::is_deleted},
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use program::TaskGroup;
+use sim_harvester::VolumeSnapshot;
 use test_cluster::{TestCluster, User};
 
 use crate::servers::{PATIENCE, start, until};
@@ -96,6 +97,37 @@ test_cluster::component_tests! {
         let claims: Api<PersistentVolumeClaim> = Api::namespaced(harvester, "default");
         let left: Vec<_> = claims.list(&ListParams::default()).await.unwrap().iter().map(ResourceExt::name_any).collect();
         assert_eq!(left, ["plugged"]);
+        tasks.end().await;
+    }
+
+    /// A snapshot becomes ready, and then a claim that was to be made of it is bound; so is one that is made of a claim.
+    async fn a_volume_is_made_of_a_snapshot_and_of_another_volume(cluster: TestCluster) {
+        let harvester = cluster.harvester.client(User::Driver);
+        sim_harvester::crds::apply(&harvester).await.unwrap();
+        sim_harvester::host_objects::apply(&harvester, "v1.8.0").await.unwrap();
+        let tasks = TaskGroup::new();
+        start(&cluster, &tasks);
+        let claim = |name: &str, source: Value| {
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"},
+                "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": "harvester-longhorn", "dataSource": source,
+                    "resources": {"requests": {"storage": "1Gi"}}}}).to_string()
+        };
+        let of_snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
+        cluster.harvester.apply(&claim("restored", of_snapshot)).await;
+        cluster.harvester.apply(&claim("copy", json!({"kind": "PersistentVolumeClaim", "name": "a"}))).await;
+        cluster.harvester.apply("{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot,
+            metadata: {name: s, namespace: default},
+            spec: {source: {persistentVolumeClaimName: a}, volumeSnapshotClassName: longhorn-snapshot}}").await;
+        cluster.settle().await;
+        assert_eq!(cluster.harvester.get::<VolumeSnapshot>("default/s").await.unwrap().status, None);
+        cluster.harvester.apply(&claim("a", Value::Null)).await;
+        until::<PersistentVolumeClaim>(&harvester, "copy", |claim| phase(claim) == Some("Bound")).await;
+        let ready = |snapshot: &VolumeSnapshot| {
+            snapshot.status.as_ref().is_some_and(|status| status.ready_to_use == Some(true))
+        };
+        let snapshot = until::<VolumeSnapshot>(&harvester, "s", ready).await.status.unwrap();
+        assert_eq!(snapshot.restore_size.as_deref(), Some("1Gi"));
+        until::<PersistentVolumeClaim>(&harvester, "restored", |claim| phase(claim) == Some("Bound")).await;
         tasks.end().await;
     }
 

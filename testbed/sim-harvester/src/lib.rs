@@ -4,6 +4,7 @@
 //!            Harvester's API server                          guest's API server
 //!   VM ──► instance, migration (VM)            Node, Pods, slices (guest, endpoint_slices)
 //!   VM ──► volumes (storage) ──┘ ◄── quota
+//!    └───► disks that come and go while it runs (VM) ──► block devices (disks), where asked for
 //!   images, key pairs (catalogue)
 //!   Service of type LoadBalancer ──► kube-vip (kube_vip)   ◄── Service of type LoadBalancer
 //!                                        │   ▲
@@ -13,12 +14,19 @@
 //! Everything works on plain clients, so it stands beside the simulated API server in one process on a paused clock, and
 //! beside real ones. Each part decides by a pure function; sockets are only opened with [`Carrier::Sockets`]. The data
 //! path and kube-vip read nothing but objects: whether a controller of ours lives makes no difference to traffic.
+//!
+//! What a test adds for volumes: the objects of a release ([`host_objects::apply`]), what KubeVirt and Harvester refuse
+//! ([`admission::router`], as webhooks of either server), KubeVirt's `addvolume` and `removevolume`
+//! ([`subresources::router`]), block devices ([`SimHarvester::serve_disks`]). Not simulated: the pods `hp-volume-…` by which
+//! KubeVirt plugs disks, PersistentVolumes, VolumeAttachments, VolumeSnapshotContents, what becomes of a backup, a restore or
+//! a NetworkFilesystem, and the contents of a volume that is made of another one.
 
 pub mod admission;
 mod catalogue;
 pub mod crds;
 pub mod datapath;
 pub mod dhcp;
+pub mod disks;
 mod endpoint_slices;
 pub mod guest;
 mod harvester_version;

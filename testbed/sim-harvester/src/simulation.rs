@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     io,
     net::{IpAddr, SocketAddr},
+    path::Path,
     sync::{Arc, Mutex},
 };
 
@@ -30,7 +31,7 @@ use crate::{
         Side, Vip, World, WorldCache, listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
-    endpoint_slices,
+    disks, endpoint_slices,
     guest::{Workload, controller::Kubelets, heartbeat, pod_address, workloads as deployed},
     kube_vip::{Release, controller::KubeVip},
     settings::{self, Backend},
@@ -239,6 +240,15 @@ impl SimHarvester {
             Cluster::Guest => self.guest_vip.restart(),
             Cluster::Harvester => self.harvester_vip.restart(),
         }
+    }
+
+    /// Has the disks of hot-plugged volumes in `folder`, as block devices of this computer, until `tasks` ends
+    /// ([`crate::disks`]). For root only.
+    ///
+    /// # Errors
+    /// When the folder cannot be prepared.
+    pub fn serve_disks(&self, folder: &Path, tasks: &TaskGroup) -> io::Result<()> {
+        disks::start(tasks, folder, &self.vm_controller)
     }
 
     fn subscribe(&self) {

@@ -21,16 +21,16 @@ use crate::{
     webhooks,
 };
 
-const HOST: &str = "{apiVersion: v1, kind: Node, metadata: {name: host-1}}";
+pub(crate) const HOST: &str = "{apiVersion: v1, kind: Node, metadata: {name: host-1}}";
 
-fn vm(name: &str) -> String {
+pub(crate) fn vm(name: &str) -> String {
     json!({"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": name, "namespace": "default"},
         "spec": {"runStrategy": "Always", "template": {"spec": {
             "domain": {"devices": {"disks": []}}, "volumes": []}}}})
     .to_string()
 }
 
-fn claim(name: &str, class: &str, mode: &str) -> String {
+pub(crate) fn claim(name: &str, class: &str, mode: &str) -> String {
     json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": "default"},
         "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": mode, "storageClassName": class,
             "resources": {"requests": {"storage": "1Gi"}}}})
@@ -47,7 +47,7 @@ fn plugged(names: &[&str]) -> Value {
     json!({"spec": {"template": {"spec": {"volumes": volumes, "domain": {"devices": {"disks": disks}}}}}})
 }
 
-async fn plug(client: &Client, vm: &str, names: &[&str]) -> kube::Result<VirtualMachine> {
+pub(crate) async fn plug(client: &Client, vm: &str, names: &[&str]) -> kube::Result<VirtualMachine> {
     let vms: Api<VirtualMachine> = Api::namespaced(client.clone(), "default");
     vms.patch(vm, &PatchParams::default(), &Patch::Merge(plugged(names))).await
 }
@@ -63,11 +63,11 @@ fn phases(instance: &VirtualMachineInstance) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn phase<'a>(of: &'a str, phase: &'a str) -> impl Fn(&VirtualMachineInstance) -> bool + 'a {
+pub(crate) fn phase<'a>(of: &'a str, phase: &'a str) -> impl Fn(&VirtualMachineInstance) -> bool + 'a {
     move |instance| phases(instance).get(of).map_or(phase.is_empty(), |known| known == phase)
 }
 
-fn bound(claim: &PersistentVolumeClaim) -> bool {
+pub(crate) fn bound(claim: &PersistentVolumeClaim) -> bool {
     claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 

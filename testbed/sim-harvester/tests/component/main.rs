@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod clusters;
+mod disks;
 mod fixtures;
 mod hotplug;
 mod servers;

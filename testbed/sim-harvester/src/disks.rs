@@ -1,0 +1,276 @@
+//! The disks of hot-plugged volumes as block devices of this computer: what a node service finds in its VM.
+//!
+//! ```text
+//! folder/volumes/<namespace>.<claim>       a sparse file of the claim's size, until the claim is deleted
+//!            ▲ loop device
+//! folder/links/<namespace>/<VM>/scsi-0QEMU_QEMU_HARDDISK_drive-ua-<volume>      while the volume is Ready in the VM
+//! ```
+//! Only root may make loop devices. They go with the simulation; what a killed process left behind goes when the next one
+//! begins in the folder.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use controller_kit::{Cache, ObjectKey};
+use program::TaskGroup;
+
+use crate::{
+    quota::thousandths,
+    vm::{Instance, controller::VmController},
+    volumes::{claim, name, volumes},
+};
+
+/// udev's name of a disk up to the name of its volume.
+const LINK: &str = "scsi-0QEMU_QEMU_HARDDISK_drive-ua-";
+/// A loop device that could not be made is tried again: nothing tells of one that becomes free.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The folder that stands for `/dev/disk/by-id` in a VM.
+pub fn links(folder: &Path, vm: &ObjectKey) -> PathBuf {
+    folder.join("links").join(&vm.namespace).join(&vm.name)
+}
+
+/// One disk in one VM.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Disk {
+    vm: ObjectKey,
+    volume: String,
+    claim: String,
+}
+
+impl Disk {
+    fn of_claim(&self) -> ObjectKey {
+        ObjectKey::new(&self.vm.namespace, &self.claim)
+    }
+
+    fn link(&self, folder: &Path) -> PathBuf {
+        links(folder, &self.vm).join(format!("{LINK}{}", self.volume))
+    }
+}
+
+/// The disks that an instance has: its hot-plugged volumes that are ready.
+fn of_instance(vm: &ObjectKey, instance: &Value) -> Vec<Disk> {
+    let statuses = instance["status"]["volumeStatus"].as_array().map_or(&[][..], Vec::as_slice);
+    let ready =
+        statuses.iter().filter(|status| status["phase"] == "Ready" && status["hotplugVolume"].is_object());
+    let disk = |status: &Value| {
+        // it stays after the volume has left the spec, until it is unplugged
+        let of_spec =
+            volumes(&instance["spec"]).iter().find(|volume| name(volume) == name(status)).and_then(claim);
+        let claim = of_spec.or_else(|| status["persistentVolumeClaimInfo"]["claimName"].as_str())?.to_owned();
+        Some(Disk { vm: vm.clone(), volume: name(status).to_owned(), claim })
+    };
+    ready.filter_map(disk).collect()
+}
+
+/// The bytes of a claim's volume.
+fn bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let capacity = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
+    u64::try_from(thousandths(&capacity.0)? / 1_000).ok()
+}
+
+/// Runs `losetup` and returns what it says.
+fn losetup(arguments: &[&str]) -> io::Result<String> {
+    let output = Command::new("losetup").args(arguments).output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(io::Error::other(format!("losetup {}: {why}", arguments.join(" "))))
+}
+
+fn text(path: &Path) -> io::Result<&str> {
+    path.to_str().ok_or_else(|| io::Error::other(format!("{} is no UTF-8", path.display())))
+}
+
+/// A loop device; it goes with this value, or when its last user closes it.
+#[derive(Debug)]
+struct Loop(String);
+
+impl Loop {
+    fn over(file: &Path) -> io::Result<Self> {
+        losetup(&["--find", "--show", text(file)?]).map(Self)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Err(error) = losetup(&["--detach", &self.0]) {
+            tracing::warn!(%error, "a loop device stays");
+        }
+    }
+}
+
+/// The disks that are there.
+#[derive(Debug)]
+struct Disks {
+    folder: PathBuf,
+    attached: BTreeMap<Disk, Loop>,
+}
+
+impl Disks {
+    fn new(folder: &Path) -> io::Result<Self> {
+        let this = Self { folder: folder.to_owned(), attached: BTreeMap::new() };
+        match fs::remove_dir_all(folder.join("links")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::create_dir_all(folder.join("links"))?;
+        fs::create_dir_all(folder.join("volumes"))?;
+        for file in fs::read_dir(folder.join("volumes"))? {
+            let devices =
+                losetup(&["--associated", text(&file?.path())?, "--noheadings", "--output", "NAME"])?;
+            devices
+                .lines()
+                .map(str::trim)
+                .filter(|device| !device.is_empty())
+                .try_for_each(|device| losetup(&["--detach", device]).map(drop))?;
+        }
+        Ok(this)
+    }
+
+    fn file(&self, claim: &ObjectKey) -> PathBuf {
+        // neither name has a slash; a namespace has no dot
+        self.folder.join("volumes").join(format!("{}.{}", claim.namespace, claim.name))
+    }
+
+    /// Makes it so that `wanted` are attached, with volumes of these bytes, and that there are files of these claims alone.
+    /// What fails does not keep the rest from being done; the last failure is told.
+    fn follow(
+        &mut self,
+        wanted: &BTreeSet<Disk>,
+        claims: &BTreeMap<ObjectKey, Option<u64>>,
+    ) -> io::Result<()> {
+        let mut failed = None;
+        let mut note = |done: io::Result<()>| failed = done.err().or(failed.take());
+        let gone: Vec<_> = self.attached.keys().filter(|disk| !wanted.contains(disk)).cloned().collect();
+        for disk in gone {
+            note(fs::remove_file(disk.link(&self.folder)));
+            self.attached.remove(&disk);
+        }
+        for (claim, size) in claims {
+            note(self.grow(claim, size.unwrap_or_default()));
+        }
+        for disk in wanted {
+            if let Some(Some(size)) = claims.get(&disk.of_claim())
+                && !self.attached.contains_key(disk)
+            {
+                note(self.attach(disk, *size));
+            }
+        }
+        note(self.forget(claims));
+        failed.map_or(Ok(()), Err)
+    }
+
+    fn attach(&mut self, disk: &Disk, size: u64) -> io::Result<()> {
+        let path = self.file(&disk.of_claim());
+        let file = fs::File::options().create(true).append(true).open(&path)?;
+        if file.metadata()?.len() < size {
+            file.set_len(size)?;
+        }
+        let device = Loop::over(&path)?;
+        let link = disk.link(&self.folder);
+        if let Some(parent) = link.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        symlink(&device.0, &link)?;
+        self.attached.insert(disk.clone(), device);
+        Ok(())
+    }
+
+    /// A volume that has grown is larger in all VMs that have it.
+    fn grow(&self, claim: &ObjectKey, size: u64) -> io::Result<()> {
+        let Ok(file) = fs::File::options().append(true).open(self.file(claim)) else { return Ok(()) };
+        if file.metadata()?.len() >= size {
+            return Ok(());
+        }
+        file.set_len(size)?;
+        let devices = self.attached.iter().filter(|(disk, _)| disk.of_claim() == *claim);
+        devices.map(|(_, device)| losetup(&["--set-capacity", &device.0])).try_for_each(|done| done.map(drop))
+    }
+
+    /// Removes the files of claims that are gone.
+    fn forget(&self, claims: &BTreeMap<ObjectKey, Option<u64>>) -> io::Result<()> {
+        let known: BTreeSet<_> = claims.keys().map(|claim| self.file(claim)).collect();
+        let attached: BTreeSet<_> = self.attached.keys().map(|disk| self.file(&disk.of_claim())).collect();
+        for file in fs::read_dir(self.folder.join("volumes"))? {
+            let file = file?.path();
+            if !known.contains(&file) && !attached.contains(&file) {
+                fs::remove_file(file)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Has the disks of all VMs in `folder` until `tasks` ends.
+pub(crate) fn start(tasks: &TaskGroup, folder: &Path, vm_controller: &VmController) -> io::Result<()> {
+    let mut disks = Disks::new(folder)?;
+    let (instances, claims) = (vm_controller.instances.clone(), vm_controller.claims.clone());
+    let changed = Arc::new(Notify::new());
+    let wake = changed.clone();
+    instances.on_change(move |_| wake.notify_one());
+    let wake = changed.clone();
+    claims.on_change(move |_| wake.notify_one());
+    let known = vm_controller.clone();
+    tasks.spawn_until_stop(async move {
+        // before that no claim seems to be there, and their files would go
+        known.ready().await;
+        loop {
+            let done = disks.follow(&wanted(&instances), &sizes(&claims));
+            match done {
+                Ok(()) => changed.notified().await,
+                Err(error) => {
+                    tracing::warn!(%error, "a disk is not as it should be");
+                    drop(tokio::time::timeout(AGAIN, changed.notified()).await);
+                }
+            }
+        }
+    });
+    Ok(())
+}
+
+fn wanted(instances: &Cache<Instance>) -> BTreeSet<Disk> {
+    let instances = instances.list();
+    instances.iter().flat_map(|instance| of_instance(&ObjectKey::of(&**instance), &instance.json())).collect()
+}
+
+fn sizes(claims: &Cache<PersistentVolumeClaim>) -> BTreeMap<ObjectKey, Option<u64>> {
+    claims.list().iter().map(|claim| (ObjectKey::of(&**claim), bytes(claim))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_vm_has_the_disks_of_hot_plugged_volumes_that_are_ready() {
+        let status = |name: &str, phase: &str| {
+            json!({"name": name, "phase": phase, "hotplugVolume": {},
+                "persistentVolumeClaimInfo": {"claimName": format!("claim-{name}")}})
+        };
+        let instance = json!({
+            "spec": {"volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "claim-a"}}]},
+            "status": {"volumeStatus": [status("a", "Ready"), status("leaves", "Ready"), status("b", "MountedToPod"),
+                {"name": "root", "target": "vda"}]}});
+        let vm = ObjectKey::new("shop", "guest-1");
+        let disks = of_instance(&vm, &instance);
+        let names: Vec<_> = disks.iter().map(|disk| (&*disk.volume, &*disk.claim)).collect();
+        assert_eq!(names, [("a", "claim-a"), ("leaves", "claim-leaves")]);
+        let link = disks[0].link(Path::new("/run/disks"));
+        assert_eq!(link, Path::new("/run/disks/links/shop/guest-1/scsi-0QEMU_QEMU_HARDDISK_drive-ua-a"));
+    }
+}

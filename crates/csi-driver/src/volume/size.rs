@@ -175,9 +175,9 @@ mod tests {
 
     #[test]
     fn a_size_that_csi_was_told_is_within_the_limit_without_rounding() {
-        let size = Size::of(Some(&range(GIB, GIB))).unwrap();
-        assert!(size.allows(1 << 30));
-        assert!(!size.allows((1 << 30) + 1) && size.is_met_by((1 << 30) + 1));
+        let size = Size::of(Some(&range(GIB + 1, GIB + 1))).unwrap();
+        assert!(size.allows((1 << 30) + 1) && !size.allows((1 << 30) + 2));
+        assert!(size.is_met_by((1 << 30) + STEP));
     }
 
     #[test]

@@ -195,8 +195,9 @@ impl Controller for ControllerService {
         request: Request<ControllerExpandVolumeRequest>,
     ) -> Result<Response<ControllerExpandVolumeResponse>, Status> {
         let request = request.get_ref();
-        let _call = self.in_flight.begin(&request.volume_id)?;
-        Ok(Response::new(expand::expand(&self.host, request).await?))
+        let name = inspect::name_of(&request.volume_id)?;
+        let _call = self.in_flight.begin(name.as_str())?;
+        Ok(Response::new(expand::expand(&self.host, &name, request).await?))
     }
 
     async fn controller_get_volume(

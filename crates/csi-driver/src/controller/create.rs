@@ -15,10 +15,11 @@ mod restore;
 mod tests;
 
 pub(super) use claim::claimed;
-pub(super) use restore::LONGHORN_BACKUP;
+pub(super) use restore::{LONGHORN_BACKUP, is_restored};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::PostParams;
+use tonic::Code;
 
 use super::classes;
 use crate::{
@@ -40,9 +41,22 @@ pub(super) async fn create_volume(host: &Host, asked: &Asked) -> Result<CreateVo
         None => create(host, asked).await?,
     };
     if asked.reach == Reach::Export {
-        export::ensure(host, &asked.name, claim).await?;
+        export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
     }
     Ok(asked.answer(size))
+}
+
+/// The refusal of a call that has made something on the host. For the provisioner most codes say that there is no volume,
+/// and it would leave behind what is there (docs/contract/csi-driver.md#codes).
+fn under_way(refusal: Refusal) -> Refusal {
+    match refusal.code {
+        Code::Cancelled
+        | Code::DeadlineExceeded
+        | Code::Unavailable
+        | Code::ResourceExhausted
+        | Code::Aborted => refusal,
+        _ => Refusal::new(Code::Unavailable, refusal.message),
+    }
 }
 
 /// The claim of a volume.

@@ -15,10 +15,12 @@ use crate::{
 /// The answer for a volume that is gone is OK.
 pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Refusal> {
     let claim = create::read(host, name).await?;
-    if let Some(claim) = &claim
-        && let Some(annotation) = claim.annotations().get(CSI_ATTACH)
-    {
-        refuse_if_attached(name, annotation, &Machines::list(host).await?)?;
+    if let Some(claim) = &claim {
+        let annotation = claim.annotations().get(CSI_ATTACH);
+        // Harvester keeps a claim that a machine uses, but not from the garbage collector
+        if annotation.is_some() || create::is_restored(claim) {
+            refuse_if_attached(name, annotation.map_or("", String::as_str), &Machines::list(host).await?)?;
+        }
     }
     delete_restore(host, name).await?;
     let Some(claim) = claim else { return Ok(()) };

@@ -43,22 +43,22 @@ struct Decision {
 
 pub(super) async fn expand(
     host: &Host,
+    name: &HostName,
     request: &ControllerExpandVolumeRequest,
 ) -> Result<ControllerExpandVolumeResponse, Refusal> {
-    let name = inspect::name_of(&request.volume_id)?;
     let Some(range) = &request.capacity_range else {
         return Err(Refusal::invalid("the size that the volume is to have is missing"));
     };
     let size = Size::of(Some(range))?;
     let access = request.volume_capability.as_ref().map(|one| Access::of(Some(one))).transpose()?;
     if access.is_some_and(|access| access.reach() != Ok(Reach::Disk)) {
-        return Err(no_growth(&name));
+        return Err(no_growth(name));
     }
-    let (decision, claim) = write(host, &name, size).await?;
-    wait_until_grown(host, &name, &claim, decision.claimed).await?;
+    let (decision, claim) = write(host, name, size).await?;
+    wait_until_grown(host, name, &claim, decision.claimed).await?;
     Ok(ControllerExpandVolumeResponse {
         capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
-        node_expansion_required: is_in_use(host, &name, &claim).await?,
+        node_expansion_required: is_in_use(host, name, &claim).await?,
     })
 }
 

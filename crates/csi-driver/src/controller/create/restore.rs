@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tonic::Code;
 
 use super::super::{expand, snapshots::backup, wait};
-use super::{claim, read, request::Asked};
+use super::{claim, read, request::Asked, under_way};
 use crate::{
     csi::CreateVolumeResponse,
     host::{
@@ -41,11 +41,17 @@ pub(super) async fn restore(
     };
     if let Some(claim) = existing.filter(|claim| !is_half_made(claim)) {
         let size = claim::matches(asked, &claim)?;
-        wait_for_growth(host, asked, &claim).await?;
+        wait_for_growth(host, asked, &claim).await.map_err(under_way)?;
         return Ok(asked.answer(size));
     }
     let from = format!("{namespace}/{backup_name}");
     start(host, asked, &from, namespace, backup_name).await?;
+    let size = fill(host, asked).await.map_err(under_way)?;
+    Ok(asked.answer(size))
+}
+
+/// Waits for the host's claim and makes it the volume that is asked for.
+async fn fill(host: &Host, asked: &Asked) -> Result<u64, Refusal> {
     let claim = restored(host, asked).await?;
     let source = claim::claimed(&claim).unwrap_or(0);
     let size = Size::from_source(asked.range.as_ref(), source)?;
@@ -54,7 +60,7 @@ pub(super) async fn restore(
         host.claims().patch(asked.name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let claim = patched.map_err(|error| expand::refusal_of_growth(host, &asked.name, &error))?;
     wait_for_growth(host, asked, &claim).await?;
-    Ok(asked.answer(size.asked))
+    Ok(size.asked)
 }
 
 /// Creates the VolumeRemoteRestore, or finds that it is there.
@@ -165,6 +171,6 @@ async fn wait_for_growth(host: &Host, asked: &Asked, claim: &PersistentVolumeCla
 }
 
 /// Whether the host made the claim for a VolumeRemoteRestore.
-fn is_restored(claim: &PersistentVolumeClaim) -> bool {
+pub(in super::super) fn is_restored(claim: &PersistentVolumeClaim) -> bool {
     claim.owner_references().iter().any(|owner| owner.kind == "VolumeRemoteRestore")
 }

@@ -8,6 +8,8 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use kube::ResourceExt;
+use proptest::prelude::*;
+use prost::Message as _;
 use rstest::rstest;
 use serde_json::{Value, json};
 use tonic::Code;
@@ -344,4 +346,34 @@ fn the_sources_of_a_request_are_the_objects_of_the_host() {
     assert_eq!(asked(&from_snapshot("s")).source, Some(local));
     let backup = Source::Backup { namespace: "shop".to_owned(), name: "s".to_owned() };
     assert_eq!(asked(&from_snapshot("backup:shop/s")).source, Some(backup));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_that_are_a_request_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(request) = CreateVolumeRequest::decode(bytes.as_slice()) {
+            let _ = Asked::of(&request, &Settings::default());
+        }
+    }
+
+    #[test]
+    fn no_texts_and_sizes_panic(
+        name in ".{0,140}",
+        id in ".{0,40}",
+        required in any::<i64>(),
+        limit in any::<i64>(),
+        source in any::<u64>(),
+        storage in ".{0,10}",
+    ) {
+        let range = CapacityRange { required_bytes: required, limit_bytes: limit };
+        let request = CreateVolumeRequest { name, capacity_range: Some(range), ..from_snapshot(&id) };
+        let _ = Asked::of(&request, &Settings::default());
+        let request = CreateVolumeRequest { capacity_range: Some(range), ..from_volume("v") };
+        if let Ok(asked) = Asked::of(&request, &Settings::default()) {
+            let _ = filled(&asked, Content { claimed: Some(source), ..content(None, None) });
+            let _ = matches(&asked, &claim(UID, Some(&storage), &json!({"/spec/resources/requests/storage": storage})));
+        }
+    }
 }

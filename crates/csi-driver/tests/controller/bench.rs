@@ -1,0 +1,246 @@
+//! An API server with Harvester's kinds, a service in front of it, and short ways to call it and to play the host.
+
+use std::collections::HashMap;
+
+use csi_driver::{
+    attach::Attacher,
+    controller::{ControllerService, Settings},
+    csi::{
+        CapacityRange, CreateSnapshotRequest, CreateVolumeRequest, DeleteSnapshotRequest,
+        DeleteVolumeRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, Volume, VolumeCapability,
+        VolumeContentSource,
+        controller_server::Controller,
+        volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
+        volume_content_source::{SnapshotSource, Type, VolumeSource},
+    },
+    host::Host,
+};
+use k8s_openapi::{
+    api::core::v1::PersistentVolumeClaim,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, Patch, PatchParams, PostParams},
+    core::GroupVersionKind,
+};
+use serde_json::{Value, json};
+use sim_apiserver::{
+    ApiServer, User,
+    faults::{Answer, Rule},
+};
+use tonic::{Request, Status};
+
+pub(crate) const NAMESPACE: &str = "shop";
+pub(crate) const GIB: i64 = 1 << 30;
+/// The name that a provisioner gives.
+pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
+const USER: &str = "csi";
+const KINDS: [(&str, &str, &str, &str, &str); 6] = [
+    ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
+    ("harvesterhci.io", "v1beta1", "VolumeRemoteBackup", "volumeremotebackups", "Namespaced"),
+    ("harvesterhci.io", "v1beta1", "VolumeRemoteRestore", "volumeremoterestores", "Namespaced"),
+    ("harvesterhci.io", "v1beta1", "NetworkFilesystem", "networkfilesystems", "Namespaced"),
+    ("harvesterhci.io", "v1beta1", "Setting", "settings", "Cluster"),
+    ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", "Namespaced"),
+];
+
+pub(crate) struct Bench {
+    pub(crate) server: ApiServer,
+    pub(crate) admin: Client,
+    pub(crate) service: ControllerService,
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        let server = ApiServer::builder()
+            .namespace(NAMESPACE)
+            .namespace("other")
+            .namespace("harvester-system")
+            .build();
+        let admin = server.client(User::admin());
+        let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
+        for (group, version, kind, plural, scope) in KINDS {
+            let definition = json!({"metadata": {"name": format!("{plural}.{group}")}, "spec": {
+                "group": group, "scope": scope,
+                "names": {"kind": kind, "listKind": format!("{kind}List"), "plural": plural, "singular": kind.to_lowercase()},
+                "versions": [{"name": version, "served": true, "storage": true, "schema": {"openAPIV3Schema":
+                    {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}});
+            let definition = serde_json::from_value(definition).unwrap();
+            definitions.create(&PostParams::default(), &definition).await.unwrap();
+        }
+        let service = Self::another(&server);
+        let bench = Self { server, admin, service };
+        bench
+            .create(
+                "storage.k8s.io/v1",
+                "StorageClass",
+                "",
+                json!({"metadata": {"name": "longhorn"},
+            "provisioner": "driver.longhorn.io", "volumeBindingMode": "Immediate"}),
+            )
+            .await;
+        bench
+            .create(
+                "harvesterhci.io/v1beta1",
+                "Setting",
+                "",
+                json!({"metadata": {"name": "csi-driver-config"}, "value": "",
+            "default": r#"{"driver.longhorn.io":{"volumeSnapshotClassName":"longhorn-snapshot"}}"#}),
+            )
+            .await;
+        bench
+    }
+
+    /// The service of another process.
+    pub(crate) fn another(server: &ApiServer) -> ControllerService {
+        let host = Host::new(server.client(User::named(USER).with_group("system:masters")), NAMESPACE);
+        ControllerService::new(host.clone(), Settings::default(), Attacher::new(host))
+    }
+
+    /// A request of the service's has this answer, the nth one or each.
+    pub(crate) fn fault(&self, verb: &str, resource: &str, nth: Option<u64>, answer: Answer) {
+        let mut rule = Rule::new(answer);
+        rule.user = Some(USER.to_owned());
+        rule.verb = Some(verb.to_owned());
+        rule.resource = Some(resource.to_owned());
+        rule.nth = nth;
+        self.server.faults().add(rule);
+    }
+
+    /// The requests of the service since the last call of this.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        let records = self.server.audit().records();
+        self.server.audit().clear();
+        let path = |uri: &str| {
+            uri.split('?').next().unwrap_or_default().rsplit('/').next().unwrap_or_default().to_owned()
+        };
+        let ours = records.into_iter().filter(|record| record.user == USER);
+        ours.map(|record| format!("{} {}", record.verb, path(&record.uri))).collect()
+    }
+
+    pub(crate) fn api(&self, version: &str, kind: &str, namespace: &str) -> Api<DynamicObject> {
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        if namespace.is_empty() {
+            Api::all_with(self.admin.clone(), &resource)
+        } else {
+            Api::namespaced_with(self.admin.clone(), namespace, &resource)
+        }
+    }
+
+    pub(crate) async fn create(&self, version: &str, kind: &str, namespace: &str, mut json: Value) {
+        json["apiVersion"] = version.into();
+        json["kind"] = kind.into();
+        let object = serde_json::from_value(json).unwrap();
+        self.api(version, kind, namespace).create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    pub(crate) async fn machine_with(&self, name: &str, claim: &str) {
+        let volumes = json!([{"name": claim, "persistentVolumeClaim": {"claimName": claim}}]);
+        let spec = json!({"template": {"spec": {"volumes": volumes}}});
+        self.create(
+            "kubevirt.io/v1",
+            "VirtualMachine",
+            NAMESPACE,
+            json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .await;
+    }
+
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.admin.clone(), NAMESPACE)
+    }
+
+    pub(crate) async fn claim(&self, name: &str) -> PersistentVolumeClaim {
+        self.claims().get(name).await.unwrap()
+    }
+
+    /// The host gives the claim a volume of this size.
+    pub(crate) async fn bind(&self, name: &str, capacity: &str) {
+        let spec = json!({"spec": {"volumeName": format!("pvc-of-{name}")}});
+        self.claims().patch(name, &PatchParams::default(), &Patch::Merge(spec)).await.unwrap();
+        let status = json!({"status": {"phase": "Bound", "capacity": {"storage": capacity}}});
+        self.claims().patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    }
+
+    pub(crate) async fn patch(&self, version: &str, kind: &str, name: &str, patch: Value) {
+        let api = self.api(version, kind, NAMESPACE);
+        api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    }
+
+    pub(crate) async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
+        Ok(self.service.create_volume(Request::new(request)).await?.into_inner().volume.unwrap())
+    }
+
+    pub(crate) async fn delete_volume(&self, id: &str) -> Result<(), Status> {
+        let request = DeleteVolumeRequest { volume_id: id.to_owned(), ..DeleteVolumeRequest::default() };
+        self.service.delete_volume(Request::new(request)).await.map(drop)
+    }
+
+    pub(crate) async fn snapshot(
+        &self,
+        name: &str,
+        source: &str,
+        kind: Option<&str>,
+    ) -> Result<Snapshot, Status> {
+        let request = CreateSnapshotRequest {
+            name: name.to_owned(),
+            source_volume_id: source.to_owned(),
+            parameters: kind.map(|kind| ("type".to_owned(), kind.to_owned())).into_iter().collect(),
+            secrets: HashMap::new(),
+        };
+        Ok(self.service.create_snapshot(Request::new(request)).await?.into_inner().snapshot.unwrap())
+    }
+
+    pub(crate) async fn delete_snapshot(&self, id: &str) -> Result<(), Status> {
+        let request =
+            DeleteSnapshotRequest { snapshot_id: id.to_owned(), ..DeleteSnapshotRequest::default() };
+        self.service.delete_snapshot(Request::new(request)).await.map(drop)
+    }
+
+    pub(crate) async fn list_snapshots(
+        &self,
+        request: ListSnapshotsRequest,
+    ) -> Result<ListSnapshotsResponse, Status> {
+        Ok(self.service.list_snapshots(Request::new(request)).await?.into_inner())
+    }
+}
+
+/// A volume with a file system for one node.
+pub(crate) fn volume(name: &str, required: i64) -> CreateVolumeRequest {
+    volume_for(name, required, Mode::SingleNodeWriter)
+}
+
+pub(crate) fn volume_for(name: &str, required: i64, mode: Mode) -> CreateVolumeRequest {
+    CreateVolumeRequest {
+        name: name.to_owned(),
+        capacity_range: Some(CapacityRange { required_bytes: required, limit_bytes: 0 }),
+        volume_capabilities: vec![files(mode)],
+        parameters: HashMap::from([("hostStorageClass".to_owned(), "longhorn".to_owned())]),
+        ..CreateVolumeRequest::default()
+    }
+}
+
+pub(crate) fn files(mode: Mode) -> VolumeCapability {
+    VolumeCapability {
+        access_type: Some(AccessType::Mount(MountVolume::default())),
+        access_mode: Some(AccessMode { mode: mode.into() }),
+    }
+}
+
+pub(crate) fn from_snapshot(request: CreateVolumeRequest, id: &str) -> CreateVolumeRequest {
+    let source = Type::Snapshot(SnapshotSource { snapshot_id: id.to_owned() });
+    CreateVolumeRequest {
+        volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
+        ..request
+    }
+}
+
+pub(crate) fn from_volume(request: CreateVolumeRequest, id: &str) -> CreateVolumeRequest {
+    let source = Type::Volume(VolumeSource { volume_id: id.to_owned() });
+    CreateVolumeRequest {
+        volume_content_source: Some(VolumeContentSource { r#type: Some(source) }),
+        ..request
+    }
+}

@@ -1,0 +1,340 @@
+//! Snapshots and backups: made, listed, restored, deleted.
+
+use std::time::Duration;
+
+use csi_driver::csi::{GetSnapshotRequest, ListSnapshotsRequest, controller_server::Controller};
+use rstest::rstest;
+use serde_json::{Value, json};
+use sim_apiserver::faults::Answer;
+use tonic::{Code, Request};
+
+use crate::bench::{Bench, GIB, NAMESPACE, UID, from_snapshot, volume, volume_for};
+use csi_driver::csi::volume_capability::access_mode::Mode;
+
+const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";
+const HARVESTER: &str = "harvesterhci.io/v1beta1";
+
+async fn ready(bench: &Bench, name: &str) {
+    let status = json!({"status": {"readyToUse": true, "restoreSize": "1026Mi", "creationTime": "2026-01-01T00:00:00Z"}});
+    bench.patch(SNAPSHOT, "VolumeSnapshot", name, status).await;
+}
+
+fn by_id(id: &str) -> ListSnapshotsRequest {
+    ListSnapshotsRequest { snapshot_id: id.to_owned(), ..ListSnapshotsRequest::default() }
+}
+
+fn by_source(id: &str) -> ListSnapshotsRequest {
+    ListSnapshotsRequest { source_volume_id: id.to_owned(), ..ListSnapshotsRequest::default() }
+}
+
+async fn ids(bench: &Bench, request: ListSnapshotsRequest) -> Vec<String> {
+    let answer = bench.list_snapshots(request).await.unwrap();
+    answer.entries.into_iter().map(|entry| entry.snapshot.unwrap().snapshot_id).collect()
+}
+
+/// A backup as the Go driver makes it.
+async fn backup(bench: &Bench, namespace: &str, name: &str, status: Value) {
+    let labels = json!({"harvesterhci.io/backupSourceVolume": "source"});
+    bench
+        .create(
+            HARVESTER,
+            "VolumeRemoteBackup",
+            namespace,
+            json!({"metadata": {"name": name, "labels": labels},
+            "spec": {"type": "lh", "source": "source"}, "status": status}),
+        )
+        .await;
+}
+
+fn complete() -> Value {
+    json!({"success": true, "sourceSpec": {"resources": {"requests": {"storage": "1Gi"}}}})
+}
+
+// docs/contract/csi-driver.md#snapshots
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_not_ready_is_no_fault() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB + 1)).await.unwrap();
+    let first = bench.snapshot("Snap", "source", None).await.unwrap();
+    assert_eq!((first.ready_to_use, first.size_bytes), (false, GIB + 1));
+    assert!(first.creation_time.is_some());
+    let object = bench.api(SNAPSHOT, "VolumeSnapshot", NAMESPACE).get(&first.snapshot_id).await.unwrap();
+    assert_eq!(
+        object.data["spec"],
+        json!({"source": {"persistentVolumeClaimName": "source"},
+        "volumeSnapshotClassName": "longhorn-snapshot"})
+    );
+    let labels = serde_json::to_value(&object.metadata.labels).unwrap();
+    assert_eq!(
+        labels,
+        json!({"harvesterhci.io/snapHostSC": "longhorn", "harvesterhci.io/snapHostVolumeMode": "Block"})
+    );
+    ready(&bench, &first.snapshot_id).await;
+    let again = bench.snapshot("Snap", "source", None).await.unwrap();
+    assert!(again.ready_to_use);
+    assert_eq!((again.snapshot_id, again.size_bytes), (first.snapshot_id, first.size_bytes));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_needs_a_name_and_a_volume_that_is_there() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.create_volume(volume("other", GIB)).await.unwrap();
+    for kind in [None, Some("backup")] {
+        let code =
+            async |name: &str, source: &str| bench.snapshot(name, source, kind).await.unwrap_err().code();
+        assert_eq!(code("", "source").await, Code::InvalidArgument);
+        assert_eq!(code("s", "").await, Code::InvalidArgument);
+        assert_eq!(code("s", "absent").await, Code::NotFound);
+        assert_eq!(code("s", "../x").await, Code::NotFound);
+        bench.snapshot("s", "source", kind).await.unwrap();
+        bench.snapshot("s", "source", kind).await.unwrap();
+        assert_eq!(code("s", "other").await, Code::AlreadyExists);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_keeps_the_host_from_a_snapshot_is_told() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.fault("get", "settings", Some(1), Answer::Code(403));
+    let refused = bench.snapshot("s", "source", None).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("setting csi-driver-config"), "{refused}");
+    bench.snapshot("s", "source", None).await.unwrap();
+    bench
+        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"error": {"message": "no space left"}}}))
+        .await;
+    let refused = bench.snapshot("s", "source", None).await.unwrap_err();
+    assert!(refused.message().contains("no space left"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn snapshots_are_filtered_before_they_are_paged_and_tokens_survive_another_size() {
+    let bench = Bench::new().await;
+    for source in ["one", "two"] {
+        bench.create_volume(volume(source, GIB)).await.unwrap();
+        for number in 0..5 {
+            bench.snapshot(&format!("{source}-{number}"), source, None).await.unwrap();
+        }
+    }
+    // docs/contract/csi-driver.md#odd-objects
+    for (name, body) in [("odd", json!({})), ("strange", json!({"spec": 5, "status": "x"}))] {
+        let mut object = json!({"metadata": {"name": name}});
+        object.as_object_mut().unwrap().extend(body.as_object().unwrap().clone());
+        bench.create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, object).await;
+    }
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await.len(), 10);
+    let first =
+        bench.list_snapshots(ListSnapshotsRequest { max_entries: 2, ..by_source("two") }).await.unwrap();
+    assert_eq!(first.entries.len(), 2);
+    let rest = ListSnapshotsRequest { starting_token: first.next_token, ..by_source("two") };
+    assert_eq!(ids(&bench, rest).await, ["two-2", "two-3", "two-4"]);
+    assert_eq!(ids(&bench, by_id("one-3")).await, ["one-3"]);
+    for nothing in [by_id("absent"), by_id("../x"), by_id("backup:shop/absent"), by_source("absent")] {
+        assert!(ids(&bench, nothing).await.is_empty());
+    }
+    let bad = ListSnapshotsRequest { starting_token: "one-3".to_owned(), ..ListSnapshotsRequest::default() };
+    assert_eq!(bench.list_snapshots(bad).await.unwrap_err().code(), Code::Aborted);
+    let bad = ListSnapshotsRequest { max_entries: -1, ..ListSnapshotsRequest::default() };
+    assert_eq!(bench.list_snapshots(bad).await.unwrap_err().code(), Code::InvalidArgument);
+    bench.delete_snapshot("two-4").await.unwrap();
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await.len(), 9);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_deleted_at_once_and_gone_however_often_it_is_asked_for() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.snapshot("s", "source", None).await.unwrap();
+    bench.snapshot("b", "source", Some("backup")).await.unwrap();
+    for id in ["s", "s", "backup:shop/b", "backup:shop/b", "absent", "backup:x", "../x"] {
+        bench.delete_snapshot(id).await.unwrap();
+    }
+    assert!(ids(&bench, ListSnapshotsRequest::default()).await.is_empty());
+    assert_eq!(bench.delete_snapshot("").await.unwrap_err().code(), Code::InvalidArgument);
+    let get = |id: &str| {
+        Request::new(GetSnapshotRequest { snapshot_id: id.to_owned(), ..GetSnapshotRequest::default() })
+    };
+    assert_eq!(bench.service.get_snapshot(get("")).await.unwrap_err().code(), Code::InvalidArgument);
+    assert_eq!(bench.service.get_snapshot(get("s")).await.unwrap_err().code(), Code::NotFound);
+}
+
+#[rstest]
+#[case("volumeremotebackups")]
+#[case("volumesnapshots")]
+#[tokio::test(start_paused = true)]
+async fn a_host_that_lacks_one_kind_of_snapshot_lists_the_other(#[case] resource: &str) {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.snapshot("s", "source", None).await.unwrap();
+    bench.snapshot("s", "source", Some("backup")).await.unwrap();
+    bench.fault("list", resource, None, Answer::Code(403));
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await.len(), 1);
+    bench.server.faults().clear();
+    bench.fault("list", resource, None, Answer::Code(500));
+    let failed = bench.list_snapshots(ListSnapshotsRequest::default()).await.unwrap_err();
+    assert_eq!(failed.code(), Code::Unavailable);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_restored_with_the_class_and_the_mode_of_its_volume() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB + 1)).await.unwrap();
+    bench.snapshot("s", "source", None).await.unwrap();
+    let early = bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap_err();
+    assert_eq!(early.code(), Code::FailedPrecondition);
+    ready(&bench, "s").await;
+    let restored = bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap();
+    assert_eq!(restored.capacity_bytes, GIB + 1);
+    assert!(restored.content_source.is_some());
+    let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+    assert_eq!(
+        spec["dataSource"],
+        json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"})
+    );
+    assert_eq!((&spec["storageClassName"], &spec["volumeMode"]), (&json!("longhorn"), &json!("Block")));
+    assert_eq!(spec["resources"]["requests"]["storage"], "1026Mi");
+    // the snapshot may be gone when the same call comes again
+    bench.delete_snapshot("s").await.unwrap();
+    assert_eq!(bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap(), restored);
+    let absent = bench.create_volume(from_snapshot(volume("b", GIB), "s")).await.unwrap_err();
+    assert_eq!(absent.code(), Code::NotFound);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_the_go_driver_is_restored_by_its_labels() {
+    let bench = Bench::new().await;
+    let labels =
+        json!({"harvesterhci.io/snapHostSC": "longhorn", "harvesterhci.io/snapHostVolumeMode": "Filesystem"});
+    let status = json!({"readyToUse": true, "restoreSize": "1Gi"});
+    bench
+        .create(
+            SNAPSHOT,
+            "VolumeSnapshot",
+            NAMESPACE,
+            json!({"metadata": {"name": "s", "labels": labels},
+        "spec": {"source": {"persistentVolumeClaimName": "source"}}, "status": status}),
+        )
+        .await;
+    bench
+        .create(
+            SNAPSHOT,
+            "VolumeSnapshot",
+            NAMESPACE,
+            json!({"metadata": {"name": "strange"}, "status": status}),
+        )
+        .await;
+    bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap();
+    assert_eq!(bench.claim(UID).await.spec.unwrap().volume_mode.as_deref(), Some("Filesystem"));
+    let small = bench.create_volume(from_snapshot(volume("a", GIB / 2), "s")).await.unwrap_err();
+    assert_eq!(small.code(), Code::OutOfRange);
+    let many = bench
+        .create_volume(from_snapshot(volume_for("b", GIB, Mode::MultiNodeMultiWriter), "s"))
+        .await
+        .unwrap_err();
+    assert_eq!(many.code(), Code::InvalidArgument);
+    let strange = bench.create_volume(from_snapshot(volume("c", GIB), "strange")).await.unwrap_err();
+    assert_eq!(strange.code(), Code::FailedPrecondition);
+}
+
+// docs/contract/csi-driver.md#restore
+#[tokio::test(start_paused = true)]
+async fn backups_of_other_namespaces_are_restored_by_their_id_and_neither_listed_nor_deleted() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    backup(&bench, "other", "theirs", complete()).await;
+    assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await, ["backup:shop/ours"]);
+    assert_eq!(ids(&bench, by_id("backup:shop/ours")).await, ["backup:shop/ours"]);
+    assert_eq!(ids(&bench, by_id("absent")).await, Vec::<String>::new());
+    assert_eq!(ids(&bench, by_id("backup:other/theirs")).await, ["backup:other/theirs"]);
+    let refused = bench.delete_snapshot("backup:other/theirs").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("Retain"), "{refused}");
+    assert!(bench.api(HARVESTER, "VolumeRemoteBackup", "other").get_opt("theirs").await.unwrap().is_some());
+}
+
+/// The host fills a claim, of the size that was backed up.
+async fn host_restores(bench: &Bench, name: &str) {
+    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
+    let restore = loop {
+        match restores.get_opt(name).await.unwrap() {
+            Some(restore) => break restore,
+            None => tokio::time::sleep(Duration::from_secs(1)).await,
+        }
+    };
+    let owner = json!([{"apiVersion": HARVESTER, "kind": "VolumeRemoteRestore", "name": name, "uid": restore.metadata.uid}]);
+    bench
+        .create(
+            "v1",
+            "PersistentVolumeClaim",
+            NAMESPACE,
+            json!({"metadata": {"name": name, "ownerReferences": owner},
+        "spec": {"accessModes": ["ReadWriteMany"], "volumeMode": "Block", "storageClassName": "longhorn",
+            "resources": {"requests": {"storage": "1Gi"}}}}),
+        )
+        .await;
+    bench.bind(name, "1Gi").await;
+    bench.patch(HARVESTER, "VolumeRemoteRestore", name, json!({"status": {"success": true}})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_is_restored_into_a_volume_as_large_as_it_was_asked_for() {
+    let bench = Bench::new().await;
+    backup(&bench, "other", "theirs", complete()).await;
+    let request = from_snapshot(volume(UID, 2 * GIB), "backup:other/theirs");
+    let (answer, ()) = tokio::join!(bench.create_volume(request.clone()), async {
+        host_restores(&bench, UID).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+        assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
+        bench.bind(UID, "2Gi").await;
+    });
+    let answer = answer.unwrap();
+    assert_eq!(answer.capacity_bytes, 2 * GIB);
+    let restore = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get(UID).await.unwrap();
+    assert_eq!(restore.data["spec"], json!({"type": "lh", "from": "other/theirs"}));
+    assert_eq!(bench.create_volume(request).await.unwrap(), answer);
+    let other =
+        bench.create_volume(from_snapshot(volume(UID, 2 * GIB), "backup:shop/ours")).await.unwrap_err();
+    assert_eq!(other.code(), Code::AlreadyExists);
+    // the garbage collector would take the claim from the machine
+    bench.machine_with("node-1", UID).await;
+    assert_eq!(bench.delete_volume(UID).await.unwrap_err().code(), Code::FailedPrecondition);
+    let machines = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE);
+    machines.delete("node-1", &kube::api::DeleteParams::default()).await.unwrap();
+    bench.delete_volume(UID).await.unwrap();
+    let restores = bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE);
+    assert!(restores.get_opt(UID).await.unwrap().is_none());
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restore_that_takes_long_is_joined_by_the_next_call() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "ours", complete()).await;
+    let request = from_snapshot(volume(UID, GIB), "backup:shop/ours");
+    let late = bench.create_volume(request.clone()).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    let condition =
+        json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
+    bench.patch(HARVESTER, "VolumeRemoteRestore", UID, json!({"status": {"conditions": condition}})).await;
+    let late = bench.create_volume(request.clone()).await.unwrap_err();
+    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
+    let (answer, ()) = tokio::join!(bench.create_volume(request), host_restores(&bench, UID));
+    assert_eq!(answer.unwrap().capacity_bytes, GIB);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
+    let bench = Bench::new().await;
+    backup(&bench, NAMESPACE, "half", json!({})).await;
+    backup(&bench, NAMESPACE, "whole", complete()).await;
+    let code = async |size: i64, id: &str| {
+        bench.create_volume(from_snapshot(volume(UID, size), id)).await.unwrap_err().code()
+    };
+    assert_eq!(code(GIB, "backup:shop/absent").await, Code::NotFound);
+    assert_eq!(code(GIB, "backup:shop/half").await, Code::FailedPrecondition);
+    assert_eq!(code(GIB / 2, "backup:shop/whole").await, Code::OutOfRange);
+    assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
+}

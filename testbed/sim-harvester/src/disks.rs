@@ -119,6 +119,15 @@ struct Disks {
     attached: BTreeMap<Disk, Loop>,
 }
 
+impl Drop for Disks {
+    fn drop(&mut self) {
+        // a device's number may be another volume's next
+        for disk in self.attached.keys() {
+            drop(fs::remove_file(disk.link(&self.folder)));
+        }
+    }
+}
+
 impl Disks {
     fn new(folder: &Path) -> io::Result<Self> {
         let this = Self { folder: folder.to_owned(), attached: BTreeMap::new() };

@@ -5,13 +5,14 @@
 //! VirtualMachine create, update          KubeVirt: volumes and disks belong together by name, 256 at most
 //!                                        Harvester: a PersistentVolumeClaim belongs to one VM
 //! PersistentVolumeClaim delete, update   Harvester: not while a VM lists it; growth under a running VM
+//!                                        Kubernetes: growth of bound claims alone, as a real server says by itself
 //! ```
 //! Harvester asks its webhook about the status of a VM too. That is left out: the simulation itself would be refused.
 
 mod claim;
 mod vm;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::{Json, Router, extract::State, routing::post};
 use k8s_openapi::{
@@ -139,11 +140,12 @@ async fn review_claim(State(harvester): State<Client>, Json(review): Json<Value>
             let cluster = Cluster::read(&harvester, namespace(request)).await?;
             return Ok(claim::deletion(old, &cluster));
         }
-        if !claim::grows(old, new) {
+        if !claim::resizes(old, new) {
             return Ok(None);
         }
         let cluster = Cluster::read(&harvester, namespace(request)).await?;
-        Ok(claim::growth(new, &cluster))
+        let refusal = claim::by_kubernetes(old, new, &cluster);
+        Ok(refusal.or_else(|| claim::grows(old, new).then(|| claim::growth(new, &cluster)).flatten()))
     };
     answer(request, refusal.await)
 }
@@ -156,7 +158,11 @@ fn answer(request: &Value, refusal: kube::Result<Option<Refusal>>) -> Json<Value
     let refusal = refusal.unwrap_or_else(|error| Some(Refusal { code: 500, message: error.to_string() }));
     let mut response = json!({"uid": request["uid"], "allowed": refusal.is_none()});
     if let Some(Refusal { code, message }) = refusal {
-        let reason = if code == 409 { "Conflict" } else { "Invalid" };
+        let reason = match code {
+            403 => "Forbidden",
+            409 => "Conflict",
+            _ => "Invalid",
+        };
         response["status"] = json!({"code": code, "reason": reason, "message": message});
     }
     Json(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}))
@@ -170,6 +176,8 @@ struct Cluster {
     claims: BTreeMap<String, PersistentVolumeClaim>,
     /// The driver of each storage class.
     drivers: BTreeMap<String, String>,
+    /// The storage classes whose volumes may grow.
+    growing_classes: BTreeSet<String>,
     /// Harvester's release; empty where nobody says.
     version: String,
     /// The drivers whose volumes grow under a VM that runs.
@@ -190,15 +198,13 @@ impl Cluster {
             }
         }
         let version = harvester_version::setting(harvester, SERVER_VERSION).await?;
+        let classes = classes.list(&all).await?.items;
+        let growing = classes.iter().filter(|class| class.allow_volume_expansion == Some(true));
         Ok(Self {
             vms: vms.list(&all).await?.iter().map(RawObject::json).collect(),
             claims: claims.list(&all).await?.into_iter().map(|claim| (claim.name_any(), claim)).collect(),
-            drivers: classes
-                .list(&all)
-                .await?
-                .into_iter()
-                .map(|class| (class.name_any(), class.provisioner))
-                .collect(),
+            growing_classes: growing.map(ResourceExt::name_any).collect(),
+            drivers: classes.into_iter().map(|class| (class.name_any(), class.provisioner)).collect(),
             version: version.map(|setting| harvester_version::text(&setting).to_owned()).unwrap_or_default(),
             expand,
         })

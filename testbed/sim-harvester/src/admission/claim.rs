@@ -28,10 +28,40 @@ fn vm_name(vm: &Value) -> String {
     format!("{}/{}", vm["metadata"]["namespace"].as_str().unwrap_or_default(), name(&vm["metadata"]))
 }
 
+fn request(claim: &Value) -> Option<i128> {
+    thousandths(claim["spec"]["resources"]["requests"]["storage"].as_str()?)
+}
+
+/// Whether an update asks for another size.
+pub(super) fn resizes(old: &Value, new: &Value) -> bool {
+    request(new) != request(old)
+}
+
 /// Whether an update asks for more.
 pub(super) fn grows(old: &Value, new: &Value) -> bool {
-    let request = |object: &Value| thousandths(object["spec"]["resources"]["requests"]["storage"].as_str()?);
     request(new) > request(old)
+}
+
+/// What a real API server refuses by itself, with its codes: it never asks a webhook about this.
+pub(super) fn by_kubernetes(old: &Value, new: &Value, cluster: &Cluster) -> Option<Refusal> {
+    if old["status"]["phase"] != "Bound" {
+        return Some(Refusal::invalid(
+            "spec: Forbidden: spec is immutable after creation except resources.requests and \
+             volumeAttributesClassName for bound claims",
+        ));
+    }
+    let capacity = thousandths(old["status"]["capacity"]["storage"].as_str().unwrap_or_default());
+    if !grows(old, new) && request(new) <= capacity {
+        let why = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
+        return Some(Refusal::invalid(why));
+    }
+    let class = new["spec"]["storageClassName"].as_str().unwrap_or_default();
+    (grows(old, new) && !cluster.growing_classes.contains(class)).then(|| Refusal {
+        code: 403,
+        message: "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
+                  support resize"
+            .to_owned(),
+    })
 }
 
 /// Whether a release lets volumes of VMs that run grow: KubeVirt's gate `ExpandDisks`.
@@ -83,6 +113,7 @@ mod tests {
         Cluster {
             vms: vec![vm],
             drivers: [driver("lh"), driver("lvm")].into(),
+            growing_classes: ["lh".to_owned()].into(),
             version: version.to_owned(),
             expand: [("lh".to_owned(), true), ("lvm".to_owned(), false)].into(),
             ..Cluster::default()
@@ -136,10 +167,34 @@ mod tests {
     }
 
     #[rstest]
-    #[case("1Gi", "2Gi", true)]
-    #[case("1Gi", "1024Mi", false)]
-    #[case("1Gi", "1073741825", true)]
-    fn only_a_growth_is_looked_at(#[case] old: &str, #[case] new: &str, #[case] expected: bool) {
-        assert_eq!(grows(&pvc("a", "lh", "Block", old), &pvc("a", "lh", "Block", new)), expected);
+    #[case("1Gi", "2Gi", true, true)]
+    #[case("1Gi", "1024Mi", false, false)]
+    #[case("1Gi", "1073741825", true, true)]
+    #[case("2Gi", "1Gi", true, false)]
+    fn sizes_are_compared_and_not_their_texts(
+        #[case] old: &str,
+        #[case] new: &str,
+        #[case] resized: bool,
+        #[case] grown: bool,
+    ) {
+        let (old, new) = (pvc("a", "lh", "Block", old), pvc("a", "lh", "Block", new));
+        assert_eq!((resizes(&old, &new), grows(&old, &new)), (resized, grown));
+    }
+
+    #[rstest]
+    #[case::grows("Bound", "lh", "2Gi", None)]
+    #[case::not_bound("Pending", "lh", "2Gi", Some(422))]
+    #[case::class_does_not_grow("Bound", "lvm", "2Gi", Some(403))]
+    #[case::shrinks("Bound", "lh", "512Mi", Some(422))]
+    fn kubernetes_lets_bound_claims_grow_where_their_class_does(
+        #[case] phase: &str,
+        #[case] class: &str,
+        #[case] size: &str,
+        #[case] expected: Option<u16>,
+    ) {
+        let mut old = pvc("a", class, "Block", "1Gi");
+        old["status"] = json!({"phase": phase, "capacity": {"storage": "1Gi"}});
+        let refusal = by_kubernetes(&old, &pvc("a", class, "Block", size), &cluster("Running", false, ""));
+        assert_eq!(refusal.map(|refusal| refusal.code), expected);
     }
 }

@@ -234,6 +234,31 @@ test_cluster::component_tests! {
         tasks.end().await;
     }
 
+    async fn a_claim_grows_only_when_it_is_bound_and_its_class_says_so(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let harvester = harvester(&cluster, &tasks, "v1.8.0").await;
+        cluster.harvester.apply("{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: fixed},
+            provisioner: lvm.example.com}").await;
+        cluster.harvester.apply(&claim("unbound", "gold", "Block")).await;
+        cluster.harvester.apply(&claim("fixed", "fixed", "Block")).await;
+        until::<PersistentVolumeClaim>(&harvester, "fixed", bound).await;
+        bound_claim(&cluster, &harvester, "a", "Block").await;
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(harvester.clone(), "default");
+        let resize = async |name: &str, size: &str| {
+            let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+            code(claims.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await)
+        };
+        for (name, size, expected, part) in [
+            ("unbound", "2Gi", 422, "spec is immutable after creation"),
+            ("fixed", "2Gi", 403, "must support resize"),
+            ("a", "512Mi", 422, "field can not be less than status.capacity"),
+        ] {
+            let (refused, why) = resize(name, size).await;
+            assert!(refused == expected && why.contains(part), "{name}: {refused} {why}");
+        }
+        tasks.end().await;
+    }
+
     /// Of two VMs with one volume neither can be changed, but for the change that gives it up.
     async fn a_volume_in_two_vms_blocks_both_until_one_gives_it_up(cluster: TestCluster) {
         let tasks = TaskGroup::new();

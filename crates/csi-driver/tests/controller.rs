@@ -1,8 +1,10 @@
 //! The controller service in front of an API server: what it writes on the host, and what it answers.
 
-#[path = "controller/bench.rs"]
-mod bench;
-#[path = "controller/snapshots.rs"]
-mod snapshots;
-#[path = "controller/volumes.rs"]
-mod volumes;
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod controller {
+    mod bench;
+    mod component;
+    mod snapshots;
+    mod volumes;
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sim_apiserver::faults::Answer;
 use tonic::{Code, Request};
 
-use crate::bench::{Bench, GIB, NAMESPACE, UID, from_snapshot, volume, volume_for};
+use super::bench::{Bench, GIB, NAMESPACE, UID, from_snapshot, volume, volume_for};
 use csi_driver::csi::volume_capability::access_mode::Mode;
 
 const SNAPSHOT: &str = "snapshot.storage.k8s.io/v1";

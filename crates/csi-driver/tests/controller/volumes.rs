@@ -15,7 +15,7 @@ use serde_json::json;
 use sim_apiserver::faults::{Answer, Rule, When};
 use tonic::{Code, Request, Status};
 
-use crate::bench::{Bench, GIB, UID, files, from_volume, volume, volume_for};
+use super::bench::{Bench, GIB, UID, files, from_volume, volume, volume_for};
 
 async fn expand(bench: &Bench, id: &str, required: i64) -> Result<ControllerExpandVolumeResponse, Status> {
     let request = ControllerExpandVolumeRequest {

@@ -354,7 +354,7 @@ proptest! {
     #[test]
     fn no_bytes_that_are_a_request_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         if let Ok(request) = CreateVolumeRequest::decode(bytes.as_slice()) {
-            let _ = Asked::of(&request, &Settings::default());
+            drop(Asked::of(&request, &Settings::default()));
         }
     }
 
@@ -369,11 +369,11 @@ proptest! {
     ) {
         let range = CapacityRange { required_bytes: required, limit_bytes: limit };
         let request = CreateVolumeRequest { name, capacity_range: Some(range), ..from_snapshot(&id) };
-        let _ = Asked::of(&request, &Settings::default());
+        drop(Asked::of(&request, &Settings::default()));
         let request = CreateVolumeRequest { capacity_range: Some(range), ..from_volume("v") };
         if let Ok(asked) = Asked::of(&request, &Settings::default()) {
-            let _ = filled(&asked, Content { claimed: Some(source), ..content(None, None) });
-            let _ = matches(&asked, &claim(UID, Some(&storage), &json!({"/spec/resources/requests/storage": storage})));
+            drop(filled(&asked, Content { claimed: Some(source), ..content(None, None) }));
+            drop(matches(&asked, &claim(UID, Some(&storage), &json!({"/spec/resources/requests/storage": storage}))));
         }
     }
 }

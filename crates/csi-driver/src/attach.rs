@@ -1,39 +1,211 @@
 //! Which machine a volume belongs to, and how its disk comes into the machine and out of it.
+//!
+//! ```text
+//!                        ┌─ claim    whose volume it is, by an annotation of the host's PersistentVolumeClaim (pure)
+//! publish, unpublish ────┼─ hotplug  what a machine has of it, and the patches (pure)
+//!   (a session each)     ├─ plug     the writes, by patch or by subresources
+//!                        ├─ watches  what the host has, while there are calls
+//!                        └─ export   volumes for many nodes: NFS exports of the host
+//! ```
+//! ControllerPublishVolume answers OK when the disk is in the running instance. A machine that does not run gets the
+//! volume into its template: the disk comes with the next start, and the node service waits for its device. The name of
+//! a node in these calls is that of its VirtualMachine, and is never compared with names of Nodes
+//! (docs/contract/csi-driver.md#node-names).
 
 pub mod claim;
+pub mod deadline;
+pub mod export;
 pub mod hotplug;
+pub mod plug;
+mod publish;
+mod session;
+mod unpublish;
+pub mod watches;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use program::TaskGroup;
+use tokio::time::timeout;
+use tonic::Code;
 
 use crate::{
-    csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest},
+    csi::{
+        ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest,
+        volume_capability::access_mode::Mode,
+    },
     host::Host,
     refusal::Refusal,
+    volume::{
+        access::{Access, Reach},
+        name::HostName,
+    },
 };
+use claim::Usage;
+use session::{Ages, Holder, Session, Turns};
+
+pub use publish::{TAKEN_WITHIN, TRIES};
+pub use session::LOOK_AGAIN;
+
+/// CSI allows names of nodes so long.
+const NODE_ID_MAX: usize = 256;
+
+/// What an [`Attacher`] is told at its start.
+#[derive(Clone)]
+pub struct Options {
+    /// The name of this process in annotations: that of its pod, and different for each process.
+    pub holder: String,
+    /// A machine gets no more hot-plugged volumes than so many.
+    pub max_volumes_per_node: Option<usize>,
+    /// Who else uses an export.
+    pub users: Arc<export::Users>,
+}
+
+impl Options {
+    /// No limit but KubeVirt's; exports are never switched off.
+    pub fn new(holder: impl Into<String>) -> Self {
+        let users: Arc<export::Users> =
+            Arc::new(|_| Box::pin(async { Err("this process does not read them".to_owned()) }));
+        Self { holder: holder.into(), max_volumes_per_node: None, users }
+    }
+}
 
 /// Brings disks into machines and out of them.
 pub struct Attacher {
     host: Host,
+    options: Options,
+    plug: plug::Plug,
+    watches: watches::Watches,
+    ages: Ages,
+    turns: Turns,
+    holder: Holder,
 }
 
 impl Attacher {
-    pub fn new(host: Host) -> Self {
-        Self { host }
+    /// The watches end with `tasks`.
+    pub fn new(host: Host, tasks: &TaskGroup, options: Options) -> Self {
+        let holder = Holder { name: options.holder.clone(), written: 0.into() };
+        let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
+        Self { host, options, plug, watches, ages: Ages::default(), turns: Turns::default(), holder }
     }
 
-    /// ControllerPublishVolume: answers when the disk is in the machine.
+    /// The watches, for others that follow what the attacher follows.
+    pub fn watches(&self) -> &watches::Watches {
+        &self.watches
+    }
+
+    /// ControllerPublishVolume: answers within that time, when the disk is in the machine or the export is ready, with
+    /// the publish context.
     ///
     /// # Errors
     /// With CSI's code and one line with the next step.
-    pub async fn publish(&self, request: &ControllerPublishVolumeRequest) -> Result<(), Refusal> {
-        let _ = (&self.host, request);
-        Err(Refusal::new(tonic::Code::Unimplemented, "ControllerPublishVolume is not served"))
+    pub async fn publish(
+        &self,
+        request: &ControllerPublishVolumeRequest,
+        within: Duration,
+    ) -> Result<HashMap<String, String>, Refusal> {
+        if request.volume_id.is_empty() {
+            return Err(Refusal::invalid(
+                "the id of the volume is missing: say which volume is to be published",
+            ));
+        }
+        if request.node_id.is_empty() {
+            return Err(Refusal::invalid(
+                "the id of the node is missing: say where the volume is to be published",
+            ));
+        }
+        let access = Access::of(request.volume_capability.as_ref());
+        let access = access.map_err(|error| Refusal::invalid(error.to_string()))?;
+        let reach = access.reach().map_err(|error| Refusal::invalid(error.to_string()))?;
+        let volume = HostName::from_handle(&request.volume_id);
+        let volume = volume.ok_or_else(|| no_volume(&request.volume_id))?;
+        let machine = machine(&request.node_id)
+            .ok_or_else(|| Refusal::not_found(format!("there is no node {}", shortened(&request.node_id))))?;
+        let waits_for = Mutex::new(String::new());
+        let session = Session::new(self, &volume, &waits_for);
+        let work = async {
+            match reach {
+                Reach::Export => session.export().await,
+                Reach::Disk if !volume.fits_a_disk() => Err(Refusal::precondition(format!(
+                    "{} has a name that KubeVirt allows for no disk: use a volume with a shorter name without dots",
+                    self.host.claim_name(&volume)
+                ))),
+                Reach::Disk => {
+                    session.attach(machine, &usage(&access, request.readonly)).await.map(|()| HashMap::new())
+                }
+            }
+        };
+        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
+        session.call.complete();
+        answer
     }
 
-    /// ControllerUnpublishVolume: answers when the disk is in the machine no more.
+    /// ControllerUnpublishVolume: answers within that time, when the disk is in the machine no more. Without the id of
+    /// a node all machines are meant.
     ///
     /// # Errors
     /// With CSI's code and one line with the next step.
-    pub async fn unpublish(&self, request: &ControllerUnpublishVolumeRequest) -> Result<(), Refusal> {
-        let _ = (&self.host, request);
-        Err(Refusal::new(tonic::Code::Unimplemented, "ControllerUnpublishVolume is not served"))
+    pub async fn unpublish(
+        &self,
+        request: &ControllerUnpublishVolumeRequest,
+        within: Duration,
+    ) -> Result<(), Refusal> {
+        if request.volume_id.is_empty() {
+            return Err(Refusal::invalid(
+                "the id of the volume is missing: say which volume is to be unpublished",
+            ));
+        }
+        // nothing can be in a machine by a name that nothing can have
+        let Some(volume) = HostName::from_handle(&request.volume_id) else { return Ok(()) };
+        let machine = machine(&request.node_id);
+        if machine.is_none() && !request.node_id.is_empty() {
+            return Ok(());
+        }
+        let waits_for = Mutex::new(String::new());
+        let session = Session::new(self, &volume, &waits_for);
+        let work = async {
+            match machine {
+                Some(machine) => session.detach(machine).await?,
+                None => session.detach_everywhere().await?,
+            }
+            session.end_export().await
+        };
+        let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
+        session.call.complete();
+        answer
     }
+
+    fn next_holder(&self) -> String {
+        self.holder.next()
+    }
+}
+
+/// The name of a VirtualMachine. `None` for what no object can be called: it never becomes part of a request's path.
+fn machine(node_id: &str) -> Option<&str> {
+    (node_id.len() <= NODE_ID_MAX && HostName::from_handle(node_id).is_some()).then_some(node_id)
+}
+
+fn no_volume(id: &str) -> Refusal {
+    Refusal::not_found(format!("there is no volume {}", shortened(id)))
+}
+
+/// A text of the caller, for a sentence.
+fn shortened(text: &str) -> String {
+    format!("{:?}", text.chars().take(80).collect::<String>())
+}
+
+fn usage(access: &Access, read_only: bool) -> Usage {
+    let kind = if access.mount.is_some() { "mount" } else { "block" };
+    Usage { access: format!("{} {kind}", Mode::as_str_name(&access.mode)), read_only }
+}
+
+/// The work goes on with the caller's next call; until then the host does what it was asked to do.
+fn too_late(waits_for: &Mutex<String>) -> Refusal {
+    let waits_for = waits_for.lock().expect("no panic while the text is replaced").clone();
+    let waits_for =
+        if waits_for.is_empty() { "the host has not answered in time".to_owned() } else { waits_for };
+    Refusal::new(Code::DeadlineExceeded, waits_for)
 }

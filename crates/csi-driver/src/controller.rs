@@ -16,7 +16,7 @@ mod wait;
 use tonic::{Request, Response, Status};
 
 use crate::{
-    attach::Attacher,
+    attach::{Attacher, deadline},
     csi::{
         ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, ControllerGetCapabilitiesRequest,
         ControllerGetCapabilitiesResponse, ControllerGetVolumeRequest, ControllerGetVolumeResponse,
@@ -91,19 +91,21 @@ impl Controller for ControllerService {
         &self,
         request: Request<ControllerPublishVolumeRequest>,
     ) -> Result<Response<ControllerPublishVolumeResponse>, Status> {
+        let within = deadline::of(request.metadata());
         let request = request.into_inner();
         let _call = self.in_flight.begin(&request.volume_id)?;
-        self.attacher.publish(&request).await?;
-        Ok(Response::new(ControllerPublishVolumeResponse::default()))
+        let publish_context = self.attacher.publish(&request, within).await?;
+        Ok(Response::new(ControllerPublishVolumeResponse { publish_context }))
     }
 
     async fn controller_unpublish_volume(
         &self,
         request: Request<ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<ControllerUnpublishVolumeResponse>, Status> {
+        let within = deadline::of(request.metadata());
         let request = request.into_inner();
         let _call = self.in_flight.begin(&request.volume_id)?;
-        self.attacher.unpublish(&request).await?;
+        self.attacher.unpublish(&request, within).await?;
         Ok(Response::new(ControllerUnpublishVolumeResponse::default()))
     }
 

@@ -88,6 +88,11 @@ impl Host {
     pub fn name_of(&self, kind: &str, name: impl std::fmt::Display) -> String {
         format!("{kind} {}/{name} on the host", self.namespace)
     }
+
+    /// `VirtualMachine shop/node-1 on the host`, for sentences.
+    pub fn machine_name(&self, name: impl std::fmt::Display) -> String {
+        format!("VirtualMachine {}/{name} on the host", self.namespace)
+    }
 }
 
 /// Whether the host says that there is no such object, or that it lacks or does not grant the kind: older hosts answer

@@ -148,5 +148,8 @@ pub const CSI_ATTACH: &str = "driver.harvesterhci.io/attach";
 pub const CSI_VOLUME: &str = "driver.harvesterhci.io/volume";
 /// On a VolumeSnapshot and a VolumeRemoteBackup, by the CSI driver: the volume as it was, as JSON.
 pub const CSI_SNAPSHOT: &str = "driver.harvesterhci.io/snapshot";
+/// On a VirtualMachine, by the CSI driver: which of its processes last changed the version of the machine, so that writes
+/// of another one that were still on their way fail.
+pub const CSI_FENCE: &str = "driver.harvesterhci.io/fence";
 /// On a guest Node, by the cloud controller manager: the labels that it wrote there, as a JSON map. It takes away only these.
 pub const APPLIED_LABELS: &str = "cloudprovider.harvesterhci.io/applied-labels";

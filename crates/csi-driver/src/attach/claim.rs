@@ -48,9 +48,27 @@ pub struct Claim {
     pub vm_uid: String,
     #[serde(rename = "op")]
     pub operation: Operation,
-    /// The process that wrote it, for people.
+    /// The process that wrote it, for people, and how many it has written: no two writes are equal, so that each gives
+    /// the PersistentVolumeClaim a new version, from which others count [`STALE_AFTER`].
     #[serde(default)]
     pub holder: String,
+    /// Another machine, to which a write of a former holder may still be on its way ([`Step::TakeOver`]). Nobody adds
+    /// the disk or removes the annotation before that write can succeed no more, also not after the death of the
+    /// process that began to take over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// How the volume is used in the machine; absent for a detachment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+}
+
+/// How a volume is used in its machine. CSI asks for ALREADY_EXISTS where it is there for another use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Usage {
+    /// CSI's access mode, and `block` or `mount`.
+    pub access: String,
+    pub read_only: bool,
 }
 
 impl Claim {
@@ -59,7 +77,7 @@ impl Claim {
         (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()
     }
 
-    fn is_for(&self, machine: &Machine) -> bool {
+    pub(super) fn is_for(&self, machine: &Machine) -> bool {
         self.vm_uid == machine.uid
     }
 }
@@ -208,7 +226,14 @@ mod tests {
 
     fn claim(name: &str, operation: Operation) -> Recorded {
         let Machine { name, uid } = machine(name);
-        Recorded::Claim(Claim { vm: name, vm_uid: uid, operation, holder: "pod-1".to_owned() })
+        Recorded::Claim(Claim {
+            vm: name,
+            vm_uid: uid,
+            operation,
+            holder: "pod-1".to_owned(),
+            from: None,
+            usage: None,
+        })
     }
 
     fn step(recorded: Recorded, unchanged_for: Duration, there: There, elsewhere: Elsewhere) -> Step {
@@ -275,6 +300,8 @@ mod tests {
             vm_uid: "uid-former".to_owned(),
             operation: Attach,
             holder: String::new(),
+            from: None,
+            usage: None,
         });
         assert_eq!(step(former.clone(), FRESH, There::NotAsked, Elsewhere::NotAsked), read("a"));
         assert_eq!(step(former, FRESH, There::NoMachine, Elsewhere::NotAsked), Step::Claim);

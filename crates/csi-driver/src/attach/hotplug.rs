@@ -128,11 +128,11 @@ pub fn trim_machine(vm: &mut VirtualMachine) {
     // whether there are annotations at all decides how one is added
     vm.metadata.annotations.iter_mut().for_each(std::collections::BTreeMap::clear);
     keep(&mut vm.spec.rest, "template", |template| {
-        keep_in(template, "spec", |spec| {
+        keep(template, "spec", |spec| {
             retain(spec, &["volumes", "domain"]);
-            keep_in(spec, "domain", |domain| {
+            keep(spec, "domain", |domain| {
                 retain(domain, &["devices"]);
-                keep_in(domain, "devices", |devices| retain(devices, &["disks"]));
+                keep(domain, "devices", |devices| retain(devices, &["disks"]));
             });
         });
         retain(template, &["spec"]);
@@ -191,10 +191,6 @@ fn keep(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<St
     if let Some(inner) = map.get_mut(key).and_then(Value::as_object_mut) {
         change(inner);
     }
-}
-
-fn keep_in(map: &mut Map<String, Value>, key: &str, change: impl FnOnce(&mut Map<String, Value>)) {
-    keep(map, key, change);
 }
 
 fn pointer_mut<'a>(rest: &'a mut Map<String, Value>, pointer: &str) -> Option<&'a mut Value> {

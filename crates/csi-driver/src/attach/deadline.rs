@@ -1,0 +1,64 @@
+//! How long a caller waits for its answer.
+
+use std::time::Duration;
+
+use tonic::metadata::MetadataMap;
+
+/// A caller without a deadline waits so long; the sidecars of the chart wait 110 s.
+pub const DEFAULT: Duration = Duration::from_secs(100);
+/// No call lasts longer, whatever its caller asks for.
+pub const LONGEST: Duration = Duration::from_secs(600);
+/// The answer is on its way so long before the deadline: after it the caller hears nothing of why.
+pub const AHEAD: Duration = Duration::from_secs(1);
+
+/// How long a call may work, from its header `grpc-timeout`.
+pub fn of(metadata: &MetadataMap) -> Duration {
+    let asked = metadata.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
+    let Some(asked) = asked else { return DEFAULT };
+    asked.min(LONGEST).checked_sub(AHEAD).unwrap_or_default().max(asked.min(LONGEST) / 2)
+}
+
+/// At most eight digits and a unit, as gRPC has it.
+fn parse(text: &str) -> Option<Duration> {
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("110S", Duration::from_secs(109))]
+    #[case("2M", Duration::from_secs(119))]
+    #[case("1H", Duration::from_secs(599))]
+    #[case("99999999H", Duration::from_secs(599))]
+    #[case("10000m", Duration::from_secs(9))]
+    #[case("1S", Duration::from_millis(500))]
+    #[case("0S", Duration::ZERO)]
+    #[case("", DEFAULT)]
+    #[case("S", DEFAULT)]
+    #[case("999999999S", DEFAULT)]
+    #[case("-1S", DEFAULT)]
+    #[case("1x", DEFAULT)]
+    fn the_answer_comes_before_the_caller_is_gone(#[case] text: &str, #[case] expected: Duration) {
+        let mut metadata = MetadataMap::new();
+        metadata.insert("grpc-timeout", text.parse().unwrap());
+        assert_eq!(of(&metadata), expected);
+        assert_eq!(of(&MetadataMap::new()), DEFAULT);
+    }
+}

@@ -1,0 +1,211 @@
+//! A volume for many nodes: an NFS export of the host, switched on by a NetworkFilesystem object.
+//!
+//! The export is for all nodes together, so who uses it decides: it goes off when no VolumeAttachment needs it. A
+//! question about them that gets no answer never counts as "nobody" (docs/contract/csi-driver.md#exports).
+
+use std::collections::HashMap;
+
+use futures::{StreamExt, future::BoxFuture};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams, PostParams},
+    core::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::watcher,
+};
+use serde_json::{Value, json};
+
+use super::session::Session;
+use crate::refusal::Refusal;
+
+/// Asks the guest which nodes a volume is attached to: names of VolumeAttachments' nodes, without those that are being
+/// deleted, since that of the node that is detached is one of them. The error is a sentence.
+pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<String>, String>> + Send + Sync;
+
+/// Keys of the publish context, for the node service.
+pub mod context {
+    /// The address of the NFS server.
+    pub const ENDPOINT: &str = "nfs-endpoint";
+    /// The path on the server, without its slash.
+    pub const EXPORT: &str = "nfs-export";
+    /// Options to mount it with; absent where the host asks for none.
+    pub const OPTIONS: &str = "nfs-options";
+}
+
+const NAMESPACE: &str = "harvester-system";
+const LONGHORN: &str = "driver.longhorn.io";
+const PROVISIONERS: [&str; 2] =
+    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
+
+impl Session<'_> {
+    /// Switches the export on, waits until it is ready, and answers with the publish context.
+    pub(super) async fn export(&self) -> Result<HashMap<String, String>, Refusal> {
+        let host = &self.attacher.host;
+        let name = host.claim_name(self.volume);
+        let claim = host.claims().get_opt(self.volume.as_str()).await;
+        let claim = claim.map_err(|error| Refusal::of_host(&format!("read {name}"), &error))?;
+        let claim = claim.ok_or_else(|| Refusal::not_found(format!("there is no {name}")))?;
+        let spec = claim.spec.clone().unwrap_or_default();
+        if spec.volume_mode.as_deref() == Some("Block") {
+            return Err(Refusal::precondition(format!(
+                "{name} is a block device, which one node uses at a time: make a volume with ReadWriteMany"
+            )));
+        }
+        let Some(volume) = spec.volume_name.filter(|volume| !volume.is_empty()) else {
+            return Err(Refusal::aborted(format!(
+                "{name} is not bound yet: look at its Events and its class"
+            )));
+        };
+        let api = self.exports();
+        let doing = |verb: &str| format!("{verb} NetworkFilesystem {NAMESPACE}/{volume} on the host");
+        let found = api.get_opt(&volume).await.map_err(|error| Refusal::of_host(&doing("read"), &error))?;
+        let found = match found {
+            Some(found) => found,
+            None => {
+                if let Some(other) = other_provisioner(&claim) {
+                    return Err(Refusal::precondition(format!(
+                        "{name} is a volume of {other}, and the host exports volumes of {LONGHORN} alone: use another class"
+                    )));
+                }
+                self.create_export(&api, &volume).await?
+            }
+        };
+        if text(&found, "/spec/desiredState") != "Enabled" {
+            self.set_export(&api, &found, "Enabled").await?;
+        }
+        self.wait_for(format!("NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet"));
+        let only = watcher::Config::default().fields(&format!("metadata.name={volume}"));
+        let mut events = watcher(api, only).boxed();
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(watcher::Event::Apply(export) | watcher::Event::InitApply(export)) => {
+                    let endpoint = text(&export, "/status/endpoint");
+                    let status = text(&export, "/status/status");
+                    if status == "Ready"
+                        && text(&export, "/status/state") == "Enabled"
+                        && !endpoint.is_empty()
+                    {
+                        return Ok(publish_context(&volume, &export));
+                    }
+                    self.wait_for(format!(
+                        "NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet (status {status:?}{}): look \
+                         at the share manager of Longhorn volume {volume}",
+                        conditions(&export)
+                    ));
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    self.wait_for(format!("{}: {error}", doing("watch")));
+                    tokio::time::sleep(super::session::LOOK_AGAIN).await;
+                }
+            }
+        }
+        Err(Refusal::aborted(format!("{}: the watch ended", doing("watch"))))
+    }
+
+    /// Switches the export off where the volume has one and nobody uses it.
+    pub(super) async fn end_export(&self) -> Result<(), Refusal> {
+        let host = &self.attacher.host;
+        let claim = match self.watched_claim().await {
+            Some(claim) => Some(claim),
+            None => {
+                let read = host.claims().get_opt(self.volume.as_str()).await;
+                let doing = format!("read {}", host.claim_name(self.volume));
+                read.map_err(|error| Refusal::of_host(&doing, &error))?.map(std::sync::Arc::new)
+            }
+        };
+        let Some(spec) = claim.as_ref().and_then(|claim| claim.spec.as_ref()) else { return Ok(()) };
+        let Some(volume) = spec.volume_name.as_deref().filter(|volume| !volume.is_empty()) else {
+            return Ok(());
+        };
+        if spec.volume_mode.as_deref() == Some("Block") {
+            return Ok(());
+        }
+        let api = self.exports();
+        let doing = format!("read NetworkFilesystem {NAMESPACE}/{volume} on the host");
+        let found = match api.get_opt(volume).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()),
+            // the kind came with Harvester 1.4, and the right to it
+            Err(kube::Error::Api(status)) if status.code == 403 => return Ok(()),
+            Err(error) => return Err(Refusal::of_host(&doing, &error)),
+        };
+        if text(&found, "/spec/desiredState") == "Disabled" {
+            return Ok(());
+        }
+        let users = (self.attacher.options.users)(self.volume.as_str()).await.map_err(|why| {
+            let doing = "read the guest's VolumeAttachments to see who else uses";
+            Refusal::new(tonic::Code::Unavailable, format!("{doing} volume {}: {why}", self.volume))
+        })?;
+        if !users.is_empty() {
+            return Ok(());
+        }
+        self.set_export(&api, &found, "Disabled").await
+    }
+
+    fn exports(&self) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "NetworkFilesystem");
+        let kind = ApiResource::from_gvk_with_plural(&kind, "networkfilesystems");
+        Api::namespaced_with(self.attacher.host.client(), NAMESPACE, &kind)
+    }
+
+    async fn create_export(&self, api: &Api<DynamicObject>, volume: &str) -> Result<DynamicObject, Refusal> {
+        let object = json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "NetworkFilesystem",
+            "metadata": {"name": volume, "namespace": NAMESPACE},
+            "spec": {"networkFSName": volume, "desiredState": "Disabled", "provisioner": "Longhorn"}});
+        let object = serde_json::from_value(object).expect("this is an object");
+        let doing = format!("create NetworkFilesystem {NAMESPACE}/{volume} on the host");
+        match api.create(&PostParams::default(), &object).await {
+            Ok(made) => Ok(made),
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                Err(Refusal::aborted(format!("{doing}: somebody else has just created it")))
+            }
+            Err(error) => Err(Refusal::of_host(&doing, &error)),
+        }
+    }
+
+    /// Writes the state on the version that was read: of two processes one loses, and its caller comes again.
+    async fn set_export(
+        &self,
+        api: &Api<DynamicObject>,
+        on: &DynamicObject,
+        state: &str,
+    ) -> Result<(), Refusal> {
+        let patch = json!({"metadata": {"resourceVersion": on.resource_version()},
+            "spec": {"desiredState": state}});
+        let name = on.name_any();
+        let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");
+        patched.map(drop).map_err(|error| Refusal::of_host(&doing, &error))
+    }
+}
+
+fn publish_context(volume: &str, export: &DynamicObject) -> HashMap<String, String> {
+    let mut context = HashMap::from([
+        (context::ENDPOINT.to_owned(), text(export, "/status/endpoint").to_owned()),
+        (context::EXPORT.to_owned(), volume.to_owned()),
+    ]);
+    let options = text(export, "/status/mountOpts");
+    if !options.is_empty() {
+        context.insert(context::OPTIONS.to_owned(), options.to_owned());
+    }
+    context
+}
+
+/// The provisioner of a volume that the host cannot export. A claim that does not say is tried.
+fn other_provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let annotations = claim.metadata.annotations.as_ref()?;
+    let provisioner = PROVISIONERS.iter().find_map(|key| annotations.get(*key))?;
+    (provisioner != LONGHORN).then_some(provisioner)
+}
+
+fn conditions(export: &DynamicObject) -> String {
+    let conditions = export.data.pointer("/status/conditions").and_then(Value::as_array);
+    let messages =
+        conditions.into_iter().flatten().filter_map(|one| one.get("message").and_then(Value::as_str));
+    messages.filter(|message| !message.is_empty()).map(|message| format!(", {message}")).collect()
+}
+
+fn text<'a>(object: &'a DynamicObject, pointer: &str) -> &'a str {
+    object.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}

@@ -1,0 +1,460 @@
+//! A disk on its way into a machine.
+//!
+//! ```text
+//! read machine ─► write annotation ─► write machine on the version that was read ─► wait until it is ready
+//! ```
+//! Nobody adds a disk but who wrote the annotation last, and on a version of the machine that it had read before. So
+//! a process that dies or stops anywhere fails with its write when another one has taken over: who takes over changes
+//! the version of the machine after the annotation ([`super::claim`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use harvester_api::VirtualMachine;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use tokio::{sync::watch, time::Instant};
+use tonic::Code;
+
+use super::{
+    claim::{
+        self, Claim, Elsewhere, Machine, Operation, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
+    },
+    hotplug::{self, Disk, MOST_VOLUMES},
+    plug::{self, Written},
+    session::{Session, Sight},
+};
+use crate::refusal::Refusal;
+
+/// A call reads and decides again so often after a write that somebody else's made void.
+pub const TRIES: usize = 50;
+/// A running instance that has not taken a volume from its machine's template after so long: the host may have no
+/// declarative way.
+pub const TAKEN_WITHIN: Duration = Duration::from_secs(5);
+
+/// What an attachment does next.
+enum Next {
+    /// Decide again from what is read afresh.
+    ReadAfresh,
+    Done,
+    WaitReady,
+    /// Wait for a change, and no longer than until then.
+    Wait(Option<Instant>),
+    Write(Write),
+}
+
+struct Write {
+    /// A machine to which a former holder's write may be on its way: settled before the annotation is written.
+    settle: Option<String>,
+    /// Written into the annotation, to be settled in the next turn.
+    from: Option<String>,
+    add: bool,
+}
+
+/// Whether a former holder's write can reach its machine no more.
+pub(super) enum Settled {
+    Yes,
+    /// Decide again then, or when something changes.
+    At(Instant),
+    /// Decide again at once.
+    Again,
+    /// The machine has the volume.
+    HasVolume(Claim),
+}
+
+impl Session<'_> {
+    /// Brings the volume into the machine, and returns when its disk is there.
+    pub(super) async fn attach(&self, machine: &str, usage: &Usage) -> Result<(), Refusal> {
+        let mut changes = self.call.changes();
+        let (mut is_fresh, mut has_added, mut tries, mut has_changed_way) = (false, false, 0, false);
+        // the version of the machine for which the host refused a write, and why
+        let mut refused: Option<(String, Refusal)> = None;
+        loop {
+            changes.borrow_and_update();
+            let turn = self.attacher.turns.of(machine).await;
+            let sight = self.see(machine, is_fresh).await?;
+            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+                && plug::version(vm) == version
+            {
+                // the same version: it was no conflict
+                return Err(why);
+            }
+            let next = self.next(machine, usage, &sight).await?;
+            let (has_written, vm) = match next {
+                Next::ReadAfresh => {
+                    is_fresh = true;
+                    continue;
+                }
+                Next::Done => return self.look_for_others(machine, has_added).await,
+                Next::Wait(until) => {
+                    drop(turn);
+                    self.change(&mut changes, until).await;
+                    is_fresh = false;
+                    continue;
+                }
+                Next::WaitReady => (false, sight.vm.clone()),
+                Next::Write(write) => {
+                    is_fresh = true;
+                    match self.write(machine, usage, &sight, &write).await? {
+                        Wrote::Again => {
+                            tries = self.again(tries, machine)?;
+                            continue;
+                        }
+                        Wrote::Wait(until) => {
+                            drop(turn);
+                            self.change(&mut changes, Some(until)).await;
+                            continue;
+                        }
+                        Wrote::Refused { version, why } => {
+                            tries = self.again(tries, machine)?;
+                            refused = Some((version, why));
+                            continue;
+                        }
+                        Wrote::OtherWay(why) if has_changed_way => return Err(why),
+                        Wrote::OtherWay(_) => {
+                            has_changed_way = true;
+                            continue;
+                        }
+                        Wrote::Added(vm) => (true, Some(vm)),
+                    }
+                }
+            };
+            drop(turn);
+            has_added |= has_written;
+            let Some(vm) = vm else { continue };
+            if self.until_ready(machine, vm, &mut changes).await? {
+                return self.look_for_others(machine, has_added).await;
+            }
+            tries = self.again(tries, machine)?;
+            is_fresh = true;
+        }
+    }
+
+    /// Counts one more try.
+    pub(super) fn again(&self, tries: usize, machine: &str) -> Result<usize, Refusal> {
+        if tries < TRIES {
+            return Ok(tries + 1);
+        }
+        Err(Refusal::aborted(format!(
+            "others write {} or {} again and again: call again later",
+            self.attacher.host.claim_name(self.volume),
+            self.attacher.host.machine_name(machine)
+        )))
+    }
+
+    async fn next(&self, machine: &str, usage: &Usage, sight: &Sight) -> Result<Next, Refusal> {
+        // what a watch says may be old: it is no reason to refuse
+        let refuse = |why: Refusal| if sight.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
+        let host = &self.attacher.host;
+        let Some(claim) = &sight.claim else {
+            return refuse(Refusal::not_found(format!("there is no {}", host.claim_name(self.volume))));
+        };
+        if claim.metadata.deletion_timestamp.is_some() {
+            let name = host.claim_name(self.volume);
+            return refuse(Refusal::precondition(format!("{name} is being deleted: wait for a new volume")));
+        }
+        let Some(vm) = &sight.vm else {
+            return refuse(Refusal::not_found(format!("there is no {}", host.machine_name(machine))));
+        };
+        if vm.metadata.deletion_timestamp.is_some() {
+            let name = host.machine_name(machine);
+            return refuse(Refusal::precondition(format!(
+                "{name} is being deleted: the pod needs another node"
+            )));
+        }
+        let disk = hotplug::disk(Some(vm), sight.vmi.as_deref(), self.volume.as_str());
+        if let Disk::Fixed(volume) = &disk {
+            return refuse(Refusal::precondition(format!(
+                "{} has the volume as {volume:?}, which this driver did not add: remove it from the machine first",
+                host.machine_name(machine)
+            )));
+        }
+        let unchanged_for = self.attacher.ages.unchanged_for(claim);
+        let stale_at = Instant::now() + STALE_AFTER.saturating_sub(unchanged_for);
+        let wanted = Machine { name: machine.to_owned(), uid: vm.metadata.uid.clone().unwrap_or_default() };
+        let recorded = sight.recorded();
+        let (former, settle) = match &recorded {
+            Recorded::Claim(claim) => (Some(claim), claim.from.clone()),
+            _ => (None, None),
+        };
+        let is_whole = hotplug::add(vm, self.volume.as_str()).is_none();
+        // by subresources a volume that leaves cannot be added again, and one that was asked for need not
+        let is_asked_for = self.attacher.plug.is_by_subresources() && disk != Disk::Absent && !is_whole;
+        let is_to_leave = is_whole && matches!(disk, Disk::Removing(_));
+        let must_wait = is_asked_for || is_to_leave;
+        let is_there = is_whole && !matches!(disk, Disk::Removing(_));
+        if !is_there && let Some(next) = self.obstacle(claim, vm, &disk).await? {
+            return match next {
+                Ok(next) => Ok(next),
+                Err(why) => refuse(why),
+            };
+        }
+        let mut there = There::NotAsked;
+        let mut elsewhere = sight.others.clone().map_or(Elsewhere::NotAsked, Elsewhere::In);
+        loop {
+            let recorded = recorded.clone();
+            let seen =
+                claim::Seen { wanted: &wanted, recorded, unchanged_for, there, elsewhere: elsewhere.clone() };
+            return match claim::attach(&seen) {
+                Step::ReadMachine(_) => {
+                    let former = former.expect("the decision asks for the machine of an annotation");
+                    there = self.there(former).await?.0;
+                    continue;
+                }
+                Step::ListMachines => {
+                    elsewhere =
+                        Elsewhere::In(self.machines_with_volume(Some(machine), sight.is_fresh).await?);
+                    continue;
+                }
+                Step::Join => {
+                    let other_use = former.and_then(|claim| claim.usage.as_ref()).filter(|it| *it != usage);
+                    match disk {
+                        _ if settle.is_some() => {
+                            Ok(Next::Write(Write { settle, from: None, add: !is_there && !must_wait }))
+                        }
+                        Disk::Absent => Ok(Next::Write(Write { settle, from: None, add: true })),
+                        _ if other_use.is_some() => refuse(Refusal::new(
+                            Code::AlreadyExists,
+                            format!(
+                                "volume {} is in {} for another use ({}): detach it first",
+                                self.volume,
+                                host.machine_name(machine),
+                                other_use.map(describe).unwrap_or_default()
+                            ),
+                        )),
+                        Disk::Ready | Disk::InTemplate if is_there && sight.is_fresh => Ok(Next::Done),
+                        Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
+                        Disk::Removing(_) if must_wait => Ok(Next::Wait(None)),
+                        _ if is_there || must_wait => Ok(Next::WaitReady),
+                        _ => Ok(Next::Write(Write { settle, from: None, add: true })),
+                    }
+                }
+                Step::Claim => {
+                    // what is recorded of another machine may have a write on its way that adds the disk there
+                    let other = former.filter(|claim| !claim.is_for(&wanted) && there != There::NoMachine);
+                    let from = other.map(|claim| claim.vm.clone());
+                    let add = from.is_none() && !is_there && !must_wait;
+                    Ok(Next::Write(Write { settle, from, add }))
+                }
+                Step::TakeOver { from } => Ok(Next::Write(Write { settle, from: Some(from), add: false })),
+                Step::Wait { machine: other } => {
+                    let other =
+                        other.map_or_else(String::new, |other| format!(" for {}", host.machine_name(other)));
+                    self.wait_for(format!(
+                        "another process of this driver works on volume {}{other}: its annotation on {} counts as left \
+                         behind when it has not changed for {} s",
+                        self.volume,
+                        host.claim_name(self.volume),
+                        STALE_AFTER.as_secs()
+                    ));
+                    Ok(Next::Wait(Some(stale_at)))
+                }
+                Step::InUse { machines } => refuse(self.in_use(&machines)),
+            };
+        }
+    }
+
+    fn in_use(&self, machines: &[String]) -> Refusal {
+        let machines: Vec<_> = machines.iter().map(|name| self.attacher.host.machine_name(name)).collect();
+        Refusal::precondition(format!(
+            "volume {} is in {}: it is in one machine at a time, so detach it there first",
+            self.volume,
+            machines.join(" and ")
+        ))
+    }
+
+    /// Why the disk is not to be added now, whatever the annotation says.
+    async fn obstacle(
+        &self,
+        claim: &PersistentVolumeClaim,
+        vm: &VirtualMachine,
+        disk: &Disk,
+    ) -> Result<Option<Result<Next, Refusal>>, Refusal> {
+        let machine = self.attacher.host.machine_name(vm.metadata.name.as_deref().unwrap_or_default());
+        let (all, ours) = hotplug::count(vm);
+        let most = self.attacher.options.max_volumes_per_node.unwrap_or(MOST_VOLUMES);
+        if *disk == Disk::Absent && (all >= MOST_VOLUMES || ours >= most) {
+            let why =
+                format!("{machine} has {all} volumes, {ours} of them hot-plugged, and may have no more");
+            return Ok(Some(Err(Refusal::new(Code::ResourceExhausted, why))));
+        }
+        if !self.may_be_used(claim).await? {
+            // a volume that cannot be attached would keep all later ones out of the machine
+            let name = self.attacher.host.claim_name(self.volume);
+            self.wait_for(format!("{name} is not bound yet: look at its Events and its class"));
+            return Ok(Some(Ok(Next::Wait(None))));
+        }
+        Ok(None)
+    }
+
+    async fn write(
+        &self,
+        machine: &str,
+        usage: &Usage,
+        sight: &Sight,
+        write: &Write,
+    ) -> Result<Wrote, Refusal> {
+        let (Some(claim), Some(vm)) = (&sight.claim, &sight.vm) else { return Ok(Wrote::Again) };
+        if let Some(from) = &write.settle {
+            match self.settle(from, machine, claim).await? {
+                Settled::Yes => {}
+                Settled::Again => return Ok(Wrote::Again),
+                Settled::At(then) => return Ok(Wrote::Wait(then)),
+                Settled::HasVolume(former) => {
+                    let machines = [former.vm.clone()];
+                    self.write_claim(claim, Some(former)).await?;
+                    return Err(self.in_use(&machines));
+                }
+            }
+        }
+        let begun = Instant::now();
+        let ours = Claim {
+            vm: machine.to_owned(),
+            vm_uid: vm.metadata.uid.clone().unwrap_or_default(),
+            operation: Operation::Attach,
+            holder: String::new(),
+            from: write.from.clone(),
+            usage: Some(usage.clone()),
+        };
+        if self.write_claim(claim, Some(ours)).await?.is_none() || !write.add {
+            return Ok(Wrote::Again);
+        }
+        if begun.elapsed() >= WRITES_FOR {
+            return Ok(Wrote::Again);
+        }
+        match self.attacher.plug.add(vm, self.volume.as_str()).await? {
+            Written::Done(Some(vm)) => Ok(Wrote::Added(self.known_machine(*vm).await)),
+            Written::Done(None) => match self.read_machine(machine).await? {
+                Some(vm) => Ok(Wrote::Added(vm)),
+                None => Ok(Wrote::Again),
+            },
+            Written::Refused { version, why } => Ok(Wrote::Refused { version, why }),
+            Written::OtherWay(why) => Ok(Wrote::OtherWay(why)),
+        }
+    }
+
+    /// Sees to it that no write of a former holder brings the volume into `from` any more.
+    pub(super) async fn settle(
+        &self,
+        from: &str,
+        wanted: &str,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Settled, Refusal> {
+        let (vm, vmi) = tokio::try_join!(self.read_machine(from), self.read_instance(from))?;
+        let Some(vm) = vm else { return Ok(Settled::Yes) };
+        if from != wanted && hotplug::disk(Some(&vm), vmi.as_deref(), self.volume.as_str()) != Disk::Absent {
+            return Ok(Settled::HasVolume(Claim {
+                vm: from.to_owned(),
+                vm_uid: vm.metadata.uid.clone().unwrap_or_default(),
+                operation: Operation::Attach,
+                holder: String::new(),
+                from: None,
+                usage: None,
+            }));
+        }
+        match self.attacher.plug.fence(&vm, &self.attacher.holder.name).await? {
+            Written::Done(_) => Ok(Settled::Yes),
+            Written::Refused { version, why } => match self.read_machine(from).await? {
+                Some(vm) if plug::version(&vm) == version => Err(why),
+                _ => Ok(Settled::Again),
+            },
+            // no write of this host can be made to fail: what was on its way has time to arrive
+            Written::OtherWay(_) => {
+                let unchanged_for = self.attacher.ages.unchanged_for(claim);
+                if unchanged_for >= STALE_AFTER {
+                    return Ok(Settled::Yes);
+                }
+                self.wait_for(format!(
+                    "a write of a process that died may still be on its way to {}: it is waited for {} s",
+                    self.attacher.host.machine_name(from),
+                    STALE_AFTER.as_secs()
+                ));
+                Ok(Settled::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
+            }
+        }
+    }
+
+    /// Waits until the instance has the disk, or the machine does not run. Not so where somebody took it away again.
+    async fn until_ready(
+        &self,
+        machine: &str,
+        vm: Arc<VirtualMachine>,
+        changes: &mut watch::Receiver<u64>,
+    ) -> Result<bool, Refusal> {
+        let (begun, mut has_asked) = (Instant::now(), false);
+        loop {
+            changes.borrow_and_update();
+            let watched = match self.call.machines().await {
+                Some(machines) => machines.get(&self.call.key(machine)),
+                None => Some(vm.clone()),
+            };
+            let vmi = match self.call.instances().await {
+                Some(instances) => instances.get(&self.call.key(machine)),
+                None => self.read_instance(machine).await?,
+            };
+            match hotplug::disk(watched.as_deref(), vmi.as_deref(), self.volume.as_str()) {
+                Disk::Ready | Disk::InTemplate => return Ok(true),
+                Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(false),
+                Disk::Adding(progress) => {
+                    self.explain("is not in", machine, &progress, vmi.as_deref());
+                }
+            }
+            let is_ignored = vmi.is_some_and(|vmi| {
+                hotplug::is_running(&vmi) && !hotplug::is_taken(&vmi, self.volume.as_str())
+            });
+            let mut until = None;
+            if is_ignored && !has_asked && !self.attacher.plug.is_by_subresources() {
+                until = Some(begun + TAKEN_WITHIN);
+                if begun.elapsed() >= TAKEN_WITHIN {
+                    has_asked = true;
+                    if let (true, Some(vm)) = (self.attacher.plug.ask_version().await, watched) {
+                        // out of the template, and then in again by the way that this host has
+                        self.attacher.plug.remove_from_template(&vm, self.volume.as_str()).await?;
+                        return Ok(false);
+                    }
+                }
+            }
+            self.change(changes, until).await;
+        }
+    }
+
+    /// A driver that ignores the annotation may have added the volume to another machine at the same moment. The disk
+    /// that this call added is in use by nobody yet, so it goes.
+    async fn look_for_others(&self, machine: &str, has_added: bool) -> Result<(), Refusal> {
+        if !has_added {
+            return Ok(());
+        }
+        let is_sure = self.attacher.plug.is_by_subresources();
+        if !is_sure && self.call.machines().await.is_none() {
+            return Ok(());
+        }
+        let others = self.machines_with_volume(Some(machine), is_sure).await?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        let others = self.machines_with_volume(Some(machine), true).await?;
+        if others.is_empty() {
+            return Ok(());
+        }
+        if let Some(vm) = self.read_machine(machine).await? {
+            self.attacher.plug.remove(&vm, self.volume.as_str()).await?;
+        }
+        Err(self.in_use(&others))
+    }
+}
+
+enum Wrote {
+    /// Decide again.
+    Again,
+    /// Decide again, once; then the answer of the other way counts.
+    OtherWay(Refusal),
+    Wait(Instant),
+    Refused {
+        version: String,
+        why: Refusal,
+    },
+    Added(Arc<VirtualMachine>),
+}
+
+fn describe(usage: &Usage) -> String {
+    format!("{}{}", usage.access, if usage.read_only { ", read-only" } else { "" })
+}

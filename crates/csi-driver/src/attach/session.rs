@@ -1,0 +1,423 @@
+//! One call for one volume: what it reads, the annotation that it writes, and how it waits.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
+use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
+use kube::{
+    Api,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::json;
+use tokio::{
+    sync::{OnceCell, watch},
+    time::{Instant, sleep},
+};
+
+use super::{
+    Attacher,
+    claim::{Claim, Recorded, There},
+    hotplug::{self, Disk, Progress},
+    watches,
+};
+use crate::{refusal::Refusal, volume::name::HostName};
+
+/// A call that hears of no change looks again after so long, past watches that do not work.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// Machines in one answer of a list.
+const PAGE: u32 = 100;
+
+/// What a call has read.
+pub(super) struct Sight {
+    pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
+    pub(super) vm: Option<Arc<VirtualMachine>>,
+    pub(super) vmi: Option<Arc<VirtualMachineInstance>>,
+    /// Other machines with the volume, where they were read on the way.
+    pub(super) others: Option<Vec<String>>,
+    /// No watch had a part in it. What a watch says may be old: by it the driver writes, since a write names the
+    /// version that it is for, and it answers after it has read afresh.
+    pub(super) is_fresh: bool,
+}
+
+impl Sight {
+    pub(super) fn recorded(&self) -> Recorded {
+        self.claim.as_deref().map_or(Recorded::Nothing, recorded)
+    }
+}
+
+/// What the annotation of a claim (PersistentVolumeClaim) says.
+pub(super) fn recorded(claim: &PersistentVolumeClaim) -> Recorded {
+    let text = claim.metadata.annotations.as_ref().and_then(|all| all.get(CSI_ATTACH));
+    text.map_or(Recorded::Nothing, |text| Claim::parse(text).map_or(Recorded::Unreadable, Recorded::Claim))
+}
+
+/// One call for one volume.
+pub(super) struct Session<'a> {
+    pub(super) attacher: &'a Attacher,
+    pub(super) call: watches::Call,
+    pub(super) volume: &'a HostName,
+    /// What the call waits for, for its caller when the deadline passes.
+    pub(super) waits_for: &'a Mutex<String>,
+    binds_at_use: OnceCell<bool>,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(attacher: &'a Attacher, volume: &'a HostName, waits_for: &'a Mutex<String>) -> Self {
+        let call = attacher.watches.begin();
+        Self { attacher, call, volume, waits_for, binds_at_use: OnceCell::new() }
+    }
+
+    /// Reads the claim, the machine and its instance, from watches unless `is_fresh`.
+    pub(super) async fn see(&self, machine: &str, is_fresh: bool) -> Result<Sight, Refusal> {
+        if is_fresh {
+            let (claim, vm, vmi) =
+                tokio::try_join!(self.read_claim(), self.read_machine(machine), self.read_instance(machine))?;
+            return Ok(Sight { claim, vm, vmi, others: None, is_fresh });
+        }
+        let (watched, instances) = tokio::join!(self.watched_claim(), self.call.instances());
+        let claim = match watched {
+            Some(claim) => Some(claim),
+            None => self.read_claim().await?,
+        };
+        let vmi = match instances {
+            Some(instances) => instances.get(&self.call.key(machine)),
+            None => self.read_instance(machine).await?,
+        };
+        let mut sight = Sight { claim, vm: None, vmi, others: None, is_fresh };
+        let machines = self.call.machines().await;
+        let watched = machines.as_ref().and_then(|machines| machines.get(&self.call.key(machine)));
+        match (watched, machines) {
+            (Some(vm), _) => sight.vm = Some(vm),
+            // the list is needed for a volume without annotation, and the machine is in it
+            (None, None) if sight.claim.is_some() && sight.recorded() == Recorded::Nothing => {
+                let all = self.list_machines().await?;
+                sight.others = Some(self.with_volume(&all, Some(machine), false).await?);
+                sight.vm =
+                    all.into_iter().find(|vm| vm.metadata.name.as_deref() == Some(machine)).map(Arc::new);
+            }
+            (None, _) => sight.vm = self.read_machine(machine).await?,
+        }
+        Ok(sight)
+    }
+
+    pub(super) async fn watched_claim(&self) -> Option<Arc<PersistentVolumeClaim>> {
+        self.call.claims().await?.get(&self.call.key(self.volume.as_str()))
+    }
+
+    async fn read_claim(&self) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
+        let host = &self.attacher.host;
+        let doing = || format!("read {}", host.claim_name(self.volume));
+        let read = host.claims().get_opt(self.volume.as_str()).await;
+        match read.map_err(|error| Refusal::of_host(&doing(), &error))? {
+            Some(claim) => Ok(Some(self.known_claim(claim).await)),
+            None => Ok(None),
+        }
+    }
+
+    async fn known_claim(&self, claim: PersistentVolumeClaim) -> Arc<PersistentVolumeClaim> {
+        match self.call.claims().await {
+            Some(claims) => claims.wrote(claim),
+            None => Arc::new(claim),
+        }
+    }
+
+    pub(super) async fn read_machine(&self, name: &str) -> Result<Option<Arc<VirtualMachine>>, Refusal> {
+        let host = &self.attacher.host;
+        let read = host.machines().get_opt(name).await;
+        let read =
+            read.map_err(|error| Refusal::of_host(&format!("read {}", host.machine_name(name)), &error))?;
+        match read {
+            Some(vm) => Ok(Some(self.known_machine(vm).await)),
+            None => Ok(None),
+        }
+    }
+
+    /// From now on this version of the machine is known, trimmed.
+    pub(super) async fn known_machine(&self, mut vm: VirtualMachine) -> Arc<VirtualMachine> {
+        hotplug::trim_machine(&mut vm);
+        match self.call.machines().await {
+            Some(machines) => machines.wrote(vm),
+            None => Arc::new(vm),
+        }
+    }
+
+    pub(super) async fn read_instance(
+        &self,
+        name: &str,
+    ) -> Result<Option<Arc<VirtualMachineInstance>>, Refusal> {
+        let host = &self.attacher.host;
+        let doing = || format!("read VirtualMachineInstance {}/{name} on the host", host.namespace());
+        let read = host.instances().get_opt(name).await;
+        let read = read.map_err(|error| Refusal::of_host(&doing(), &error))?;
+        Ok(read.map(|mut vmi| {
+            hotplug::trim_instance(&mut vmi);
+            Arc::new(vmi)
+        }))
+    }
+
+    /// Lists all machines, uncached.
+    async fn list_machines(&self) -> Result<Vec<VirtualMachine>, Refusal> {
+        let host = &self.attacher.host;
+        let doing = || format!("list the VirtualMachines of namespace {} on the host", host.namespace());
+        let (mut all, mut page) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let list = host.machines().list(&page).await;
+            let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
+            for mut vm in list.items {
+                hotplug::trim_machine(&mut vm);
+                all.push(vm);
+            }
+            match list.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(all),
+            }
+        }
+    }
+
+    /// The machines that have the volume, but `without`: from watches unless `is_fresh`.
+    pub(super) async fn machines_with_volume(
+        &self,
+        without: Option<&str>,
+        is_fresh: bool,
+    ) -> Result<Vec<String>, Refusal> {
+        let machines = if is_fresh { None } else { self.call.machines().await };
+        match machines {
+            Some(machines) => {
+                let all = machines.list();
+                self.with_volume(all.iter().map(AsRef::as_ref), without, is_fresh).await
+            }
+            None => self.with_volume(&self.list_machines().await?, without, is_fresh).await,
+        }
+    }
+
+    async fn with_volume<'b>(
+        &self,
+        vms: impl IntoIterator<Item = &'b VirtualMachine>,
+        without: Option<&str>,
+        is_fresh: bool,
+    ) -> Result<Vec<String>, Refusal> {
+        let watched = if is_fresh { None } else { self.call.instances().await };
+        let instances = match watched {
+            Some(instances) => instances.list(),
+            None => self.list_instances().await?,
+        };
+        let by_name: HashMap<_, _> =
+            instances.iter().filter_map(|vmi| Some((vmi.metadata.name.as_deref()?, vmi.as_ref()))).collect();
+        let mut with = Vec::new();
+        let mut seen = Vec::new();
+        for vm in vms {
+            let name = vm.metadata.name.as_deref().unwrap_or_default();
+            seen.push(name);
+            if hotplug::disk(Some(vm), by_name.get(name).copied(), self.volume.as_str()) != Disk::Absent {
+                with.push(name.to_owned());
+            }
+        }
+        for (name, vmi) in &by_name {
+            if hotplug::disk(None, Some(vmi), self.volume.as_str()) != Disk::Absent && !seen.contains(name) {
+                with.push((*name).to_owned());
+            }
+        }
+        with.retain(|name| Some(name.as_str()) != without);
+        with.sort();
+        Ok(with)
+    }
+
+    async fn list_instances(&self) -> Result<Vec<Arc<VirtualMachineInstance>>, Refusal> {
+        let host = &self.attacher.host;
+        let doing =
+            || format!("list the VirtualMachineInstances of namespace {} on the host", host.namespace());
+        let list = host.instances().list(&ListParams::default()).await;
+        let list = list.map_err(|error| Refusal::of_host(&doing(), &error))?;
+        Ok(list.items.into_iter().map(Arc::new).collect())
+    }
+
+    /// What the machine of an annotation has, read uncached.
+    pub(super) async fn there(&self, claim: &Claim) -> Result<(There, Option<Arc<VirtualMachine>>), Refusal> {
+        let (vm, vmi) = tokio::try_join!(self.read_machine(&claim.vm), self.read_instance(&claim.vm))?;
+        let vm = vm.filter(|vm| vm.metadata.uid.as_deref() == Some(&claim.vm_uid));
+        let there = match hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str()) {
+            Disk::Absent if vm.is_none() => There::NoMachine,
+            Disk::Absent => There::NoVolume,
+            _ => There::Volume,
+        };
+        Ok((there, vm))
+    }
+
+    /// Writes the annotation, or removes it, on the version of the claim that was decided on. Nothing where somebody
+    /// wrote first.
+    pub(super) async fn write_claim(
+        &self,
+        on: &PersistentVolumeClaim,
+        claim: Option<Claim>,
+    ) -> Result<Option<Arc<PersistentVolumeClaim>>, Refusal> {
+        let host = &self.attacher.host;
+        let text = claim.map(|mut claim| {
+            claim.holder = self.attacher.next_holder();
+            serde_json::to_string(&claim).expect("names and words")
+        });
+        let patch = json!({"metadata": {"resourceVersion": on.metadata.resource_version,
+            "annotations": {CSI_ATTACH: text}}});
+        let patched =
+            host.claims().patch(self.volume.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
+        match patched {
+            Ok(claim) => {
+                let claim = self.known_claim(claim).await;
+                self.attacher.ages.unchanged_for(&claim);
+                Ok(Some(claim))
+            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(None),
+            Err(error) => {
+                let doing = format!("write annotation {CSI_ATTACH} on {}", host.claim_name(self.volume));
+                Err(Refusal::of_host(&doing, &error))
+            }
+        }
+    }
+
+    /// Whether the claim is bound, or is bound by its first use.
+    pub(super) async fn may_be_used(&self, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+        let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default();
+        match phase {
+            "Bound" => return Ok(true),
+            "Lost" => {
+                let name = self.attacher.host.claim_name(self.volume);
+                return Err(Refusal::precondition(format!(
+                    "{name} has lost its volume: restore a backup of it"
+                )));
+            }
+            _ => {}
+        }
+        let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()).unwrap_or_default();
+        if class.is_empty() {
+            return Ok(false);
+        }
+        let binds = self.binds_at_use.get_or_init(async || {
+            let classes: Api<StorageClass> = Api::all(self.attacher.host.client());
+            match classes.get(&class).await {
+                Ok(class) => class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"),
+                // a class that this role may not read says nothing against its use
+                Err(_) => true,
+            }
+        });
+        Ok(*binds.await)
+    }
+
+    pub(super) fn wait_for(&self, what: impl Into<String>) {
+        *self.waits_for.lock().expect("no panic while the text is replaced") = what.into();
+    }
+
+    /// Waits for a change of what is watched, at most until then.
+    pub(super) async fn change(&self, changes: &mut watch::Receiver<u64>, until: Option<Instant>) {
+        let longest = until.map_or(LOOK_AGAIN, |until| until.saturating_duration_since(Instant::now()));
+        tokio::select! {
+            changed = changes.changed() => drop(changed),
+            () = sleep(longest.min(LOOK_AGAIN)) => self.call.complete(),
+        }
+    }
+
+    /// Whom a machine waits for that has a volume not yet, or still.
+    pub(super) fn explain(
+        &self,
+        doing: &str,
+        machine: &str,
+        progress: &Progress,
+        vmi: Option<&VirtualMachineInstance>,
+    ) {
+        let Progress { phase, reason, message, pod } = progress;
+        let namespace = self.attacher.host.namespace();
+        let status = vmi.and_then(|vmi| vmi.status.as_ref());
+        let node = status.map(|status| status.node_name.as_str()).filter(|node| !node.is_empty());
+        let migrates =
+            status.and_then(|status| status.migration_state.as_ref()).is_some_and(|it| !it.completed);
+        let blocked_by = match phase.as_str() {
+            _ if migrates => "the live migration of the machine".to_owned(),
+            "Pending" => self.attacher.host.claim_name(self.volume),
+            "AttachedToNode" | "Detaching" | "UnMountedFromPod" if !pod.is_empty() => {
+                format!("Pod {namespace}/{pod} on the host")
+            }
+            "MountedToPod" | "AttachedToNode" | "Ready" => {
+                format!("virt-handler on host node {}", node.unwrap_or("(none)"))
+            }
+            _ => format!("virt-controller and VirtualMachineInstance {namespace}/{machine} on the host"),
+        };
+        let phase = if phase.is_empty() { "none yet" } else { phase };
+        let reason = if reason.is_empty() { String::new() } else { format!(", {reason}") };
+        let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+        let machine = self.attacher.host.machine_name(machine);
+        self.wait_for(format!(
+            "volume {} {doing} {machine} (phase {phase}{reason}{message}): look at {blocked_by}",
+            self.volume
+        ));
+    }
+}
+
+/// For how long this process has seen claims at their versions, by its own clock.
+#[derive(Default)]
+pub(super) struct Ages(Mutex<HashMap<String, (String, Instant)>>);
+
+/// More claims than one namespace has volumes on their way.
+const MOST_AGES: usize = 4096;
+
+impl Ages {
+    pub(super) fn unchanged_for(&self, claim: &PersistentVolumeClaim) -> Duration {
+        let metadata = &claim.metadata;
+        let version = format!(
+            "{} {}",
+            metadata.uid.as_deref().unwrap_or_default(),
+            metadata.resource_version.as_deref().unwrap_or_default()
+        );
+        let mut ages = self.0.lock().expect("no panic while the ages are changed");
+        if ages.len() >= MOST_AGES {
+            // they count anew: others wait longer, and nobody takes over too early
+            ages.clear();
+        }
+        let name = metadata.name.clone().unwrap_or_default();
+        let age = ages.entry(name).or_insert_with(|| (version.clone(), Instant::now()));
+        if age.0 != version {
+            *age = (version, Instant::now());
+        }
+        age.1.elapsed()
+    }
+
+    pub(super) fn forget(&self, name: &str) {
+        self.0.lock().expect("no panic while the ages are changed").remove(name);
+    }
+}
+
+/// One write at a time for each machine, so that the calls of this process do not fail one another's versions.
+#[derive(Default)]
+pub(super) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+
+impl Turns {
+    pub(super) async fn of(&self, machine: &str) -> tokio::sync::OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock().expect("no panic while the turns are changed");
+            turns.retain(|_, turn| turn.strong_count() > 0);
+            let known = turns.get(machine).and_then(Weak::upgrade);
+            known.unwrap_or_else(|| {
+                let turn = Arc::default();
+                turns.insert(machine.to_owned(), Arc::downgrade(&turn));
+                turn
+            })
+        };
+        turn.lock_owned().await
+    }
+}
+
+/// The holder of the annotations that one process writes.
+pub(super) struct Holder {
+    pub(super) name: String,
+    pub(super) written: AtomicU64,
+}
+
+impl Holder {
+    pub(super) fn next(&self) -> String {
+        format!("{}#{}", self.name, self.written.fetch_add(1, Ordering::Relaxed))
+    }
+}

@@ -1,0 +1,314 @@
+//! A disk on its way out of a machine.
+//!
+//! ```text
+//! read machine ─► write annotation ─► write machine ─► wait until nothing of it is there ─► remove annotation
+//! ```
+//! The annotation goes only after this process has changed the machine's version: a write that was to add the disk and
+//! is still on its way fails then, and the next machine may have the volume ([`super::publish`]).
+
+use std::sync::Arc;
+
+use harvester_api::VirtualMachine;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+use super::{
+    claim::{self, Claim, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
+    hotplug::{self, Disk},
+    plug::{self, Written},
+    publish::Settled,
+    session::{Session, Sight, recorded},
+};
+use crate::refusal::Refusal;
+
+impl Session<'_> {
+    /// Brings the volume out of all machines that have it.
+    pub(super) async fn detach_everywhere(&self) -> Result<(), Refusal> {
+        let mut machines = self.machines_with_volume(None, true).await?;
+        let claim = self.attacher.host.claims().get_opt(self.volume.as_str()).await;
+        let claim = claim.map_err(|error| {
+            Refusal::of_host(&format!("read {}", self.attacher.host.claim_name(self.volume)), &error)
+        })?;
+        if let Some(Recorded::Claim(claim)) = claim.as_ref().map(recorded)
+            && !machines.contains(&claim.vm)
+        {
+            machines.push(claim.vm);
+        }
+        for machine in &machines {
+            self.detach(machine).await?;
+        }
+        Ok(())
+    }
+
+    /// Brings the volume out of the machine, and returns when nothing of it is there.
+    pub(super) async fn detach(&self, machine: &str) -> Result<(), Refusal> {
+        let mut changes = self.call.changes();
+        let (mut is_fresh, mut tries, mut has_changed_way, mut was_watched) = (false, 0, false, false);
+        let mut refused: Option<(String, Refusal)> = None;
+        let mut own = Own::default();
+        loop {
+            changes.borrow_and_update();
+            let turn = self.attacher.turns.of(machine).await;
+            let sight = self.see(machine, is_fresh).await?;
+            if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
+                && plug::version(vm) == version
+            {
+                return Err(why);
+            }
+            is_fresh = true;
+            was_watched |= self.is_watched_in_instance(machine).await;
+            match self.remove(machine, &sight, &mut own).await? {
+                Removed::Done => return Ok(()),
+                Removed::Again => tries = self.again(tries, machine)?,
+                Removed::Refused { version, why } => {
+                    tries = self.again(tries, machine)?;
+                    refused = Some((version, why));
+                }
+                Removed::OtherWay(why) if has_changed_way => return Err(why),
+                Removed::OtherWay(_) => has_changed_way = true,
+                Removed::At(then) => {
+                    drop(turn);
+                    self.change(&mut changes, Some(then)).await;
+                }
+                Removed::Arrives(then) => {
+                    drop(turn);
+                    sleep_until(then).await;
+                    own.is_settled = true;
+                }
+                Removed::Leaving(vm) => {
+                    drop(turn);
+                    tries = self.again(tries, machine)?;
+                    self.until_gone(machine, vm, was_watched, &mut changes).await?;
+                    own.is_settled = true;
+                    // the annotation is removed from what is known: a version that is old is refused
+                    is_fresh = false;
+                }
+            }
+        }
+    }
+
+    /// Whether the watch has shown the volume in the instance.
+    async fn is_watched_in_instance(&self, machine: &str) -> bool {
+        let Some(instances) = self.call.instances().await else { return false };
+        let vmi = instances.get(&self.call.key(machine));
+        vmi.is_some_and(|vmi| hotplug::runs(&vmi) && hotplug::is_taken(&vmi, self.volume.as_str()))
+    }
+
+    async fn remove(&self, machine: &str, sight: &Sight, own: &mut Own) -> Result<Removed, Refusal> {
+        let volume = self.volume.as_str();
+        let disk = hotplug::disk(sight.vm.as_deref(), sight.vmi.as_deref(), volume);
+        if let Disk::Fixed(name) = &disk {
+            if !sight.is_fresh {
+                return Ok(Removed::Again);
+            }
+            return Err(Refusal::precondition(format!(
+                "{} has the volume as {name:?}, which this driver did not add: remove it from the machine by hand",
+                self.attacher.host.machine_name(machine)
+            )));
+        }
+        let Some(claim) = &sight.claim else {
+            // nobody can attach a volume that is gone, so its disk needs no annotation to leave
+            return match &disk {
+                _ if !sight.is_fresh => Ok(Removed::Again),
+                Disk::Absent => Ok(Removed::Done),
+                _ => self.unplug(sight, &disk).await,
+            };
+        };
+        let there = match (&disk, &sight.vm) {
+            (Disk::Absent, None) => There::NoMachine,
+            (Disk::Absent, Some(_)) => There::NoVolume,
+            _ => There::Volume,
+        };
+        let mut recorded = sight.recorded();
+        if recorded == Recorded::Unreadable && self.attacher.ages.unchanged_for(claim) >= STALE_AFTER {
+            recorded = Recorded::Nothing;
+        }
+        let former = match &recorded {
+            Recorded::Claim(claim) => Some(claim),
+            _ => None,
+        };
+        // a machine that is gone is known by the annotation alone
+        let is_gone = sight.vm.is_none();
+        let uid = sight.vm.as_ref().and_then(|vm| vm.metadata.uid.clone());
+        let uid = uid.or_else(|| former.filter(|it| it.vm == machine).map(|it| it.vm_uid.clone()));
+        let this = Machine { name: machine.to_owned(), uid: uid.unwrap_or_default() };
+        let is_ours = former.is_some_and(|claim| claim.is_for(&this));
+        // what this process wrote counts for its own annotation alone
+        let is_settled =
+            own.is_settled && former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
+        match claim::detach(&this, &recorded, there) {
+            Removal::Done if sight.is_fresh => Ok(Removed::Done),
+            Removal::Done | Removal::ReadMachine => Ok(Removed::Again),
+            Removal::Wait => {
+                self.wait_for(format!(
+                    "annotation {} of {} has a text that this driver does not know",
+                    harvester_api::annotations::CSI_ATTACH,
+                    self.attacher.host.claim_name(self.volume)
+                ));
+                let unchanged_for = self.attacher.ages.unchanged_for(claim);
+                Ok(Removed::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
+            }
+            // the annotation is another machine's
+            Removal::Join if !is_ours => self.unplug(sight, &disk).await,
+            Removal::Join if disk == Disk::Absent && (is_settled || is_gone) => {
+                if is_gone && !sight.is_fresh {
+                    return Ok(Removed::Again);
+                }
+                if let Some(from) = former.and_then(|claim| claim.from.as_deref()) {
+                    match self.settle(from, machine, claim).await? {
+                        Settled::Yes => {}
+                        Settled::Again => return Ok(Removed::Again),
+                        Settled::At(then) => return Ok(Removed::At(then)),
+                        Settled::HasVolume(former) => {
+                            self.write_claim(claim, Some(former)).await?;
+                            return Ok(Removed::Again);
+                        }
+                    }
+                }
+                match self.write_claim(claim, None).await? {
+                    Some(_) => {
+                        self.attacher.ages.forget(volume);
+                        Ok(Removed::Done)
+                    }
+                    None => Ok(Removed::Again),
+                }
+            }
+            Removal::Join if is_settled && matches!(disk, Disk::Removing(_)) => {
+                Ok(Removed::Leaving(sight.vm.clone()))
+            }
+            Removal::Join | Removal::Claim => {
+                let ours = Claim {
+                    vm: this.name,
+                    vm_uid: this.uid,
+                    operation: Operation::Detach,
+                    holder: String::new(),
+                    from: former.and_then(|claim| claim.from.clone()),
+                    usage: None,
+                };
+                let Some(claim) = self.write_claim(claim, Some(ours)).await? else {
+                    return Ok(Removed::Again);
+                };
+                *own = Own { holder: holder(&claim), is_settled: false };
+                match (&sight.vm, &disk) {
+                    (None, Disk::Absent) => Ok(Removed::Again),
+                    (None, _) => Ok(Removed::Leaving(None)),
+                    (Some(vm), Disk::Absent | Disk::Removing(_)) => {
+                        match self.attacher.plug.fence(vm, &self.attacher.holder.name).await? {
+                            Written::Done(Some(vm)) => {
+                                Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
+                            }
+                            Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
+                            // what may be on its way to the machine has time to arrive
+                            Written::Done(None) | Written::OtherWay(_) => {
+                                self.unplug_leftover(vm, &disk).await?;
+                                Ok(self.arrives(&claim, machine))
+                            }
+                        }
+                    }
+                    _ => self.unplug(sight, &disk).await,
+                }
+            }
+        }
+    }
+
+    /// By subresources: when the annotation is as old as no write of a former holder is.
+    fn arrives(&self, claim: &PersistentVolumeClaim, machine: &str) -> Removed {
+        self.wait_for(format!(
+            "a write that was begun before may still be on its way to {}: it is waited for {} s",
+            self.attacher.host.machine_name(machine),
+            STALE_AFTER.as_secs()
+        ));
+        let unchanged_for = self.attacher.ages.unchanged_for(claim);
+        Removed::Arrives(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for))
+    }
+
+    /// By subresources an instance may keep a volume that its machine's template has no more.
+    async fn unplug_leftover(&self, vm: &VirtualMachine, disk: &Disk) -> Result<(), Refusal> {
+        if matches!(disk, Disk::Removing(progress) if progress.phase != "Detaching") {
+            self.attacher.plug.remove_from_instance(vm, self.volume.as_str()).await?;
+        }
+        Ok(())
+    }
+
+    async fn unplug(&self, sight: &Sight, disk: &Disk) -> Result<Removed, Refusal> {
+        let Some(vm) = &sight.vm else { return Ok(Removed::Leaving(None)) };
+        if matches!(disk, Disk::Absent | Disk::Removing(_)) {
+            return Ok(Removed::Leaving(Some(vm.clone())));
+        }
+        match self.attacher.plug.remove(vm, self.volume.as_str()).await? {
+            Written::Done(Some(vm)) => Ok(Removed::Leaving(Some(self.known_machine(*vm).await))),
+            Written::Done(None) => {
+                let name = vm.metadata.name.as_deref().unwrap_or_default();
+                Ok(Removed::Leaving(self.read_machine(name).await?))
+            }
+            Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
+            Written::OtherWay(why) => Ok(Removed::OtherWay(why)),
+        }
+    }
+
+    /// Waits until template, instance and status have the volume no more, or somebody added it again. A watch that has
+    /// never shown the volume in the instance may be late, so the instance is read then.
+    async fn until_gone(
+        &self,
+        machine: &str,
+        vm: Option<Arc<VirtualMachine>>,
+        mut was_watched: bool,
+        changes: &mut watch::Receiver<u64>,
+    ) -> Result<(), Refusal> {
+        loop {
+            changes.borrow_and_update();
+            let vm = match self.call.machines().await {
+                Some(machines) => machines.get(&self.call.key(machine)),
+                None => vm.clone(),
+            };
+            was_watched |= self.is_watched_in_instance(machine).await;
+            let vmi = match self.call.instances().await {
+                Some(instances) if was_watched => instances.get(&self.call.key(machine)),
+                _ => self.read_instance(machine).await?,
+            };
+            match hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str()) {
+                Disk::Removing(progress) => {
+                    self.explain("is still in", machine, &progress, vmi.as_deref());
+                }
+                _ => return Ok(()),
+            }
+            self.change(changes, None).await;
+        }
+    }
+}
+
+/// The annotation that this call wrote.
+#[derive(Default)]
+struct Own {
+    holder: Option<String>,
+    /// The machine was written after it, or nothing older can reach the machine for another reason.
+    is_settled: bool,
+}
+
+fn holder(claim: &PersistentVolumeClaim) -> Option<String> {
+    match recorded(claim) {
+        Recorded::Claim(claim) => Some(claim.holder),
+        _ => None,
+    }
+}
+
+enum Removed {
+    Done,
+    /// Decide again.
+    Again,
+    /// Decide again, once; then the answer of the other way counts.
+    OtherWay(Refusal),
+    /// Decide again then, or when something changes.
+    At(Instant),
+    /// From then on no older write reaches the machine.
+    Arrives(Instant),
+    Refused {
+        version: String,
+        why: Refusal,
+    },
+    /// This process wrote the machine after its annotation; the instance may have the disk yet.
+    Leaving(Option<Arc<VirtualMachine>>),
+}

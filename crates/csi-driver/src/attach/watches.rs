@@ -1,0 +1,206 @@
+//! What the host has, as watches tell it: machines, their instances and the claims (PersistentVolumeClaims) of volumes,
+//! from the first call until ten minutes after the last one.
+//!
+//! The controller service runs in every pod of the DaemonSet, and only that beside the leading sidecars is called; the
+//! others watch nothing. A first call waits for the instances alone, whose changes it needs to know of. What it needs of
+//! the other kinds it reads by itself, and their watches begin when it has ended, or with the next call.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use controller_kit::{Cache, ObjectKey, Watched};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::runtime::watcher;
+use program::TaskGroup;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until, timeout},
+};
+
+use super::hotplug;
+use crate::host::Host;
+
+/// The watches end so long after the last call.
+pub const KEPT_FOR: Duration = Duration::from_secs(600);
+/// A call waits so long for the first list of a watch, then it reads the object by itself.
+const LISTED_WITHIN: Duration = Duration::from_secs(2);
+/// What of a claim's annotations is read.
+const ANNOTATIONS: [&str; 3] = [
+    annotations::CSI_ATTACH,
+    "volume.kubernetes.io/storage-provisioner",
+    "volume.beta.kubernetes.io/storage-provisioner",
+];
+
+/// The watches. Clones share them.
+#[derive(Clone)]
+pub struct Watches(Arc<Inner>);
+
+struct Inner {
+    host: Host,
+    tasks: TaskGroup,
+    state: Mutex<State>,
+    /// Counts changes of machines, instances and claims.
+    changes: watch::Sender<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: usize,
+    last_call: Option<Instant>,
+    running: Option<Running>,
+}
+
+struct Running {
+    tasks: TaskGroup,
+    instances: Cache<VirtualMachineInstance>,
+    rest: Option<(Cache<VirtualMachine>, Cache<PersistentVolumeClaim>)>,
+}
+
+/// A call under way. The watches last while there is one.
+pub struct Call(Watches);
+
+impl Watches {
+    pub fn new(host: Host, tasks: &TaskGroup) -> Self {
+        let inner =
+            Inner { host, tasks: tasks.child(), state: Mutex::default(), changes: watch::Sender::new(0) };
+        Self(Arc::new(inner))
+    }
+
+    /// Begins a call, and the watches where they do not run. Inside a runtime.
+    pub fn begin(&self) -> Call {
+        let mut state = self.state();
+        state.calls += 1;
+        match &mut state.running {
+            Some(running) => self.complete(running),
+            None => {
+                let tasks = self.0.tasks.child();
+                let instances =
+                    Cache::start_trimmed(&tasks, self.0.host.instances(), config(), hotplug::trim_instance);
+                self.tell_changes(&instances);
+                state.running = Some(Running { tasks, instances, rest: None });
+                let watches = self.clone();
+                self.0.tasks.spawn_until_stop(async move { watches.end_when_unused().await });
+            }
+        }
+        Call(self.clone())
+    }
+
+    /// Whether the host is watched now.
+    pub fn are_running(&self) -> bool {
+        self.state().running.is_some()
+    }
+
+    fn complete(&self, running: &mut Running) {
+        if running.rest.is_none() {
+            let (host, tasks) = (&self.0.host, &running.tasks);
+            let machines = Cache::start_trimmed(tasks, host.machines(), config(), hotplug::trim_machine);
+            let claims = Cache::start_trimmed(tasks, host.claims(), config(), trim_claim);
+            self.tell_changes(&machines);
+            self.tell_changes(&claims);
+            running.rest = Some((machines, claims));
+        }
+    }
+
+    fn tell_changes<K: Watched>(&self, cache: &Cache<K>) {
+        let changes = self.0.changes.clone();
+        cache.on_change(move |_| changes.send_modify(|count| *count += 1));
+    }
+
+    async fn end_when_unused(&self) {
+        loop {
+            let ends_at = {
+                let mut state = self.state();
+                let last_call = state.last_call.filter(|_| state.calls == 0).unwrap_or_else(Instant::now);
+                if last_call.elapsed() >= KEPT_FOR {
+                    if let Some(running) = state.running.take() {
+                        running.tasks.stop.cancel();
+                    }
+                    return;
+                }
+                last_call + KEPT_FOR
+            };
+            sleep_until(ends_at).await;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().expect("no panic while the watches are changed")
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.tasks.stop.cancel();
+    }
+}
+
+impl Call {
+    /// Told at each change of what is watched.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.0.0.changes.subscribe()
+    }
+
+    /// The instances, where their watch works.
+    pub async fn instances(&self) -> Option<Cache<VirtualMachineInstance>> {
+        let instances = self.0.state().running.as_ref()?.instances.clone();
+        working(instances).await
+    }
+
+    /// The machines, where they are watched and the watch works.
+    pub async fn machines(&self) -> Option<Cache<VirtualMachine>> {
+        let machines = self.0.state().running.as_ref()?.rest.as_ref()?.0.clone();
+        working(machines).await
+    }
+
+    /// The claims, where they are watched and the watch works.
+    pub async fn claims(&self) -> Option<Cache<PersistentVolumeClaim>> {
+        let claims = self.0.state().running.as_ref()?.rest.as_ref()?.1.clone();
+        working(claims).await
+    }
+
+    /// Begins the watches that the next call will need.
+    pub fn complete(&self) {
+        if let Some(running) = &mut self.0.state().running {
+            self.0.complete(running);
+        }
+    }
+
+    pub fn key(&self, name: &str) -> ObjectKey {
+        ObjectKey::new(self.0.0.host.namespace(), name)
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let mut state = self.0.state();
+        state.calls -= 1;
+        state.last_call = Some(Instant::now());
+    }
+}
+
+async fn working<K: Watched>(cache: Cache<K>) -> Option<Cache<K>> {
+    if cache.watch_error().is_none() {
+        // a list that does not come is no reason to refuse: the object is read by itself
+        drop(timeout(LISTED_WITHIN, cache.ready()).await);
+    }
+    (cache.is_ready() && cache.watch_error().is_none()).then_some(cache)
+}
+
+fn config() -> watcher::Config {
+    watcher::Config::default()
+}
+
+fn trim_claim(claim: &mut PersistentVolumeClaim) {
+    let metadata = &mut claim.metadata;
+    metadata.labels = None;
+    metadata.owner_references = None;
+    if let Some(annotations) = &mut metadata.annotations {
+        annotations.retain(|key, _| ANNOTATIONS.contains(&key.as_str()));
+    }
+    if let Some(status) = &mut claim.status {
+        status.conditions = None;
+    }
+}

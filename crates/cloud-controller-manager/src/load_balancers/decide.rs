@@ -367,16 +367,8 @@ fn clean_up(seen: &Seen<'_>) -> Decision<Write> {
         }
     }
     let mut write = None;
-    // without an object no secondary loses its address
-    if !seen.secondaries.all.is_empty() && !matches!(seen.load_balancer, Found::Absent) {
-        let live = object.filter(|object| object.metadata.deletion_timestamp.is_none());
-        let kept = live.and_then(|it| it.edited(|json| host_datapath::keep_for_secondaries(seen, it, json)));
-        let is_empty = |json: &Value| json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty);
-        // no object is without listeners: this one goes, and then those that wait for it
-        if !kept.as_ref().is_some_and(is_empty) {
-            view.removal = Removal::Blocked(events::in_use(&seen.key, &seen.secondaries.all));
-            write = kept.map(Write::Update);
-        }
+    if let Some(kept) = sharing::keep(seen, path) {
+        (view.removal, write) = kept;
     }
     if view.load_balancer == LoadBalancerState::Absent && seen.is_carried {
         // node ports are reused: the object of the primary lets go of them first

@@ -18,10 +18,10 @@ use kube::ResourceExt;
 use serde_json::{Value, json};
 
 use super::{
-    Phase, Seen, Write, allocated, events,
+    Found, Phase, Seen, Write, allocated, events,
     families::{listed, same},
     handover,
-    host_datapath::hinders_sharing,
+    host_datapath::{hinders_sharing, keep_for_secondaries},
     ingress, overdue_announcement, settled_datapath, status_address,
 };
 use crate::{
@@ -211,6 +211,31 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         view.annotations.extend(handover::withdrawing(service, lost));
     }
     Decision { view, write: None, events }
+}
+
+/// How the object of a Service that gives its load balancer up goes while others use its address, and what is written to
+/// it until then.
+pub(super) fn keep(seen: &Seen<'_>, path: Datapath) -> Option<(Removal, Option<Write>)> {
+    let users = &seen.secondaries;
+    // without an object no secondary loses its address
+    if users.all.is_empty() || matches!(seen.load_balancer, Found::Absent) {
+        return None;
+    }
+    let object = seen.load_balancer.object();
+    if object.is_some_and(|object| object.metadata.deletion_timestamp.is_some()) {
+        // nobody keeps it, and until it is gone it leads to the node ports of those that use it
+        return Some((Removal::Foreground, None));
+    }
+    // an object of the guest datapath has no listeners of ours
+    let object = object.filter(|_| path == Datapath::Host);
+    let kept = object.and_then(|it| it.edited(|json| keep_for_secondaries(seen, it, json)));
+    let is_empty = |json: &Value| json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty);
+    let blocked = Removal::Blocked(events::in_use(&seen.key, &users.all));
+    match kept {
+        // no object is without listeners: this one goes, and then those that wait for it
+        Some(json) if is_empty(&json) => None,
+        kept => Some((blocked, kept.map(Write::Update))),
+    }
 }
 
 /// Whether a Service that cannot share now keeps what it was given. On the host datapath the label comes before the

@@ -319,22 +319,42 @@ fn a_primary_of_another_type_keeps_the_listeners_of_its_secondaries_and_not_its_
 }
 
 // docs/contract/data-paths.md#row-12: a secondary that goes waits until its ports are no listeners
-#[test]
-fn a_primary_of_another_type_goes_with_the_last_listener_of_its_secondaries() {
+#[rstest]
+#[case::live(None, Removal::Foreground)]
+// else its finalizer goes after our DELETE, and nobody looks any more whether the object leads to the secondary
+#[case::being_deleted(Some("2026-01-01T00:00:00Z"), Removal::Foreground)]
+fn a_primary_of_another_type_goes_with_the_last_listener_of_its_secondaries(
+    #[case] deleted: Option<&str>,
+    #[case] removal: Removal,
+) {
     let prefix = secondary_prefix(&ObjectKey::new("shop", "web"));
     let mut json = object("vm", &Value::Null).json();
     json["spec"]["listeners"] =
         json!([{"name": format!("{prefix}tcp-81"), "port": 81, "protocol": "TCP", "backendPort": 30001}]);
+    json["metadata"]["deletionTimestamp"] = json!(deleted);
     let own = controller_kit::RawObject::from_json(json).unwrap();
     let mut primary = asking(&json!({}), None, None);
     primary.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
     let decision = decided(&primary, Some(&own), |seen| {
         seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![] };
     });
-    assert!(
-        decision.write.is_none() && !matches!(decision.view.removal, Removal::Blocked(_)),
-        "{decision:?}"
-    );
+    assert_eq!((decision.write, decision.view.removal), (None, removal));
+}
+
+/// On the guest datapath the webhook of the load balancer lets everybody write them.
+#[test]
+fn listeners_in_an_object_of_the_guest_datapath_do_not_free_its_address() {
+    let mut json = object("cluster", &json!({"allocatedAddress": {"ip": "10.0.0.9"}})).json();
+    json["spec"]["listeners"] =
+        json!([{"name": "x-01234567-tcp-80", "port": 80, "protocol": "TCP", "backendPort": 30001}]);
+    let own = controller_kit::RawObject::from_json(json).unwrap();
+    let mut primary = asking(&json!({}), None, None);
+    primary.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    let decision = decided(&primary, Some(&own), |seen| {
+        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "api")], carried: vec![] };
+    });
+    assert!(matches!(decision.view.removal, Removal::Blocked(_)), "{decision:?}");
+    assert_eq!(decision.write, None);
 }
 
 #[test]

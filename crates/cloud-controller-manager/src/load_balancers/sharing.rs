@@ -289,17 +289,38 @@ impl HarvesterLoadBalancers {
             return false;
         }
         let prefix = secondary_prefix(&ObjectKey::of(service));
-        self.index.carriers(&prefix).iter().any(|object| self.carries(&self.key_of(object), &prefix))
+        let carriers = self.index.carriers(&prefix).into_iter().map(|name| self.key_of(&name));
+        let by_primary = carriers.filter_map(|key| Some((self.carrying(&key, &prefix)?, key)));
+        is_any_own(by_primary, |primary| self.services.get(primary).map(|primary| self.key(&primary)))
     }
 
-    fn carries(&self, key: &ObjectKey, prefix: &str) -> bool {
-        let Some(object) = self.objects.get(key) else { return false };
-        let primary = labelled_service(&object).and_then(|primary| self.services.get(&primary));
-        let Some(primary) = primary.filter(|primary| self.key(primary) == *key) else { return false };
+    /// The Service that the labels of this object name, if the object has listeners of this prefix for another one.
+    fn carrying(&self, object: &ObjectKey, prefix: &str) -> Option<ObjectKey> {
+        let object = self.objects.get(object)?;
+        // on the guest datapath listeners are none of ours, and nobody takes them away
+        if Datapath::of_object(&object.spec) == Datapath::Guest {
+            return None;
+        }
+        let key = labelled_service(&object)?;
+        let primary = self.services.get(&key)?;
         // a user may name a port like the listener of a secondary
         let is_own = |listener: &str| ports(&primary).iter().any(|it| it.name.as_deref() == Some(listener));
-        object.spec.listeners.iter().any(|it| it.name.starts_with(prefix) && !is_own(&it.name))
+        let carries = object.spec.listeners.iter().any(|it| it.name.starts_with(prefix) && !is_own(&it.name));
+        carries.then_some(key)
     }
+}
+
+/// Whether one of the objects is the own one of the Service that it is paired with. `own` looks at all that say so:
+/// a neighbour in the namespace may label any number of objects, so it is asked once for each Service.
+fn is_any_own(
+    objects: impl Iterator<Item = (ObjectKey, ObjectKey)>,
+    own: impl Fn(&ObjectKey) -> Option<ObjectKey>,
+) -> bool {
+    let mut by_service: BTreeMap<ObjectKey, BTreeSet<ObjectKey>> = BTreeMap::new();
+    for (service, object) in objects {
+        by_service.entry(service).or_default().insert(object);
+    }
+    by_service.iter().any(|(service, objects)| own(service).is_some_and(|own| objects.contains(&own)))
 }
 
 /// Whether the Service has the label of a Service that was given the address of this one.
@@ -358,4 +379,28 @@ pub(super) fn let_go(index: &Index, change: &Change<RawObject<LoadBalancer>>) ->
     let [old, new] = [&change.old, &change.new]
         .map(|object| object.as_ref().map(|object| secondaries_in(object)).unwrap_or_default());
     old.difference(&new).filter_map(|prefix| index.secondary(prefix)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A neighbour in the namespace labels any number of objects for one Service.
+    #[test]
+    fn the_own_object_of_a_service_is_looked_for_once_among_all_that_are_labelled_for_it() {
+        let object = |number: usize| ObjectKey::new("team-a", format!("object-{number:04}"));
+        let (web, looks) = (ObjectKey::new("shop", "web"), Cell::new(0));
+        let is_any_own = |count: usize, own: usize| {
+            let labelled = (0..count).map(|number| (web.clone(), object(number)));
+            is_any_own(labelled, |_| {
+                looks.set(looks.get() + 1);
+                Some(object(own))
+            })
+        };
+        assert_eq!((is_any_own(2000, 1999), looks.take()), (true, 1));
+        assert_eq!((is_any_own(2000, 2000), looks.take()), (false, 1));
+        assert_eq!((is_any_own(0, 0), looks.take()), (false, 0));
+    }
 }

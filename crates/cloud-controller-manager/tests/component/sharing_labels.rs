@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::{
-    harness::{Ccm, announced_service, load_balancer, service},
+    harness::{Ccm, announced_service, harvester_says, load_balancer, service},
     sharing::{PRIMARY, object_of},
 };
 
@@ -93,6 +93,19 @@ test_cluster::component_tests! {
         assert!(is_kept(&cluster).await);
         show(Value::Null).await;
         assert_eq!((service(&cluster).await, load_balancer(&cluster).await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// Listeners in an object of the guest datapath are anybody's, and nobody takes them away.
+    async fn a_service_that_goes_waits_for_no_listener_on_the_guest_datapath(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        let name = format!("docs-{:08x}-tcp-81", crc32fast::hash(b"lab/docs"));
+        let forged = json!([{"name": name, "port": 81, "protocol": "TCP", "backendPort": 30001}]);
+        harvester_says(&cluster, json!({"spec": {"listeners": forged}})).await;
+        label(&cluster, "spec: {type: LoadBalancer, ports: [{port: 81}]}", "{}").await;
+        delete(&cluster, "lab/docs").await;
+        assert_eq!(cluster.guest.get::<Service>("lab/docs").await, None);
+        assert!(is_kept(&cluster).await);
         ccm.stop().await;
     }
 }

@@ -250,7 +250,8 @@ impl HarvesterLoadBalancers {
     /// The Services that use the address of this one. `found`: its object.
     pub(super) fn secondaries_of(&self, primary: &Service, found: &Found) -> Secondaries {
         let key = ObjectKey::of(primary);
-        let mut all: Vec<_> = self.shared.users(&key).into_iter().collect();
+        let users = self.shared.users(&key);
+        let mut all: Vec<_> = users.iter().cloned().collect();
         // Services that go and use each other's addresses would wait for each other for ever
         let ring = if self.is_wanted(primary) { BTreeSet::new() } else { self.shared.ring(&key) };
         all.retain(|user| {
@@ -263,6 +264,8 @@ impl HarvesterLoadBalancers {
                 || (is_wanted || !ring.contains(user))
                     && has_address_of(&service, is_admitted, primary, found.object())
         });
+        let former = found.object().map(|object| self.former_users(primary, object)).unwrap_or_default();
+        all.extend(former.into_iter().filter(|user| !users.contains(user)));
         let object = found.object().filter(|object| Datapath::of_object(&object.spec) == Datapath::Host);
         let carried = match object.filter(|_| !all.is_empty()) {
             None => Vec::new(),
@@ -275,6 +278,26 @@ impl HarvesterLoadBalancers {
             }
         };
         Secondaries { all, carried }
+    }
+
+    /// The Services that used the address of this one and show it still. Their label goes with the write that gives them
+    /// another address, which comes into the status later: so long the former one may be announced. No author of a
+    /// Service writes its status.
+    fn former_users(&self, primary: &Service, object: &LoadBalancer) -> BTreeSet<ObjectKey> {
+        let own: Vec<_> = allocated(object).into_iter().chain(status_address(object)).collect();
+        let is_own = |ip: &&str| own.iter().any(|own| same(own, ip));
+        // of Services that go and show each other's addresses none would ever go
+        let may_wait = self.is_wanted(primary) || ingress(primary).iter().all(is_own);
+        let mut former = self.shared.showing(&own);
+        former.remove(&ObjectKey::of(primary));
+        former.retain(|user| {
+            let service = self.services.get(user);
+            service.is_some_and(|service| {
+                service.labels().contains_key(labels::PRIMARY_SERVICE)
+                    && (may_wait || self.is_wanted(&service))
+            })
+        });
+        former
     }
 
     /// Whether the Service asks for the address of this primary, which may give it.

@@ -1,15 +1,21 @@
 //! Services with the label of a secondary that this program does not serve: it takes no label off them.
 
+use harvester_api::LoadBalancer;
 use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
 use super::{
-    harness::{Ccm, announced_service, harvester_says, load_balancer, service},
+    harness::{
+        Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, harvester_says, load_balancer,
+        service,
+    },
     sharing::{PRIMARY, object_of},
 };
 
 const FOREIGN: &str = "spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}";
+const OWN: &str = "spec: {type: LoadBalancer, ports: [{port: 81}]}";
 const INSIDE: &str = "spec: {type: ClusterIP, ports: [{port: 81}]}";
 const RECORD: &str = "{cloudprovider.harvesterhci.io/allocated-address: 127.9.0.1}";
 
@@ -102,10 +108,61 @@ test_cluster::component_tests! {
         let name = format!("docs-{:08x}-tcp-81", crc32fast::hash(b"lab/docs"));
         let forged = json!([{"name": name, "port": 81, "protocol": "TCP", "backendPort": 30001}]);
         harvester_says(&cluster, json!({"spec": {"listeners": forged}})).await;
-        label(&cluster, "spec: {type: LoadBalancer, ports: [{port: 81}]}", "{}").await;
+        label(&cluster, OWN, "{}").await;
         delete(&cluster, "lab/docs").await;
         assert_eq!(cluster.guest.get::<Service>("lab/docs").await, None);
         assert!(is_kept(&cluster).await);
+        ccm.stop().await;
+    }
+
+    /// kube-vip in the guest follows after the write that asks it for the other address.
+    async fn a_service_with_another_address_keeps_its_former_primary_until_its_status_shows_that(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        let patch = async |key: &str, metadata: Value| {
+            cluster.guest.patch::<Service>(key, json!({"metadata": metadata})).await;
+            cluster.settle().await;
+        };
+        let show = async |ip: &str| {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+            cluster.guest.patch_status::<Service>("lab/docs", status).await;
+            cluster.settle().await;
+        };
+        let give = async |name: &str, ip: &str| {
+            let key = object_of(&cluster, name).await.expect("it has an object").name_any();
+            let key = format!("{}/{key}", cluster.guest_cluster().vm_namespace);
+            let status = json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}}});
+            cluster.harvester.patch::<LoadBalancer>(&key, status).await;
+            cluster.settle().await;
+        };
+        label(&cluster, OWN, &format!("{{{PRIMARY}: shop/web}}")).await;
+        show("127.9.0.1").await;
+        delete(&cluster, "shop/web").await;
+        // it gets one of its own
+        patch("lab/docs", json!({"annotations": {PRIMARY: null}})).await;
+        give("docs", "127.9.0.2").await;
+        let docs = cluster.guest.get::<Service>("lab/docs").await.unwrap();
+        assert_eq!(annotation(&docs, LOADBALANCER_IPS), Some("127.9.0.2"));
+        assert!(is_kept(&cluster).await, "kube-vip announces the shared address still");
+        show("127.9.0.2").await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+
+        // it shares that of another one
+        create_service(&cluster, "{}", "").await;
+        give("web", "127.9.0.3").await;
+        patch("lab/docs", json!({"annotations": {PRIMARY: "shop/web"}})).await;
+        assert!(object_of(&cluster, "docs").await.is_some());
+        show("127.9.0.3").await;
+        assert_eq!(object_of(&cluster, "docs").await, None);
+        let other = "{apiVersion: v1, kind: Service, metadata: {name: next, namespace: shop}, \
+                     spec: {type: LoadBalancer, ports: [{port: 80}]}}";
+        cluster.guest.apply(other).await;
+        cluster.settle().await;
+        give("next", "127.9.0.4").await;
+        patch("lab/docs", json!({"annotations": {PRIMARY: "shop/next"}})).await;
+        for name in ["web", "next"] {
+            delete(&cluster, &format!("shop/{name}")).await;
+            assert!(object_of(&cluster, name).await.is_some_and(|it| it.metadata.deletion_timestamp.is_none()), "{name}");
+        }
         ccm.stop().await;
     }
 }

@@ -6,7 +6,8 @@
 //!                                               status says X
 //! ```
 //! The label says who uses an address: while it is there the primary's object stays. So it comes with the address, and
-//! goes with it or after it.
+//! goes with it or after it. A Service that was given another address keeps the former primary too, by its status, as long
+//! as that shows the former address.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     hash::Hash,
+    net::IpAddr,
     sync::{Mutex, MutexGuard},
 };
 
@@ -30,6 +31,8 @@ struct State {
     by_label: HashMap<String, BTreeSet<ObjectKey>>,
     /// By the prefix of their listeners.
     by_prefix: HashMap<String, ObjectKey>,
+    /// By an address that the status of the Service shows.
+    by_shown: HashMap<String, BTreeSet<ObjectKey>>,
     /// Services whose label value does not say their name.
     digested: HashMap<String, ObjectKey>,
 }
@@ -39,17 +42,19 @@ struct Entry {
     /// By annotation.
     request: Option<ObjectKey>,
     label: Option<String>,
+    shown: Vec<String>,
 }
 
 impl Index {
     /// `service`: the newest version of the Service, if it is there.
     pub(crate) fn update(&self, key: &ObjectKey, service: Option<&Service>) {
         let mut state = self.state();
-        let State { entries, by_request, by_label, by_prefix, digested } = &mut *state;
+        let State { entries, by_request, by_label, by_prefix, by_shown, digested } = &mut *state;
         if let Some(old) = entries.remove(key) {
             remove(by_request, old.request.as_ref(), key);
             remove(by_label, old.label.as_ref(), key);
             by_prefix.remove(&secondary_prefix(key));
+            old.shown.iter().for_each(|ip| remove(by_shown, Some(ip), key));
         }
         let own = label_value(key);
         if service.is_some() && own != plain_label_value(key) {
@@ -58,7 +63,8 @@ impl Index {
             digested.remove(&own);
         }
         let Some(service) = service else { return };
-        let entry = Entry { request: primary(service).ok().flatten(), label: used(service) };
+        let shown = ingress(service).into_iter().map(normal).collect();
+        let entry = Entry { request: primary(service).ok().flatten(), label: used(service), shown };
         if let Some(request) = &entry.request {
             by_request.entry(request.clone()).or_default().insert(key.clone());
         }
@@ -67,8 +73,18 @@ impl Index {
         }
         if entry.request.is_some() || entry.label.is_some() {
             by_prefix.insert(secondary_prefix(key), key.clone());
-            entries.insert(key.clone(), entry);
         }
+        for ip in &entry.shown {
+            by_shown.entry(ip.clone()).or_default().insert(key.clone());
+        }
+        entries.insert(key.clone(), entry);
+    }
+
+    /// The Services whose status shows one of these addresses.
+    pub(crate) fn showing(&self, addresses: &[&str]) -> BTreeSet<ObjectKey> {
+        let state = self.state();
+        let showing = addresses.iter().filter_map(|ip| state.by_shown.get(&normal(ip)));
+        showing.flatten().cloned().collect()
     }
 
     /// The Services that use the address of this one ([`used`]).
@@ -143,6 +159,10 @@ impl Index {
         let used = used(service).and_then(|label| self.labelled(&label));
         related.extend(last.iter().chain(&used).flat_map(|primary| self.group(primary)));
         related.extend(used);
+        // one that used an address before keeps its owner until its status shows another
+        if service.labels().contains_key(labels::PRIMARY_SERVICE) {
+            related.extend(self.showing(&ingress(service)));
+        }
         related.remove(&key);
         related
     }
@@ -150,6 +170,11 @@ impl Index {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no panic while indexing")
     }
+}
+
+/// An address as it is written shortest.
+fn normal(ip: &str) -> String {
+    ip.parse::<IpAddr>().map_or_else(|_| ip.to_owned(), |ip| ip.to_string())
 }
 
 fn remove<K: Eq + Hash>(keys_of: &mut HashMap<K, BTreeSet<ObjectKey>>, of: Option<&K>, key: &ObjectKey) {
@@ -251,13 +276,17 @@ mod tests {
     fn secondaries_are_found_by_their_primary_until_they_go() {
         let index = Index::default();
         let (web, api) = (ObjectKey::new("shop", "web"), ObjectKey::new("shop", "api"));
-        index.update(&api, Some(&service("LoadBalancer", Some("web"), Some("shop.web"))));
+        let mut sharing = service("LoadBalancer", Some("web"), Some("shop.web"));
+        let status = json!({"loadBalancer": {"ingress": [{"ip": "fd00::0:9"}]}});
+        sharing.status = serde_json::from_value(status).unwrap();
+        index.update(&api, Some(&sharing));
         assert_eq!((index.users(&web), index.askers(&web)), (keys(&["api"]), keys(&["api"])));
+        assert_eq!(index.showing(&["10.0.0.9", "fd00::9"]), keys(&["api"]));
         index.update(&api, None);
         assert_eq!((index.users(&web), index.askers(&web)), (keys(&[]), keys(&[])));
         let state = index.state();
         assert!(state.entries.is_empty() && state.by_request.is_empty());
-        assert!(state.by_label.is_empty() && state.by_prefix.is_empty());
+        assert!(state.by_label.is_empty() && state.by_prefix.is_empty() && state.by_shown.is_empty());
     }
 
     // one that waits for its port would never hear that it is free

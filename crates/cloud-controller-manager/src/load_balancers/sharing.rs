@@ -99,7 +99,10 @@ impl HarvesterLoadBalancers {
             Datapath::Host => status_address(object).map(str::to_owned),
         };
         let address = address.filter(|_| !self.is_withheld(primary, object));
-        if path == Datapath::Guest && address.is_none() {
+        // on the host datapath the label comes before the address, for a Service that has nothing to lose by it
+        let loses = !uses(service, &key) && !ingress(service).is_empty();
+        let address = address.filter(|_| !loses || !is_taken_back(Some(object)));
+        if (path == Datapath::Guest || loses) && address.is_none() {
             return missing("address");
         }
         let address = match address.map(|address| of_secondary(service, &address, uses(service, &key))) {

@@ -481,6 +481,29 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// The next primary may wait for its address for ever.
+    async fn a_secondary_on_the_host_datapath_leaves_its_primary_when_the_next_has_an_address(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        ask(&cluster, "docs", 82, "''", ON_HOST).await;
+        let of = async |name| object_of(&cluster, name).await.map_or(0, |object| object.spec.listeners.len());
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        assert_eq!((of("web").await, of("docs").await), (2, 1));
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"]);
+        assert_eq!(told_about(&cluster, "api", "WaitingForPrimary").await.len(), 1);
+        // neither does one with an object of its own
+        ask_again(&cluster, "shop/web", json!("docs")).await;
+        assert_eq!((of("web").await, of("docs").await), (2, 1));
+        ask_again(&cluster, "shop/web", Value::Null).await;
+        says_about(&cluster, "docs", given("127.9.0.2")).await;
+        assert_eq!((of("web").await, of("docs").await), (1, 2));
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.2"]);
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        ccm.stop().await;
+    }
+
     /// docs/contract/data-paths.md#row-10: its object stays for them.
     async fn a_primary_that_is_being_deleted_follows_the_ports_of_its_secondaries(cluster: TestCluster) {
         let ccm = start_on_host(&cluster).await;

@@ -332,11 +332,12 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
         }
     }
     // as long as it shows the address of its former primary, that one stays
-    let shows = match path {
-        Datapath::Guest => view.publish == Publish::Withdrawn,
-        Datapath::Host => !ingress(service).is_empty() || seen.is_carried,
+    let leaves = match path {
+        Datapath::Guest => seen.held == Held::Lost && view.publish != Publish::Withdrawn,
+        // there the label comes before the address
+        Datapath::Host => seen.held != Held::Nothing && ingress(service).is_empty() && !seen.is_carried,
     };
-    if has_address || seen.held == Held::Lost && !shows {
+    if has_address || leaves {
         view.labels = sharing::own_labels(service);
     }
     let more = kube_vip_sentence.as_deref().filter(|_| forbidden);

@@ -212,20 +212,25 @@ fn a_secondary_keeps_the_shared_address_until_it_has_its_own(
 
 /// Else its former primary could not be deleted while no pool has an address for this one.
 #[rstest]
-#[case::shown("cluster", Some("10.0.0.9"), false, None)]
-#[case::not_shown("cluster", None, false, Some(""))]
-#[case::on_the_host_datapath("vm", None, false, Some(""))]
-#[case::carried("vm", None, true, None)]
-fn a_service_that_lost_the_shared_address_lets_its_former_primary_go(
+#[case::shown("cluster", Held::Lost, Some("10.0.0.9"), false, None)]
+#[case::not_shown("cluster", Held::Lost, None, false, Some(""))]
+// kube-vip was asked for it
+#[case::not_shown_yet("cluster", Held::Valid, None, false, None)]
+#[case::on_the_host_datapath("vm", Held::Lost, None, false, Some(""))]
+#[case::carried("vm", Held::Lost, None, true, None)]
+#[case::never_given("vm", Held::Valid, None, false, Some(""))]
+#[case::in_use("vm", Held::Valid, Some("10.0.0.9"), false, None)]
+fn a_service_that_does_not_have_the_shared_address_lets_its_former_primary_go(
     #[case] workload: &str,
+    #[case] held: Held,
     #[case] shown: Option<&str>,
     #[case] is_carried: bool,
     #[case] label: Option<&str>,
 ) {
     let service = asking(&json!({annotations::ALLOCATED_ADDRESS: "10.0.0.9"}), Some("shop.main"), shown);
     let object = object(workload, &json!({}));
-    let lost = |seen: &mut Seen<'_>| (seen.held, seen.is_carried) = (Held::Lost, is_carried);
-    assert_eq!(label_in(&decided(&service, Some(&object), lost).view), label);
+    let of = |seen: &mut Seen<'_>| (seen.held, seen.is_carried) = (held, is_carried);
+    assert_eq!(label_in(&decided(&service, Some(&object), of).view), label);
 }
 
 // docs/contract/cloud-controller-manager.md#L15

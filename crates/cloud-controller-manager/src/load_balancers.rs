@@ -509,7 +509,7 @@ mod tests {
     }
 
     /// With one Node, whose VM is there. A webhook denies every object.
-    fn denied(services: &Cache<Service>) -> (Arc<HarvesterLoadBalancers>, Vec<Arc<Node>>) {
+    pub(super) fn denied(services: &Cache<Service>) -> (Arc<HarvesterLoadBalancers>, Vec<Arc<Node>>) {
         let deny = tower::service_fn(|_: Request<Body>| async {
             let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 400,
                 "reason": "BadRequest", "message": "admission webhook \"v\" denied the request: no matching VM"});

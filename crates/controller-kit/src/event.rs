@@ -78,6 +78,8 @@ impl PendingEvent {
 
 /// Kind, name and UID.
 type ObjectId = (String, String, String);
+/// Kind, namespace and name: one budget for all objects of a name, since a UID may come from where anybody writes.
+type ObjectName = (String, String, String);
 
 /// Events that are one object and count up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -153,7 +155,7 @@ struct EventWorker {
     component: Arc<str>,
     clock: Clock,
     written: HashMap<Series, WrittenEvent>,
-    budget: HashMap<ObjectId, (u32, Instant)>,
+    budget: HashMap<ObjectName, (u32, Instant)>,
     capabilities: Capabilities,
 }
 
@@ -191,7 +193,9 @@ impl EventWorker {
 
     /// One talkative object may not drown the others.
     fn affordable(&mut self, series: &Series, now: Instant) -> bool {
-        let (left, since) = self.budget.entry(series.object.clone()).or_insert((BURST, now));
+        let (kind, name, _) = &series.object;
+        let object = (kind.clone(), series.namespace.clone(), name.clone());
+        let (left, since) = self.budget.entry(object).or_insert((BURST, now));
         let refill = u32::try_from(now.duration_since(*since).as_secs() / REFILL.as_secs()).unwrap_or(BURST);
         if refill > 0 {
             *left = left.saturating_add(refill).min(BURST);
@@ -384,6 +388,17 @@ mod tests {
         let said = said(&server).await;
         assert_eq!(said.len(), 1 + BURST as usize);
         assert!(said.contains(&("has an address".to_owned(), 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_with_ever_new_uids_has_the_budget_of_one() {
+        let (server, tasks) = (ApiServer::builder().build(), TaskGroup::new());
+        let recorder = start(&tasks, &server.client("admin"));
+        for number in 0..100 {
+            let about = ObjectReference { uid: Some(number.to_string()), ..about("web") };
+            recorder.publish(&about, &PendingEvent::warning("Gone", "is gone"));
+        }
+        assert_eq!(said(&server).await.len(), BURST as usize);
     }
 
     #[tokio::test(start_paused = true)]

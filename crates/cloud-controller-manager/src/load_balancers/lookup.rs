@@ -13,6 +13,7 @@ use std::{
 };
 
 use controller_kit::ObjectKey;
+use guest_vms::is_uid;
 use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -47,7 +48,8 @@ pub(super) struct Entry {
 
 impl Entry {
     pub(super) fn of(object: &LoadBalancer) -> Self {
-        let uid = object.annotations().get(annotations::SERVICE_UID).cloned();
+        // anybody may write anything there, as long as a quarter of a megabyte
+        let uid = object.annotations().get(annotations::SERVICE_UID).filter(|uid| is_uid(uid)).cloned();
         Self { uid, service: labelled_service(object), secondaries: secondaries_in(object) }
     }
 }
@@ -87,6 +89,15 @@ impl Index {
         let state = self.state();
         let by_annotation = state.by_uid.get(&service.uid).into_iter().flatten();
         by_annotation.chain(state.by_service.get(&service.key).into_iter().flatten()).cloned().collect()
+    }
+
+    /// Whether those are several, with the objects of these names.
+    pub(super) fn has_several(&self, service: &LiveService, named: &[String]) -> bool {
+        let state = self.state();
+        let by_annotation = state.by_uid.get(&service.uid).into_iter().flatten();
+        let by_labels = state.by_service.get(&service.key).into_iter().flatten();
+        let mut all = by_annotation.chain(by_labels).chain(named);
+        all.next().is_some_and(|first| all.any(|other| other != first))
     }
 
     /// The objects with listeners of this prefix.
@@ -175,6 +186,12 @@ impl AddressInUse {
     }
 }
 
+#[cfg(test)]
+thread_local! {
+    /// Calls of [`find`] in this thread: each goes through all objects that say they are for a Service.
+    pub(super) static FINDS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// The object of the Service among `objects`: the one with the best UIDs, then the Service's address, then the best
 /// evidence; of several the oldest.
 pub(super) fn find<'a>(
@@ -185,6 +202,8 @@ pub(super) fn find<'a>(
     is_of_another: impl Fn(&LoadBalancer) -> bool,
     address_in_use: impl Fn(&LoadBalancer) -> AddressInUse,
 ) -> Option<(String, Evidence)> {
+    #[cfg(test)]
+    FINDS.set(FINDS.get() + 1);
     let rank = |object: &'a LoadBalancer| {
         let evidence = evidence(object, service, wanted, ours, &is_of_another)?;
         let age = object.metadata.creation_timestamp.clone();

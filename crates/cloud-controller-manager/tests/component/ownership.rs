@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cloud_controller_manager::cluster::GuestCluster;
 use harvester_api::{LoadBalancer, annotations, labels};
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{Event, Service};
 use kube::ResourceExt;
 use serde_json::json;
 use test_cluster::TestCluster;
@@ -12,6 +12,20 @@ use test_cluster::TestCluster;
 use super::harness::{Ccm, LOADBALANCER_IPS, annotation, asked, create_service, service, told};
 
 const FORGED: &str = "team-a/a-forged";
+
+/// Another tenant writes an object of our cluster for a Service that is not there, with these annotations beside it.
+async fn forge(cluster: &TestCluster, more: &[(&str, String)]) {
+    let kubernetes = cluster.guest.get::<Service>("default/kubernetes").await.expect("every cluster has it");
+    let mut annotations = json!({annotations::CLUSTER_UID: kubernetes.uid()});
+    for (key, value) in more {
+        annotations[*key] = json!(value);
+    }
+    let labels = json!({labels::SERVICE_NAMESPACE: "default", labels::SERVICE_NAME: "web"});
+    let object = json!({"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer",
+        "metadata": {"name": "a-forged", "namespace": "team-a", "annotations": annotations, "labels": labels},
+        "spec": {"workloadType": "cluster", "ipam": "pool"}});
+    cluster.harvester.apply(&object.to_string()).await;
+}
 
 test_cluster::component_tests! {
     /// docs/contract/addresses.md#4: the Service's UID can be read from its object, so anybody there can write it.
@@ -87,6 +101,48 @@ spec: {{workloadType: cluster, ipam: pool}}
             object.annotations().contains_key(annotations::WITHOUT_SERVICE)
         };
         assert_eq!([reported(&former).await, reported(&stale).await], [false, true]);
+        ccm.stop().await;
+    }
+
+    /// docs/contract/addresses.md#4: anybody there may write any annotation, and the Event is the guest cluster's.
+    #[simulated_only("waits half a minute")]
+    async fn an_event_about_an_object_without_service_is_short_whatever_stands_in_the_object(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        forge(&cluster, &[(annotations::SERVICE_UID, "x".repeat(240_000))]).await;
+        cluster.advance(Duration::from_secs(60)).await;
+        let events = cluster.guest.list::<Event>().await;
+        let event = events.iter().find(|event| event.reason.as_deref() == Some("LoadBalancerWithoutService"));
+        assert!(serde_json::to_string(event.expect("it is told")).unwrap().len() < 2_048);
+        ccm.stop().await;
+    }
+
+    #[simulated_only("waits ten minutes")]
+    async fn an_object_without_service_that_changes_without_end_is_told_once_in_ten_minutes(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        for n in 0..10 {
+            let uid = format!("00000000-0000-4000-8000-{n:012}");
+            forge(&cluster, &[(annotations::SERVICE_UID, uid)]).await;
+            let unmarked = json!({"metadata": {"annotations": {annotations::WITHOUT_SERVICE: null}}});
+            cluster.harvester.patch::<LoadBalancer>(FORGED, unmarked).await;
+            cluster.advance(Duration::from_secs(45)).await;
+        }
+        assert_eq!(told(&cluster, "LoadBalancerWithoutService").await, 1);
+        let written = || asked(&cluster.harvester).iter().filter(|it| it.starts_with("update")).count();
+        assert_eq!(written(), 1);
+        cluster.advance(Duration::from_secs(600)).await;
+        assert_eq!(written(), 2, "the mark is put back");
+        ccm.stop().await;
+    }
+
+    /// The server refuses annotations of more than a quarter of a megabyte.
+    #[simulated_only("waits half a minute")]
+    async fn an_object_that_cannot_be_marked_is_tried_once(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        forge(&cluster, &[("x", "x".repeat(262_000))]).await;
+        cluster.advance(Duration::from_secs(600)).await;
+        let written: Vec<_> = asked(&cluster.harvester).into_iter().filter(|it| it.starts_with("update")).collect();
+        assert_eq!(written, ["update loadbalancers 422"]);
+        assert_eq!(told(&cluster, "LoadBalancerWithoutService").await, 1);
         ccm.stop().await;
     }
 }

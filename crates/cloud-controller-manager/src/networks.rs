@@ -15,7 +15,7 @@ use std::{
     collections::BTreeMap,
     sync::{
         Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -72,6 +72,8 @@ pub(crate) struct Networks {
     is_one_look: bool,
     /// What the VMs report, until that may have changed.
     nics: Mutex<Option<Arc<Vec<Nics>>>>,
+    /// How often it may have changed: a look that began before is not kept.
+    changes: AtomicU64,
     subscribers: Subscribers,
 }
 
@@ -94,6 +96,7 @@ impl Networks {
             is_mapping_known: AtomicBool::new(false),
             is_one_look: false,
             nics: Mutex::default(),
+            changes: AtomicU64::new(0),
             subscribers: Subscribers::default(),
         });
         let queue = Queue::new();
@@ -145,6 +148,7 @@ impl Networks {
             is_mapping_known: AtomicBool::new(true),
             is_one_look: true,
             nics: Mutex::default(),
+            changes: AtomicU64::new(0),
             subscribers: Subscribers::default(),
         })
     }
@@ -229,6 +233,7 @@ impl Networks {
         if let Some(known) = &*self.nics.lock().expect("no panic while remembering") {
             return Some(known.clone());
         }
+        let changes = self.changes.load(Ordering::SeqCst);
         let mut all = Vec::new();
         for node in self.nodes.list() {
             match vms.find(&node) {
@@ -244,12 +249,22 @@ impl Networks {
             }
         }
         let all = Arc::new(all);
-        *self.nics.lock().expect("no panic while remembering") = Some(all.clone());
+        self.keep(&all, changes);
         Some(all)
     }
 
+    /// `changes`: how many there had been before the look.
+    fn keep(&self, all: &Arc<Vec<Nics>>, changes: u64) {
+        let mut nics = self.nics.lock().expect("no panic while remembering");
+        if self.changes.load(Ordering::SeqCst) == changes {
+            *nics = Some(all.clone());
+        }
+    }
+
     fn forget(&self) {
-        *self.nics.lock().expect("no panic while remembering") = None;
+        let mut nics = self.nics.lock().expect("no panic while remembering");
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        *nics = None;
     }
 
     fn api(&self) -> Api<RawObject<ConfigMap>> {

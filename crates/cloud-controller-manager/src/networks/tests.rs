@@ -12,6 +12,7 @@ fn silent(vms: Option<GuestVms>, client: &Client) -> Networks {
         is_mapping_known: AtomicBool::new(false),
         is_one_look: false,
         nics: Mutex::default(),
+        changes: AtomicU64::new(0),
         subscribers: Subscribers::default(),
     }
 }
@@ -51,4 +52,17 @@ async fn nothing_is_said_of_an_interface_until_the_mapping_is_known() {
     networks.tell_mapping_known();
     assert!(told.load(Ordering::SeqCst), "Services wait for it");
     assert_eq!(networks.interface("a/b", false), Interface::Unknown);
+}
+
+#[tokio::test]
+async fn a_look_during_which_a_vm_changes_is_not_kept() {
+    let networks = silent(None, &nobody());
+    let known = || networks.nics.lock().unwrap().is_some();
+    networks.keep(&Arc::default(), 0);
+    assert!(known());
+    networks.forget();
+    networks.keep(&Arc::default(), 0);
+    assert!(!known(), "it began before the change");
+    networks.keep(&Arc::default(), 1);
+    assert!(known());
 }

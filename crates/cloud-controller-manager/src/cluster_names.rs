@@ -7,7 +7,7 @@
 use std::{
     collections::{BTreeSet, HashSet},
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -21,7 +21,10 @@ use kube::ResourceExt;
 use program::TaskGroup;
 use tokio::time::Instant;
 
-use crate::{load_balancers::Rules, notices::Notices};
+use crate::{
+    load_balancers::{Rules, labelled_service},
+    notices::Notices,
+};
 
 /// Other clusters that are told at once. All Events about the program share one budget, and the warning that the credential
 /// expires must not find it spent.
@@ -50,21 +53,24 @@ impl Told {
 }
 
 /// The UID of the other guest cluster that the object with our cluster's name belongs to, if `is_news` holds for it.
-/// `is_ours` knows the UIDs of our Services: a cluster that was restored may have another UID than before. It goes
-/// through all of them, so it is asked last.
+/// `uid_of` knows our Services: a cluster that was restored may have another UID than before.
 fn other_cluster<'a>(
     object: &'a LoadBalancer,
     label: &str,
     cluster_uid: &str,
     is_news: impl Fn(&str) -> bool,
-    is_ours: impl Fn(&str) -> bool,
+    uid_of: impl Fn(&ObjectKey) -> Option<String>,
 ) -> Option<&'a str> {
     let annotation = |key: &str| object.annotations().get(key).map(String::as_str);
     let is_named = object.labels().get(labels::CLUSTER).is_some_and(|name| name == label);
     let uid = annotation(annotations::CLUSTER_UID).filter(|uid| is_uid(uid) && *uid != cluster_uid)?;
     let goes = object.metadata.deletion_timestamp.is_some();
     let is_looked_at = is_named && !goes && is_news(uid);
-    (is_looked_at && !annotation(annotations::SERVICE_UID).is_some_and(is_ours)).then_some(uid)
+    let is_ours = || {
+        let service = labelled_service(object).and_then(|service| uid_of(&service));
+        service.is_some_and(|uid| annotation(annotations::SERVICE_UID) == Some(&*uid))
+    };
+    (is_looked_at && !is_ours()).then_some(uid)
 }
 
 /// Tells once of each other cluster whose objects have our cluster's name: of the first few at once, of others seldom.
@@ -78,14 +84,13 @@ pub(crate) fn follow_objects(
     let (name, label) = (rules.cluster.name().to_owned(), rules.cluster.label_value());
     let (services, notices, told) = (services.clone(), notices.clone(), Mutex::<Told>::default());
     let known = services.clone();
-    let look = Arc::new(move |object: &LoadBalancer| {
+    let look = move |object: &LoadBalancer| {
         let kubernetes = services.get(&ObjectKey::new("default", "kubernetes"));
         let Some(ours) = kubernetes.and_then(|service| service.uid()) else { return };
-        let is_ours =
-            |uid: &str| services.list().iter().any(|service| service.metadata.uid.as_deref() == Some(uid));
+        let uid_of = |service: &ObjectKey| services.get(service)?.uid();
         let mut told = told.lock().expect("no panic while remembering");
         let is_news = |uid: &str| told.is_news(uid);
-        let Some(other) = other_cluster(object, &label, &ours, is_news, is_ours) else { return };
+        let Some(other) = other_cluster(object, &label, &ours, is_news, uid_of) else { return };
         told.add(other);
         drop(told);
         let key = ObjectKey::of(object);
@@ -96,14 +101,11 @@ pub(crate) fn follow_objects(
              global.cattle.clusterName), or delete the object if that cluster is gone"
         );
         notices.tell(&PendingEvent::warning("ClusterNameTaken", what));
-    });
-    let (all, first) = (objects.clone(), Arc::clone(&look));
+    };
+    let all = objects.clone();
     tasks.spawn_until_stop(async move {
         known.ready().await;
         all.ready().await;
-        for object in all.list() {
-            first(&object);
-        }
         all.on_change(move |change| {
             if let Some(object) = &change.new {
                 look(object);
@@ -173,14 +175,16 @@ mod tests {
         #[case] other: Option<&str>,
     ) {
         let mut object: LoadBalancer = serde_json::from_value(json!({"spec": {}, "metadata": {"name": "x",
-            "labels": {labels::CLUSTER: name}, "annotations": annotations}}))
+            "labels": {labels::CLUSTER: name, labels::SERVICE_NAMESPACE: "shop", labels::SERVICE_NAME: "web"},
+            "annotations": annotations}}))
         .unwrap();
         let found = |object: &LoadBalancer| {
-            other_cluster(object, "blue", OURS, |_| true, |uid| uid == "s1").map(str::to_owned)
+            let uid_of = |service: &ObjectKey| (service.to_string() == "shop/web").then(|| "s1".to_owned());
+            other_cluster(object, "blue", OURS, |_| true, uid_of).map(str::to_owned)
         };
         assert_eq!(found(&object).as_deref(), other);
         let nothing_new =
-            other_cluster(&object, "blue", OURS, |_| false, |_| panic!("all Services gone through"));
+            other_cluster(&object, "blue", OURS, |_| false, |_| panic!("nothing new to look at"));
         assert_eq!(nothing_new, None);
         object.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         assert_eq!(found(&object), None, "it goes already");

@@ -37,6 +37,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 pub(crate) use self::decide::{allocated, ingress};
+pub(crate) use self::lookup::labelled_service;
 pub use self::{decide::Write, object::ClusterIdentity};
 use self::{
     decide::{
@@ -44,7 +45,7 @@ use self::{
         sharing::Sharing,
         source_ranges::{GivenUp, RETRY},
     },
-    lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find, labelled_service},
+    lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
     sharing::{let_go, related},
 };
 use crate::{

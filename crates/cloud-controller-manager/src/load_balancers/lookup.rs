@@ -55,7 +55,7 @@ impl Entry {
 }
 
 /// The Service that an object is for, by its labels.
-pub(super) fn labelled_service(object: &LoadBalancer) -> Option<ObjectKey> {
+pub(crate) fn labelled_service(object: &LoadBalancer) -> Option<ObjectKey> {
     let label = |key: &str| object.labels().get(key).filter(|text| !text.is_empty()).cloned();
     Some(ObjectKey::new(label(labels::SERVICE_NAMESPACE)?, label(labels::SERVICE_NAME)?))
 }

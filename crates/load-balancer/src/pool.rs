@@ -18,7 +18,7 @@ mod reservations;
 pub(crate) mod waiters;
 mod writer;
 
-pub(crate) use batch::{Order, RECORD_LIMIT, Refused, bytes_in_store};
+pub(crate) use batch::{Answer, Order, RECORD_LIMIT, Refused, bytes_in_store};
 pub(crate) use index::PoolIndex;
 pub(crate) use orders::Orders;
 pub(crate) use orphans::Orphans;

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 use crate::{
     caches::Caches,
     host_datapath::write,
-    pool::{Failure, Order, Writers},
+    pool::{Answer, Failure, Order, Writers},
     reuse::{self, Holder},
     status_reverted,
 };
@@ -178,6 +178,10 @@ impl RecordGc {
         let name = pool.name_any();
         let order = Order::Release { holder: holder.to_owned(), address };
         match self.writers.order(&name, order).await {
+            Ok(Answer::Kept) => {
+                tracing::info!(pool = name, %address, holder, "not released: its load balancer was made again");
+                Ok(false)
+            }
             Ok(_) => {
                 tracing::warn!(pool = name, %address, holder, "abandoned: its load balancer is not there; released");
                 Ok(true)

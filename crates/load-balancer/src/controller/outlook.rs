@@ -226,7 +226,7 @@ impl Trial<'_> {
         let decision = batch::decide(seen, &[claim]);
         match decision.answers.into_iter().next().ok_or_else(no_such_pool)?? {
             Answer::RecordedAnew(address) => Ok(address),
-            Answer::Done => {
+            Answer::Done | Answer::Kept => {
                 let record = ip_pools::record(&pool);
                 let mut of_family = record
                     .of(&self.holder)

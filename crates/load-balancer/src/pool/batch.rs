@@ -27,7 +27,8 @@ pub(crate) enum Order {
     Claim { holder: String, known: Option<IpAddr>, family: Option<Family> },
     /// This address or none, beside whatever the holder has. The record is the answer.
     ClaimExactly { holder: String, address: IpAddr },
-    /// Back with the address, if it is this holder's.
+    /// Back with the address, if it is this holder's, and no load balancer that is there has it. Whoever ordered it may have
+    /// looked long before it is carried out, and the holder may have been made again since.
     Release { holder: String, address: IpAddr },
     /// For the history: the holder had this address, and gets it when it asks. Nothing where the history names somebody
     /// already, or where the record is full.
@@ -50,6 +51,8 @@ pub(crate) enum Answer {
     /// This address; the pool had no record for the holder of this claim before.
     RecordedAnew(IpAddr),
     Done,
+    /// Not released: a load balancer that is there has the address.
+    Kept,
 }
 
 /// Why a claim was refused. The texts begin as the Go program's do.
@@ -160,6 +163,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     let mut draft = Draft {
         checked,
         record,
+        status_addresses,
         others,
         recorded: Vec::new(),
         exhausted: Vec::new(),
@@ -178,7 +182,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         }
     }
     draft.measure(pool);
-    let answers = orders.iter().map(|order| draft.carry_out(order)).collect();
+    let answers: Vec<_> = orders.iter().map(|order| draft.carry_out(order)).collect();
     let Draft { mut record, recorded, .. } = draft;
     if has_ranges(checked) {
         record.prune(&checked.pool.ranges);
@@ -186,9 +190,11 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
 
     let turns = record.turns();
     let put = pool.edited(|json| {
-        for order in orders {
+        for (order, answer) in orders.iter().zip(&answers) {
             if let Order::Manual { annotation, release } = order {
-                answer_by_hand(json, annotation, release.as_ref().err());
+                let kept = matches!(answer, Ok(Answer::Kept))
+                    .then(|| format!("{annotation:?}: that load balancer exists: delete it"));
+                answer_by_hand(json, annotation, release.as_ref().err().or(kept.as_ref()));
             }
         }
         write_finalizer(json, pool, &record);
@@ -200,6 +206,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
 struct Draft<'a> {
     checked: &'a CheckedPool,
     record: Record,
+    status_addresses: &'a [(IpAddr, String)],
     others: &'a dyn Others,
     recorded: Vec<IpAddr>,
     /// A walk over the ranges of the family found no address since the last release: the text of the ranges. Everybody who waits for a
@@ -242,6 +249,10 @@ impl Draft<'_> {
                 return self.claim(Request { exactly: Some(*address), ..Request::of(holder) });
             }
             Order::Release { holder, address } | Order::Manual { release: Ok((address, holder)), .. } => {
+                let has = |(other, by): &(IpAddr, String)| other == address && by == holder;
+                if self.status_addresses.iter().any(has) {
+                    return Ok(Answer::Kept);
+                }
                 if self.record.release(*address, holder) {
                     self.exhausted.clear();
                 }

@@ -145,10 +145,10 @@ impl Writers {
     ///
     /// # Errors
     /// When it was refused, or could not be written.
-    pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<(), Failure> {
+    pub(crate) async fn order(&self, pool: &str, order: Order) -> Result<Answer, Failure> {
         let (answer, answered) = oneshot::channel();
         // the caller may be gone; the record stands, and the holder's next claim adopts it
-        self.submit(pool, order, move |result| drop(answer.send(result.map(drop))));
+        self.submit(pool, order, move |result| drop(answer.send(result)));
         answered.await.unwrap_or_else(|_| Err(Failure::Ended { pool: pool.to_owned() }))
     }
 

@@ -416,6 +416,46 @@ fn a_record_that_an_older_pool_gives_to_another_answers_no_claim() {
     assert_eq!(status(&decision).allocated.len(), 2, "the other one goes when the network has left it");
 }
 
+// the order may have waited until an object was made again under the name
+#[rstest]
+#[case::in_its_status("shop/web", Answer::Kept, "shop/web", false)]
+#[case::another_in_the_status("shop/other", Answer::Done, "shop/api", true)]
+fn a_release_that_waited_takes_no_address_that_a_load_balancer_has(
+    #[case] user: &str,
+    #[case] answer: Answer,
+    #[case] holder: &str,
+    #[case] is_given: bool,
+) {
+    let pool = settled(&json!({"10.0.0.10": "shop/web"}), &json!({}));
+    let known = [(ip(10), user.to_owned())];
+    let release = Order::Release { holder: "shop/web".into(), address: ip(10) };
+    let claim = Order::ClaimExactly { holder: "shop/api".into(), address: ip(10) };
+    let decision = batch(&pool, &known, RECORD_LIMIT, &[release, claim]);
+    assert_eq!((decision.answers[0].clone(), decision.answers[1].is_ok()), (Ok(answer), is_given));
+    if is_given {
+        assert_eq!(status(&decision).allocated["10.0.0.10"], holder);
+    } else {
+        assert_eq!(decision.put, None);
+    }
+}
+
+#[test]
+fn a_release_by_hand_that_waited_until_its_holder_was_made_again_is_refused() {
+    let mut json = settled(&json!({"10.0.0.10": "shop/web"}), &json!({})).json();
+    let question = "10.0.0.10: shop/web";
+    json["metadata"]["annotations"] = json!({annotations::MANUALLY_RELEASE_IP: question});
+    let pool = RawObject::from_json(json).unwrap();
+    let known = [(ip(10), "shop/web".to_owned())];
+    let release = Ok((ip(10), "shop/web".to_owned()));
+    let decision =
+        batch(&pool, &known, RECORD_LIMIT, &[Order::Manual { annotation: question.to_owned(), release }]);
+    assert_eq!(status(&decision).allocated["10.0.0.10"], "shop/web");
+    let annotations = &decision.put.unwrap()["metadata"]["annotations"];
+    assert_eq!(annotations.get(annotations::MANUALLY_RELEASE_IP), None, "the question is answered");
+    let why = annotations[annotations::MANUAL_RELEASE_REFUSED].as_str().unwrap();
+    assert!(why.ends_with("that load balancer exists: delete it"), "{why}");
+}
+
 proptest! {
     #[test]
     fn any_sequence_of_batches_keeps_the_record_true(batches in proptest::collection::vec(orders(), 1..8)) {

@@ -1,5 +1,7 @@
 //! The program that made a record, according to the pool's managedFields.
 
+use std::net::IpAddr;
+
 use harvester_api::IPPool;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -8,15 +10,19 @@ use serde_json::Value;
 pub const OURS: &str = "harvester-load-balancer";
 
 /// The other program that made the record of this address; none if the load balancer did, or nobody is known to.
-pub fn foreign(pool: &IPPool, address: &str) -> Option<String> {
-    let key = format!("f:{address}");
+/// However the key is written.
+pub fn foreign(pool: &IPPool, address: IpAddr) -> Option<String> {
+    let is_of = |field: &String| {
+        let key = field.strip_prefix("f:").and_then(|key| key.parse::<IpAddr>().ok());
+        key.is_some_and(|key| key.to_canonical() == address)
+    };
     let owners: Vec<_> = pool
         .managed_fields()
         .iter()
         .filter(|entry| {
             let fields = entry.fields_v1.as_ref().map(|fields| &fields.0);
             let allocated = fields.and_then(|fields| fields.pointer("/f:status/f:allocated"));
-            allocated.and_then(Value::as_object).is_some_and(|fields| fields.contains_key(&key))
+            allocated.and_then(Value::as_object).is_some_and(|fields| fields.keys().any(is_of))
         })
         .map(|entry| entry.manager.clone().unwrap_or_default())
         .collect();
@@ -34,6 +40,7 @@ mod tests {
     #[case::ours(&[("harvester-load-balancer", "10.0.0.7")], None)]
     #[case::another_program(&[("capi", "10.0.0.7"), ("harvester-load-balancer", "10.0.0.8")], Some("capi"))]
     #[case::both(&[("capi", "10.0.0.7"), ("harvester-load-balancer", "10.0.0.7")], None)]
+    #[case::another_program_in_other_words(&[("capi", "::ffff:10.0.0.7")], Some("capi"))]
     #[case::nobody(&[("kubectl", "10.0.0.9")], None)]
     fn the_owner_of_the_key_made_the_record(#[case] owners: &[(&str, &str)], #[case] expected: Option<&str>) {
         let entry = |(manager, address): &(&str, &str)| {
@@ -45,6 +52,6 @@ mod tests {
         let pool: IPPool = serde_json::from_value(json!({"metadata": {"name": "edge",
             "managedFields": owners.iter().map(entry).collect::<Vec<_>>()}, "spec": {"ranges": []}}))
         .unwrap();
-        assert_eq!(foreign(&pool, "10.0.0.7").as_deref(), expected);
+        assert_eq!(foreign(&pool, [10, 0, 0, 7].into()).as_deref(), expected);
     }
 }

@@ -15,6 +15,9 @@ pub struct Record {
     history: Holdings,
     cursor: Option<IpAddr>,
     turns: Turns,
+    /// The keys of held addresses that another program wrote otherwise than we would: to write such a key anew would make
+    /// the record ours, by the pool's managedFields.
+    spelled: BTreeMap<IpAddr, String>,
     /// Keys that are no addresses: kept and counted, never touched.
     unreadable: BTreeMap<String, String>,
 }
@@ -117,11 +120,14 @@ impl Record {
         record.turns.note(record.cursor);
         for (key, holder) in allocated {
             match parse(key) {
-                // "::ffff:10.0.0.5" beside "10.0.0.5": one address, the canonical key rules
+                Some(address) if address.to_string() == *key => record.held.insert(address, holder),
+                // "::ffff:10.0.0.5" beside "10.0.0.5": one address, the canonical key rules, else the first
                 Some(address)
-                    if address.to_string() == *key || !allocated.contains_key(&address.to_string()) =>
+                    if !allocated.contains_key(&address.to_string())
+                        && record.held.holder(address).is_none() =>
                 {
                     record.held.insert(address, holder);
+                    record.spelled.insert(address, key.clone());
                 }
                 _ => {
                     record.unreadable.insert(key.clone(), holder.clone());
@@ -151,7 +157,11 @@ impl Record {
 
     /// For `status.allocated`.
     pub fn allocated(&self) -> BTreeMap<String, String> {
-        self.held.texts().chain(self.unreadable.clone()).collect()
+        let held = self.held.iter().map(|(address, holder)| {
+            let key = self.spelled.get(&address).cloned().unwrap_or_else(|| address.to_string());
+            (key, holder.to_owned())
+        });
+        held.chain(self.unreadable.clone()).collect()
     }
 
     /// For `status.allocatedHistory`.
@@ -305,6 +315,7 @@ impl Record {
             return false;
         }
         self.held.remove(address);
+        self.spelled.remove(&address);
         for past in self.history.of(holder).collect::<Vec<_>>() {
             self.history.remove(past);
         }

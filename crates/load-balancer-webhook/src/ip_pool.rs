@@ -145,6 +145,22 @@ fn admitted_records(write: &Write, object: &DynamicObject, policy: &Policy, faul
                 policy.status_writer
             ))
         });
+        return;
+    }
+    let had = records(write.old_data());
+    let added = records(&object.data)
+        .into_iter()
+        .flatten()
+        .filter(|(key, _)| !had.is_some_and(|had| had.contains_key(*key)));
+    let other_words = |(key, _): (&String, &Value)| {
+        let canonical = key.parse::<IpAddr>().ok()?.to_canonical().to_string();
+        (canonical != *key).then(|| (key.clone(), canonical))
+    };
+    // whose record it is follows from the key's owner in managedFields, and one address must not have two keys
+    for (key, canonical) in added.filter_map(other_words) {
+        faults.add(|| {
+            Fault::invalid(format!("status.allocated names address {}: write {canonical}", quoted(&key)))
+        });
     }
 }
 

@@ -397,8 +397,7 @@ impl Controller {
                 key: key.clone(),
                 source,
             })?;
-            let text = address.to_string();
-            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, &text).is_some()) {
+            if fresh.is_some_and(|fresh| ip_pools::managers::foreign(&fresh, *address).is_some()) {
                 learned.records_held.insert((pool.clone(), *address));
                 learned.unwatched |= !is_gone;
                 if is_gone {

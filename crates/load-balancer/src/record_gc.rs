@@ -167,7 +167,7 @@ impl RecordGc {
             service.map_err(|source| Error::ReadService { pool: pool.to_owned(), address, source })?;
         let service: Option<&Service> = service.as_deref();
         Ok(Seen::Record {
-            manager: ip_pools::managers::foreign(fresh, &address.to_string()),
+            manager: ip_pools::managers::foreign(fresh, address),
             holder_exists,
             reuse: reuse::may_be_given_away(&key, Holder::Gone, address, service),
         })

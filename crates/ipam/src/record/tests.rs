@@ -536,3 +536,29 @@ fn a_look_for_an_ipv4_address_does_not_walk_through_an_ipv6_subnet() {
     assert_eq!(claim("b", Family::V4), Err(Refusal::Exhausted));
     assert_eq!(claim("b", Family::V6), Ok(ip("fd00::2")));
 }
+
+// to write the key otherwise would make the record that of this program, by the pool's managedFields
+#[rstest::rstest]
+#[case::capitals("FD00:6::15", "fd00:6::15")]
+#[case::zeros("fd00:6:0::15", "fd00:6::15")]
+#[case::mapped("::ffff:10.0.0.5", "10.0.0.5")]
+fn a_key_that_another_program_wrote_stays_as_it_is_until_its_record_goes(
+    #[case] key: &str,
+    #[case] canonical: &str,
+) {
+    let mut record = Record::read(&map(&[(key, "capi/m-1")]), &map(&[]), "");
+    assert_eq!(record.holder(ip(canonical)), Some("capi/m-1"));
+    assert_eq!(record.allocated(), map(&[(key, "capi/m-1")]));
+    assert!(record.release(ip(canonical), "capi/m-1"));
+    assert_eq!(record.allocated(), map(&[]));
+    record.put(ip(canonical), "shop/web");
+    assert_eq!(record.allocated(), map(&[(canonical, "shop/web")]));
+}
+
+#[test]
+fn of_two_keys_of_one_address_each_stays() {
+    let both = map(&[("FD00:6::15", "capi/m-1"), ("fd00:6:0::15", "capi/m-2")]);
+    let record = Record::read(&both, &map(&[]), "");
+    assert_eq!((record.allocated(), record.count()), (both, 2));
+    assert_eq!(record.holder(ip("fd00:6::15")), Some("capi/m-1"));
+}

@@ -307,6 +307,28 @@ fn a_record_of_another_holder_is_not_overwritten_even_when_the_mutator_was_bypas
     assert_eq!(completed(&forged, &Seen::default())["status"], old["status"]);
 }
 
+#[rstest]
+#[case::added(&[], &["names address \"FD00:6::15\": write fd00:6::15"])]
+#[case::stands(&["FD00:6::15"], &[])]
+fn a_new_record_names_its_address_in_the_words_of_the_load_balancer(
+    #[case] stand: &[&str],
+    #[case] expected: &[&str],
+) {
+    let mut old = pool("edge", 0, &[], GLOBAL);
+    old["spec"]["ranges"] = json!([{"subnet": "fd00:6::/64"}]);
+    let mut new = old.clone();
+    for key in stand {
+        old["status"]["allocated"][*key] = "capi/m-1".into();
+    }
+    new["status"] = json!({"allocated": {"FD00:6::15": "capi/m-1", "fd00:6::16": "capi/m-2"}});
+    assert_faults(
+        &validate(&update("capi", new.clone(), old.clone()), &Seen::default(), &policy()),
+        expected,
+    );
+    // what stands is the load balancer's to write back
+    assert_faults(&validate(&update(WRITER, new, old), &Seen::default(), &policy()), &[]);
+}
+
 fn with_network(network: &str) -> Value {
     let mut pool = pool("edge", 0, OWN, GLOBAL);
     pool["spec"]["selector"]["network"] = network.into();

@@ -101,7 +101,7 @@ test_cluster::component_tests! {
         let by = |manager: &str| PostParams { field_manager: Some(manager.to_owned()), ..PostParams::default() };
         let makers = |pool: &DynamicObject| {
             let pool: IPPool = serde_json::from_value(serde_json::to_value(pool).unwrap()).unwrap();
-            ["203.0.113.9", "203.0.113.10"].map(|address| managers::foreign(&pool, address))
+            [[203, 0, 113, 9], [203, 0, 113, 10]].map(|address| managers::foreign(&pool, address.into()))
         };
         let expected = [None, Some("capi".to_owned())];
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use controller_kit::{Cache, ObjectKey, RawObject};
 use harvester_api::{AllocatedAddress, IPPool, Ipam, LoadBalancer, WorkloadType};
 use k8s_openapi::api::core::v1::Service;
+use kube::ResourceExt as _;
 
 use super::{
     Allowed, Controller, Error, Learned,
@@ -166,9 +167,11 @@ pub(super) fn recorded_holder(
         let lost = has.ip.parse().is_ok_and(is_anothers);
         return if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::NoSuchPool };
     };
-    match pool.status.as_ref().and_then(|status| status.allocated.get(&has.ip)) {
+    // by address: another program may have written the key otherwise
+    let holders = has.ip.parse().map_or_else(|_| Vec::new(), |address| index.holders_of(address));
+    match holders.iter().find(|(of, _)| *of == pool.name_any()) {
         None => RecordedHolder::Nobody,
-        Some(holder) if *holder == own => {
+        Some((_, holder)) if *holder == own => {
             let outranked = |address| index.is_outranked(&has.ip_pool, address, &own);
             let lost = has.ip.parse().is_ok_and(outranked);
             if lost { RecordedHolder::SomebodyElse } else { RecordedHolder::Us }

@@ -155,8 +155,8 @@ test_cluster::component_tests! {
         cluster.harvester.patch::<IPPool>("edge", foreign).await;
         cluster.settle().await;
         let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
-        assert_eq!(managers::foreign(&pool, "192.0.2.10"), None);
-        assert!(managers::foreign(&pool, "192.0.2.19").is_some());
+        assert_eq!(managers::foreign(&pool, [192, 0, 2, 10].into()), None);
+        assert!(managers::foreign(&pool, [192, 0, 2, 19].into()).is_some());
     }
 
     #[simulated_only("the patience of the record garbage collector is half a minute")]

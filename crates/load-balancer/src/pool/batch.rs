@@ -43,6 +43,17 @@ impl Order {
     pub(crate) fn is_claim(&self) -> bool {
         matches!(self, Self::Claim { .. } | Self::ClaimExactly { .. })
     }
+
+    /// The family of the address that it claims or gives back; none if any will do.
+    pub(crate) fn family(&self) -> Option<Family> {
+        match self {
+            Self::Claim { family, .. } => *family,
+            Self::ClaimExactly { address, .. }
+            | Self::Release { address, .. }
+            | Self::Remember { address, .. } => Some(Family::of(*address)),
+            Self::Manual { .. } | Self::Refresh => None,
+        }
+    }
 }
 
 /// How an order was carried out.

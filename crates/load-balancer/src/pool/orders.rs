@@ -12,6 +12,7 @@ use std::{
 };
 
 use controller_kit::{ObjectKey, Queue, error_message};
+use ipam::Family;
 use tokio::time::Instant;
 
 use super::{Failure, Order, Refused, Writers, batch::Answer, writer};
@@ -60,6 +61,8 @@ struct FailedOrder {
     refused: Vec<(String, Refused)>,
     /// The failure, while nobody has reported it.
     unreported: Option<Failure>,
+    /// The object needs it no more.
+    is_over: bool,
 }
 
 impl FailedOrder {
@@ -82,6 +85,14 @@ impl Entry {
         matches!(self.state, State::Idle) && self.failed.is_empty()
     }
 
+    /// The failed claims that the object has given up if it sends this one: an object of two families goes on with one
+    /// while it waits for the other.
+    fn failed_claims_like(&mut self, claim: &Order) -> impl Iterator<Item = &mut FailedOrder> {
+        let asked = claim.family();
+        let is_like = move |other: Option<Family>| asked.is_none() || other.is_none() || other == asked;
+        self.failed_claims().filter(move |failed| is_like(failed.order.family()))
+    }
+
     fn failed_claims(&mut self) -> impl Iterator<Item = &mut FailedOrder> {
         self.failed.iter_mut().filter(|failed| failed.order.is_claim())
     }
@@ -96,7 +107,16 @@ impl Entry {
         let error = WriteError::of(&order, &failure);
         let again_at = Instant::now() + pause(&error, &failure, failures);
         let unreported = Some(failure);
-        self.failed.push(FailedOrder { pool, order, error, failures, again_at, refused, unreported });
+        self.failed.push(FailedOrder {
+            pool,
+            order,
+            error,
+            failures,
+            again_at,
+            refused,
+            unreported,
+            is_over: false,
+        });
     }
 
     fn look(&mut self, now: Instant) -> Outcome {
@@ -218,10 +238,12 @@ impl Orders {
         {
             let (mut table, now) = (self.table(), Instant::now());
             let entry = table.entry(key.clone()).or_default();
-            if order.is_claim() && entry.failed_claims().any(|failed| failed.retry_in(now).is_some()) {
+            let refused_before =
+                |failed: &FailedOrder| failed.retry_in(now).is_some() && !failed.refused.is_empty();
+            if order.is_claim() && entry.failed_claims_like(&order).any(|failed| refused_before(failed)) {
                 // they refused a claim that the object has given up
                 refused.clear();
-                entry.failed_claims().for_each(|failed| failed.refused.clear());
+                entry.failed_claims_like(&order).for_each(|failed| failed.refused.clear());
             }
             let outdated = !refused.is_empty() && !matches!(entry.state, State::Taken);
             entry.state = State::UnderWay { pool: pool_name.clone(), order: order.clone(), outdated };
@@ -239,12 +261,11 @@ impl Orders {
                     entry.failed(pool_name, order, failure, refused);
                 }
                 answer => {
-                    // one address is all that an object claims
-                    let is_served = order.is_claim() && answer.is_ok();
-                    let is_over = |failed: &FailedOrder| {
-                        failed.is_for(&pool_name, &order) || is_served && failed.order.is_claim()
-                    };
-                    entry.failed.retain(|failed| !is_over(failed));
+                    // one address of a family is all that an object claims
+                    if order.is_claim() && answer.is_ok() {
+                        entry.failed_claims_like(&order).for_each(|failed| failed.is_over = true);
+                    }
+                    entry.failed.retain(|failed| !failed.is_over && !failed.is_for(&pool_name, &order));
                     entry.state = match answer {
                         Ok(Answer::RecordedAnew(address)) => State::Recorded(pool_name, address),
                         Err(Failure::Refused(why)) if !outdated => {
@@ -424,5 +445,43 @@ mod tests {
         assert_eq!(pauses(), expected[1..]);
         orders.submit(&key, "edge", claim(), Vec::new());
         assert_eq!(pauses(), expected[2..]);
+    }
+
+    fn claim_of(family: Family) -> Order {
+        Order::Claim { holder: "shop/web".to_owned(), known: None, family: Some(family) }
+    }
+
+    fn refused_by(orders: &Orders, key: &ObjectKey) -> Vec<String> {
+        orders.look(key).refused.into_iter().map(|(pool, _)| pool).collect()
+    }
+
+    // else the pools of one family are asked in turn, without a pause, as long as the claim of the other is denied
+    #[tokio::test(start_paused = true)]
+    async fn a_denied_claim_of_one_family_ends_no_refusal_of_the_other() {
+        for (denied, asked) in [(Family::V4, Family::V6), (Family::V6, Family::V4)] {
+            let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+            fail(&orders, &key, "edge", claim_of(denied), Vec::new());
+            orders.look(&key);
+            for (pool, expected) in [("one", &["one"][..]), ("two", &["one", "two"])] {
+                let refused = orders.look(&key).refused;
+                orders.submit(&key, pool, claim_of(asked), refused);
+                // as the decision that follows sees it
+                let table = orders.table();
+                let State::Refused(pools) = &table[&key].state else { panic!("{pool} refuses") };
+                assert_eq!(pools.iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_of_a_claim_that_the_object_has_given_up_end_once() {
+        let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+        behind_a_failed_claim(&orders, &key);
+        let refused = orders.look(&key).refused;
+        orders.submit(&key, "one", claim(), refused);
+        assert_eq!(refused_by(&orders, &key), ["one"]);
+        let refused = vec![("one".to_owned(), Refused::NoSuchPool { pool: "one".to_owned() })];
+        orders.submit(&key, "two", claim(), refused);
+        assert_eq!(refused_by(&orders, &key), ["one", "two"], "no pool is asked in turn for ever");
     }
 }

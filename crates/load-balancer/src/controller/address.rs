@@ -207,7 +207,10 @@ fn this(seen: &Seen<'_>, address: IpAddr, is_demand: bool) -> Decided {
         return Decision::Has { address: has, lost: lost(seen) }.into();
     }
     let standing = standing(seen);
-    if seen.recorded.len() > 1 {
+    // of an object that had two addresses before the CRD lost the fields for a second, the one of the other family stays
+    let had_two = families::of(seen.lb).two.is_some();
+    let counts = |recorded: &IpAddr| !had_two || Family::of(*recorded) == Family::of(address);
+    if seen.recorded.iter().filter(|(_, recorded)| counts(recorded)).count() > 1 {
         // whoever asks for one after the other holds no more than two
         let why =
             follows.map_or_else(|| "waiting until former addresses are given back".to_owned(), until_shown);

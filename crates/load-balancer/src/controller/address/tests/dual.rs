@@ -292,6 +292,20 @@ fn an_erased_second_address_is_asked_for_again_whatever_the_object_asks_for() {
     assert_eq!(words(&decided(&lb, erased)), expected);
 }
 
+// the server dropped the fields of the second address, and its record stays
+#[rstest]
+#[case::one_of_the_family(BOTH, "claims 10.0.2.9 of core, shows core 10.0.2.5")]
+#[case::two_of_the_family(&[BOTH[0], BOTH[1], ("edge", "10.0.1.9")], "waits ReleaseUnderWay, shows core 10.0.2.5")]
+fn a_record_of_the_other_family_delays_no_move_where_the_crd_lost_the_fields(
+    #[case] recorded: &[(&str, &str)],
+    #[case] expected: &str,
+) {
+    let mut lb = asking("IPv4,IPv6", PREFER, Some(("core", "10.0.2.5")));
+    lb.status.as_mut().unwrap().address = "10.0.2.5".to_owned();
+    lb.annotations_mut().insert(annotations::REQUESTED_IP_STRICT.to_owned(), "10.0.2.9".to_owned());
+    assert_eq!(words(&decided_with_fields(&lb, rest(&pools(), recorded), false)), expected);
+}
+
 #[test]
 fn an_ipv6_address_that_came_alone_becomes_the_second() {
     let all = pools();

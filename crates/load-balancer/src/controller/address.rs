@@ -166,8 +166,15 @@ pub(crate) fn decide(seen: &Seen<'_>) -> Decided {
     if let Some(two) = two.filter(|_| seen.has_second_address_field) {
         return dual::decide(seen, two);
     }
+    let only_ipv6 = first == Some(Family::V6) && !either;
     if let Some(kept) = dual::kept(seen) {
-        return dual::beside(seen, kept, first == Some(Family::V6) && !either);
+        return dual::beside(seen, kept, only_ipv6);
+    }
+    if let Some(erased) = dual::erased(seen) {
+        return dual::asked_again(seen, erased, only_ipv6);
+    }
+    if dual::second(seen.lb).is_some() {
+        return dual::without_lost(seen);
     }
     if let Some(Explanation { reason, message }) = obstacle {
         let waiting = Explanation::new(reason, message + &stays(&standing(seen).meanwhile));

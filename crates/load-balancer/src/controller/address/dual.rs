@@ -49,16 +49,32 @@ pub(super) fn kept(seen: &Seen<'_>) -> Option<AllocatedAddress> {
     second(seen.lb).filter(|_| seen.second_holder.leaves_it())
 }
 
+/// Decides about the address of an object that asks for one now, and whose second one is not to be had any more.
+pub(super) fn without_lost(seen: &Seen<'_>) -> Decided {
+    let lb = with_first_alone(seen.lb);
+    let mut decided = super::decide(&Seen { lb: &lb, second_holder: RecordedHolder::Nobody, ..*seen });
+    let (Decision::Has { lost, .. } | Decision::Claim { lost, .. } | Decision::Wait { lost, .. }) =
+        &mut decided.decision;
+    let has_another = seen.second_holder == RecordedHolder::SomebodyElse;
+    *lost = lost.take().or_else(|| second(seen.lb).filter(|_| has_another).map(|second| second.ip));
+    decided
+}
+
+fn with_first_alone(lb: &LoadBalancer) -> LoadBalancer {
+    let mut lb = lb.clone();
+    if let Some(has) = lb.status.as_mut().and_then(|status| status.allocated_address.as_mut()) {
+        *has = first_alone(has);
+    }
+    lb
+}
+
 /// Decides about the address of an object that keeps a second one. `only_ipv6`: that one is all that it asks for.
 pub(super) fn beside(seen: &Seen<'_>, kept: AllocatedAddress, only_ipv6: bool) -> Decided {
     if only_ipv6 {
         let note = requested::ipv6_stays(seen.lb, &kept);
         return Decided::noted(Decision::Has { address: kept, lost: lost(seen) }, note);
     }
-    let mut lb = seen.lb.clone();
-    if let Some(has) = lb.status.as_mut().and_then(|status| status.allocated_address.as_mut()) {
-        *has = first_alone(has);
-    }
+    let lb = with_first_alone(seen.lb);
     let is_kept = |(pool, address): &&(String, IpAddr)| {
         *pool == kept.ip_pool && kept.ip.parse::<IpAddr>().ok() == Some(*address)
     };
@@ -76,6 +92,37 @@ pub(super) fn beside(seen: &Seen<'_>, kept: AllocatedAddress, only_ipv6: bool) -
         }
     }
     decided
+}
+
+/// The second address of an object that asks for one now, where somebody erased its record: it may be announced, so that it
+/// stays and is asked for again, unless its pool has refused just that.
+pub(super) fn erased(seen: &Seen<'_>) -> Option<AllocatedAddress> {
+    let second = second(seen.lb).filter(|_| seen.second_holder == RecordedHolder::Nobody)?;
+    let address: IpAddr = second.ip.parse().ok()?;
+    let offers = super::checked(seen.pools, &second.ip_pool)?.pool.ranges.offers(address);
+    let is_refused = seen.refused.iter().any(|(_, why)| why.exact_address() == Some(address));
+    (offers && !is_refused).then_some(second)
+}
+
+/// As [`beside`], and then claims the record of the address that is kept.
+pub(super) fn asked_again(seen: &Seen<'_>, erased: AllocatedAddress, only_ipv6: bool) -> Decided {
+    let decided = beside(seen, erased.clone(), only_ipv6);
+    let is_refused = seen.refused.iter().any(|(by, _)| *by == erased.ip_pool);
+    let (meanwhile, lost, is_enough) = match &decided.decision {
+        // one after the other
+        Decision::Claim { .. } => return decided,
+        Decision::Has { address, lost } => (Some(address.clone()), lost.clone(), true),
+        Decision::Wait { meanwhile, lost, .. } => (meanwhile.clone(), lost.clone(), false),
+    };
+    if is_refused {
+        // the pool is full of records, or cannot be used: it keeps the address from others
+        let waits_for = is_enough.then_some(WaitingFor::Named(erased.ip_pool));
+        return Decided { dual: Dual { waits_for, ..decided.dual }, ..decided };
+    }
+    let exactly = erased.ip.parse().ok();
+    let decision = Decision::Claim { pool: erased.ip_pool, known: None, exactly, meanwhile, lost };
+    let dual = Dual { family: Some(Family::V6), is_enough, ..decided.dual };
+    Decided { decision, note: decided.note, dual }
 }
 
 /// The decision about the address of one family.

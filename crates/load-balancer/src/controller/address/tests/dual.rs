@@ -292,6 +292,35 @@ fn an_erased_second_address_is_asked_for_again_whatever_the_object_asks_for() {
     assert_eq!(words(&decided(&lb, erased)), expected);
 }
 
+// kube-vip in the guest may announce it
+#[rstest]
+#[case::beside_ipv4("IPv4", "claims IPv6 fd00:6::5 of six, shows core 10.0.2.5 and six fd00:6::5")]
+#[case::alone("IPv6", "claims IPv6 fd00:6::5 of six, shows six fd00:6::5")]
+fn an_erased_second_address_is_asked_for_again_by_who_asks_for_one_family_now(
+    #[case] families: &str,
+    #[case] expected: &str,
+) {
+    let all = pools();
+    let mut lb = with_both("SingleStack");
+    lb.annotations_mut().insert(annotations::IP_FAMILIES.to_owned(), families.to_owned());
+    let erased = Rest { second_holder: RecordedHolder::Nobody, ..rest(&all, &BOTH[..1]) };
+    assert_eq!(words(&decided(&lb, erased)), expected);
+    let refused = |why| [("six".to_owned(), why)];
+    // a pool that is full of records may take it later, and nobody else gets the address
+    let full = refused(Refused::RecordFull { pool: "six".to_owned(), records: 9 });
+    let waits = decided(&lb, Rest { refused: &full, ..erased });
+    assert!(words(&waits).starts_with("has ") && words(&waits).ends_with("six fd00:6::5"), "{waits:?}");
+    assert_eq!(waits.dual.waits_for, Some(WaitingFor::Named("six".to_owned())));
+    // what another has is given up, and asked for no more
+    let in_use =
+        refused(Refused::AddressInUse { pool: "six".to_owned(), address: "fd00:6::5".parse().unwrap() });
+    let gives_up = words(&decided(&lb, Rest { refused: &in_use, ..erased }));
+    assert!(!gives_up.contains("fd00:6::5"), "{gives_up}");
+    let of_another = decided(&lb, Rest { second_holder: RecordedHolder::SomebodyElse, ..erased });
+    assert!(!words(&of_another).contains("fd00:6::5"), "{of_another:?}");
+    assert_eq!(of_another.decision.lost(), Some("fd00:6::5"));
+}
+
 // the server dropped the fields of the second address, and its record stays
 #[rstest]
 #[case::one_of_the_family(BOTH, "claims 10.0.2.9 of core, shows core 10.0.2.5")]

@@ -2,7 +2,9 @@
 //! object is read afresh.
 
 use controller_kit::{Cache, RawObject};
-use harvester_api::{IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, labels};
+use harvester_api::{
+    IPPool, LoadBalancer, VirtualMachine, VirtualMachineInstance, annotations, kubevirt::VmInterface, labels,
+};
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, runtime::watcher};
 use program::{TaskGroup, capabilities::Right, health::Check};
@@ -106,6 +108,9 @@ impl Caches {
 /// who reports tens of thousands would have every load balancer keep them.
 const INTERFACES: usize = 32;
 const ADDRESSES: usize = 64;
+/// Bytes of an address, and of any other text of an interface. Those of real ones are shorter.
+const ADDRESS: usize = 64;
+const TEXT: usize = 256;
 
 fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     vmi.metadata.annotations = None;
@@ -118,7 +123,16 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
         status.interfaces.truncate(INTERFACES);
         for interface in &mut status.interfaces {
             interface.rest = Map::new();
-            interface.ip_addresses.truncate(ADDRESSES);
+            let VmInterface { name, interface_name, ip_address, ip_addresses, mac, rest: _ } = interface;
+            ip_addresses.retain(|address| address.len() <= ADDRESS);
+            ip_addresses.truncate(ADDRESSES);
+            ip_addresses.shrink_to_fit();
+            for (text, longest) in [(ip_address, ADDRESS), (name, TEXT), (interface_name, TEXT), (mac, TEXT)]
+            {
+                if text.len() > longest {
+                    *text = String::new();
+                }
+            }
         }
     }
 }
@@ -159,5 +173,21 @@ mod tests {
         let interfaces = vmi.status.unwrap().interfaces;
         assert_eq!(interfaces.len(), INTERFACES);
         assert!(interfaces.iter().all(|interface| interface.ip_addresses.len() == ADDRESSES));
+    }
+
+    #[test]
+    fn a_guest_agent_that_reports_long_texts_fills_no_memory() {
+        let long = "1".repeat(1_000_000);
+        let interface = json!({"name": long, "interfaceName": long, "mac": long, "ipAddress": long,
+            "ipAddresses": [long, "10.0.0.1"]});
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(
+            json!({"metadata": {"name": "web-1"}, "spec": {}, "status": {"interfaces": [interface]}}),
+        )
+        .unwrap();
+        trim_vmi(&mut vmi);
+        let [interface] = &vmi.status.unwrap().interfaces[..] else { panic!("one interface") };
+        assert_eq!(interface.ip_addresses, ["10.0.0.1"], "an address behind it stays");
+        let VmInterface { name, interface_name, ip_address, mac, .. } = interface;
+        assert_eq!([name, interface_name, ip_address, mac].map(String::len), [0; 4]);
     }
 }

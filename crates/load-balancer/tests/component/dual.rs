@@ -195,7 +195,7 @@ test_cluster::component_tests! {
         let shown = json!({"status": {"address": "192.0.2.10"}});
         cluster.harvester.patch::<LoadBalancer>("team-a/web", shown).await;
         cluster.settle().await;
-        // the webhook's finalizer would come back before
+        // the controller's finalizer would come back before
         cluster.harvester.delete::<IPPool>("six").await;
         cluster.harvester.patch::<IPPool>("six", json!({"metadata": {"finalizers": null}})).await;
         cluster.settle().await;

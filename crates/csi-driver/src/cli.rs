@@ -14,6 +14,7 @@ use program::{
     flags::{Flag, Reader, Table, listen_address},
     http,
     logging::Logging,
+    pod::Identity,
     serving,
 };
 
@@ -97,6 +98,7 @@ fn read(reader: &mut Reader<'_>) -> Flags {
     let settings = Settings {
         endpoint: reader.read("endpoint", Endpoint::Unix(PathBuf::new()), str::parse),
         node: reader.text("nodeid").unwrap_or_default(),
+        holder: Identity::of_process(None).text(false).to_owned(),
         kubeconfig: path(reader, "kubeconfig"),
         user_agent: user_agent(),
         host_storage_class: reader.text("host-storage-class"),

@@ -10,10 +10,13 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use cloud_config::{CloudConfig, Connection, Options};
+use controller_kit::error_message;
+use futures::FutureExt as _;
 use kube::{Client, client::Body};
 use program::{
     Clock, TaskGroup,
@@ -28,7 +31,7 @@ use tonic::{
 use tower::BoxError;
 
 use crate::{
-    attach::Attacher,
+    attach::{self, Attacher, export},
     calls::Calls,
     controller::{self, ControllerService},
     csi::{controller_server::ControllerServer, identity_server::IdentityServer},
@@ -42,6 +45,9 @@ use crate::{
 
 /// How often a kubeconfig that is not there, or of no use, is looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
+/// Why the host is out of reach before the first look.
+const UNREAD: &str = "the kubeconfig has not been read yet";
 
 /// Clients and services of the process that the driver uses.
 #[derive(Clone)]
@@ -61,6 +67,8 @@ pub struct Settings {
     pub endpoint: Endpoint,
     /// Name of the Node that this runs on; empty where nobody gave it.
     pub node: String,
+    /// The name of this process in annotations: no other process has it.
+    pub holder: String,
     /// The kubeconfig for the host, or the folder that it is in.
     pub kubeconfig: Option<PathBuf>,
     /// How requests to the host present themselves.
@@ -84,7 +92,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let calls = Calls::new(tasks);
     calls.register(&mut parts.metrics.lock().expect("no panic while registering"));
     let guest = Guest::new(parts.guest);
-    let (reached, host) = watch::channel(Err("the kubeconfig has not been read yet".to_owned()));
+    let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (name, _node_id) = watch::channel(None);
     let finder = Finder {
@@ -93,30 +101,66 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         host: host.clone(),
         interfaces: settings.interfaces.clone(),
     };
-    let controller =
-        Replaceable::new(controller_of(unreached("the kubeconfig has not been read yet"), &settings));
-    let routes = Routes::new(IdentityServer::new(DriverIdentity)).add_service(controller.clone()).prepare();
-    let listener = Listener::bind(settings.endpoint.clone()).await?;
-
-    let serve = {
-        let settings = settings.clone();
-        move |reached: &Reached| {
-            let host = reached.clone().unwrap_or_else(|why| unreached(&why));
-            controller.replace(controller_of(host, &settings));
-        }
+    let controllers = Controllers {
+        settings: controller::Settings { host_storage_class: settings.host_storage_class.clone() },
+        attaching: attach::Options {
+            max_volumes_per_node: settings.max_volumes_per_node.map(usize::from),
+            users: users(guest),
+            ..attach::Options::new(settings.holder.clone())
+        },
+        tasks: tasks.clone(),
     };
-    let (config, options) = (settings.kubeconfig.clone(), Options::named(&settings.user_agent));
-    let check = parts.health.readiness("kubeconfig");
-    tasks.spawn(follow_host(config, options, reached, serve, check, tasks.clone()));
+    let controller = Replaceable::new(controllers.on(unreached(UNREAD)));
+    let routes = Routes::new(IdentityServer::new(DriverIdentity)).add_service(controller.clone()).prepare();
+    let mut reaching = Reaching {
+        given: settings.kubeconfig,
+        options: Options::named(&settings.user_agent),
+        tell: move |now: Reached| {
+            controller.replace(controllers.on(now.clone().unwrap_or_else(|why| unreached(&why))));
+            drop(reached.send_replace(now));
+        },
+        check: parts.health.readiness("kubeconfig"),
+        said: String::new(),
+    };
+    // the first look is before the first call
+    let connected = reaching.look();
+    let listener = Listener::bind(settings.endpoint).await?;
+    tasks.spawn(reaching.follow(connected, tasks.clone()));
     tasks.spawn_until_stop(finder.find(name, parts.health.readiness("node-id")));
 
     listener.serve(calls.of(routes), tasks.stop.clone().cancelled_owned()).await
 }
 
-/// The controller service on this host.
-fn controller_of(host: Host, settings: &Settings) -> ControllerServer<ControllerService> {
-    let settings = controller::Settings { host_storage_class: settings.host_storage_class.clone() };
-    ControllerServer::new(ControllerService::new(host.clone(), settings, Attacher::new(host)))
+/// Makes controller services.
+struct Controllers {
+    settings: controller::Settings,
+    attaching: attach::Options,
+    tasks: TaskGroup,
+}
+
+impl Controllers {
+    /// The one on this host.
+    fn on(&self, host: Host) -> ControllerServer<ControllerService> {
+        let attacher = Attacher::new(host.clone(), &self.tasks, self.attaching.clone());
+        ControllerServer::new(ControllerService::new(host, self.settings.clone(), attacher))
+    }
+}
+
+/// The Nodes that use a volume, for the end of an export. One that is leaving is no user any more.
+fn users(guest: Guest) -> Arc<export::Users> {
+    Arc::new(move |volume: &str| {
+        let (guest, volume) = (guest.clone(), volume.to_owned());
+        let asked = async move {
+            let users = guest.users(&volume).await.map_err(|error| {
+                format!(
+                    "list the nodes of the guest cluster that use volume {volume}: {}",
+                    error_message(&error)
+                )
+            })?;
+            Ok(users.into_iter().filter(|user| !user.is_leaving).map(|user| user.node).collect())
+        };
+        asked.boxed()
+    })
 }
 
 /// The host of which nothing is known: each request fails with the reason, so that each call is checked as ever, and is
@@ -130,43 +174,57 @@ fn unreached(why: &str) -> Host {
     Host::new(Client::new(refuse, "default"), "default")
 }
 
-/// Waits for the kubeconfig, tells the host, and follows the file from then on.
-async fn follow_host(
+/// The way to the host.
+struct Reaching<T> {
     given: Option<PathBuf>,
     options: Options,
-    reached: watch::Sender<Reached>,
-    serve: impl Fn(&Reached),
+    /// Hears of the host, or of why there is none.
+    tell: T,
     check: Check,
-    tasks: TaskGroup,
-) {
-    let tell = |now: Reached| {
-        serve(&now);
-        drop(reached.send_replace(now));
-    };
-    let mut said = String::new();
-    let (connection, followed) = loop {
-        match connect(given.as_deref(), &options) {
-            Ok(connected) => break connected,
-            Err(why) => {
-                check.fail(why.clone());
-                if said != why {
-                    tracing::warn!("{why}; it is awaited, and until then the host is out of reach");
-                    tell(Err(why.clone()));
-                    said = why;
-                }
-            }
-        }
-        if tasks.stop.run_until_cancelled(sleep(LOOK_AGAIN)).await.is_none() {
-            return;
-        }
-    };
-    tell(Ok(Host::new(connection.client(), connection.namespace())));
-    check.pass();
-    connection.follow(followed, tasks.stop.clone()).await;
+    /// The last reason that was told.
+    said: String,
 }
 
-/// The connection, and what to follow.
-fn connect(given: Option<&Path>, options: &Options) -> Result<(Connection, Option<PathBuf>), String> {
+impl<T: Fn(Reached)> Reaching<T> {
+    /// Looks for the kubeconfig once, and tells the host.
+    fn look(&mut self) -> Option<Connected> {
+        match connect(self.given.as_deref(), &self.options) {
+            Ok(connected) => {
+                (self.tell)(Ok(Host::new(connected.0.client(), connected.0.namespace())));
+                self.check.pass();
+                Some(connected)
+            }
+            Err(why) => {
+                self.check.fail(why.clone());
+                if self.said != why {
+                    tracing::warn!("{why}; it is awaited, and until then the host is out of reach");
+                    (self.tell)(Err(why.clone()));
+                    self.said = why;
+                }
+                None
+            }
+        }
+    }
+
+    /// Looks until there is a kubeconfig, and follows the file from then on.
+    async fn follow(mut self, mut connected: Option<Connected>, tasks: TaskGroup) {
+        let (connection, followed) = loop {
+            if let Some(connected) = connected.take() {
+                break connected;
+            }
+            if tasks.stop.run_until_cancelled(sleep(LOOK_AGAIN)).await.is_none() {
+                return;
+            }
+            connected = self.look();
+        };
+        connection.follow(followed, tasks.stop.clone()).await;
+    }
+}
+
+/// A connection, and the path to follow.
+type Connected = (Connection, Option<PathBuf>);
+
+fn connect(given: Option<&Path>, options: &Options) -> Result<Connected, String> {
     let (file, followed) = find(given)?;
     let config = CloudConfig::read(&file).map_err(|error| error.to_string())?;
     let connection = Connection::open(&config, options).map_err(|error| error.to_string())?;

@@ -50,6 +50,7 @@ impl Driver {
         let settings = Settings {
             endpoint: Endpoint::Unix(socket.clone()),
             node: "node-a".to_owned(),
+            holder: "pod-a".to_owned(),
             kubeconfig: Some(folder.join("kubeconfig")),
             user_agent: "harvester-csi-driver/1".to_owned(),
             host_storage_class: None,

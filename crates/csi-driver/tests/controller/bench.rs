@@ -95,7 +95,11 @@ impl Bench {
     /// The service of another process.
     pub(crate) fn another(server: &ApiServer) -> ControllerService {
         let host = Host::new(server.client(User::named(USER).with_group("system:masters")), NAMESPACE);
-        ControllerService::new(host.clone(), Settings::default(), Attacher::new(host))
+        ControllerService::new(
+            host.clone(),
+            Settings::default(),
+            Attacher::new(host, &program::TaskGroup::new(), csi_driver::attach::Options::new("pod-a")),
+        )
     }
 
     /// A request of the service's has this answer, the nth one or each.

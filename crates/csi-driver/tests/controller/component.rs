@@ -48,7 +48,11 @@ async fn start(cluster: &TestCluster, tasks: &TaskGroup) -> ControllerService {
     };
     drop(SimHarvester::start(options, tasks));
     let host = Host::new(cluster.harvester.client(User::CsiDriver), &*cluster.guest_cluster().vm_namespace);
-    ControllerService::new(host.clone(), Settings::default(), Attacher::new(host))
+    ControllerService::new(
+        host.clone(),
+        Settings::default(),
+        Attacher::new(host, tasks, csi_driver::attach::Options::new("pod-a")),
+    )
 }
 
 fn volume(name: &str, required_bytes: i64, source: Option<Type>) -> Request<CreateVolumeRequest> {

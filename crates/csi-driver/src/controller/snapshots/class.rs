@@ -36,14 +36,16 @@ pub(super) async fn of(host: &Host, claim: &PersistentVolumeClaim) -> Result<Str
     }
 }
 
-/// Kubernetes writes it on the claim some time after the claim was made; the class says it at once.
+/// Kubernetes writes it on the claim some time after the claim was made, and perhaps its class too; the class says it at
+/// once.
 async fn provisioner(host: &Host, claim: &PersistentVolumeClaim) -> Result<String, Refusal> {
     if let Some(name) = PROVISIONER.iter().find_map(|key| claim.annotations().get(*key)) {
         return Ok(name.clone());
     }
     let class = match claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) {
-        Some(name) if !name.is_empty() => classes::named(host, name).await?,
-        _ => None,
+        Some("") => None,
+        Some(name) => classes::named(host, name).await?,
+        None => classes::default(host).await?,
     };
     class.map(|class| class.provisioner).ok_or_else(|| {
         Refusal::precondition(format!(

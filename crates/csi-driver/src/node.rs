@@ -1,5 +1,221 @@
-//! The node's side: which device a volume is, and where it is mounted. What is here is pure; bytes and names come from
-//! the caller.
+//! The node service: finds the device of a volume, makes and mounts its file system, and says how it is.
+//!
+//! ```text
+//! stage      device ─► file system ─► staging path      find, content, disk      an export: export
+//! publish    staging path ─► target path of a pod       plan, system
+//! ```
+//! Nothing here asks the host. Each call begins from what the machine shows (`/proc/self/mountinfo`, sysfs, the disk's
+//! first bytes) and never from what a former call noted, so it may be killed anywhere and called again. Once begun it
+//! goes on when its caller gives up: a `mkfs` that is killed halfway and begun again for ever would never end.
 
+mod calls;
+mod content;
 pub mod device;
+mod disk;
+pub mod export;
+mod find;
 pub mod mounts;
+mod place;
+mod plan;
+mod request;
+mod stats;
+mod system;
+mod tools;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tonic::{Code, Request, Response, Status};
+
+use crate::csi::node_server::Node;
+use crate::csi::node_service_capability::{self, Rpc, rpc};
+use crate::csi::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
+    NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+};
+use crate::in_flight::InFlight;
+use crate::refusal::Refusal;
+use place::Kind;
+
+/// What the service can do.
+const CAPABILITIES: [rpc::Type; 5] = [
+    rpc::Type::StageUnstageVolume,
+    rpc::Type::GetVolumeStats,
+    rpc::Type::ExpandVolume,
+    rpc::Type::VolumeCondition,
+    rpc::Type::SingleNodeMultiWriter,
+];
+
+/// Where the machine shows what the service works with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder in which udev makes links to disks by their identifiers.
+    pub device_directory: PathBuf,
+    /// The folder in which the kernel makes devices.
+    pub devices: PathBuf,
+    pub sysfs: PathBuf,
+    /// Requests name paths below it and no others.
+    pub kubelet_root: PathBuf,
+    /// 0 leaves it to the caller.
+    pub max_volumes_per_node: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            device_directory: "/dev/disk/by-id".into(),
+            devices: "/dev".into(),
+            sysfs: "/sys".into(),
+            kubelet_root: "/var/lib/kubelet".into(),
+            max_volumes_per_node: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// Kubelet's root as the kernel lists mounts below it.
+    fn real_root(&self) -> PathBuf {
+        std::fs::canonicalize(&self.kubelet_root).unwrap_or_else(|_| self.kubelet_root.clone())
+    }
+}
+
+/// Answers kubelet's calls.
+#[derive(Clone)]
+pub struct NodeService {
+    settings: Arc<Settings>,
+    node_id: watch::Receiver<Option<String>>,
+    in_flight: InFlight,
+    /// Volumes whose file system is asked how full it is. A server that is away never answers, and holds up no unmount.
+    looks: InFlight,
+}
+
+impl NodeService {
+    /// `node_id` has the name of the machine on the host, as soon as it is known.
+    pub fn new(settings: Settings, node_id: watch::Receiver<Option<String>>) -> Self {
+        Self {
+            settings: Arc::new(settings),
+            node_id,
+            in_flight: InFlight::default(),
+            looks: InFlight::default(),
+        }
+    }
+
+    /// Runs the one call for a volume to its end, whether its caller waits or not.
+    async fn whole<T, W>(&self, volume: &str, work: impl FnOnce(Arc<Settings>) -> W) -> Result<T, Refusal>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Refusal>> + Send + 'static,
+    {
+        let call = self.in_flight.begin(request::volume(volume)?)?;
+        let work = work(self.settings.clone());
+        let task = tokio::spawn(async move {
+            let _call = call;
+            work.await
+        });
+        task.await.unwrap_or_else(|error| Err(Refusal::new(Code::Internal, error.to_string())))
+    }
+}
+
+#[tonic::async_trait]
+impl Node for NodeService {
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        let capabilities = CAPABILITIES.map(|one| NodeServiceCapability {
+            r#type: Some(node_service_capability::Type::Rpc(Rpc { r#type: one.into() })),
+        });
+        Ok(Response::new(NodeGetCapabilitiesResponse { capabilities: capabilities.to_vec() }))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<NodeGetInfoRequest>,
+    ) -> Result<Response<NodeGetInfoResponse>, Status> {
+        let Some(node_id) = self.node_id.borrow().clone() else {
+            return Err(Status::unavailable(
+                "the VirtualMachine of this node is not known yet: the host has to answer once; call again later",
+            ));
+        };
+        Ok(Response::new(NodeGetInfoResponse {
+            node_id,
+            max_volumes_per_node: self.settings.max_volumes_per_node.into(),
+            ..NodeGetInfoResponse::default()
+        }))
+    }
+
+    async fn node_stage_volume(
+        &self,
+        request: Request<NodeStageVolumeRequest>,
+    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
+        let until = Instant::now() + request::deadline(request.metadata());
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        self.whole(&id, |settings| async move { calls::stage(&settings, &request, until).await }).await?;
+        Ok(Response::new(NodeStageVolumeResponse {}))
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        request: Request<NodeUnstageVolumeRequest>,
+    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        self.whole(&id, |settings| async move { calls::unstage(&settings, &request).await }).await?;
+        Ok(Response::new(NodeUnstageVolumeResponse {}))
+    }
+
+    async fn node_publish_volume(
+        &self,
+        request: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        let until = Instant::now() + request::deadline(request.metadata());
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        self.whole(&id, |settings| async move { calls::publish(&settings, &request, until).await }).await?;
+        Ok(Response::new(NodePublishVolumeResponse {}))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        request: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        self.whole(&id, |settings| async move { calls::unpublish(&settings, &request).await }).await?;
+        Ok(Response::new(NodeUnpublishVolumeResponse {}))
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        request: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        let request = request.into_inner();
+        let id = request::volume(&request.volume_id)?;
+        let path = self.settings.existing("volume_path", &request.volume_path)?;
+        let place = self.settings.place(&path, &system::mounts()?)?;
+        if place.kind == Kind::Absent {
+            return Err(stats::absent(path.display()).into());
+        }
+        let look = self.looks.begin(id);
+        Ok(Response::new(stats::of(&self.settings, id, &place.path, look).await?))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        request: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let id = request.volume_id.clone();
+        let required = request.capacity_range.as_ref().map_or(0, |range| range.required_bytes);
+        let size =
+            self.whole(&id, |settings| async move { calls::expand(&settings, &request).await }).await?;
+        let capacity_bytes = if required > 0 { required } else { i64::try_from(size).unwrap_or(i64::MAX) };
+        Ok(Response::new(NodeExpandVolumeResponse { capacity_bytes }))
+    }
+}

@@ -1,21 +1,53 @@
 //! What is mounted where, as `/proc/self/mountinfo` says. A comparison of device numbers would miss bind mounts.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
+
+/// The number of a device, as in `8:16`. Of a file system without a device, such as NFS: the number that the kernel
+/// made up for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.major, self.minor)
+    }
+}
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The device of the file system.
+    pub device: Number,
     /// The folder of the file system that is mounted, `/` for all of it. For a device that is mounted on a file: its
     /// path in the file system of devices.
     pub root: PathBuf,
     pub target: PathBuf,
-    pub read_only: bool,
+    /// The options of this mount alone, such as `ro`.
+    pub options: Vec<String>,
     /// Such as `ext4`.
     pub file_system: String,
     /// Such as `/dev/sdb`, or `10.0.0.1:/export`.
     pub source: PathBuf,
+    /// The options of the file system, which all of its mounts share.
+    pub shared_options: Vec<String>,
+}
+
+impl Mount {
+    /// Whether nothing can be written through this mount.
+    pub fn is_read_only(&self) -> bool {
+        self.has("ro") || self.shared_options.iter().any(|option| option == "ro")
+    }
+
+    /// Whether this mount has the option itself.
+    pub fn has(&self, option: &str) -> bool {
+        self.options.iter().any(|other| other == option)
+    }
 }
 
 /// All mounts, in their order: of two at one target the later one is seen. Lines that are none are passed over.
@@ -32,16 +64,28 @@ pub fn at<'a>(mounts: &'a [Mount], target: &Path) -> Option<&'a Mount> {
 /// before the dash.
 fn line(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let (root, target, options) = (fields.nth(3)?, fields.next()?, fields.next()?);
+    let device = number(fields.nth(2)?)?;
+    let (root, target, options) = (fields.next()?, fields.next()?, fields.next()?);
     let mut fields = fields.skip_while(|field| *field != b"-").skip(1);
     let (file_system, source) = (fields.next()?, fields.next()?);
     Some(Mount {
+        device,
         root: path(root),
         target: path(target),
-        read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
+        options: comma_separated(options),
         file_system: String::from_utf8_lossy(file_system).into_owned(),
         source: path(source),
+        shared_options: fields.next().map(comma_separated).unwrap_or_default(),
     })
+}
+
+fn number(field: &[u8]) -> Option<Number> {
+    let (major, minor) = std::str::from_utf8(field).ok()?.split_once(':')?;
+    Some(Number { major: major.parse().ok()?, minor: minor.parse().ok()? })
+}
+
+fn comma_separated(field: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(field).split(',').map(str::to_owned).collect()
 }
 
 /// Space, tab, line feed and backslash are written in octal, as `\040`.
@@ -81,14 +125,17 @@ nonsense
         assert_eq!(mounts.len(), 5);
         let target = Path::new("/var/lib/kubelet/pods/1/volumes/a b");
         let expected = Mount {
+            device: Number { major: 8, minor: 16 },
             root: "/".into(),
             target: target.to_owned(),
-            read_only: true,
+            options: vec!["ro".to_owned(), "noatime".to_owned()],
             file_system: "xfs".to_owned(),
             source: "/dev/sdb".into(),
+            shared_options: vec!["ro".to_owned(), "attr2".to_owned()],
         };
         assert_eq!(at(&mounts, target), Some(&expected));
-        assert!(!at(&mounts, Path::new("/")).unwrap().read_only);
+        assert!(expected.is_read_only());
+        assert!(!at(&mounts, Path::new("/")).unwrap().is_read_only());
         assert_eq!(at(&mounts, Path::new("/var/lib/kubelet/dev")).unwrap().root, Path::new("/sdc"));
         assert_eq!(at(&mounts, Path::new("/var/lib/kubelet/pods/1")), None);
     }

@@ -1,0 +1,306 @@
+//! Disks: formatted, checked, mounted, grown.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Read as _, Seek as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::Settings;
+use super::content::{self, Content, FileSystem, HEAD};
+use super::find::{self, Device};
+use super::mounts::{Mount, Number};
+use super::plan::{self, Disk, Shown, Stage, Wanted};
+use super::system::{blocking, internal, mounts, shown, unmount_all};
+use super::tools::{self, BLKID, E2FSCK, MKFS_EXT4, MKFS_XFS, MOUNT, RESIZE2FS, Tool, XFS_GROWFS};
+use crate::refusal::Refusal;
+
+/// The host has grown a disk before the machine's kernel knows. sysfs tells nobody when a size changes, so the node
+/// service asks again.
+const SIZE_AGAIN: Duration = Duration::from_millis(500);
+/// As long as it asks.
+const SIZE_WITHIN: Duration = Duration::from_secs(10);
+/// A disk that the host keeps as a file in a file system is smaller than its claim by what that file system needs.
+const SMALLEST_PERCENT: u64 = 90;
+
+/// Mounts a volume's device at its staging path, and makes its file system where there is none.
+///
+/// # Errors
+/// As [`plan::stage`], and where a program or the disk fails.
+pub(crate) async fn stage(
+    settings: &Settings,
+    device: &Device,
+    wanted: &Wanted,
+    staging: &Path,
+) -> Result<Mount, Refusal> {
+    let seen = mounts()?;
+    let present = shown(settings, &seen, staging, Some(device.number));
+    let disk = examine(device, &seen).await?;
+    for step in plan::stage(&present, &disk, wanted)? {
+        match step {
+            Stage::Unmount => unmount_all(staging).await?,
+            Stage::Format { again } => format(device, wanted.file_system, again).await?,
+            Stage::Check => check(&device.path).await?,
+            Stage::Mount => mount(&device.path, wanted, staging).await?,
+            Stage::Grow => grow(wanted.file_system, &device.path, staging).await?,
+        }
+    }
+    match shown(settings, &mounts()?, staging, Some(device.number)) {
+        Shown::Volume(mount) => Ok(mount),
+        _ => Err(Refusal::new(
+            Code::Internal,
+            format!("{} is mounted and not seen at {}", device.path.display(), staging.display()),
+        )),
+    }
+}
+
+async fn examine(device: &Device, seen: &[Mount]) -> Result<Disk, Refusal> {
+    let name = device.path.display().to_string();
+    let (size, head) = read(&device.path).await?;
+    if size == 0 {
+        let next = "look at the volume on the host";
+        return Err(Refusal::precondition(format!("{name} has no bytes: {next}")));
+    }
+    let mounted = seen.iter().find(|mount| mount.device == device.number);
+    let content = match mounted.map(|mount| (FileSystem::seen(&mount.file_system), mount)) {
+        Some((Some(kind), _)) => Content::FileSystem(kind, content::size(kind, &head)),
+        Some((None, mount)) => Content::Other(mount.file_system.clone()),
+        None => {
+            let arguments =
+                [OsStr::new("-p"), OsStr::new("-o"), OsStr::new("export"), device.path.as_os_str()];
+            let found = tools::run(BLKID, &arguments).await?;
+            content::of(&found, &head)
+                .map_err(|said| Refusal::new(Code::Internal, format!("examine {name} by blkid: {said}")))?
+        }
+    };
+    Ok(Disk { name, size, content, is_mounted: mounted.is_some() })
+}
+
+/// The size of a disk and its first bytes. A disk that cannot be read is never taken for a blank one.
+async fn read(path: &Path) -> Result<(u64, Vec<u8>), Refusal> {
+    let of = path.to_owned();
+    let read = blocking(move || -> io::Result<_> {
+        let mut file = fs::File::open(of)?;
+        let size = file.seek(io::SeekFrom::End(0))?;
+        file.rewind()?;
+        let mut head = Vec::with_capacity(HEAD);
+        file.take(HEAD as u64).read_to_end(&mut head)?;
+        Ok((size, head))
+    });
+    read.await?.map_err(|error| internal(&format!("read {}", path.display()), &error))
+}
+
+/// The size of a disk.
+///
+/// # Errors
+/// INTERNAL where it cannot be read.
+pub(crate) async fn size(path: &Path) -> Result<u64, Refusal> {
+    Ok(read(path).await?.0)
+}
+
+async fn format(device: &Device, file_system: FileSystem, again: bool) -> Result<(), Refusal> {
+    let path = device.path.clone();
+    // a mkfs that outlived its driver, or a program that owns the disk, such as multipathd
+    let exclusively = i32::try_from(OFlags::EXCL.bits()).unwrap_or_default();
+    let opened =
+        blocking(move || fs::OpenOptions::new().read(true).custom_flags(exclusively).open(path)).await?;
+    let name = device.path.display();
+    match opened {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            return Err(Refusal::aborted(format!(
+                "format {name}: another program uses the disk (an earlier mkfs, multipathd, LVM): call again when it \
+                 has ended"
+            )));
+        }
+        opened => drop(opened.map_err(|error| internal(&format!("open {name}"), &error))?),
+    }
+    let (tool, options): (Tool, &[&str]) = match file_system {
+        // as Kubernetes does: no question, and no blocks kept for root
+        FileSystem::Ext4 => (MKFS_EXT4, &["-q", "-F", "-m0"]),
+        // without -f it refuses a disk with a signature, should one have come since the disk was examined
+        FileSystem::Xfs if again => (MKFS_XFS, &["-q", "-f"]),
+        FileSystem::Xfs => (MKFS_XFS, &["-q"]),
+    };
+    let arguments: Vec<_> = options.iter().map(OsStr::new).chain([device.path.as_os_str()]).collect();
+    tracing::info!(device = %name, file_system = file_system.name(), "format the disk, which is blank");
+    tools::run(tool, &arguments).await?.succeeded(&format!("format {name}"), tool).map(drop)
+}
+
+async fn check(path: &Path) -> Result<(), Refusal> {
+    const CORRECTED: [i32; 3] = [0, 1, 2];
+    const UNCORRECTED: i32 = 4;
+    let output = tools::run(E2FSCK, &[OsStr::new("-p"), path.as_os_str()]).await?;
+    match output.code {
+        Some(code) if CORRECTED.contains(&code) => Ok(()),
+        Some(code) if code & UNCORRECTED != 0 => Err(Refusal::precondition(format!(
+            "e2fsck -p does not repair {0}: take a snapshot and run e2fsck {0} by hand: {1}",
+            path.display(),
+            output.said()
+        ))),
+        // whether it can be mounted is for the kernel to say, as with Kubernetes
+        _ => {
+            tracing::warn!(device = %path.display(), said = output.said(), "e2fsck could not check the file system");
+            Ok(())
+        }
+    }
+}
+
+async fn mount(path: &Path, wanted: &Wanted, staging: &Path) -> Result<(), Refusal> {
+    let options = options(wanted);
+    let text = ["-t", wanted.file_system.name(), "-o", &options, "--"].map(OsStr::new);
+    let arguments: Vec<_> = text.into_iter().chain([path.as_os_str(), staging.as_os_str()]).collect();
+    let doing = format!("mount {} at {}", path.display(), staging.display());
+    tools::run(MOUNT, &arguments).await?.succeeded(&doing, MOUNT).map(drop)
+}
+
+/// A clone and a restored snapshot of an xfs have its UUID, and the kernel mounts one UUID once: `nouuid`
+/// (docs/contract/csi-driver.md#nouuid).
+fn options(wanted: &Wanted) -> String {
+    let mut options: Vec<&str> = wanted.options.iter().map(String::as_str).collect();
+    if wanted.read_only && !options.contains(&"ro") {
+        options.push("ro");
+    }
+    if wanted.file_system == FileSystem::Xfs && !options.contains(&"nouuid") {
+        options.push("nouuid");
+    }
+    if options.is_empty() { "defaults".to_owned() } else { options.join(",") }
+}
+
+/// Lets a mounted file system fill its disk; nothing happens where it does.
+async fn grow(file_system: FileSystem, device: &Path, at: &Path) -> Result<(), Refusal> {
+    let (tool, arguments) = match file_system {
+        FileSystem::Ext4 => (RESIZE2FS, vec![device.as_os_str()]),
+        FileSystem::Xfs => (XFS_GROWFS, vec![OsStr::new("-d"), at.as_os_str()]),
+    };
+    let doing = format!("grow the file system on {}", device.display());
+    tools::run(tool, &arguments).await?.succeeded(&doing, tool).map(drop)
+}
+
+/// Lets what is mounted at `path` fill its disk, which is to have `required` bytes. Returns the size of the disk.
+///
+/// # Errors
+/// FAILED_PRECONDITION where no file system of a disk is mounted at `path`; UNAVAILABLE while the disk is too small.
+pub(crate) async fn expand(
+    settings: &Settings,
+    handle: &str,
+    mount: &Mount,
+    path: &Path,
+    required: u64,
+) -> Result<u64, Refusal> {
+    let device = match find::look(settings, handle)? {
+        Some(device) if device.number != mount.device => {
+            return Err(Refusal::precondition(format!(
+                "{} is mounted at {}, and volume {handle} is {}: the path is another volume's",
+                mount.source.display(),
+                path.display(),
+                device.path.display()
+            )));
+        }
+        Some(device) => device.path,
+        None if find::number(&mount.source) == Some(mount.device) => mount.source.clone(),
+        None => {
+            let text =
+                format!("the disk of volume {handle}, mounted at {}, has left the machine", path.display());
+            return Err(Refusal::new(Code::Unavailable, text));
+        }
+    };
+    let Some(kind) = FileSystem::seen(&mount.file_system) else {
+        return Err(Refusal::precondition(format!(
+            "{} has {}, which the driver does not grow: grow it by hand",
+            path.display(),
+            mount.file_system
+        )));
+    };
+    let size = size_of(settings, &device, required).await?;
+    grow(kind, &device, path).await?;
+    Ok(size)
+}
+
+/// The size of a disk that the host has grown to `required` bytes.
+///
+/// # Errors
+/// UNAVAILABLE while it is too small.
+pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -> Result<u64, Refusal> {
+    let until = Instant::now() + SIZE_WITHIN;
+    loop {
+        let found = size(device).await?;
+        if found >= required {
+            return Ok(found);
+        }
+        if Instant::now() >= until {
+            return if u128::from(found) * 100 >= u128::from(required) * u128::from(SMALLEST_PERCENT) {
+                Ok(found)
+            } else {
+                let device = device.display();
+                Err(Refusal::new(
+                    Code::Unavailable,
+                    format!(
+                        "{device} has {found} bytes yet, and the volume is to have {required}: call again later"
+                    ),
+                ))
+            };
+        }
+        rescan(settings, device);
+        tokio::time::sleep(SIZE_AGAIN).await;
+    }
+}
+
+/// Asks a SCSI disk for its size again; other disks have no such file.
+fn rescan(settings: &Settings, device: &Path) {
+    let file: Option<PathBuf> =
+        device.file_name().map(|name| settings.sysfs.join("block").join(name).join("device/rescan"));
+    if let Some(Err(error)) = file.map(|file| {
+        fs::OpenOptions::new()
+            .write(true)
+            .open(file)
+            .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
+    }) {
+        tracing::debug!(device = %device.display(), %error, "the disk is not asked for its size");
+    }
+}
+
+/// Another place below kubelet's root at which a whole file system is mounted too.
+pub(crate) fn another<'a>(
+    root: &Path,
+    seen: &'a [Mount],
+    device: Number,
+    folder: &Path,
+    but: &[&Path],
+) -> Option<&'a Path> {
+    let mut others = seen.iter().filter(|mount| {
+        mount.device == device
+            && mount.root == folder
+            && mount.target.starts_with(root)
+            && !but.contains(&mount.target.as_path())
+    });
+    others.next().map(|mount| mount.target.as_path())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // docs/contract/csi-driver.md#nouuid
+    #[rstest]
+    #[case(FileSystem::Ext4, &[], false, "defaults")]
+    #[case(FileSystem::Ext4, &["noatime", "context=\"a:b:c0,c1\""], false, "noatime,context=\"a:b:c0,c1\"")]
+    #[case(FileSystem::Ext4, &["ro"], true, "ro")]
+    #[case(FileSystem::Xfs, &[], true, "ro,nouuid")]
+    #[case(FileSystem::Xfs, &["nouuid"], false, "nouuid")]
+    fn a_class_options_are_kept_and_xfs_may_have_the_uuid_of_another(
+        #[case] file_system: FileSystem,
+        #[case] options: &[&str],
+        #[case] read_only: bool,
+        #[case] expected: &str,
+    ) {
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        assert_eq!(super::options(&Wanted { file_system, options, read_only }), expected);
+    }
+}

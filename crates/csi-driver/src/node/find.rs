@@ -1,0 +1,198 @@
+//! The device of a volume in the machine, and the wait for it.
+//!
+//! KubeVirt says that a disk is ready when QEMU has it. The kernel and udev of the machine need a moment more, so the
+//! first call may come before the device is there.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
+use tonic::Code;
+
+use super::Settings;
+use super::device::{is_link_of, is_page_of};
+use super::mounts::Number;
+use crate::refusal::Refusal;
+
+/// Between two looks where the kernel refuses a watch: a machine has a limited number of them.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// A whole disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Device {
+    pub(crate) path: PathBuf,
+    pub(crate) number: Number,
+}
+
+/// The number of the block device at `path`.
+pub(crate) fn number(path: &Path) -> Option<Number> {
+    let found = fs::metadata(path).ok()?;
+    let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
+    found.file_type().is_block_device().then_some(Number { major, minor })
+}
+
+/// The device of a volume as the machine shows it now.
+///
+/// # Errors
+/// FAILED_PRECONDITION where two disks have the volume's identifier.
+pub(crate) fn look(settings: &Settings, handle: &str) -> Result<Option<Device>, Refusal> {
+    let links = names(&settings.device_directory);
+    let links = links.iter().filter(|name| is_link_of(name, handle)).filter_map(|name| {
+        let path = fs::canonicalize(settings.device_directory.join(name)).ok()?;
+        let device = Device { number: number(&path)?, path };
+        leads_to(settings, &device, handle).then_some(device)
+    });
+    let linked = one(handle, links)?;
+    if linked.is_some() {
+        return Ok(linked);
+    }
+    // udev makes no link, or has not yet made it
+    let blocks = settings.sysfs.join("block");
+    let pages = names(&blocks);
+    let pages =
+        pages.iter().filter(|name| page(&blocks.join(name)).is_some_and(|page| is_page_of(&page, handle)));
+    one(
+        handle,
+        pages.filter_map(|name| {
+            let path = settings.devices.join(name);
+            Some(Device { number: number(&path)?, path })
+        }),
+    )
+}
+
+/// Whether the end of a link is the volume's disk: no partition, and no disk that took the place of the volume's since
+/// the link was made.
+fn leads_to(settings: &Settings, device: &Device, handle: &str) -> bool {
+    let folder = settings.sysfs.join("dev/block").join(device.number.to_string());
+    !folder.join("partition").exists() && page(&folder).is_none_or(|page| is_page_of(&page, handle))
+}
+
+/// The page of identifiers of a disk. A page has a length of two bytes.
+fn page(folder: &Path) -> Option<Vec<u8>> {
+    use std::io::Read as _;
+
+    let mut bytes = Vec::new();
+    let file = fs::File::open(folder.join("device/vpd_pg83")).ok()?;
+    file.take((1 << 16) + 4).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn one(handle: &str, devices: impl Iterator<Item = Device>) -> Result<Option<Device>, Refusal> {
+    let mut devices = devices;
+    let Some(first) = devices.next() else { return Ok(None) };
+    match devices.find(|other| other.number != first.number) {
+        None => Ok(Some(first)),
+        Some(other) => Err(Refusal::precondition(format!(
+            "{} and {} both have the identifier drive-ua-{handle}: detach one of them from the machine",
+            first.path.display(),
+            other.path.display()
+        ))),
+    }
+}
+
+/// The device of a volume, as soon as it is there.
+///
+/// # Errors
+/// NOT_FOUND when it is not there by `until`.
+pub(crate) async fn wait(settings: &Settings, handle: &str, until: Instant) -> Result<Device, Refusal> {
+    loop {
+        // watched before it looks, so that nothing that comes in between is missed
+        let watch = watch(settings);
+        if let Some(device) = look(settings, handle)? {
+            return Ok(device);
+        }
+        if Instant::now() >= until {
+            return Err(absent(settings, handle));
+        }
+        match watch {
+            Ok(watch) => {
+                // late or not, the loop looks once more
+                let _ready = tokio::time::timeout_at(until, watch.readable()).await;
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the folder of devices cannot be watched");
+                tokio::time::sleep_until(until.min(Instant::now() + LOOK_AGAIN)).await;
+            }
+        }
+    }
+}
+
+fn absent(settings: &Settings, handle: &str) -> Refusal {
+    let folder = settings.device_directory.display();
+    Refusal::new(
+        Code::NotFound,
+        format!(
+            "no disk has the identifier drive-ua-{handle}: neither a link in {folder} nor a page of sysfs names it; look \
+             whether the VirtualMachineInstance of this node shows the volume as Ready"
+        ),
+    )
+}
+
+/// Tells of each device that comes: of links by the folder of links or, as long as it does not exist, its nearest
+/// parent, and of devices by the kernel's folder, for machines without udev.
+#[expect(deprecated, reason = "the other way is unsafe code, for descriptors that their owner may close")]
+fn watch(settings: &Settings) -> io::Result<AsyncFd<OwnedFd>> {
+    let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+    let events = WatchFlags::CREATE
+        | WatchFlags::MOVED_TO
+        | WatchFlags::DELETE_SELF
+        | WatchFlags::MOVE_SELF
+        | WatchFlags::ONLYDIR;
+    let folder = settings.device_directory.ancestors().find(|folder| folder.is_dir());
+    for folder in folder.into_iter().chain([settings.devices.as_path()]) {
+        inotify::add_watch(&watch, folder, events)?;
+    }
+    AsyncFd::with_interest(watch, Interest::READABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(folder: &Path) -> Settings {
+        Settings {
+            device_directory: folder.join("disk/by-id"),
+            sysfs: folder.join("sys"),
+            devices: folder.join("dev"),
+            ..Settings::default()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_does_not_come_is_named_at_the_callers_deadline() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("dev")).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        let refusal = wait(&settings(folder.path()), "pvc-1", until).await.unwrap_err();
+        assert_eq!(refusal.code, Code::NotFound);
+        assert!(refusal.message.contains("drive-ua-pvc-1"), "{refusal}");
+        assert!(Instant::now() >= until);
+    }
+
+    #[test]
+    fn a_link_to_something_that_is_no_device_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = settings(folder.path());
+        fs::create_dir_all(&settings.device_directory).unwrap();
+        let link = settings.device_directory.join("scsi-0QEMU_QEMU_HARDDISK_drive-ua-pvc-1");
+        std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
+        assert_eq!(look(&settings, "pvc-1"), Ok(None));
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("/nowhere", &link).unwrap();
+        assert_eq!(look(&settings, "pvc-1"), Ok(None));
+    }
+}

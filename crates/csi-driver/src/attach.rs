@@ -23,7 +23,8 @@ mod unpublish;
 pub mod watches;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::RandomState},
+    hash::{BuildHasher, Hasher},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -56,7 +57,7 @@ const NODE_ID_MAX: usize = 256;
 /// What an [`Attacher`] is told at its start.
 #[derive(Clone)]
 pub struct Options {
-    /// The name of this process in annotations: that of its pod, and different for each process.
+    /// The name of this process in annotations, for people: that of its pod.
     pub holder: String,
     /// A machine gets no more hot-plugged volumes than so many.
     pub max_volumes_per_node: Option<usize>,
@@ -87,7 +88,9 @@ pub struct Attacher {
 impl Attacher {
     /// The watches end with `tasks`.
     pub fn new(host: Host, tasks: &TaskGroup, options: Options) -> Self {
-        let holder = Holder { name: options.holder.clone(), written: 0.into() };
+        // a process that was started again under its name is another
+        let process = RandomState::new().build_hasher().finish();
+        let holder = Holder { name: format!("{}-{process:016x}", options.holder), written: 0.into() };
         let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
         Self { host, options, plug, watches, ages: Ages::default(), turns: Turns::default(), holder }
     }

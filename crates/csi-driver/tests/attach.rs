@@ -1,0 +1,9 @@
+//! Disks in and out of machines, in front of an API server on a paused clock and a stand-in for virt-controller.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "attach/crashes.rs"]
+mod crashes;
+#[path = "attach/host.rs"]
+mod host;
+#[path = "attach/story.rs"]
+mod story;

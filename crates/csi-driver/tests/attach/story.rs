@@ -1,0 +1,238 @@
+use std::{sync::atomic::Ordering, time::Duration};
+
+use csi_driver::attach::Options;
+use futures::future::join_all;
+use kube::api::{DeleteParams, Patch, PatchParams};
+use rstest::rstest;
+use serde_json::json;
+use sim_apiserver::faults::{Answer, Rule};
+use tonic::Code;
+
+use super::host::{Bed, Process, VOLUME, request};
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_comes_into_a_machine_and_leaves_it_with_two_and_three_requests() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    let cold = bed.requests("p1");
+    assert!(cold.len() <= 6, "{cold:?}");
+    assert_eq!(bed.with_volume().await, ["a"]);
+    assert_eq!(bed.annotation().await.unwrap()["op"], "attach");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    bed.server.audit().clear();
+    driver.unpublish("a").await.unwrap();
+    let detach = ["patch persistentvolumeclaims", "patch virtualmachines", "patch persistentvolumeclaims"];
+    assert_eq!(bed.requests("p1"), detach);
+    assert_eq!(bed.annotation().await, None);
+    assert!(bed.with_volume().await.is_empty());
+
+    bed.server.audit().clear();
+    driver.publish("b").await.unwrap();
+    assert_eq!(bed.requests("p1"), ["patch persistentvolumeclaims", "patch virtualmachines"]);
+    assert_eq!(bed.with_volume().await, ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_call_may_be_repeated() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    for _ in 0..3 {
+        driver.publish("a").await.unwrap();
+    }
+    for _ in 0..3 {
+        driver.unpublish("a").await.unwrap();
+    }
+    let vm = bed.machines().get("a").await.unwrap();
+    assert_eq!(csi_driver::attach::hotplug::count(&vm), (1, 0));
+}
+
+// docs/contract/csi-driver.md#publish-codes
+#[rstest]
+#[case("", "a", Code::InvalidArgument)]
+#[case(VOLUME, "", Code::InvalidArgument)]
+#[case("pvc-2", "a", Code::NotFound)]
+#[case("../secrets/x", "a", Code::NotFound)]
+#[case(VOLUME, "c", Code::NotFound)]
+#[case(VOLUME, "../a", Code::NotFound)]
+#[tokio::test(start_paused = true)]
+async fn a_call_for_what_is_not_there_is_answered_at_once(
+    #[case] volume: &str,
+    #[case] machine: &str,
+    #[case] code: Code,
+) {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    assert_eq!(driver.publish_volume(volume, machine).await.unwrap_err().code, code);
+    assert!(bed.requests("p1").iter().all(|request| !request.starts_with("patch")));
+    if !volume.is_empty() {
+        driver.unpublish("c").await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_capability_is_invalid() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let mut request = request(VOLUME, "a");
+    request.volume_capability = None;
+    let within = Duration::from_secs(10);
+    assert_eq!(driver.attacher.publish(&request, within).await.unwrap_err().code, Code::InvalidArgument);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_in_another_machine_stays_there_and_the_machine_is_named() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    let refusal = driver.publish("b").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition);
+    assert!(refusal.message.contains("VirtualMachine shop/a"), "{refusal}");
+}
+
+// docs/contract/csi-driver.md#claims
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_the_go_driver_is_found_where_it_is() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    bed.go_driver_adds("b").await;
+    assert_eq!(driver.publish("a").await.unwrap_err().code, Code::FailedPrecondition);
+    driver.publish("b").await.unwrap();
+    assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
+    driver.unpublish("b").await.unwrap();
+    driver.publish("a").await.unwrap();
+    assert_eq!(bed.most.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_there_for_reading_is_not_given_for_writing() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    let mut request = request(VOLUME, "a");
+    request.readonly = true;
+    let refusal = driver.attacher.publish(&request, Duration::from_secs(100)).await.unwrap_err();
+    assert_eq!(refusal.code, Code::AlreadyExists);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpublish_without_a_node_means_all_machines() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    driver.unpublish("").await.unwrap();
+    assert!(bed.with_volume().await.is_empty());
+    assert_eq!(bed.annotation().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unpublish_of_a_machine_that_is_gone_frees_the_volume() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.machines().delete("a", &DeleteParams::default()).await.unwrap();
+    bed.instances().delete("a", &DeleteParams::default()).await.unwrap();
+    driver.unpublish("a").await.unwrap();
+    assert_eq!(bed.annotation().await, None);
+    driver.publish("b").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_machine_is_said_to_be_full() {
+    let bed = Bed::new().await;
+    let mut options = Options::new("p1");
+    options.max_volumes_per_node = Some(1);
+    let driver = Process::with(&bed, "p1", None, options);
+    bed.volume("pvc-2").await;
+    driver.publish("a").await.unwrap();
+    assert_eq!(driver.publish_volume("pvc-2", "a").await.unwrap_err().code, Code::ResourceExhausted);
+    driver.publish("a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_does_not_run_gets_the_volume_with_its_next_start() {
+    let bed = Bed::new().await;
+    bed.machine("c", false).await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("c").await.unwrap();
+    assert_eq!(bed.with_volume().await, ["c"]);
+    driver.unpublish("c").await.unwrap();
+    assert!(bed.with_volume().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_hears_what_its_volume_waits_for_and_goes_on_with_the_next_call() {
+    let bed = Bed::new().await;
+    bed.works.store(false, Ordering::Relaxed);
+    let driver = Process::new(&bed, "p1");
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert_eq!(refusal.code, Code::DeadlineExceeded);
+    assert!(refusal.message.contains("VirtualMachineInstance shop/a"), "{refusal}");
+    bed.works.store(true, Ordering::Relaxed);
+    bed.wake();
+    driver.publish("a").await.unwrap();
+}
+
+// docs/contract/csi-driver.md#conflicts
+#[tokio::test(start_paused = true)]
+async fn twenty_volumes_at_once_come_into_one_machine_without_an_error() {
+    let bed = Bed::new().await;
+    let drivers = [Process::new(&bed, "p1"), Process::new(&bed, "p2")];
+    let names: Vec<_> = (10..30).map(|number| format!("pvc-{number}")).collect();
+    for name in &names {
+        bed.volume(name).await;
+    }
+    let calls = names.iter().enumerate().map(|(index, name)| drivers[index % 2].publish_volume(name, "a"));
+    for answer in join_all(calls).await {
+        answer.unwrap();
+    }
+    let vm = bed.machines().get("a").await.unwrap();
+    assert_eq!(csi_driver::attach::hotplug::count(&vm), (21, 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_of_the_host_is_passed_on_and_not_repeated() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let mut rule = Rule::new(Answer::Code(422));
+    rule.user = Some("p1".to_owned());
+    rule.verb = Some("patch".to_owned());
+    rule.resource = Some("virtualmachines".to_owned());
+    bed.server.faults().add(rule);
+    let refusal = driver.publish("a").await.unwrap_err();
+    assert_eq!(refusal.code, Code::FailedPrecondition);
+    let patches = bed.requests("p1").into_iter().filter(|request| request == "patch virtualmachines");
+    assert_eq!(patches.count(), 1);
+    bed.server.faults().clear();
+    driver.publish("a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_host_is_watched_while_there_are_calls_and_for_ten_minutes_more() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    assert!(!driver.attacher.watches().are_running());
+    driver.publish("a").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(599)).await;
+    assert!(driver.attacher.watches().are_running());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(!driver.attacher.watches().are_running());
+    driver.unpublish("a").await.unwrap();
+    driver.tasks.end().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_annotation_that_nobody_changes_for_a_minute_holds_up_nobody() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    let uid = bed.machines().get("b").await.unwrap().metadata.uid.unwrap();
+    let text = json!({"vm": "b", "vmUid": uid, "op": "attach", "holder": "dead"}).to_string();
+    let patch = json!({"metadata": {"annotations": {harvester_api::annotations::CSI_ATTACH: text}}});
+    bed.claims().patch(VOLUME, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+    let begun = tokio::time::Instant::now();
+    driver.publish("a").await.unwrap();
+    assert!(begun.elapsed() >= csi_driver::attach::claim::STALE_AFTER);
+    let fenced = bed.machines().get("b").await.unwrap().metadata.annotations.unwrap();
+    assert!(fenced.contains_key(harvester_api::annotations::CSI_FENCE));
+}

@@ -14,7 +14,9 @@ mod jobs;
 mod plan;
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
@@ -172,10 +174,18 @@ impl Run<'_> {
         if let Err(error) = tools::ensure(Tool::CsiSanity) {
             self.left_out.push(format!("Left out: csi-sanity against the CSI driver: {error:#}"));
         }
+        let path = match tools::ensure_xfsprogs() {
+            Ok(folder) => with_folder(&env::var_os("PATH").unwrap_or_default(), folder)?,
+            Err(error) => {
+                self.left_out.push(format!("Left out: xfs in tests of the CSI driver: {error:#}"));
+                env::var_os("PATH").unwrap_or_default()
+            }
+        };
         let (mut real, mut others) = (Vec::new(), Vec::new());
         for program in &self.built.tests {
             let prepared = || {
                 let mut command = jobs::command(program);
+                command.env("PATH", &path);
                 command.env(Notes::VARIABLE, &self.notes.file).env("GO_RPC_INPUTS", INPUTS);
                 command
             };
@@ -210,9 +220,14 @@ impl Run<'_> {
     }
 }
 
+/// The search path, with one more folder at its end.
+fn with_folder(path: &OsStr, folder: PathBuf) -> Result<OsString> {
+    Ok(env::join_paths(env::split_paths(path).chain([folder]))?)
+}
+
 /// A file in which `test-cluster` notes each test that runs on the simulated server only, with its reason.
 struct Notes {
-    file: std::path::PathBuf,
+    file: PathBuf,
 }
 
 impl Notes {

@@ -6,8 +6,9 @@
 
 mod go;
 
+use std::env;
 use std::fs::{self, File};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -33,6 +34,13 @@ pub(crate) fn run() -> Result<bool> {
         Err(error) => {
             complete = false;
             println!("{:<24} missing: {error:#}", "cloud-init");
+        }
+    }
+    match ensure_xfsprogs() {
+        Ok(folder) => println!("{:<24} {}", "xfsprogs", folder.display()),
+        Err(error) => {
+            complete = false;
+            println!("{:<24} missing: {error:#}", "xfsprogs");
         }
     }
     Ok(complete)
@@ -82,6 +90,23 @@ pub(crate) fn ensure_cloud_init() -> Result<()> {
     let output = Command::new("sh").arg(script).output().context("run tests/cloud-init/install.sh")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
     Ok(())
+}
+
+/// The folder with the programs of xfs, for the CSI driver's tests with real file systems.
+///
+/// # Errors
+/// Says why the script could not unpack them.
+pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let of_system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut folders = env::split_paths(&path).chain(of_system);
+    if let Some(folder) = folders.find(|folder| folder.join("mkfs.xfs").is_file()) {
+        return Ok(folder);
+    }
+    let script = workspace::root().join("tests").join("xfsprogs.sh");
+    let output = Command::new("sh").arg(script).output().context("run tests/xfsprogs.sh")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
 fn build_go(cache: &Path, tool: Tool, module: &Module, package: &str, to: &Path) -> Result<()> {

@@ -1,7 +1,8 @@
 //! The node service with real disks: loop devices behind links as udev makes them, real file systems and mounts.
 //!
 //! Each test runs in a process of its own with a mount namespace of its own, so that nothing is left mounted. That takes
-//! root. Elsewhere, and where a program of `tools.txt` is missing, a test says so and passes, unless `CI` is set.
+//! root. Elsewhere, and where a program of `tools.txt` is missing, a test says so and
+//! passes; the full run of the tests brings the programs, and repeats what was left out at its end.
 
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails by its panic")]
 

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use kinds::{NetworkFilesystem, Setting, VolumeRemoteBackup, VolumeRemoteRestore, VolumeSnapshot};
 
 /// Namespace of Harvester's own objects, the NFS exports among them.
-const HARVESTER_SYSTEM: &str = "harvester-system";
+pub(crate) const HARVESTER_SYSTEM: &str = "harvester-system";
 /// Objects on each page of a list.
 const PAGE: u32 = 500;
 

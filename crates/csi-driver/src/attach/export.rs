@@ -8,15 +8,17 @@ use std::collections::HashMap;
 use futures::{StreamExt, future::BoxFuture};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::{
-    Api, ResourceExt,
+    Api,
     api::{Patch, PatchParams, PostParams},
-    core::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::watcher,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::session::Session;
-use crate::refusal::Refusal;
+use crate::{
+    host::{HARVESTER_SYSTEM as NAMESPACE, kinds::NetworkFilesystem},
+    refusal::Refusal,
+};
 
 /// Asks the guest which nodes a volume is attached to: names of VolumeAttachments' nodes, without those that are being
 /// deleted, since that of the node that is detached is one of them. The error is a sentence.
@@ -32,7 +34,6 @@ pub mod context {
     pub const OPTIONS: &str = "nfs-options";
 }
 
-const NAMESPACE: &str = "harvester-system";
 const LONGHORN: &str = "driver.longhorn.io";
 const PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
@@ -56,7 +57,7 @@ impl Session<'_> {
                 "{name} is not bound yet: look at its Events and its class"
             )));
         };
-        let api = self.exports();
+        let api = self.attacher.host.network_filesystems();
         let doing = |verb: &str| format!("{verb} NetworkFilesystem {NAMESPACE}/{volume} on the host");
         let found = api.get_opt(&volume).await.map_err(|error| Refusal::of_host(&doing("read"), &error))?;
         let found = match found {
@@ -70,7 +71,7 @@ impl Session<'_> {
                 self.create_export(&api, &volume).await?
             }
         };
-        if text(&found, "/spec/desiredState") != "Enabled" {
+        if found.spec.desired_state != "Enabled" {
             self.set_export(&api, &found, "Enabled").await?;
         }
         self.wait_for(format!("NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet"));
@@ -79,17 +80,14 @@ impl Session<'_> {
         while let Some(event) = events.next().await {
             match event {
                 Ok(watcher::Event::Apply(export) | watcher::Event::InitApply(export)) => {
-                    let endpoint = text(&export, "/status/endpoint");
-                    let status = text(&export, "/status/status");
-                    if status == "Ready"
-                        && text(&export, "/status/state") == "Enabled"
-                        && !endpoint.is_empty()
-                    {
+                    let status = &export.status;
+                    if status.status == "Ready" && status.state == "Enabled" && !status.endpoint.is_empty() {
                         return Ok(publish_context(&volume, &export));
                     }
                     self.wait_for(format!(
-                        "NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet (status {status:?}{}): look \
+                        "NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet (status {:?}{}): look \
                          at the share manager of Longhorn volume {volume}",
+                        status.status,
                         conditions(&export)
                     ));
                 }
@@ -121,7 +119,7 @@ impl Session<'_> {
         if spec.volume_mode.as_deref() == Some("Block") {
             return Ok(());
         }
-        let api = self.exports();
+        let api = host.network_filesystems();
         let doing = format!("read NetworkFilesystem {NAMESPACE}/{volume} on the host");
         let found = match api.get_opt(volume).await {
             Ok(Some(found)) => found,
@@ -130,7 +128,7 @@ impl Session<'_> {
             Err(kube::Error::Api(status)) if status.code == 403 => return Ok(()),
             Err(error) => return Err(Refusal::of_host(&doing, &error)),
         };
-        if text(&found, "/spec/desiredState") == "Disabled" {
+        if found.spec.desired_state == "Disabled" {
             return Ok(());
         }
         let users = (self.attacher.options.users)(self.volume.as_str()).await.map_err(|why| {
@@ -143,17 +141,12 @@ impl Session<'_> {
         self.set_export(&api, &found, "Disabled").await
     }
 
-    fn exports(&self) -> Api<DynamicObject> {
-        let kind = GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "NetworkFilesystem");
-        let kind = ApiResource::from_gvk_with_plural(&kind, "networkfilesystems");
-        Api::namespaced_with(self.attacher.host.client(), NAMESPACE, &kind)
-    }
-
-    async fn create_export(&self, api: &Api<DynamicObject>, volume: &str) -> Result<DynamicObject, Refusal> {
-        let object = json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "NetworkFilesystem",
-            "metadata": {"name": volume, "namespace": NAMESPACE},
-            "spec": {"networkFSName": volume, "desiredState": "Disabled", "provisioner": "Longhorn"}});
-        let object = serde_json::from_value(object).expect("this is an object");
+    async fn create_export(
+        &self,
+        api: &Api<NetworkFilesystem>,
+        volume: &str,
+    ) -> Result<NetworkFilesystem, Refusal> {
+        let object = NetworkFilesystem::disabled(volume);
         let doing = format!("create NetworkFilesystem {NAMESPACE}/{volume} on the host");
         match api.create(&PostParams::default(), &object).await {
             Ok(made) => Ok(made),
@@ -167,27 +160,27 @@ impl Session<'_> {
     /// Writes the state on the version that was read: of two processes one loses, and its caller comes again.
     async fn set_export(
         &self,
-        api: &Api<DynamicObject>,
-        on: &DynamicObject,
+        api: &Api<NetworkFilesystem>,
+        on: &NetworkFilesystem,
         state: &str,
     ) -> Result<(), Refusal> {
-        let patch = json!({"metadata": {"resourceVersion": on.resource_version()},
+        let patch = json!({"metadata": {"resourceVersion": on.metadata.resource_version},
             "spec": {"desiredState": state}});
-        let name = on.name_any();
-        let patched = api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let name = on.metadata.name.as_deref().unwrap_or_default();
+        let patched = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
         let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");
         patched.map(drop).map_err(|error| Refusal::of_host(&doing, &error))
     }
 }
 
-fn publish_context(volume: &str, export: &DynamicObject) -> HashMap<String, String> {
+fn publish_context(volume: &str, export: &NetworkFilesystem) -> HashMap<String, String> {
     let mut context = HashMap::from([
-        (context::ENDPOINT.to_owned(), text(export, "/status/endpoint").to_owned()),
+        (context::ENDPOINT.to_owned(), export.status.endpoint.clone()),
         (context::EXPORT.to_owned(), volume.to_owned()),
     ]);
-    let options = text(export, "/status/mountOpts");
+    let options = &export.status.mount_opts;
     if !options.is_empty() {
-        context.insert(context::OPTIONS.to_owned(), options.to_owned());
+        context.insert(context::OPTIONS.to_owned(), options.clone());
     }
     context
 }
@@ -199,13 +192,7 @@ fn other_provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
     (provisioner != LONGHORN).then_some(provisioner)
 }
 
-fn conditions(export: &DynamicObject) -> String {
-    let conditions = export.data.pointer("/status/conditions").and_then(Value::as_array);
-    let messages =
-        conditions.into_iter().flatten().filter_map(|one| one.get("message").and_then(Value::as_str));
+fn conditions(export: &NetworkFilesystem) -> String {
+    let messages = export.status.conditions.iter().map(|condition| &condition.message);
     messages.filter(|message| !message.is_empty()).map(|message| format!(", {message}")).collect()
-}
-
-fn text<'a>(object: &'a DynamicObject, pointer: &str) -> &'a str {
-    object.data.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

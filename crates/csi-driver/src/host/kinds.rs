@@ -211,6 +211,18 @@ pub struct NetworkFilesystem {
     pub status: NetworkFilesystemStatus,
 }
 
+impl NetworkFilesystem {
+    /// The export of this Longhorn volume, switched off.
+    pub fn disabled(volume: &str) -> Self {
+        let spec = NetworkFilesystemSpec {
+            network_fs_name: volume.to_owned(),
+            desired_state: "Disabled".to_owned(),
+            provisioner: "Longhorn".to_owned(),
+        };
+        Self { spec, ..Self::named(volume) }
+    }
+}
+
 kind!(NetworkFilesystem, "harvesterhci.io", "v1beta1", "networkfilesystems", NamespaceResourceScope);
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -287,12 +299,10 @@ mod tests {
 
     #[test]
     fn an_object_is_written_with_the_names_of_the_contract() {
-        let mut export = NetworkFilesystem::named("pvc-1");
-        export.spec.network_fs_name = "pvc-1".to_owned();
         assert_eq!(
-            serde_json::to_value(&export).unwrap(),
+            serde_json::to_value(NetworkFilesystem::disabled("pvc-1")).unwrap(),
             json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "NetworkFilesystem", "metadata": {"name": "pvc-1"},
-                "spec": {"networkFSName": "pvc-1", "desiredState": "", "provisioner": ""}})
+                "spec": {"networkFSName": "pvc-1", "desiredState": "Disabled", "provisioner": "Longhorn"}})
         );
         let snapshot = VolumeSnapshot::named("snapshot-1");
         assert_eq!(serde_json::to_value(&snapshot).unwrap()["apiVersion"], "snapshot.storage.k8s.io/v1");

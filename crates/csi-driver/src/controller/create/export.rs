@@ -39,10 +39,7 @@ pub(super) async fn ensure(
             }
         }
     };
-    let mut object = NetworkFilesystem::named(&export);
-    object.spec.network_fs_name.clone_from(&export);
-    object.spec.desired_state = "Disabled".to_owned();
-    object.spec.provisioner = "Longhorn".to_owned();
+    let object = NetworkFilesystem::disabled(&export);
     match host.network_filesystems().create(&PostParams::default(), &object).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),

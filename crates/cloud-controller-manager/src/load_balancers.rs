@@ -137,14 +137,14 @@ impl HarvesterLoadBalancers {
         let into = Arc::downgrade(&this);
         this.objects.on_change(move |change| {
             let Some(this) = into.upgrade() else { return };
-            let entry = this.objects.get(&change.key).map(|object| Entry::of(&object));
-            this.index.set(&change.key.name, entry);
+            let newest = || this.objects.get(&change.key).map(|object| Entry::of(&object));
+            this.index.set(&change.key.name, newest);
             this.groups.changed();
         });
         let into = Arc::downgrade(&this);
         this.services.on_change(move |change| {
             let Some(this) = into.upgrade() else { return };
-            this.shared.update(&change.key, this.services.get(&change.key).as_deref());
+            this.shared.refresh(&change.key, || this.services.get(&change.key));
             this.groups.changed();
         });
         this

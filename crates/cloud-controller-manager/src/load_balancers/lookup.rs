@@ -61,9 +61,11 @@ pub(crate) fn labelled_service(object: &LoadBalancer) -> Option<ObjectKey> {
 }
 
 impl Index {
-    /// The object `name` is there with this entry; `None`: it is gone.
-    pub(super) fn set(&self, name: &str, entry: Option<Entry>) {
+    /// The object `name` has this entry; `None`: it is gone. It is read while nobody else can set one: of two threads the
+    /// later one would else set what it read first.
+    pub(super) fn set(&self, name: &str, newest: impl FnOnce() -> Option<Entry>) {
         let mut state = self.state();
+        let entry = newest();
         let State { entries, by_uid, by_service, by_secondary } = &mut *state;
         if let Some(old) = entries.remove(name) {
             remove(by_uid, old.uid.as_ref(), name);
@@ -325,23 +327,32 @@ mod tests {
     #[test]
     fn an_object_is_found_by_its_service_until_it_is_gone() {
         let (index, web) = (Index::default(), ObjectKey::new("shop", "web"));
-        index.set("b", entry("1", "web"));
-        index.set("a", entry("1", "web"));
+        index.set("b", || entry("1", "web"));
+        index.set("a", || entry("1", "web"));
         let objects_of = |uid: &str, service: &ObjectKey| {
             let found = index.objects_of(&LiveService { key: service.clone(), uid: uid.into() });
             found.into_iter().collect::<Vec<_>>()
         };
         let api = ObjectKey::new("shop", "api");
         assert_eq!([objects_of("1", &api), objects_of("9", &web)], [["a", "b"], ["a", "b"]]);
-        index.set("a", None);
+        index.set("a", || None);
         assert_eq!(objects_of("1", &web), ["b"]);
-        index.set("b", entry("2", "api"));
+        index.set("b", || entry("2", "api"));
         assert_eq!((objects_of("1", &web), objects_of("2", &web)), (vec![], vec!["b".to_owned()]));
         assert_eq!(objects_of("9", &api), ["b"]);
         assert_eq!((index.carriers("1-").len(), index.carriers("2-").len()), (0, 1));
-        index.set("b", None);
+        index.set("b", || None);
         let state = index.state();
         assert!(state.by_uid.is_empty() && state.by_service.is_empty() && state.by_secondary.is_empty());
+    }
+
+    #[test]
+    fn what_is_set_is_read_while_nobody_else_sets_anything() {
+        let index = Index::default();
+        index.set("a", || {
+            assert!(index.0.try_lock().is_err());
+            None
+        });
     }
 
     fn service() -> LiveService {

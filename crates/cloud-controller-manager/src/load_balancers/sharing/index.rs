@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     hash::Hash,
     net::IpAddr,
-    sync::{Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use controller_kit::ObjectKey;
@@ -46,38 +46,11 @@ struct Entry {
 }
 
 impl Index {
-    /// `service`: the newest version of the Service, if it is there.
-    pub(crate) fn update(&self, key: &ObjectKey, service: Option<&Service>) {
+    /// `newest`: the newest version of the Service, if it is there. It is read while nobody else can update the index: of
+    /// two threads the later one would else write what it read first.
+    pub(crate) fn refresh(&self, key: &ObjectKey, newest: impl FnOnce() -> Option<Arc<Service>>) {
         let mut state = self.state();
-        let State { entries, by_request, by_label, by_prefix, by_shown, digested } = &mut *state;
-        if let Some(old) = entries.remove(key) {
-            remove(by_request, old.request.as_ref(), key);
-            remove(by_label, old.label.as_ref(), key);
-            by_prefix.remove(&secondary_prefix(key));
-            old.shown.iter().for_each(|ip| remove(by_shown, Some(ip), key));
-        }
-        let own = label_value(key);
-        if service.is_some() && own != plain_label_value(key) {
-            digested.insert(own, key.clone());
-        } else {
-            digested.remove(&own);
-        }
-        let Some(service) = service else { return };
-        let shown = ingress(service).into_iter().map(normal).collect();
-        let entry = Entry { request: primary(service).ok().flatten(), label: used(service), shown };
-        if let Some(request) = &entry.request {
-            by_request.entry(request.clone()).or_default().insert(key.clone());
-        }
-        if let Some(label) = &entry.label {
-            by_label.entry(label.clone()).or_default().insert(key.clone());
-        }
-        if entry.request.is_some() || entry.label.is_some() {
-            by_prefix.insert(secondary_prefix(key), key.clone());
-        }
-        for ip in &entry.shown {
-            by_shown.entry(ip.clone()).or_default().insert(key.clone());
-        }
-        entries.insert(key.clone(), entry);
+        state.update(key, newest().as_deref());
     }
 
     /// The Services whose status shows one of these addresses.
@@ -169,6 +142,41 @@ impl Index {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().expect("no panic while indexing")
+    }
+}
+
+impl State {
+    /// `service`: the newest version of the Service, if it is there.
+    fn update(&mut self, key: &ObjectKey, service: Option<&Service>) {
+        let Self { entries, by_request, by_label, by_prefix, by_shown, digested } = self;
+        if let Some(old) = entries.remove(key) {
+            remove(by_request, old.request.as_ref(), key);
+            remove(by_label, old.label.as_ref(), key);
+            by_prefix.remove(&secondary_prefix(key));
+            old.shown.iter().for_each(|ip| remove(by_shown, Some(ip), key));
+        }
+        let own = label_value(key);
+        if service.is_some() && own != plain_label_value(key) {
+            digested.insert(own, key.clone());
+        } else {
+            digested.remove(&own);
+        }
+        let Some(service) = service else { return };
+        let shown = ingress(service).into_iter().map(normal).collect();
+        let entry = Entry { request: primary(service).ok().flatten(), label: used(service), shown };
+        if let Some(request) = &entry.request {
+            by_request.entry(request.clone()).or_default().insert(key.clone());
+        }
+        if let Some(label) = &entry.label {
+            by_label.entry(label.clone()).or_default().insert(key.clone());
+        }
+        if entry.request.is_some() || entry.label.is_some() {
+            by_prefix.insert(secondary_prefix(key), key.clone());
+        }
+        for ip in &entry.shown {
+            by_shown.entry(ip.clone()).or_default().insert(key.clone());
+        }
+        entries.insert(key.clone(), entry);
     }
 }
 
@@ -268,6 +276,15 @@ mod tests {
         assert_eq!(used(&service).is_some(), expected);
     }
 
+    #[test]
+    fn a_service_is_read_while_nobody_else_updates_the_index() {
+        let index = Index::default();
+        index.refresh(&ObjectKey::new("shop", "api"), || {
+            assert!(index.0.try_lock().is_err());
+            None
+        });
+    }
+
     fn keys(names: &[&str]) -> BTreeSet<ObjectKey> {
         names.iter().map(|name| ObjectKey::new("shop", *name)).collect()
     }
@@ -279,10 +296,10 @@ mod tests {
         let mut sharing = service("LoadBalancer", Some("web"), Some("shop.web"));
         let status = json!({"loadBalancer": {"ingress": [{"ip": "fd00::0:9"}]}});
         sharing.status = serde_json::from_value(status).unwrap();
-        index.update(&api, Some(&sharing));
+        index.state().update(&api, Some(&sharing));
         assert_eq!((index.users(&web), index.askers(&web)), (keys(&["api"]), keys(&["api"])));
         assert_eq!(index.showing(&["10.0.0.9", "fd00::9"]), keys(&["api"]));
-        index.update(&api, None);
+        index.state().update(&api, None);
         assert_eq!((index.users(&web), index.askers(&web)), (keys(&[]), keys(&[])));
         let state = index.state();
         assert!(state.entries.is_empty() && state.by_request.is_empty());
@@ -295,7 +312,7 @@ mod tests {
         let index = Index::default();
         let leaving = named("api", "LoadBalancer", None, Some("shop.web"));
         for service in [&leaving, &named("docs", "LoadBalancer", Some("web"), None)] {
-            index.update(&ObjectKey::of(service), Some(service));
+            index.state().update(&ObjectKey::of(service), Some(service));
         }
         assert_eq!(index.related(&leaving), keys(&["docs", "web"]));
         assert_eq!(index.related(&named("web", "LoadBalancer", None, None)), keys(&["api", "docs"]));
@@ -314,7 +331,7 @@ mod tests {
         let index = Index::default();
         for (name, label) in labels {
             let service = named(name, "LoadBalancer", None, Some(label));
-            index.update(&ObjectKey::of(&service), Some(&service));
+            index.state().update(&ObjectKey::of(&service), Some(&service));
         }
         assert_eq!(index.ring(&ObjectKey::new("shop", "web")), keys(expected));
     }
@@ -326,13 +343,13 @@ mod tests {
         let all =
             [lb("web", None), lb("api", Some("web")), lb("admin", Some("api")), lb("docs", Some("web"))];
         for service in &all {
-            index.update(&ObjectKey::of(service), Some(service));
+            index.state().update(&ObjectKey::of(service), Some(service));
         }
         let related = |service: &Service| index.related(service);
         assert_eq!(related(&all[0]), keys(&["api", "admin", "docs"]));
         assert_eq!(related(&all[2]), keys(&["web", "api", "docs"]));
         let ring = lb("web", Some("admin"));
-        index.update(&ObjectKey::of(&ring), Some(&ring));
+        index.state().update(&ObjectKey::of(&ring), Some(&ring));
         assert_eq!(index.related(&ring), keys(&["api", "admin", "docs"]));
     }
 
@@ -352,7 +369,7 @@ mod tests {
         assert_eq!(value, expected.into());
         assert!(value.len() <= LABEL_MAX);
         let index = Index::default();
-        index.update(&key, Some(&Service::default()));
+        index.state().update(&key, Some(&Service::default()));
         assert_eq!(index.labelled(&value), Some(key));
     }
 }

@@ -280,7 +280,12 @@ impl HarvesterLoadBalancers {
                 admitted
             }
         };
-        Secondaries { all, carried }
+        let shows = |service: &Service| {
+            let object = found.object().map(|object| &**object);
+            self.is_wanted(service) && shows_address_of(service, primary, object)
+        };
+        let shown = all.iter().filter_map(|user| self.services.get(user)).any(|user| shows(&user));
+        Secondaries { all, carried, shown }
     }
 
     /// The Services that used the address of this one and show it still. Their label goes with the write that gives them
@@ -368,9 +373,20 @@ fn has_address_of(
     let keys = [annotations::KUBE_VIP_LOADBALANCER_IPS, annotations::ALLOCATED_ADDRESS];
     let records = keys.into_iter().filter(|_| is_admitted).filter_map(|key| service.annotations().get(key));
     let mut of_service = records.flat_map(|ips| listed(ips)).chain(shown).filter(|ip| *ip != DHCP_ADDRESS);
-    let of_primary: Vec<_> =
-        allocated(object).into_iter().chain(status_address(object)).chain(ingress(primary)).collect();
+    let of_primary = addresses_of(primary, Some(object));
     of_service.any(|ip| of_primary.iter().any(|of_primary| same(ip, of_primary)))
+}
+
+/// Whether the status of the Service shows an address of the primary. No author of a Service writes its status. `object`:
+/// the primary's.
+fn shows_address_of(service: &Service, primary: &Service, object: Option<&LoadBalancer>) -> bool {
+    let of_primary = addresses_of(primary, object);
+    ingress(service).iter().any(|ip| of_primary.iter().any(|of_primary| same(ip, of_primary)))
+}
+
+fn addresses_of<'a>(primary: &'a Service, object: Option<&'a LoadBalancer>) -> Vec<&'a str> {
+    let of_object = object.map(|object| allocated(object).into_iter().chain(status_address(object)));
+    of_object.into_iter().flatten().chain(ingress(primary)).collect()
 }
 
 /// Whether all these addresses are still the primary's.

@@ -131,28 +131,33 @@ pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
 /// Nodes. A Service of another type has no node ports, and those that it had may be anybody's: their listeners go
 /// (docs/contract/data-paths.md#row-12), and the health check goes to the first port that is left.
 pub(super) fn keep_for_secondaries(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
-    seen.secondaries.carry(json);
-    if seen.secondaries.carried.is_empty() {
-        return;
-    }
     let node_ports: Vec<_> = ports(seen.service).iter().filter_map(|port| port.node_port).collect();
     let spec = object_at(json, "spec");
-    let mut listeners = spec.get("listeners").and_then(Value::as_array).cloned().unwrap_or_default();
+    let before = spec.get("listeners").cloned();
+    let mut listeners = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
     let leads_here = |it: &Value| {
         let is_secondarys = prefix_of_secondary(it["name"].as_str().unwrap_or_default()).is_some();
         is_secondarys || node_ports.iter().any(|port| it["backendPort"] == *port)
     };
     listeners.retain(leads_here);
+    spec.insert("listeners".to_owned(), Value::Array(listeners));
+    // a secondary may have got the port of one that went
+    seen.secondaries.carry(json);
+    let spec = object_at(json, "spec");
+    let listeners = spec["listeners"].as_array().cloned().unwrap_or_default();
+    if listeners.is_empty() {
+        // no object is without listeners, and the address of this one is in a status that we are about to change
+        if let Some(before) = before.filter(|_| seen.secondaries.shown) {
+            spec.insert("listeners".to_owned(), before);
+        }
+        return;
+    }
     let checked = spec.get("healthCheck").map(|check| check["port"].clone()).unwrap_or_default();
     if !checked.is_null() && !listeners.iter().any(|it| it["backendPort"] == checked) {
         match listeners.iter().find(|it| it["protocol"] == "TCP").map(|it| it["backendPort"].clone()) {
             Some(port) => spec["healthCheck"]["port"] = port,
             None => drop(spec.remove("healthCheck")),
         }
-    }
-    // no object is without listeners
-    if !listeners.is_empty() {
-        spec.insert("listeners".to_owned(), Value::Array(listeners));
     }
     let flows = !object.spec.backend_server_selector.is_empty();
     if let Some(selector) = selector(seen).filter(|_| flows) {

@@ -81,6 +81,8 @@ pub(crate) struct Secondaries {
     pub(crate) all: Vec<ObjectKey>,
     /// Their ports are to be listeners on the host datapath.
     pub(crate) carried: Vec<Arc<Service>>,
+    /// The status of one that we serve shows the address.
+    pub(crate) shown: bool,
 }
 
 impl Secondaries {
@@ -233,7 +235,8 @@ pub(super) fn keep(seen: &Seen<'_>, path: Datapath) -> Option<(Removal, Option<W
     let is_empty = |json: &Value| json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty);
     let blocked = Removal::Blocked(events::in_use(&seen.key, &users.all));
     match kept {
-        // no object is without listeners: this one goes, and then those that wait for it
+        // no object is without listeners: this one goes, and then those that wait for it. A Service that others serve had
+        // none there
         Some(json) if is_empty(&json) => None,
         kept => Some((blocked, kept.map(Write::Update))),
     }

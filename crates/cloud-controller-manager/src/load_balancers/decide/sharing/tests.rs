@@ -285,7 +285,11 @@ fn a_primary_that_goes_carries_the_secondaries_that_are_left_at_the_ports_that_t
     let mut leaving = asking(&json!({}), None, None);
     leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     let decision = decided(&leaving, Some(&own), |seen| {
-        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![stays] };
+        seen.secondaries = Secondaries {
+            all: vec![ObjectKey::new("shop", "web")],
+            carried: vec![stays],
+            ..Secondaries::default()
+        };
     });
     let Some(Write::Update(json)) = decision.write else { panic!("{decision:?}") };
     let listeners: Vec<_> =
@@ -304,18 +308,23 @@ fn a_primary_that_goes_carries_the_secondaries_that_are_left_at_the_ports_that_t
 fn a_primary_of_another_type_keeps_the_listeners_of_its_secondaries_and_not_its_own(
     #[case] protocol: &str,
     #[case] check: Option<Value>,
+    // a secondary may have got the port that the primary had
+    #[values(443, 80)] port: u16,
 ) {
     let mut stays = asking(&json!({}), Some("shop.main"), Some("10.0.0.9"));
     stays.spec.as_mut().unwrap().ports.as_mut().unwrap()[0].protocol = Some(protocol.to_owned());
     let mut json = object("vm", &Value::Null).json();
     json["spec"]["listeners"] =
-        json!([{"name": "http", "port": 443, "protocol": "TCP", "backendPort": 30443}]);
+        json!([{"name": "http", "port": port, "protocol": "TCP", "backendPort": 30443}]);
     json["spec"]["healthCheck"] = json!({"port": 30443, "periodSeconds": 5});
     let own = controller_kit::RawObject::from_json(json).unwrap();
     let inside = service(&json!({}), &json!({"type": "ClusterIP", "ports": [{"port": 443}]}));
     let decision = decided(&inside, Some(&own), |seen| {
-        seen.secondaries =
-            Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![Arc::new(stays)] };
+        seen.secondaries = Secondaries {
+            all: vec![ObjectKey::new("shop", "web")],
+            carried: vec![Arc::new(stays)],
+            ..Secondaries::default()
+        };
     });
     let Some(Write::Update(json)) = decision.write else { panic!("{decision:?}") };
     let listeners = json["spec"]["listeners"].as_array().unwrap();
@@ -341,9 +350,34 @@ fn a_primary_of_another_type_goes_with_the_last_listener_of_its_secondaries(
     let mut primary = asking(&json!({}), None, None);
     primary.spec.as_mut().unwrap().type_ = Some("ClusterIP".into());
     let decision = decided(&primary, Some(&own), |seen| {
-        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "web")], carried: vec![] };
+        seen.secondaries = Secondaries {
+            all: vec![ObjectKey::new("shop", "web")],
+            carried: vec![],
+            ..Secondaries::default()
+        };
     });
     assert_eq!((decision.write, decision.view.removal), (None, removal));
+}
+
+/// docs/contract/data-paths.md#row-12: its node ports are anybody's, and nobody is carried.
+#[rstest]
+// else the address would be another Service's while it is shown
+#[case::that_we_are_to_take_from_a_status(true)]
+#[case::of_a_service_that_others_serve(false)]
+fn the_object_of_a_primary_of_another_type_goes_when_no_status_of_ours_shows_its_address(
+    #[case] shown: bool,
+) {
+    let mut json = object("vm", &Value::Null).json();
+    json["spec"]["listeners"] =
+        json!([{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 30443}]);
+    let own = controller_kit::RawObject::from_json(json).unwrap();
+    let inside = service(&json!({}), &json!({"type": "ClusterIP", "ports": [{"port": 80}]}));
+    let decision = decided(&inside, Some(&own), |seen| {
+        let all = vec![ObjectKey::new("shop", "api")];
+        seen.secondaries = Secondaries { all, shown, ..Secondaries::default() };
+    });
+    let stays = matches!(decision.view.removal, Removal::Blocked(_));
+    assert_eq!((stays, decision.write), (shown, None));
 }
 
 /// On the guest datapath the webhook of the load balancer lets everybody write them.
@@ -356,7 +390,11 @@ fn listeners_in_an_object_of_the_guest_datapath_do_not_free_its_address() {
     let mut primary = asking(&json!({}), None, None);
     primary.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
     let decision = decided(&primary, Some(&own), |seen| {
-        seen.secondaries = Secondaries { all: vec![ObjectKey::new("shop", "api")], carried: vec![] };
+        seen.secondaries = Secondaries {
+            all: vec![ObjectKey::new("shop", "api")],
+            carried: vec![],
+            ..Secondaries::default()
+        };
     });
     assert!(matches!(decision.view.removal, Removal::Blocked(_)), "{decision:?}");
     assert_eq!(decision.write, None);
@@ -368,7 +406,7 @@ fn no_port_of_an_object_goes_to_a_secondary_too() {
     let own = json!({"name": "http", "port": 80, "protocol": "TCP", "backendPort": 30001});
     let mut json = json!({"spec": {"listeners": [own]}});
     let before = json.clone();
-    Secondaries { all: vec![], carried: vec![web] }.carry(&mut json);
+    Secondaries { all: vec![], carried: vec![web], ..Secondaries::default() }.carry(&mut json);
     assert_eq!(json, before);
 }
 

@@ -36,7 +36,7 @@ use super::{
         sharing::{Held, Primary, Secondaries, Sharing, given},
         status_address, {hinders_sharing, was_announced_in_guest},
     },
-    lookup::labelled_service,
+    lookup::{AddressInUse, labelled_service},
     object::{listeners_of_secondary, secondaries_in, secondary_prefix},
 };
 use crate::{
@@ -136,7 +136,8 @@ impl HarvesterLoadBalancers {
             let uses = uses(&service, &key);
             (uses || self.asks(&service, &key)).then(|| {
                 let fault = self.unfit(primary, object, path, &service, uses);
-                Member { service, uses, fault }
+                let shows = shows_address_of(&service, primary, Some(object));
+                Member { service, uses, shows, fault }
             })
         });
         admit(primary, members.collect(), path == Datapath::Host)
@@ -165,13 +166,17 @@ impl HarvesterLoadBalancers {
         if let Some(fault) = hindered.into_iter().next() {
             return Some(fault);
         }
-        // these are settled for a Service that uses the address
-        if uses {
+        let own = self.load_balancer(&self.key(service));
+        // the rest is settled for a Service that uses the address. But anybody may write the label: on another data path
+        // the address of its own would be announced still when its object is gone
+        let is_live = |own: &&RawObject<LoadBalancer>| own.metadata.deletion_timestamp.is_none();
+        let own_address = own.object().filter(is_live).map(|own| AddressInUse::of(own, service));
+        let has_own = own_address.is_some_and(|own| own != AddressInUse::Not);
+        if uses && !(has_own && self.asks(service, &key)) {
             return None;
         }
-        let own = self.load_balancer(&self.key(service));
         let choice = choose(self.rules.policy, self.rules.allowed, &config, settled(service, own.object()));
-        if choice.refusal.is_some() {
+        if !uses && choice.refusal.is_some() {
             return choice.refusal;
         }
         if choice.path != path {
@@ -184,6 +189,9 @@ impl HarvesterLoadBalancers {
                 path.word()
             );
             return Some(Explanation::new("DataPathDiffers", sentence));
+        }
+        if uses {
+            return None;
         }
         if path == Datapath::Host && was_announced_in_guest(service) {
             let sentence = "kube-vip in the guest has announced it and would announce the shared address too: create \

@@ -27,7 +27,7 @@ async fn start_sharing(cluster: &TestCluster) -> Ccm {
 }
 
 /// `shop/web` is on the host datapath and has an address.
-async fn start_on_host(cluster: &TestCluster) -> Ccm {
+pub(crate) async fn start_on_host(cluster: &TestCluster) -> Ccm {
     let ccm = start_with_two_nodes(cluster).await;
     create_service(cluster, CHECKED, "").await;
     harvester_says(cluster, given("127.9.0.1")).await;
@@ -43,7 +43,7 @@ async fn tear_away(cluster: &TestCluster, key: &str) {
 }
 
 /// A Service `shop/<name>` with one port that asks for the address of `primary`; `more` as more annotations in YAML.
-async fn ask(cluster: &TestCluster, name: &str, port: u16, primary: &str, more: &str) {
+pub(crate) async fn ask(cluster: &TestCluster, name: &str, port: u16, primary: &str, more: &str) {
     ask_from(cluster, "shop", name, port, primary, more).await;
 }
 
@@ -69,23 +69,23 @@ async fn ask_again(cluster: &TestCluster, key: &str, primary: Value) {
     cluster.settle().await;
 }
 
-async fn at(cluster: &TestCluster, key: &str) -> Service {
+pub(crate) async fn at(cluster: &TestCluster, key: &str) -> Service {
     cluster.guest.get(key).await.expect("the Service is there")
 }
 
 /// The addresses that kube-vip is asked to announce for the Service, and its label.
-async fn shared(cluster: &TestCluster, key: &str) -> (Option<String>, Option<String>) {
+pub(crate) async fn shared(cluster: &TestCluster, key: &str) -> (Option<String>, Option<String>) {
     let service = at(cluster, key).await;
     let ips = annotation(&service, LOADBALANCER_IPS).map(str::to_owned);
     (ips, service.labels().get(PRIMARY).cloned())
 }
 
-fn is(ips: &str, label: &str) -> (Option<String>, Option<String>) {
+pub(crate) fn is(ips: &str, label: &str) -> (Option<String>, Option<String>) {
     (Some(ips.to_owned()), Some(label.to_owned()))
 }
 
 /// Messages of our Events with this reason about the Service.
-async fn told_about(cluster: &TestCluster, name: &str, reason: &str) -> Vec<String> {
+pub(crate) async fn told_about(cluster: &TestCluster, name: &str, reason: &str) -> Vec<String> {
     let all = cluster.guest.list::<Event>().await.into_iter();
     let about = all.filter(|event| {
         event.involved_object.name.as_deref() == Some(name) && event.reason.as_deref() == Some(reason)
@@ -100,14 +100,14 @@ pub(crate) async fn object_of(cluster: &TestCluster, name: &str) -> Option<LoadB
     all.into_iter().find(|object| object.labels().get(label).map(String::as_str) == Some(name))
 }
 
-async fn says_about(cluster: &TestCluster, name: &str, patch: Value) {
+pub(crate) async fn says_about(cluster: &TestCluster, name: &str, patch: Value) {
     let object = object_of(cluster, name).await.expect("it has a LoadBalancer");
     let key = format!("{}/{}", cluster.guest_cluster().vm_namespace, object.name_any());
     cluster.harvester.patch::<LoadBalancer>(&key, patch).await;
     cluster.settle().await;
 }
 
-fn allocated(ip: &str) -> Value {
+pub(crate) fn allocated(ip: &str) -> Value {
     json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}}})
 }
 

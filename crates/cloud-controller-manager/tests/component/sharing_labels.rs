@@ -11,7 +11,8 @@ use super::{
         Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, harvester_says, load_balancer,
         service,
     },
-    sharing::{PRIMARY, object_of},
+    host_datapath::IGNORE,
+    sharing::{PRIMARY, allocated, ask, at, is, object_of, says_about, shared, start_on_host, told_about},
 };
 
 const FOREIGN: &str = "spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}";
@@ -112,6 +113,24 @@ test_cluster::component_tests! {
         delete(&cluster, "lab/docs").await;
         assert_eq!(cluster.guest.get::<Service>("lab/docs").await, None);
         assert!(is_kept(&cluster).await);
+        ccm.stop().await;
+    }
+
+    /// Its object would go while kube-vip in the guest announces the address.
+    async fn a_label_brings_no_service_with_an_address_onto_another_datapath(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "''", "").await;
+        says_about(&cluster, "api", allocated("127.9.0.2")).await;
+        let metadata = json!({"labels": {PRIMARY: "shop.web"}, "annotations": {PRIMARY: "shop/web"}});
+        cluster.guest.patch::<Service>("shop/api", json!({"metadata": metadata})).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", ""));
+        assert_eq!(annotation(&at(&cluster, "shop/api").await, IGNORE), None);
+        assert_eq!(told_about(&cluster, "api", "DataPathDiffers").await.len(), 1);
+        assert!(object_of(&cluster, "api").await.is_some_and(|it| it.metadata.deletion_timestamp.is_none()));
+        // it keeps nobody
+        delete(&cluster, "shop/web").await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
         ccm.stop().await;
     }
 

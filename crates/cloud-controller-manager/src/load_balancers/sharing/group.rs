@@ -15,6 +15,8 @@ pub(crate) struct Member {
     pub(crate) service: Arc<Service>,
     /// It uses the address already.
     pub(crate) uses: bool,
+    /// Its status shows it.
+    pub(crate) shows: bool,
     /// Why it may not share the address, whatever its ports.
     pub(crate) fault: Option<Explanation>,
 }
@@ -27,12 +29,17 @@ pub(crate) struct Group {
 }
 
 /// Gives each port, with its protocol, to one Service: to the primary, then to a Service that uses the address already,
-/// then to the oldest. Whoever decides, and in whatever order, decides alike, so that two Services that want one port do
+/// then to the oldest. Anybody may write the label by which it uses the address, so one that shows it comes before it. Whoever decides, and in whatever order, decides alike, so that two Services that want one port do
 /// not take turns. `carried`: the ports become listeners of the primary's object, which has room for so many.
 pub(crate) fn admit(primary: &Service, mut members: Vec<Member>, carried: bool) -> Group {
     members.sort_by_cached_key(|member| {
         let metadata = &member.service.metadata;
-        (!member.uses, metadata.creation_timestamp.clone(), metadata.uid.clone())
+        (
+            !(member.uses && member.shows),
+            !member.uses,
+            metadata.creation_timestamp.clone(),
+            metadata.uid.clone(),
+        )
     });
     let mut group = Group::default();
     let mut taken: HashMap<(i32, String), ObjectKey> = HashMap::new();
@@ -111,7 +118,11 @@ mod tests {
     }
 
     fn member(name: &str, created: u8, ports: &Value, uses: bool) -> Member {
-        Member { service: Arc::new(service("shop", name, created, ports)), uses, fault: None }
+        Member { service: Arc::new(service("shop", name, created, ports)), uses, shows: false, fault: None }
+    }
+
+    fn showing(member: Member) -> Member {
+        Member { shows: true, ..member }
     }
 
     fn admitted(members: Vec<Member>) -> Vec<String> {
@@ -145,6 +156,10 @@ mod tests {
         vec![member("api", 2, &json!([81]), true), member("old", 1, &json!([81]), false)], &["api"])]
     #[case::older_of_two_that_use_it(
         vec![member("api", 2, &json!([81]), true), member("old", 1, &json!([81]), true)], &["old"])]
+    #[case::one_that_shows_it_before_an_older_one_with_its_label(
+        vec![showing(member("api", 2, &json!([81]), true)), member("old", 1, &json!([81]), true)], &["api"])]
+    #[case::one_that_shows_it_without_its_label(
+        vec![showing(member("api", 2, &json!([81]), false)), member("old", 1, &json!([81]), false)], &["old"])]
     #[case::a_refused_one_takes_no_port(
         vec![member("a", 1, &json!([80, 81]), false), member("b", 2, &json!([81]), false)], &["b"])]
     #[case::both_protocols(
@@ -159,7 +174,7 @@ mod tests {
     fn a_conflict_names_the_holder_to_its_own_namespace(#[case] namespace: &str, #[case] part: &str) {
         let primary = service("shop", "web", 1, &json!([80]));
         let lost = Arc::new(service(namespace, "new", 3, &json!([81])));
-        let lost = Member { service: lost, uses: false, fault: None };
+        let lost = Member { service: lost, uses: false, shows: false, fault: None };
         let group = admit(&primary, vec![member("old", 2, &json!([81]), true), lost], false);
         let (key, fault) = group.refused.iter().next().unwrap();
         assert_eq!((key.name.as_str(), fault.reason), ("new", "PortConflict"));

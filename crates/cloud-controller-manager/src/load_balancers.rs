@@ -27,7 +27,7 @@ use std::{
 use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
 use guest_vms::GuestVms;
-use harvester_api::{LoadBalancer, annotations, names};
+use harvester_api::{LoadBalancer, annotations, labels, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
     Api, Client, ResourceExt,
@@ -417,7 +417,14 @@ impl LoadBalancers for HarvesterLoadBalancers {
 
     /// Those that share an address with it, or ask for it.
     fn dependents(&self, service: &Service) -> Vec<ObjectKey> {
-        self.shared.related(service).into_iter().collect()
+        let mut others = self.shared.related(service);
+        // one that used an address before keeps its owner until its status shows another
+        if service.labels().contains_key(labels::PRIMARY_SERVICE) {
+            let owners = self.index.owners(&ingress(service)).into_iter();
+            others.extend(owners.filter(|owner| self.services.get(owner).is_some()));
+            others.remove(&ObjectKey::of(service));
+        }
+        others.into_iter().collect()
     }
 
     fn subscribe(&self, requeue: RequeueFn) {

@@ -21,6 +21,7 @@ use kube::ResourceExt;
 use super::{
     decide::{allocated, ingress, is_leased, status_address},
     object::{ClusterIdentity, secondaries_in},
+    sharing::normal,
 };
 use crate::cluster::GuestCluster;
 
@@ -36,21 +37,24 @@ struct State {
     by_service: HashMap<ObjectKey, BTreeSet<String>>,
     /// By the prefix of a secondary's listeners.
     by_secondary: HashMap<String, BTreeSet<String>>,
+    by_address: HashMap<String, BTreeSet<String>>,
 }
 
-/// The Service of an object, by annotation and by labels, and the secondaries in its listeners.
+/// The Service of an object, by annotation and by labels, the secondaries in its listeners, and its addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Entry {
     uid: Option<String>,
     service: Option<ObjectKey>,
     secondaries: BTreeSet<String>,
+    addresses: BTreeSet<String>,
 }
 
 impl Entry {
     pub(super) fn of(object: &LoadBalancer) -> Self {
         // anybody may write anything there, as long as a quarter of a megabyte
         let uid = object.annotations().get(annotations::SERVICE_UID).filter(|uid| is_uid(uid)).cloned();
-        Self { uid, service: labelled_service(object), secondaries: secondaries_in(object) }
+        let addresses = allocated(object).into_iter().chain(status_address(object)).map(normal).collect();
+        Self { uid, service: labelled_service(object), secondaries: secondaries_in(object), addresses }
     }
 }
 
@@ -66,11 +70,12 @@ impl Index {
     pub(super) fn set(&self, name: &str, newest: impl FnOnce() -> Option<Entry>) {
         let mut state = self.state();
         let entry = newest();
-        let State { entries, by_uid, by_service, by_secondary } = &mut *state;
+        let State { entries, by_uid, by_service, by_secondary, by_address } = &mut *state;
         if let Some(old) = entries.remove(name) {
             remove(by_uid, old.uid.as_ref(), name);
             remove(by_service, old.service.as_ref(), name);
             old.secondaries.iter().for_each(|prefix| remove(by_secondary, Some(prefix), name));
+            old.addresses.iter().for_each(|ip| remove(by_address, Some(ip), name));
         }
         if let Some(entry) = entry {
             if let Some(uid) = &entry.uid {
@@ -81,6 +86,9 @@ impl Index {
             }
             for prefix in &entry.secondaries {
                 by_secondary.entry(prefix.clone()).or_default().insert(name.to_owned());
+            }
+            for ip in &entry.addresses {
+                by_address.entry(ip.clone()).or_default().insert(name.to_owned());
             }
             entries.insert(name.to_owned(), entry);
         }
@@ -105,6 +113,13 @@ impl Index {
     /// The objects with listeners of this prefix.
     pub(super) fn carriers(&self, prefix: &str) -> BTreeSet<String> {
         self.state().by_secondary.get(prefix).cloned().unwrap_or_default()
+    }
+
+    /// The Services of the objects that have one of these addresses, by their labels.
+    pub(super) fn owners(&self, addresses: &[&str]) -> BTreeSet<ObjectKey> {
+        let state = self.state();
+        let objects = addresses.iter().filter_map(|ip| state.by_address.get(&normal(ip))).flatten();
+        objects.filter_map(|name| state.entries.get(name)?.service.clone()).collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -321,7 +336,9 @@ mod tests {
 
     fn entry(uid: &str, service: &str) -> Option<Entry> {
         let secondaries = BTreeSet::from([format!("{uid}-")]);
-        Some(Entry { uid: Some(uid.into()), service: Some(ObjectKey::new("shop", service)), secondaries })
+        let (service, addresses) =
+            (Some(ObjectKey::new("shop", service)), BTreeSet::from([normal("fd00::0:9")]));
+        Some(Entry { uid: Some(uid.into()), service, secondaries, addresses })
     }
 
     #[test]
@@ -341,9 +358,11 @@ mod tests {
         assert_eq!((objects_of("1", &web), objects_of("2", &web)), (vec![], vec!["b".to_owned()]));
         assert_eq!(objects_of("9", &api), ["b"]);
         assert_eq!((index.carriers("1-").len(), index.carriers("2-").len()), (0, 1));
+        assert_eq!(index.owners(&["10.0.0.9", "fd00:0::9"]), BTreeSet::from([api]));
         index.set("b", || None);
         let state = index.state();
         assert!(state.by_uid.is_empty() && state.by_service.is_empty() && state.by_secondary.is_empty());
+        assert!(state.by_address.is_empty());
     }
 
     #[test]

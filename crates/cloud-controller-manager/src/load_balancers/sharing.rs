@@ -23,7 +23,7 @@ use self::{
 };
 pub(super) use self::{
     groups::Groups,
-    index::{Index, label, label_value},
+    index::{Index, label, label_value, normal},
 };
 use super::{
     Found, HarvesterLoadBalancers,

@@ -182,6 +182,49 @@ test_cluster::component_tests! {
             delete(&cluster, &format!("shop/{name}")).await;
             assert!(object_of(&cluster, name).await.is_some_and(|it| it.metadata.deletion_timestamp.is_none()), "{name}");
         }
+        show("127.9.0.4").await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        assert!(object_of(&cluster, "next").await.is_some_and(|it| it.metadata.deletion_timestamp.is_none()));
+        delete(&cluster, "lab/docs").await;
+        assert_eq!(object_of(&cluster, "next").await, None);
+        ccm.stop().await;
+    }
+
+    async fn services_that_go_and_show_each_others_addresses_do_not_wait_for_each_other(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        label(&cluster, OWN, "{}").await;
+        says_about(&cluster, "docs", allocated("127.9.0.2")).await;
+        let labels = json!({"metadata": {"labels": {PRIMARY: ""}}});
+        cluster.guest.patch::<Service>("shop/web", labels).await;
+        for (key, ip) in [("shop/web", "127.9.0.2"), ("lab/docs", "127.9.0.1")] {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+            cluster.guest.patch_status::<Service>(key, status).await;
+        }
+        cluster.settle().await;
+        delete(&cluster, "shop/web").await;
+        assert!(is_kept(&cluster).await, "the other one stays and shows the address");
+        delete(&cluster, "lab/docs").await;
+        assert_eq!((service(&cluster).await, cluster.guest.get::<Service>("lab/docs").await), (None, None));
+        assert_eq!((object_of(&cluster, "web").await, object_of(&cluster, "docs").await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// By the status that changes: it does not wait for somebody to look at all Services again.
+    async fn a_primary_that_shows_nothing_goes_when_nobody_shows_its_address(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        label(&cluster, OWN, "{}").await;
+        says_about(&cluster, "docs", allocated("127.9.0.2")).await;
+        let show = async |key: &str, ingress: Value| {
+            let status = json!({"status": {"loadBalancer": {"ingress": ingress}}});
+            cluster.guest.patch_status::<Service>(key, status).await;
+            cluster.settle().await;
+        };
+        show("shop/web", Value::Null).await;
+        show("lab/docs", json!([{"ip": "127.9.0.1"}])).await;
+        delete(&cluster, "shop/web").await;
+        assert!(is_kept(&cluster).await, "a status shows its address");
+        show("lab/docs", json!([{"ip": "127.9.0.2"}])).await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
         ccm.stop().await;
     }
 }

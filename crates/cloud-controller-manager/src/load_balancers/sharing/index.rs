@@ -181,7 +181,7 @@ impl State {
 }
 
 /// An address as it is written shortest.
-fn normal(ip: &str) -> String {
+pub(crate) fn normal(ip: &str) -> String {
     ip.parse::<IpAddr>().map_or_else(|_| ip.to_owned(), |ip| ip.to_string())
 }
 

@@ -34,11 +34,12 @@ use crate::{
     attach::{self, Attacher, export},
     calls::Calls,
     controller::{self, ControllerService},
-    csi::{controller_server::ControllerServer, identity_server::IdentityServer},
+    csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
     host::Host,
     identity::DriverIdentity,
+    node::{self, NodeService},
     node_id::{Finder, Reached},
     replaceable::Replaceable,
 };
@@ -94,7 +95,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let guest = Guest::new(parts.guest);
     let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
 
-    let (name, _node_id) = watch::channel(None);
+    let (name, node_id) = watch::channel(None);
     let finder = Finder {
         node: settings.node.clone(),
         guest: guest.clone(),
@@ -111,7 +112,19 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         tasks: tasks.clone(),
     };
     let controller = Replaceable::new(controllers.on(unreached(UNREAD)));
-    let routes = Routes::new(IdentityServer::new(DriverIdentity)).add_service(controller.clone()).prepare();
+    let node = NodeService::new(
+        node::Settings {
+            device_directory: settings.device_directory,
+            kubelet_root: settings.kubelet_root,
+            max_volumes_per_node: settings.max_volumes_per_node.unwrap_or_default().into(),
+            ..node::Settings::default()
+        },
+        node_id,
+    );
+    let routes = Routes::new(IdentityServer::new(DriverIdentity))
+        .add_service(controller.clone())
+        .add_service(NodeServer::new(node))
+        .prepare();
     let mut reaching = Reaching {
         given: settings.kubeconfig,
         options: Options::named(&settings.user_agent),

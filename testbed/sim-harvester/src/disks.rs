@@ -36,6 +36,11 @@ const LINK: &str = "scsi-0QEMU_QEMU_HARDDISK_drive-ua-";
 /// A loop device that could not be made is tried again: nothing tells of one that becomes free.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// As many disks as all tests that run at once have.
+const NODES: u32 = 64;
+/// The kernel's number of the driver.
+const LOOP_MAJOR: &str = "7";
+
 /// The folder that stands for `/dev/disk/by-id` in a VM.
 pub fn links(folder: &Path, vm: &ObjectKey) -> PathBuf {
     folder.join("links").join(&vm.namespace).join(&vm.name)
@@ -80,6 +85,30 @@ fn bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     u64::try_from(thousandths(&capacity.0)? / 1_000).ok()
 }
 
+/// A loop device over a file: its path. The kernel makes as many as are asked for, but a container may lack the device
+/// nodes of all but the first few; these are made here.
+///
+/// # Errors
+/// What `losetup` says.
+pub fn attach(file: &Path) -> io::Result<String> {
+    let arguments = ["--find", "--show", text(file)?];
+    losetup(&arguments).or_else(|_| {
+        make_nodes()?;
+        losetup(&arguments)
+    })
+}
+
+fn make_nodes() -> io::Result<()> {
+    for number in 0..NODES {
+        let (path, minor) = (format!("/dev/loop{number}"), number.to_string());
+        if !Path::new(&path).exists() {
+            // somebody else may be making it
+            Command::new("mknod").args(["-m", "660", &path, "b", LOOP_MAJOR, &minor]).output()?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs `losetup` and returns what it says.
 fn losetup(arguments: &[&str]) -> io::Result<String> {
     let output = Command::new("losetup").args(arguments).output()?;
@@ -100,7 +129,7 @@ struct Loop(String);
 
 impl Loop {
     fn over(file: &Path) -> io::Result<Self> {
-        losetup(&["--find", "--show", text(file)?]).map(Self)
+        attach(file).map(Self)
     }
 }
 

@@ -113,7 +113,7 @@ pub(crate) struct Disk {
 impl Disk {
     fn new(file: PathBuf, size: u64) -> Self {
         fs::File::create(&file).unwrap().set_len(size).unwrap();
-        let device = run(&["losetup", "--find", "--show"], &[&file]).into();
+        let device = sim_harvester::disks::attach(&file).unwrap().into();
         Self { file, device }
     }
 

@@ -52,10 +52,17 @@ pub(super) fn datapath(
     let check = health_check(service).map_err(|found| faults.extend(found)).ok();
     if !config.network.is_empty() {
         let sentence = format!(
-            "annotation {} is not for the data path host, which speaks on the management network: remove it, or use data-path: guest",
+            "annotation {} is not for the data path host, which speaks on the management network: ",
             annotations::SERVICE_NETWORK
         );
-        faults.push(Explanation::new("NetworkNotSupported", sentence));
+        if exists {
+            // it must go on to follow the ports: node ports that this Service let go of may be another's
+            let sentence = sentence + "remove it, or create the Service anew with data-path: guest";
+            events.push(PendingEvent::warning("NetworkNotSupported", sentence));
+        } else {
+            let sentence = sentence + "remove it, or use data-path: guest";
+            faults.push(Explanation::new("NetworkNotSupported", sentence));
+        }
     }
     match families::on_host(service, exists) {
         Ok(told) => events.extend(told),

@@ -200,7 +200,7 @@ fn the_host_datapath_waits_for_the_list_of_vms_in_silence_until_it_is_out_of_rea
 
 // otherwise it is reported as one whose Service is gone while the Service uses its address
 #[rstest]
-#[case::a_fault(|seen: &mut Seen<'_>| seen.config.network = "a/b".into())]
+#[case::a_fault(|seen: &mut Seen<'_>| seen.config.source_ranges = Some(Err(Explanation::new("Wrong", "wrong"))))]
 #[case::vms_not_known(|seen: &mut Seen<'_>| seen.backends = None)]
 fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
     #[case] change: fn(&mut Seen<'_>),
@@ -212,6 +212,19 @@ fn an_object_of_a_former_service_is_taken_over_also_where_the_rest_of_it_stays(
     };
     assert_eq!(json["metadata"]["annotations"][annotations::SERVICE_UID], "1");
     assert_eq!(json["spec"], former.json()["spec"]);
+}
+
+#[test]
+fn an_object_that_exists_follows_the_ports_of_a_service_whose_network_has_no_effect() {
+    let annotations = json!({HOST: "host", annotations::SERVICE_NETWORK: "a/b"});
+    let object = object("vm", &json!({"address": "10.0.0.9"}));
+    let decision = decided(&service(&annotations, &json!({})), Some(&object), |_| ());
+    assert_eq!(
+        (told(&decision, Some(&object)), &decision.view.refused),
+        (vec!["NetworkNotSupported"], &vec![])
+    );
+    let Some(Write::Update(json)) = decision.write else { panic!("not written") };
+    assert_eq!(json["spec"]["listeners"][0]["backendPort"], 30080);
 }
 
 // docs/contract/cloud-controller-manager.md#L2

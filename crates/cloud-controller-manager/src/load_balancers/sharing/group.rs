@@ -29,8 +29,9 @@ pub(crate) struct Group {
 }
 
 /// Gives each port, with its protocol, to one Service: to the primary, then to a Service that uses the address already,
-/// then to the oldest. Anybody may write the label by which it uses the address, so one that shows it comes before it. Whoever decides, and in whatever order, decides alike, so that two Services that want one port do
-/// not take turns. `carried`: the ports become listeners of the primary's object, which has room for so many.
+/// then to the oldest. Anybody may write the label that says that a Service uses an address, so one whose status shows it
+/// comes first. Whoever decides, and in whatever order, decides alike, so that two Services that want one port do not take
+/// turns. `carried`: the ports become listeners of the primary's object, which has room for so many.
 pub(crate) fn admit(primary: &Service, mut members: Vec<Member>, carried: bool) -> Group {
     members.sort_by_cached_key(|member| {
         let metadata = &member.service.metadata;

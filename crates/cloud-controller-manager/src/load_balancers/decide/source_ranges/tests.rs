@@ -210,7 +210,11 @@ fn frozen(
 #[rstest]
 #[case::vms_not_known(|seen: &mut Seen<'_>| seen.backends = None)]
 #[case::no_nodes(|seen: &mut Seen<'_>| seen.backends = Some(guest_vms::Backends::default()))]
-#[case::a_fault(|seen: &mut Seen<'_>| seen.config.network = "a/b".into())]
+#[case::a_fault(|seen: &mut Seen<'_>| {
+    let mut service = seen.service.clone();
+    service.spec.get_or_insert_default().external_traffic_policy = Some("Local".into());
+    seen.service = Box::leak(Box::new(service));
+})]
 fn nobody_stays_admitted_by_an_object_that_otherwise_stays_as_it_is(
     #[case] change: fn(&mut Seen<'_>),
     #[values(json!({RANGES: "10.0.0.0/8", APPLIED: "10.0.0.0/8"}), json!({}))] annotations: Value,

@@ -148,7 +148,9 @@ pub(crate) fn of_claim(
     let requests = spec.resources.as_ref().and_then(|resources| resources.requests.clone());
     let volume = spec.volume_name.unwrap_or_else(|| format!("pvc-{}", claim.uid().unwrap_or_default()));
     Some(ClaimStep::Bind {
-        spec: json!({"metadata": {"annotations": {PROVISIONER: class.provisioner}}, "spec": {"volumeName": volume}}),
+        // a real server has written the default class into the claim
+        spec: json!({"metadata": {"annotations": {PROVISIONER: class.provisioner}},
+            "spec": {"volumeName": volume, "storageClassName": class.name_any()}}),
         status: json!({"status": {"phase": "Bound", "accessModes": spec.access_modes, "capacity": requests}}),
     })
 }

@@ -71,6 +71,15 @@ async fn write(
         let claim = inspect::existing(host, name).await?;
         let decision = decide(name, &claim, size)?;
         let Some(patch) = &decision.patch else { return Ok((decision, claim)) };
+        if patch.get("spec").is_some() && !is_bound(&claim) {
+            // the host grows no volume that is not there yet
+            let what = format!("{} is not bound", host.claim_name(name));
+            let is_settled = |claim: &PersistentVolumeClaim| {
+                is_bound(claim) || claim.metadata.deletion_timestamp.is_some()
+            };
+            wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
+            continue;
+        }
         match host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(claim) => return Ok((decision, claim)),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
@@ -78,6 +87,10 @@ async fn write(
         }
     }
     Err(Refusal::aborted(format!("others write {} all the time: call again", host.claim_name(name))))
+}
+
+fn is_bound(claim: &PersistentVolumeClaim) -> bool {
+    claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound")
 }
 
 fn decide(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Result<Decision, Refusal> {

@@ -300,14 +300,22 @@ impl Directory {
         self.searched = searched;
     }
 
-    /// The guest agent of the VM reports this host name. Answers whether that is new.
+    /// The guest agent of the VM reports this host name. Answers whether that is new. kubelet names its Node after the
+    /// host name in small letters; a text that can name no Node tells nothing and is not kept, however long it is.
     pub(crate) fn set_host_name(&mut self, name: &str, host_name: &str) -> bool {
-        if self.label_of(name).is_none() || self.host_names.get(name).is_some_and(|old| old == host_name) {
+        let host_name =
+            if host_name.len() <= NAME_MAX { host_name.to_ascii_lowercase() } else { String::new() };
+        if !is_name(&host_name) {
+            let had_one = self.host_names.contains_key(name);
+            self.forget_host_name(name);
+            return had_one;
+        }
+        if self.label_of(name).is_none() || self.host_names.get(name) == Some(&host_name) {
             return false;
         }
         self.forget_host_name(name);
-        self.host_names.insert(name.to_owned(), host_name.to_owned());
-        self.by_host_name.entry(host_name.to_owned()).or_default().insert(name.to_owned());
+        self.by_host_name.entry(host_name.clone()).or_default().insert(name.to_owned());
+        self.host_names.insert(name.to_owned(), host_name);
         true
     }
 
@@ -350,7 +358,7 @@ pub fn is_uid(text: &str) -> bool {
 }
 
 /// Longest name of an object.
-const NAME_MAX: usize = 253;
+pub(crate) const NAME_MAX: usize = 253;
 
 /// Whether an object can have this name. What is not one would make a selector that the server refuses.
 fn is_name(text: &str) -> bool {

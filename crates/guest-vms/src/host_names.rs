@@ -20,7 +20,7 @@ use program::{
 use serde::Deserialize;
 
 use self::asked::Asked;
-use crate::{GuestVms, other_owners::may_be_a_vm, vms::provider_id};
+use crate::{GuestVms, directory::NAME_MAX, other_owners::may_be_a_vm, vms::provider_id};
 
 pub(crate) struct HostNames {
     client: Client,
@@ -169,7 +169,9 @@ impl HostNames {
                 }
                 if changed {
                     self.vms.shared().names.notify_one();
-                    tracing::info!(vm = %key, host_name = info.hostname, "learned a host name");
+                    // whatever the agent says
+                    let host_name: String = info.hostname.chars().take(NAME_MAX).collect();
+                    tracing::info!(vm = %key, host_name, "learned a host name");
                     self.vms.notify();
                 }
                 Ok(Action::AwaitChange)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use controller_kit::{Cache, Change};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, labels};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, kubevirt::VmInterface, labels};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Client, ResourceExt};
 use program::{Subscribers, TaskGroup, capabilities::Capabilities};
@@ -437,9 +437,55 @@ fn trim_vm(vm: &mut VirtualMachine) {
     }
 }
 
+/// Bytes that are kept of a text that the guest agent reports: an address has 45 at the most, an interface 15 in Linux.
+/// What is longer is of no use; its beginning stays for the sentence that tells of it.
+const REPORTED: usize = 64;
+/// Interfaces of a VM, and addresses on all of them, that are kept. kube-vip gives a node an address for each Service.
+const INTERFACES: usize = 256;
+const ADDRESSES: usize = 4_096;
+
 fn trim_vmi(vmi: &mut VirtualMachineInstance, topology: &TopologyLabels) {
     instance_labels::trim(vmi, topology);
-    if let Some(status) = &mut vmi.status {
-        status.rest.retain(|_, value| matches!(value, Value::Null));
+    let Some(status) = &mut vmi.status else { return };
+    status.rest.retain(|_, value| matches!(value, Value::Null));
+    status.interfaces.truncate(INTERFACES);
+    let mut room = ADDRESSES;
+    for interface in &mut status.interfaces {
+        let VmInterface { name: _, interface_name, ip_address, ip_addresses, mac, rest } = interface;
+        ip_addresses.truncate(room);
+        room -= ip_addresses.len();
+        ip_addresses.shrink_to_fit();
+        for text in [interface_name, ip_address, mac].into_iter().chain(&mut *ip_addresses) {
+            text.truncate(text.floor_char_boundary(REPORTED));
+            text.shrink_to_fit();
+        }
+        rest.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_guest_agent_that_reports_too_much_fills_no_memory() {
+        let long = "é".repeat(500_000);
+        let mut addresses = vec![long.clone()];
+        addresses.extend((0..80_000).map(|n| format!("10.{}.{}.1", n / 250, n % 250)));
+        let interface = json!({"name": "vlan", "interfaceName": long, "mac": long, "ipAddress": long,
+            "ipAddresses": addresses, "infoSource": long});
+        let mut vmi: VirtualMachineInstance = serde_json::from_value(
+            json!({"metadata": {"name": "web-1"}, "spec": {}, "status": {"interfaces": vec![interface; 3]}}),
+        )
+        .unwrap();
+        trim_vmi(&mut vmi, &TopologyLabels::new());
+        let interfaces = vmi.status.unwrap().interfaces;
+        assert_eq!(interfaces.iter().map(|it| it.ip_addresses.len()).sum::<usize>(), ADDRESSES);
+        assert_eq!(interfaces[0].ip_addresses[1], "10.0.0.1", "an address behind it stays");
+        let VmInterface { interface_name, ip_address, mac, ip_addresses, rest, .. } = &interfaces[0];
+        let lengths = [interface_name, ip_address, mac, &ip_addresses[0]].map(String::len);
+        assert_eq!((lengths, rest.len()), ([REPORTED; 4], 0));
     }
 }

@@ -37,6 +37,19 @@ fn a_node_is_found_by_provider_id_then_name_then_host_name() {
 }
 
 /// The VMs of a namespace by name and label, all of which report the host name `worker`.
+// docs/contract/cloud-controller-manager.md#V1
+#[test]
+fn a_host_name_that_can_name_no_node_tells_nothing_and_is_not_kept() {
+    let mut directory = reporting(&[("vm-a", None)]);
+    assert!(directory.set_host_name("vm-a", "Worker-1"), "kubelet writes it in small letters");
+    check(&directory, "worker-1", "", Some("vm-a"));
+    assert!(directory.set_host_name("vm-a", &"x".repeat(1_000_000)), "the former one counts no more");
+    for name in ["", "a b", "worker_1", &"x".repeat(1_000_000)] {
+        assert!(!directory.set_host_name("vm-a", name), "nothing is news in {:.9}", name);
+    }
+    check(&directory, "worker-1", "", None);
+}
+
 fn reporting(vms: &[(&str, Option<&str>)]) -> Directory {
     let mut directory = Directory::new(Some("prod".into()));
     for (name, cluster) in vms {

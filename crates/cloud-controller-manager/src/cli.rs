@@ -25,7 +25,7 @@ use crate::{
     AddressRules, Parts, Settings,
     answers::Answers,
     credential::{self, Life},
-    load_balancers::Rules,
+    load_balancers::ServiceSettings,
     metrics::RestClient,
     notices::Notices,
     run,
@@ -71,7 +71,7 @@ enum Fatal {
 /// The settings that hold for every Service, from the flags of [`FLAGS`] that decide them: `--cluster-name`, `--data-path`,
 /// `--allowed-data-paths`, `--management-network` and `--restrict-shared-address`. The namespace in Harvester is empty:
 /// the cloud-config names it.
-pub fn rules(reader: &mut Reader<'_>) -> Rules {
+pub fn rules(reader: &mut Reader<'_>) -> ServiceSettings {
     options::rules(reader)
 }
 
@@ -159,7 +159,7 @@ fn settings(options: Options, namespace: String) -> Settings {
             ignore_annotations: options.ignores_annotations,
         },
         topology: options.topology,
-        rules: Rules {
+        rules: ServiceSettings {
             cluster: options.cluster,
             namespace,
             management_network: options.management_network,

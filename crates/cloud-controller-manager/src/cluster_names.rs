@@ -22,7 +22,7 @@ use program::TaskGroup;
 use tokio::time::Instant;
 
 use crate::{
-    load_balancers::{Rules, labelled_service},
+    load_balancers::{ServiceSettings, labelled_service},
     notices::Notices,
 };
 
@@ -76,7 +76,7 @@ fn other_cluster<'a>(
 /// Tells once of each other cluster whose objects have our cluster's name: of the first few at once, of others seldom.
 pub(crate) fn follow_objects(
     tasks: &TaskGroup,
-    rules: &Rules,
+    rules: &ServiceSettings,
     objects: &Cache<RawObject<LoadBalancer>>,
     services: &Cache<Service>,
     notices: &Notices,
@@ -123,7 +123,7 @@ fn name_of_vms(backends: &Backends) -> Option<String> {
 }
 
 /// Suggests a name once where nobody chose one. It is never taken: the objects that stand have names with the old one.
-pub(crate) fn suggest(rules: &Rules, vms: &GuestVms, nodes: &Cache<Node>, notices: &Notices) {
+pub(crate) fn suggest(rules: &ServiceSettings, vms: &GuestVms, nodes: &Cache<Node>, notices: &Notices) {
     if !rules.cluster.is_anonymous() {
         return;
     }

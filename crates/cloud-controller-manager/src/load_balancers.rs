@@ -8,9 +8,9 @@
 //! names are taken over.
 
 mod decide;
+pub mod dry_run;
 mod lookup;
 mod object;
-pub mod outlook;
 mod requests;
 pub mod selector;
 mod sharing;
@@ -62,7 +62,7 @@ const DENIED: &str = "denied the request";
 
 /// The settings that hold for every Service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Rules {
+pub struct ServiceSettings {
     pub cluster: GuestCluster,
     /// Namespace in Harvester.
     pub namespace: String,
@@ -92,7 +92,7 @@ struct Refusal {
 
 /// Harvester's load balancers.
 pub struct HarvesterLoadBalancers {
-    rules: Rules,
+    rules: ServiceSettings,
     client: Client,
     objects: Cache<RawObject<LoadBalancer>>,
     services: Cache<Service>,
@@ -112,7 +112,7 @@ impl HarvesterLoadBalancers {
     /// `objects` and `services` are watch caches; `services` should be ready. While `objects` is not, no Service is
     /// decided.
     pub(crate) fn new(
-        rules: Rules,
+        rules: ServiceSettings,
         client: Client,
         objects: Cache<RawObject<LoadBalancer>>,
         services: Cache<Service>,
@@ -525,7 +525,7 @@ mod tests {
             Ok::<_, tower::BoxError>(Response::builder().status(400).body(body)?)
         });
         let client = Client::new(deny, "team-a");
-        let rules = Rules {
+        let rules = ServiceSettings {
             cluster: GuestCluster::new("blue"),
             namespace: "team-a".to_owned(),
             management_network: None,

@@ -30,7 +30,7 @@ use crate::{
     announced::Announced,
     cluster_names,
     instances::VmInstances,
-    load_balancers::{HarvesterLoadBalancers, Rules},
+    load_balancers::{HarvesterLoadBalancers, ServiceSettings},
     metrics::OwnMetrics,
     networks::{self, Networks},
     notices::Notices,
@@ -83,7 +83,7 @@ impl Parts {
 /// The settings that flags decide.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    pub rules: Rules,
+    pub rules: ServiceSettings,
     pub addresses: AddressRules,
     /// Labels of Nodes beside zone and region, by the annotation of the VM's instance that has the value.
     pub topology: TopologyLabels,

@@ -15,4 +15,4 @@ pub use load_balancers::{
     Requeue, RequeueFn, View,
 };
 pub use node::{DELETE_NODES, Duties, NodeController, NodeLifecycle, waits_for_cloud};
-pub use service::{FINALIZER, Outlook, ServiceController, is_eligible, outlook, wants_load_balancer};
+pub use service::{DryRun, FINALIZER, ServiceController, dry_run, is_eligible, wants_load_balancer};

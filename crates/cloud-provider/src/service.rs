@@ -6,17 +6,17 @@
 
 mod controller;
 mod decide;
+mod dry_run;
 mod eligible;
-mod outlook;
 mod writer;
 
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 pub use controller::ServiceController;
+pub use dry_run::{DryRun, dry_run};
 use eligible::EligibleNodes;
 pub use eligible::is_eligible;
-pub use outlook::{Outlook, outlook};
 
 use crate::IngressAddress;
 

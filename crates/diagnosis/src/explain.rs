@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use cloud_controller_manager::{
     datapath::{AllowedDatapaths, Datapath, Policy, Rule},
-    load_balancers::outlook::{Object as Seen, Sharing as Shared},
+    load_balancers::dry_run::{Object as Seen, Sharing as Shared},
 };
 use cloud_provider::is_eligible;
 use controller_kit::{EventType, RawObject};
@@ -16,7 +16,7 @@ use harvester_api::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event as KubeEvent, Service};
 use kube::ResourceExt;
-use load_balancer::outlook::{Outcome, Verdict};
+use load_balancer::dry_run::{Outcome, Verdict};
 
 use crate::{
     headline::{self, headline},
@@ -76,13 +76,13 @@ fn ready_of(object: &LoadBalancer) -> Option<&harvester_api::Condition> {
 
 /// Makes the report.
 pub(crate) fn report_of(read: &Read) -> Report {
-    let Read { service, outlook, .. } = read;
+    let Read { service, dry_run, .. } = read;
     let spec = service.spec.as_ref();
     let name = format!("{}/{}", service.namespace().unwrap_or_default(), service.name_any());
     let service_type = spec.and_then(|spec| spec.type_.as_deref()).unwrap_or("ClusterIP");
     let class = spec.and_then(|spec| spec.load_balancer_class.as_deref());
     let shown = shown(service);
-    let decision = &outlook.decision;
+    let decision = &dry_run.decision;
     let of_objects =
         |it: &&NotRead| it.cluster == HARVESTER && ["loadbalancers", EVERYTHING].contains(&it.resource);
     let unlisted = read.not_read.iter().find(of_objects);
@@ -92,7 +92,7 @@ pub(crate) fn report_of(read: &Read) -> Report {
         class,
         is_deleted: service.metadata.deletion_timestamp.is_some(),
         shown: &shown,
-        outlook,
+        dry_run,
         unlisted: unlisted.map(|refused| refused.why.as_str()),
     });
     let controller = controller(read);
@@ -111,13 +111,13 @@ pub(crate) fn report_of(read: &Read) -> Report {
         state,
         headline: cut(&headline),
         class: class_of(service_type, class, decision.wanted),
-        sharing: sharing(&outlook.sharing).filter(|_| decision.wanted),
+        sharing: sharing(&dry_run.sharing).filter(|_| decision.wanted),
         data_path: decision.wanted.then(|| data_path(read)),
         object: object(read),
         address: address(read, shown),
         traffic: traffic(read),
         controller,
-        waits_until: outlook.waits_until.as_deref().map(cut),
+        waits_until: dry_run.waits_until.as_deref().map(cut),
         findings: decision.events.iter().map(finding).collect(),
         events: events(read),
         not_read: read.not_read.clone(),
@@ -182,7 +182,7 @@ fn sharing(sharing: &Shared) -> Option<Sharing> {
 }
 
 fn data_path(read: &Read) -> DataPath {
-    let (choice, key) = (&read.outlook.choice, annotations::DATA_PATH);
+    let (choice, key) = (&read.dry_run.choice, annotations::DATA_PATH);
     let policy = policy(read.assumed.rules.policy);
     let other = match choice.path {
         Datapath::Guest => "host",
@@ -190,7 +190,7 @@ fn data_path(read: &Read) -> DataPath {
     };
     let (rule, because, change) = match choice.rule {
         Rule::Recorded => {
-            let record = match read.outlook.object {
+            let record = match read.dry_run.object {
                 Seen::Present { .. } => "the workloadType of its LoadBalancer object",
                 _ => "the annotations that the controller left on the Service",
             };
@@ -223,16 +223,16 @@ fn data_path(read: &Read) -> DataPath {
 }
 
 fn object(read: &Read) -> Object {
-    let (outlook, key) = (&read.outlook, &read.outlook.key);
-    let (state, sentence) = match &outlook.object {
+    let (dry_run, key) = (&read.dry_run, &read.dry_run.key);
+    let (state, sentence) = match &dry_run.object {
         Seen::Unlisted => ("unknown", "LoadBalancer objects in Harvester could not be listed".to_owned()),
         Seen::Unreadable(why) => ("unreadable", cut(why)),
         Seen::Absent => {
-            let sentence = match outlook.sharing {
+            let sentence = match dry_run.sharing {
                 Shared::With { .. } => {
                     "none: a Service that shares an address has no object of its own".to_owned()
                 }
-                _ if outlook.decision.wanted => format!("LoadBalancer {key} in Harvester does not exist"),
+                _ if dry_run.decision.wanted => format!("LoadBalancer {key} in Harvester does not exist"),
                 _ => "none".to_owned(),
             };
             ("absent", sentence)
@@ -261,12 +261,12 @@ fn object(read: &Read) -> Object {
         message: cut(&ready.message),
         since: cut_at(&ready.last_transition_time, VALUE_MAX),
     });
-    let secondaries = outlook.secondaries.iter().map(ToString::to_string).collect();
+    let secondaries = dry_run.secondaries.iter().map(ToString::to_string).collect();
     Object { name: key.to_string(), state, sentence, ready, secondaries }
 }
 
 fn present(read: &Read) -> Option<&RawObject<LoadBalancer>> {
-    match &read.outlook.object {
+    match &read.dry_run.object {
         Seen::Present { object, .. } => Some(object),
         _ => None,
     }
@@ -276,9 +276,9 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
     let object = present(read);
     let mut address = Address { shown, asked: asked(&read.service, object), ..Address::default() };
     let Some(object) = object else {
-        address.sentence = match (&read.outlook.sharing, &read.outlook.object) {
+        address.sentence = match (&read.dry_run.sharing, &read.dry_run.object) {
             (Shared::With { .. }, _) => "that of its primary",
-            _ if !read.outlook.decision.wanted => "none",
+            _ if !read.dry_run.decision.wanted => "none",
             (_, Seen::Absent) => "Harvester allocates one for a LoadBalancer object, and there is none",
             _ => "not known",
         }
@@ -324,7 +324,7 @@ fn address(read: &Read, shown: Vec<String>) -> Address {
             "" => cut(&pools.requirement.to_string()),
             named => format!("the name {}", cut_at(named, VALUE_MAX)),
         });
-        let row = |row: &load_balancer::outlook::PoolRow| {
+        let row = |row: &load_balancer::dry_run::PoolRow| {
             let (verdict, sentence) = match &row.verdict {
                 Verdict::Holds(address) => ("holds", format!("{address} is recorded for it")),
                 Verdict::Gives(address) => {
@@ -374,10 +374,10 @@ fn traffic(read: &Read) -> Traffic {
         value.map(|text| cut_at(text, VALUE_MAX))
     };
     let status = present(read).and_then(|object| object.status.as_ref());
-    if !read.outlook.decision.wanted {
+    if !read.dry_run.decision.wanted {
         return Traffic::default();
     }
-    let sentence = match read.outlook.choice.path {
+    let sentence = match read.dry_run.choice.path {
         Datapath::Guest => {
             let asked = text(annotations::KUBE_VIP_LOADBALANCER_IPS);
             match (asked, text(annotations::KUBE_VIP_VIP_HOST)) {
@@ -396,7 +396,7 @@ fn traffic(read: &Read) -> Traffic {
             Some(address) if !address.is_empty() && address != DHCP_ADDRESS => {
                 format!("Harvester announces {} and forwards it to the VMs", cut_at(address, VALUE_MAX))
             }
-            _ if matches!(read.outlook.object, Seen::Unlisted | Seen::Unreadable(_)) => {
+            _ if matches!(read.dry_run.object, Seen::Unlisted | Seen::Unreadable(_)) => {
                 "Harvester carries it; whether it does now is not known without the object".to_owned()
             }
             _ => "Harvester announces no address for it yet".to_owned(),
@@ -428,7 +428,7 @@ fn traffic(read: &Read) -> Traffic {
 }
 
 fn controller(read: &Read) -> Controller {
-    let due = read.outlook.decision.steps.clone();
+    let due = read.dry_run.decision.steps.clone();
     let lease = format!("Lease {KUBE_SYSTEM}/{LEASE}");
     let (runs, sentence) = match &read.lease {
         None => (None, format!("{lease} could not be read")),

@@ -1,6 +1,6 @@
 //! The state of a Service, and its sentence.
 
-use cloud_controller_manager::load_balancers::outlook::{Object, Outlook, Sharing};
+use cloud_controller_manager::load_balancers::dry_run::{DryRun, Object, Sharing};
 use cloud_provider::LoadBalancerState;
 use controller_kit::EventType;
 
@@ -19,15 +19,15 @@ pub(crate) struct Seen<'a> {
     pub(crate) is_deleted: bool,
     /// The addresses in the Service's status.
     pub(crate) shown: &'a [String],
-    pub(crate) outlook: &'a Outlook,
+    pub(crate) dry_run: &'a DryRun,
     /// Why the object could not be listed.
     pub(crate) unlisted: Option<&'a str>,
 }
 
 /// Decides.
 pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
-    let Seen { service, service_type, class, is_deleted, shown, outlook, unlisted } = seen;
-    let decision = &outlook.decision;
+    let Seen { service, service_type, class, is_deleted, shown, dry_run, unlisted } = seen;
+    let decision = &dry_run.decision;
     let said = |state, words: String| (state, format!("service {service} {words}"));
     if decision.foreign {
         let class = class.unwrap_or_default();
@@ -52,7 +52,7 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
         Some(why) => format!("{words}: {why}"),
         None => words.to_owned(),
     };
-    let until = || outlook.waits_until.as_ref().map(|until| format!("it waits until {until}"));
+    let until = || dry_run.waits_until.as_ref().map(|until| format!("it waits until {until}"));
     let faults: Vec<_> = decision.view.refused.iter().map(|fault| fault.message.as_str()).collect();
     let fault = || match &faults[..] {
         [] => {
@@ -85,9 +85,9 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
         }
         LoadBalancerState::Present { addresses } => {
             let texts: Vec<_> = addresses.iter().map(ToString::to_string).collect();
-            let (path, list) = (outlook.choice.path.word(), texts.join(", "));
+            let (path, list) = (dry_run.choice.path.word(), texts.join(", "));
             if texts.iter().any(|text| shown.contains(text)) {
-                let shared = match &outlook.sharing {
+                let shared = match &dry_run.sharing {
                     Sharing::With { primary, .. } => format!(", the address of service {primary}"),
                     _ => String::new(),
                 };
@@ -96,7 +96,7 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
             let words = format!("has the address {list}, which its status does not show yet");
             said(State::Waiting, with(&words, overdue().or_else(until)))
         }
-        LoadBalancerState::Absent => match (&outlook.sharing, &outlook.object) {
+        LoadBalancerState::Absent => match (&dry_run.sharing, &dry_run.object) {
             (Sharing::Waits { why, .. }, _) => said(State::Waiting, format!("waits: {why}")),
             (Sharing::Refused { why: Some(why), .. }, _) => {
                 said(State::Refused, format!("shares no address: {why}"))
@@ -108,7 +108,7 @@ pub(crate) fn headline(seen: &Seen<'_>) -> (State, String) {
             (_, Object::Absent) if decision.view.waiting.is_some() => {
                 said(State::Waiting, with("waits", decision.view.waiting.clone()))
             }
-            _ if outlook.backends.is_none() && faults.is_empty() => {
+            _ if dry_run.backends.is_none() && faults.is_empty() => {
                 let words = "has no load balancer; whether it gets one is not known without the lists of Nodes and VMs";
                 said(State::Unknown, words.to_owned())
             }

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!  guest      Service, Services, Nodes, Events, Lease ──┐           the functions of the running parts
-//!                                                       ├─► read ──► cloud_controller_manager::…::outlook ─┐
-//!  Harvester  LoadBalancers, VMs, pools ────────────────┘       └──► load_balancer::outlook ───────────────┴─► report
+//!                                                       ├─► read ──► cloud_controller_manager::…::dry_run ─┐
+//!  Harvester  LoadBalancers, VMs, pools ────────────────┘       └──► load_balancer::dry_run ───────────────┴─► report
 //! ```
 //! * `access`: clients that can only read.
 //! * `read`: one list of each kind, in the caches that the running programs watch. A request that the server refuses is

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloud_controller_manager::load_balancers::{Rules, outlook};
+use cloud_controller_manager::load_balancers::{ServiceSettings, dry_run};
 use controller_kit::{Cache, ObjectKey, RawObject, Watched, error_message};
 use futures::join;
 use guest_vms::{GuestVms, VmSettings};
@@ -13,7 +13,7 @@ use k8s_openapi::api::{
     core::v1::{ConfigMap, Event, Node, Service},
 };
 use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams, core::NamespaceResourceScope};
-use load_balancer::outlook as pools;
+use load_balancer::dry_run as pools;
 
 use crate::{
     access::{nobody, read_only},
@@ -38,7 +38,7 @@ pub struct Clusters {
 /// The flags of the cloud controller manager that decide, with the namespace of the cloud-config.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Assumed {
-    pub rules: Rules,
+    pub rules: ServiceSettings,
     /// Without `--disable-hostname-lookup`.
     pub host_names: bool,
     /// Without `--disable-vmi-controller`.
@@ -71,9 +71,9 @@ pub(crate) struct Read {
     /// `None`: it could not be read.
     pub(crate) lease: Option<Option<Lease>>,
     pub(crate) vms: GuestVms,
-    pub(crate) outlook: outlook::Outlook,
+    pub(crate) dry_run: dry_run::DryRun,
     /// `None`: the pools could not be read, or there is no object.
-    pub(crate) pools: Option<pools::Outlook>,
+    pub(crate) pools: Option<pools::DryRun>,
     pub(crate) not_read: Vec<NotRead>,
     pub(crate) assumed: Assumed,
     pub(crate) now: Timestamp,
@@ -131,7 +131,7 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
         true => vms.clone(),
         false => GuestVms::of(&nobody(), VmSettings::default(), Cache::empty(), Cache::empty()),
     };
-    let lists = outlook::Lists {
+    let lists = dry_run::Lists {
         services: in_guest.services.clone(),
         nodes: in_guest.nodes.clone(),
         load_balancers: harvester.load_balancers,
@@ -140,8 +140,8 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
         follows_vms: assumed.follows_vms,
     };
     let since = |object: Option<&LoadBalancer>| waited(&service, object, now);
-    let outlook = outlook::outlook(nobody(), rules.clone(), lists, &service, since);
-    let pools = harvester.pools.and_then(|lists| pools::outlook(&lists, &outlook.key));
+    let dry_run = dry_run::dry_run(nobody(), rules.clone(), lists, &service, since);
+    let pools = harvester.pools.and_then(|lists| pools::dry_run(&lists, &dry_run.key));
     let mut not_read = std::mem::take(&mut in_guest.not_read);
     not_read.append(&mut harvester.not_read);
     Ok(Read {
@@ -150,7 +150,7 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
         events: in_guest.events,
         lease: in_guest.lease,
         vms,
-        outlook,
+        dry_run,
         pools,
         not_read,
         assumed,

@@ -12,8 +12,8 @@
 
 pub(crate) mod address;
 mod decide;
+pub mod dry_run;
 mod families;
-pub mod outlook;
 mod pace;
 mod refusals;
 mod requested;

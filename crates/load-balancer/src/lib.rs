@@ -38,7 +38,7 @@ mod status_reverted;
 mod vms;
 mod wiring;
 
-pub use controller::outlook;
+pub use controller::dry_run;
 pub use run::{ElectionTimes, Error, Parts, run};
 
 /// The choices of the command line.

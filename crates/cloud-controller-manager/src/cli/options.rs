@@ -18,7 +18,7 @@ use super::{PROGRAM, topology_labels};
 use crate::{
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
-    load_balancers::Rules,
+    load_balancers::ServiceSettings,
     requested::Aliases,
     run::ElectionSettings,
 };
@@ -86,8 +86,15 @@ impl Options {
         let ignores_annotations = reader.is_on("disable-annotation-alpha-provided-ip-addr");
         let topology = reader.list("topology-labels", topology_labels::read);
         let rules = rules(&mut reader);
-        let Rules { cluster, management_network, policy, allowed, restrict_sharing, aliases, namespace: _ } =
-            rules;
+        let ServiceSettings {
+            cluster,
+            management_network,
+            policy,
+            allowed,
+            restrict_sharing,
+            aliases,
+            namespace: _,
+        } = rules;
         let controllers = reader.list("controllers", |name| Ok(name.to_owned()));
         let controllers: Vec<_> = controllers.iter().map(String::as_str).collect();
         unknown_controllers(&controllers).into_iter().for_each(|fault| reader.fault(fault));
@@ -230,7 +237,7 @@ fn election(reader: &mut Reader<'_>) -> Option<ElectionSettings> {
 }
 
 /// The settings that hold for every Service; the namespace in Harvester is the cloud-config's, and empty here.
-pub(super) fn rules(reader: &mut Reader<'_>) -> Rules {
+pub(super) fn rules(reader: &mut Reader<'_>) -> ServiceSettings {
     let policy = reader.read("data-path", Policy::default(), |text| match text {
         "guest" => Ok(Policy::Guest),
         "annotation" => Ok(Policy::Annotation),
@@ -243,7 +250,7 @@ pub(super) fn rules(reader: &mut Reader<'_>) -> Rules {
     }
     // an empty name is one that is warned of
     let cluster = reader.given().last("cluster-name").unwrap_or("kubernetes");
-    Rules {
+    ServiceSettings {
         cluster: GuestCluster::new(cluster),
         namespace: String::new(),
         management_network: reader.read("management-network", None, network),

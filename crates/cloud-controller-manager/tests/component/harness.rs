@@ -5,7 +5,7 @@ use cloud_controller_manager::{
     AddressRules, ElectionSettings, Parts, Settings,
     cluster::GuestCluster,
     datapath::{AllowedDatapaths, Policy},
-    load_balancers::Rules,
+    load_balancers::ServiceSettings,
     requested::Aliases,
     run,
 };
@@ -26,8 +26,8 @@ pub(crate) const ALLOCATED_ADDRESS: &str = "cloudprovider.harvesterhci.io/alloca
 pub(crate) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
 /// The flags of the sandbox: `--data-path=annotation`.
-pub(crate) fn rules(cluster: &TestCluster) -> Rules {
-    Rules {
+pub(crate) fn rules(cluster: &TestCluster) -> ServiceSettings {
+    ServiceSettings {
         cluster: GuestCluster::new(&cluster.guest_cluster().name),
         namespace: cluster.guest_cluster().vm_namespace.clone(),
         management_network: None,

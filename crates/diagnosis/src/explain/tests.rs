@@ -3,15 +3,15 @@ use std::sync::Arc;
 use cloud_controller_manager::{
     cluster::GuestCluster,
     load_balancers::{
-        Rules,
-        outlook::{Lists, outlook},
+        ServiceSettings,
+        dry_run::{Lists, dry_run},
     },
     requested::Aliases,
 };
 use controller_kit::{Cache, ObjectKey};
 use guest_vms::{GuestVms, VmSettings};
 use k8s_openapi::api::coordination::v1::Lease;
-use load_balancer::outlook as pools;
+use load_balancer::dry_run as pools;
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -74,7 +74,7 @@ fn read_with(
     vms: Cache<harvester_api::VirtualMachine>,
 ) -> Read {
     let now = NOW.parse().unwrap();
-    let rules = Rules {
+    let rules = ServiceSettings {
         cluster: GuestCluster::new("blue"),
         namespace: "team-a".to_owned(),
         management_network: None,
@@ -110,17 +110,17 @@ fn read_with(
         services: Cache::of([]),
     };
     let since = |object: Option<&LoadBalancer>| waited(&service, object, now);
-    let outlook = outlook(nobody(), rules.clone(), lists, &service, since);
+    let dry_run = dry_run(nobody(), rules.clone(), lists, &service, since);
     let lease = json!({"spec": {"holderIdentity": "ccm-0", "leaseDurationSeconds": 15,
         "renewTime": "2026-01-05T09:09:59.000000Z"}});
     Read {
-        pools: pools::outlook(&pools, &outlook.key),
+        pools: pools::dry_run(&pools, &dry_run.key),
         service,
         nodes,
         events: Vec::new(),
         lease: Some(Some(serde_json::from_value::<Lease>(lease).unwrap())),
         vms,
-        outlook,
+        dry_run,
         not_read: Vec::new(),
         assumed: Assumed { rules, host_names: true, follows_vms: true },
         now,
@@ -285,7 +285,7 @@ async fn a_controller_that_does_not_run_is_in_the_headline(
 async fn an_object_that_the_status_does_not_know_of_is_told_with_its_pools_answer() {
     let mut read = read(vec![service("web", &json!({}))], Some(object(&waiting())));
     let key = ObjectKey::new("team-a", "blue-web");
-    assert_eq!(read.outlook.key, key);
+    assert_eq!(read.dry_run.key, key);
     read.pools.as_mut().unwrap().outcome =
         Outcome::Gets { pool: "lab".into(), address: "192.0.2.2".parse().unwrap() };
     let sentence = report_of(&read).address.sentence;

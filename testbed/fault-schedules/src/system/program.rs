@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::program::{Clock, TaskGroup, health::Health};
 use cloud_controller_manager::cluster::GuestCluster;
 use cloud_controller_manager::datapath::{AllowedDatapaths, Policy};
-use cloud_controller_manager::load_balancers::Rules;
+use cloud_controller_manager::load_balancers::ServiceSettings;
 use cloud_controller_manager::requested::Aliases;
 use cloud_controller_manager::{AddressRules, TopologyLabels};
 use cloud_controller_manager::{ElectionSettings, Settings};
@@ -144,7 +144,7 @@ async fn cloud_controller_manager(
     let (guest, harvester) = (process.client(environment.guest), process.client(environment.harvester));
     let parts = cloud_controller_manager::Parts::new(guest, harvester, environment.clock);
     let settings = Settings {
-        rules: Rules {
+        rules: ServiceSettings {
             cluster: GuestCluster::new(&environment.cluster),
             namespace: environment.vm_namespace,
             management_network: None,

@@ -11,7 +11,7 @@ use crate::{Decision, View};
 
 /// The next things that a running controller does about a Service.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outlook {
+pub struct DryRun {
     /// The Service asks for a load balancer of the cloud's class or of none, and nobody has deleted it.
     pub wanted: bool,
     /// It asks for a load balancer of another class.
@@ -26,7 +26,7 @@ pub struct Outlook {
 }
 
 /// Decides as the controller does, from the cloud's decision. `class`: the `loadBalancerClass` that the cloud serves.
-pub fn outlook<W>(service: &Service, class: Option<&str>, decision: Decision<W>) -> Outlook {
+pub fn dry_run<W>(service: &Service, class: Option<&str>, decision: Decision<W>) -> DryRun {
     let Decision { view, write, events } = decision;
     let seen = Seen { has_write: write.is_some(), view, events, ..see(service, class, false) };
     let plan = decide(&seen);
@@ -41,7 +41,7 @@ pub fn outlook<W>(service: &Service, class: Option<&str>, decision: Decision<W>)
         Step::Delete => "deletes the load balancer",
         Step::Release { .. } => "removes its finalizer, annotations and labels from the Service",
     };
-    Outlook {
+    DryRun {
         wanted: seen.wanted,
         foreign: seen.foreign,
         has_finalizer: seen.has_finalizer,

@@ -36,7 +36,7 @@ pub struct Lists {
 
 /// The address that an object has or would get, and every pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlook {
+pub struct DryRun {
     pub requirement: Requirement,
     /// `spec.ipPool`; empty where the selectors of the pools decide.
     pub named: String,
@@ -87,7 +87,7 @@ pub enum Outcome {
 }
 
 /// Decides; nothing where there is no such object.
-pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
+pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
     let lb = lists.load_balancers.get(key)?;
     let caches = Caches {
         load_balancers: lists.load_balancers.clone(),
@@ -140,7 +140,7 @@ pub fn outlook(lists: &Lists, key: &ObjectKey) -> Option<Outlook> {
     };
     let pools = trial.checked.iter().map(row).collect();
     let (outcome, note) = trial.outcome(seen);
-    Some(Outlook { requirement: address::requirement(&lb), pools, outcome, note, named })
+    Some(DryRun { requirement: address::requirement(&lb), pools, outcome, note, named })
 }
 
 /// Whether the controller, which alone watches the CRD, has said that there are no fields for a second address.

@@ -14,7 +14,7 @@ use program::health::Health;
 use tokio::time::Instant;
 
 use super::{
-    Found, HarvesterLoadBalancers, Phase, Rules,
+    Found, HarvesterLoadBalancers, Phase, ServiceSettings,
     decide::{settled_datapath, sharing::Sharing as Decided},
 };
 use crate::{
@@ -69,7 +69,7 @@ pub enum Sharing {
 
 /// What is decided about a Service, and from what.
 #[derive(Clone, Debug)]
-pub struct Outlook {
+pub struct DryRun {
     /// The object, or the one that will be made.
     pub key: ObjectKey,
     pub object: Object,
@@ -82,18 +82,18 @@ pub struct Outlook {
     /// Completes the sentence "it waits until …".
     pub waits_until: Option<String>,
     /// The decision of the service controller.
-    pub decision: cloud_provider::Outlook,
+    pub decision: cloud_provider::DryRun,
 }
 
 /// Decides about `service`. `client` is never asked. `waited` answers how long the Service has been as it is, with its
 /// object, where it has one.
-pub fn outlook(
+pub fn dry_run(
     client: Client,
-    rules: Rules,
+    rules: ServiceSettings,
     lists: Lists,
     service: &Service,
     waited: impl FnOnce(Option<&LoadBalancer>) -> Duration,
-) -> Outlook {
+) -> DryRun {
     let Lists { services, nodes, load_balancers, vms, networks, follows_vms } = lists;
     let outage = Outage::new(&rules.namespace, &Health::default(), Checks::default());
     let networks = Networks::of(client.clone(), follows_vms.then(|| vms.clone()), &nodes, networks);
@@ -125,7 +125,7 @@ pub fn outlook(
         },
     };
     let decision = cloud.decide(service, &eligible);
-    Outlook {
+    DryRun {
         key: seen.key.clone(),
         object,
         choice: choose(seen.policy, seen.allowed, &seen.config, settled_datapath(&seen)),
@@ -133,7 +133,7 @@ pub fn outlook(
         secondaries: seen.secondaries.all.clone(),
         waits_until: seen.phase().map(|phase| phase.to_string()),
         backends: seen.backends.clone(),
-        decision: cloud_provider::outlook(service, cloud.class(), decision),
+        decision: cloud_provider::dry_run(service, cloud.class(), decision),
     }
 }
 

@@ -25,8 +25,8 @@ fn lists(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> Lists {
     Lists { pools: Cache::of(pools), load_balancers: Cache::of([lb]), services: Cache::of([]) }
 }
 
-fn looked(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> Outlook {
-    outlook(&lists(pools, lb), &ObjectKey::new("team-a", "web")).expect("the object is there")
+fn looked(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> DryRun {
+    dry_run(&lists(pools, lb), &ObjectKey::new("team-a", "web")).expect("the object is there")
 }
 
 fn cluster() -> Value {
@@ -89,7 +89,7 @@ fn the_address_that_the_pool_would_give_is_named_and_nothing_is_recorded() {
         lists(vec![pool("lab", 1, "192.0.2.0/28", &selector, &json!({}))], object(&cluster(), &json!({})));
     let key = ObjectKey::new("team-a", "web");
     for _ in 0..2 {
-        let seen = outlook(&lists, &key).unwrap();
+        let seen = dry_run(&lists, &key).unwrap();
         // the first one is the gateway
         let address = "192.0.2.2".parse().unwrap();
         assert_eq!(seen.outcome, Outcome::Gets { pool: "lab".into(), address });

@@ -2,7 +2,10 @@
 //! of the guest cluster are.
 
 pub mod kinds;
+pub mod missing;
+pub mod observed;
 pub mod quantity;
+pub mod rights;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};
@@ -99,6 +102,11 @@ impl Host {
 /// 403 for kinds that they do not have (docs/contract/csi-driver.md#optional).
 pub fn is_absent(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if matches!(status.code, 403 | 404))
+}
+
+/// Whether a role on the host refuses it, and no webhook.
+pub fn is_refused(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 /// Whether the host says that there is no such object.

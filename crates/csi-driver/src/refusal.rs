@@ -7,6 +7,13 @@
 use controller_kit::error_message;
 use tonic::{Code, Status};
 
+use crate::host::rights;
+
+/// What Kubernetes says when a ResourceQuota is used up.
+const QUOTA: &str = "exceeded quota";
+/// How Kubernetes begins when an admission webhook says no.
+const WEBHOOK: &str = "admission webhook";
+
 /// A refused call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -46,6 +53,8 @@ impl Refusal {
         let code = match error {
             kube::Error::Api(status) => match status.code {
                 401 => Code::Unauthenticated,
+                403 if status.message.contains(QUOTA) => Code::ResourceExhausted,
+                403 if status.message.starts_with(WEBHOOK) => Code::FailedPrecondition,
                 403 => Code::PermissionDenied,
                 404 => Code::NotFound,
                 409 => Code::Aborted,
@@ -56,7 +65,9 @@ impl Refusal {
             },
             _ => Code::Unavailable,
         };
-        Self::new(code, format!("{doing}: {}", error_message(error)))
+        // a webhook may write many lines
+        let message = rights::explained(error_message(error)).replace(['\n', '\r'], " ");
+        Self::new(code, format!("{doing}: {message}"))
     }
 }
 
@@ -76,6 +87,23 @@ mod tests {
         kube::Error::Api(Box::new(
             kube::core::Status::failure("the server says why", "Reason").with_code(code),
         ))
+    }
+
+    #[rstest]
+    #[case::role(
+        "claims is forbidden: User \"a\" cannot get resource \"x\" in API group \"\"",
+        Code::PermissionDenied
+    )]
+    #[case::quota(
+        "claims is forbidden: exceeded quota: small, requested: requests.storage=1Gi",
+        Code::ResourceExhausted
+    )]
+    #[case::webhook("admission webhook \"v\" denied the request:\nin use", Code::FailedPrecondition)]
+    fn a_refusal_is_the_roles_the_quotas_or_the_webhooks(#[case] message: &str, #[case] expected: Code) {
+        let status = kube::core::Status::failure(message, "Forbidden").with_code(403);
+        let refusal = Refusal::of_host("read it", &kube::Error::Api(Box::new(status)));
+        assert_eq!(refusal.code, expected);
+        assert!(!refusal.message.contains('\n'), "{refusal}");
     }
 
     #[rstest]

@@ -22,6 +22,7 @@ use program::{
     Clock, TaskGroup,
     health::{Check, Health},
     http::Metrics,
+    pod::OwnPod,
 };
 use tokio::{sync::watch, time::sleep};
 use tonic::{
@@ -37,7 +38,7 @@ use crate::{
     csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
-    host::Host,
+    host::{Host, missing::Missing, rights},
     identity::DriverIdentity,
     node::{self, NodeService},
     node_id::{Finder, Reached},
@@ -92,6 +93,7 @@ pub struct Settings {
 pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<(), ServeError> {
     let calls = Calls::new(tasks);
     calls.register(&mut parts.metrics.lock().expect("no panic while registering"));
+    let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
     let guest = Guest::new(parts.guest);
     let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
 
@@ -132,6 +134,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
             controller.replace(controllers.on(now.clone().unwrap_or_else(|why| unreached(&why))));
             drop(reached.send_replace(now));
         },
+        missing,
         check: parts.health.readiness("kubeconfig"),
         said: String::new(),
     };
@@ -167,7 +170,7 @@ fn users(guest: Guest) -> Arc<export::Users> {
             let users = guest.users(&volume).await.map_err(|error| {
                 format!(
                     "list the nodes of the guest cluster that use volume {volume}: {}",
-                    error_message(&error)
+                    rights::explained(error_message(&error))
                 )
             })?;
             Ok(users.into_iter().filter(|user| !user.is_leaving).map(|user| user.node).collect())
@@ -193,6 +196,7 @@ struct Reaching<T> {
     options: Options,
     /// Hears of the host, or of why there is none.
     tell: T,
+    missing: Missing,
     check: Check,
     /// The last reason that was told.
     said: String,
@@ -203,7 +207,9 @@ impl<T: Fn(Reached)> Reaching<T> {
     fn look(&mut self) -> Option<Connected> {
         match connect(self.given.as_deref(), &self.options) {
             Ok(connected) => {
-                (self.tell)(Ok(Host::new(connected.0.client(), connected.0.namespace())));
+                let namespace = connected.0.namespace();
+                let client = self.missing.observe(connected.0.client(), namespace);
+                (self.tell)(Ok(Host::new(client, namespace)));
                 self.check.pass();
                 Some(connected)
             }

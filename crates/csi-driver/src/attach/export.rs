@@ -76,14 +76,14 @@ impl Session<'_> {
         }
         self.wait_for(format!("NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet"));
         let only = watcher::Config::default().fields(&format!("metadata.name={volume}"));
-        let mut events = watcher(api, only).boxed();
+        let mut events = watcher(api.clone(), only).boxed();
         while let Some(event) = events.next().await {
             match event {
                 Ok(watcher::Event::Apply(export) | watcher::Event::InitApply(export)) => {
-                    let status = &export.status;
-                    if status.status == "Ready" && status.state == "Enabled" && !status.endpoint.is_empty() {
+                    if is_ready(&export) {
                         return Ok(publish_context(&volume, &export));
                     }
+                    let status = &export.status;
                     self.wait_for(format!(
                         "NetworkFilesystem {NAMESPACE}/{volume} on the host is not ready yet (status {:?}{}): look \
                          at the share manager of Longhorn volume {volume}",
@@ -93,6 +93,12 @@ impl Session<'_> {
                 }
                 Ok(_) => {}
                 Err(error) => {
+                    // a role without the watch may have the object read
+                    if let Ok(Some(export)) = api.get_opt(&volume).await
+                        && is_ready(&export)
+                    {
+                        return Ok(publish_context(&volume, &export));
+                    }
                     self.wait_for(format!("{}: {error}", doing("watch")));
                     tokio::time::sleep(super::session::LOOK_AGAIN).await;
                 }
@@ -171,6 +177,11 @@ impl Session<'_> {
         let doing = format!("set NetworkFilesystem {NAMESPACE}/{name} on the host to {state}");
         patched.map(drop).map_err(|error| Refusal::of_host(&doing, &error))
     }
+}
+
+fn is_ready(export: &NetworkFilesystem) -> bool {
+    let status = &export.status;
+    status.status == "Ready" && status.state == "Enabled" && !status.endpoint.is_empty()
 }
 
 fn publish_context(volume: &str, export: &NetworkFilesystem) -> HashMap<String, String> {

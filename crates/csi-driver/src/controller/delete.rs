@@ -22,7 +22,11 @@ pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Re
             refuse_if_attached(name, annotation.map_or("", String::as_str), &Machines::list(host).await?)?;
         }
     }
-    delete_restore(host, name).await?;
+    // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8
+    let is_restored = claim.as_ref().map(create::is_restored);
+    if is_restored != Some(false) {
+        delete_restore(host, name, is_restored == Some(true)).await?;
+    }
     let Some(claim) = claim else { return Ok(()) };
     delete_export(host, &claim).await?;
     match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
@@ -51,11 +55,12 @@ fn refuse_if_attached(name: &HostName, annotation: &str, machines: &Machines) ->
 }
 
 /// A claim that the host made of a backup would be made again. It goes before the claim, and takes it along.
-async fn delete_restore(host: &Host, name: &HostName) -> Result<(), Refusal> {
+async fn delete_restore(host: &Host, name: &HostName, is_there: bool) -> Result<(), Refusal> {
     let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeRemoteRestore", name));
     let restore = match host.restores().get(name.as_str()).await {
         Ok(restore) => restore,
-        Err(error) if host::is_absent(&error) => return Ok(()),
+        Err(error) if host::is_not_found(&error) => return Ok(()),
+        Err(error) if host::is_refused(&error) && !is_there => return Ok(()),
         Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
     };
     match host.restores().delete(name.as_str(), &host::of_uid(restore.metadata.uid.as_deref())).await {
@@ -68,12 +73,15 @@ async fn delete_restore(host: &Host, name: &HostName) -> Result<(), Refusal> {
 /// The export of a volume for many nodes. Where nobody wrote down what the volume is, there is an export or there is none.
 async fn delete_export(host: &Host, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
-    if volume.is_empty() || record::reach_of(claim) == Some(Reach::Disk) {
+    let reach = record::reach_of(claim);
+    if volume.is_empty() || reach == Some(Reach::Disk) {
         return Ok(());
     }
     match host.network_filesystems().delete(volume, &host::of_uid(None)).await {
         Ok(_) => Ok(()),
-        Err(error) if host::is_absent(&error) => Ok(()),
+        Err(error) if host::is_not_found(&error) => Ok(()),
+        // a host before 1.4 has no exports, and nothing that says what its claims are
+        Err(error) if host::is_refused(&error) && reach.is_none() => Ok(()),
         Err(error) => {
             Err(Refusal::of_host(&format!("delete NetworkFilesystem {volume} on the host"), &error))
         }

@@ -1,17 +1,24 @@
 //! Waiting for the host, by a watch on one object, for as long as a call may take.
 
-use std::{fmt::Debug, time::Duration};
+use std::{error::Error, fmt::Debug, time::Duration};
 
 use controller_kit::error_message;
 use kube::{Api, Resource, runtime::wait::await_condition};
 use serde::de::DeserializeOwned;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-use crate::refusal::Refusal;
+use crate::{
+    host::{is_refused, rights},
+    refusal::Refusal,
+};
 
 /// A call waits so long for the host, then the caller comes again. The sidecars give up after 110 s, and with them a
 /// call ends at once: nothing waits on behalf of a caller that is gone (docs/contract/csi-driver.md#deadlines).
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(60);
+
+/// Where the role grants no watch, the object is read again after so long.
+const READ_AGAIN: Duration = Duration::from_secs(5);
 
 /// The object when it is as wanted, or `None` when there is none. `what` says what is waited for, as in
 /// "PersistentVolumeClaim shop/pvc-1 on the host is not bound".
@@ -24,13 +31,50 @@ pub(super) async fn until<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    let found = await_condition(api, name, |object: Option<&K>| object.is_none_or(&is_done));
-    match tokio::time::timeout(WAITS_FOR, found).await {
-        Ok(Ok(object)) => Ok(object),
-        Ok(Err(error)) => Err(Refusal::new(Code::Unavailable, format!("{what}: {}", error_message(&error)))),
-        Err(_) => Err(Refusal::new(
+    timeout(WAITS_FOR, watched(api, name, what, is_done)).await.unwrap_or_else(|_| {
+        Err(Refusal::new(
             Code::DeadlineExceeded,
             format!("{what} after {} s: it goes on, call again", WAITS_FOR.as_secs()),
-        )),
+        ))
+    })
+}
+
+async fn watched<K>(
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    let is_as_wanted = |object: Option<&K>| object.is_none_or(&is_done);
+    let error = match await_condition(api.clone(), name, is_as_wanted).await {
+        Ok(object) => return Ok(object),
+        Err(error) => error,
+    };
+    let cause = kubernetes(&error);
+    if !cause.is_some_and(is_refused) {
+        let why = cause.map_or_else(|| error_message(&error), |cause| error_message(cause));
+        return Err(Refusal::new(Code::Unavailable, format!("{what}: {}", rights::explained(why))));
     }
+    loop {
+        let object = api.get_opt(name).await.map_err(|error| Refusal::of_host(what, &error))?;
+        if is_as_wanted(object.as_ref()) {
+            return Ok(object);
+        }
+        sleep(READ_AGAIN).await;
+    }
+}
+
+/// What an API server said, below the words of whoever watched.
+fn kubernetes<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a kube::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
 }

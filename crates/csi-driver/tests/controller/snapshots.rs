@@ -99,7 +99,7 @@ async fn what_keeps_the_host_from_a_snapshot_is_told() {
     bench.create_volume(volume("source", GIB)).await.unwrap();
     bench.fault("get", "settings", Some(1), Answer::Code(403));
     let refused = bench.snapshot("s", "source", None).await.unwrap_err();
-    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("setting csi-driver-config"), "{refused}");
     bench.snapshot("s", "source", None).await.unwrap();
     bench

@@ -15,7 +15,7 @@ use serde_json::json;
 use sim_apiserver::faults::{Answer, Rule, When};
 use tonic::{Code, Request, Status};
 
-use super::bench::{Bench, GIB, UID, files, from_volume, volume, volume_for};
+use super::bench::{Bench, GIB, NAMESPACE, UID, files, from_volume, volume, volume_for};
 
 async fn expand(bench: &Bench, id: &str, required: i64) -> Result<ControllerExpandVolumeResponse, Status> {
     let request = ControllerExpandVolumeRequest {
@@ -153,12 +153,18 @@ async fn a_volume_whose_export_is_refused_counts_as_under_way_since_its_claim_is
     assert!(refused.message().contains(&format!("pvc-of-{UID}")), "{refused}");
 }
 
+#[rstest]
+#[case::lacks_the_kind(404, Code::InvalidArgument)]
+#[case::lacks_the_right(403, Code::PermissionDenied)]
 #[tokio::test(start_paused = true)]
-async fn a_host_without_exports_refuses_a_volume_for_many_nodes_before_there_is_a_claim() {
+async fn a_host_without_exports_refuses_a_volume_for_many_nodes_before_there_is_a_claim(
+    #[case] answer: u16,
+    #[case] code: Code,
+) {
     let bench = Bench::new().await;
-    bench.fault("list", "networkfilesystems", None, Answer::Code(403));
+    bench.fault("list", "networkfilesystems", None, Answer::Code(answer));
     let refused = bench.create_volume(volume_for(UID, GIB, Mode::MultiNodeMultiWriter)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert_eq!(refused.code(), code);
     assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
 }
 
@@ -198,6 +204,25 @@ async fn a_host_without_remote_restores_deletes_volumes(#[case] code: u16) {
     let bench = Bench::new().await;
     bench.create_volume(volume(UID, GIB)).await.unwrap();
     bench.fault("get", "volumeremoterestores", None, Answer::Code(code));
+    for _ in 0..2 {
+        bench.delete_volume(UID).await.unwrap();
+    }
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+/// The host would make such a claim again.
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_a_remote_backup_stays_while_its_restore_may_not_be_read() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    let (version, kind) = ("harvesterhci.io/v1beta1", "VolumeRemoteRestore");
+    bench.create(version, kind, NAMESPACE, json!({"metadata": {"name": UID}})).await;
+    let uid = bench.api(version, kind, NAMESPACE).get(UID).await.unwrap().metadata.uid;
+    let owner = json!([{"apiVersion": version, "kind": kind, "name": UID, "uid": uid}]);
+    bench.patch("v1", "PersistentVolumeClaim", UID, json!({"metadata": {"ownerReferences": owner}})).await;
+    bench.fault("get", "volumeremoterestores", Some(1), Answer::Code(403));
+    assert_eq!(bench.delete_volume(UID).await.unwrap_err().code(), Code::PermissionDenied);
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_some());
     bench.delete_volume(UID).await.unwrap();
     assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
 }

@@ -14,9 +14,8 @@ use crate::{
 pub(super) async fn check(host: &Host) -> Result<(), Refusal> {
     match host.network_filesystems().list(&ListParams::default().limit(1)).await {
         Ok(_) => Ok(()),
-        Err(error) if host::is_absent(&error) => Err(Refusal::invalid(
-            "the host exports no volumes to many nodes: ask for ReadWriteOnce; Harvester from 1.4 on does, and \
-             ClusterRole harvesterhci.io:csi-driver has to grant networkfilesystems",
+        Err(error) if host::is_not_found(&error) => Err(Refusal::invalid(
+            "the host exports no volumes to many nodes: ask for ReadWriteOnce; Harvester from 1.4 on does",
         )),
         Err(error) => Err(Refusal::of_host("list the NetworkFilesystems on the host", &error)),
     }

@@ -110,7 +110,7 @@ pub(in super::super) async fn read(
 ) -> Result<Option<VolumeRemoteBackup>, Refusal> {
     match host.backups_of(namespace).get(name).await {
         Ok(backup) => Ok(Some(backup)),
-        Err(error) if host::is_absent(&error) => Ok(None),
+        Err(error) if host::is_not_found(&error) => Ok(None),
         Err(error) => {
             Err(Refusal::of_host(&format!("read VolumeRemoteBackup {namespace}/{name} on the host"), &error))
         }

@@ -28,9 +28,8 @@ pub(super) async fn of(host: &Host, claim: &PersistentVolumeClaim) -> Result<Str
     let provisioner = provisioner(host, claim).await?;
     match host.settings().get(SETTING).await {
         Ok(setting) => class(&setting, &provisioner),
-        Err(error) if host::is_absent(&error) => Err(Refusal::precondition(format!(
-            "the host has no setting {SETTING}, or ClusterRole harvesterhci.io:csi-driver does not let us read it: \
-             snapshots need Harvester 1.7"
+        Err(error) if host::is_not_found(&error) => Err(Refusal::precondition(format!(
+            "the host has no setting {SETTING}: snapshots need Harvester 1.7"
         ))),
         Err(error) => Err(Refusal::of_host(&format!("read setting {SETTING} on the host"), &error)),
     }

@@ -115,7 +115,7 @@ pub(super) async fn all(host: &Host) -> Result<Vec<Snapshot>, Refusal> {
 pub(super) async fn one(host: &Host, name: &HostName) -> Result<Option<Snapshot>, Refusal> {
     match host.snapshots().get(name.as_str()).await {
         Ok(snapshot) => Ok(shown(&snapshot)),
-        Err(error) if host::is_absent(&error) => Ok(None),
+        Err(error) if host::is_not_found(&error) => Ok(None),
         Err(error) => {
             Err(Refusal::of_host(&format!("read {}", host.name_of("VolumeSnapshot", name)), &error))
         }

@@ -1,0 +1,77 @@
+//! Rights that the host refuses: told once each, in the log and as an Event on the driver's Pod, until they are granted.
+//!
+//! Nothing is switched off for a refusal: each call tries anew, so that a grant takes effect with the next one. The host is
+//! asked about a right every 30 seconds, and only after it refused it: a hundred nodes that do their work ask nothing.
+
+use std::sync::{Arc, OnceLock};
+
+use controller_kit::{CREATE_EVENTS, PATCH_EVENTS, PendingEvent, Recorder};
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Wanted},
+    pod::OwnPod,
+};
+
+use super::{observed, rights::Grant};
+
+/// Source of the Events.
+const COMPONENT: &str = "harvester-csi-driver";
+/// Reason of the Events.
+pub const REASON: &str = "MissingRight";
+
+/// Where refused rights are told. Clones are the same place.
+#[derive(Clone)]
+pub struct Missing(Arc<Inner>);
+
+struct Inner {
+    tasks: TaskGroup,
+    guest: Client,
+    clock: Clock,
+    pod: Option<ObjectReference>,
+    recorder: OnceLock<Recorder>,
+}
+
+impl Missing {
+    /// Told in the log, and in the cluster of `guest` on `pod`, where it is known. Nothing is asked before something is
+    /// refused.
+    pub fn new(tasks: &TaskGroup, guest: Client, clock: Clock, pod: Option<OwnPod>) -> Self {
+        let pod = pod.map(|OwnPod { namespace, name, uid }| ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(namespace),
+            name: Some(name),
+            uid,
+            ..ObjectReference::default()
+        });
+        Self(Arc::new(Inner { tasks: tasks.clone(), guest, clock, pod, recorder: OnceLock::new() }))
+    }
+
+    /// A client for the host, whose machines are in this namespace, that tells what it is refused.
+    pub fn observe(&self, client: Client, namespace: &str) -> Client {
+        let (this, namespace, asking) = (self.clone(), namespace.to_owned(), client.clone());
+        let capabilities = OnceLock::new();
+        let tell = move |grant: &'static Grant| {
+            let start = || Capabilities::start(&this.0.tasks, asking.clone(), Wanted::default());
+            let (capabilities, right) = (capabilities.get_or_init(start), grant.right(&namespace));
+            if capabilities.allows(&right) {
+                capabilities.refused(&right);
+                this.tell(&format!("Harvester refuses to {right}: {}", grant.next_step()));
+            }
+        };
+        observed::client(client, Arc::new(tell))
+    }
+
+    fn tell(&self, message: &str) {
+        let Inner { tasks, guest, clock, pod, recorder } = &*self.0;
+        tracing::warn!(reason = REASON, "{message}");
+        let Some(pod) = pod else { return };
+        let start = || {
+            let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
+            let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
+            Recorder::start(tasks, guest.clone(), COMPONENT, *clock, &capabilities)
+        };
+        recorder.get_or_init(start).publish(pod, &PendingEvent::warning(REASON, message));
+    }
+}

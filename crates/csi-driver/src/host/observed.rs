@@ -1,0 +1,57 @@
+//! The client for the host, with an eye on its answers: each request is a line of the log with `--debug`, and a right that
+//! is refused is told.
+//!
+//! Neither bodies nor headers nor queries are in any line: names of objects are all that a path has.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use http_body_util::{BodyExt as _, Limited};
+use kube::{Client, client::Body};
+use tokio::time::Instant;
+use tonic::codegen::http::{Request, Response};
+use tower::BoxError;
+
+use super::rights::Grant;
+
+/// A refusal of an API server is no longer.
+const LONGEST_REFUSAL: usize = 64 << 10;
+
+/// Hears of a right that was refused.
+pub type Tell = Arc<dyn Fn(&'static Grant) + Send + Sync>;
+
+/// The same client, observed.
+pub fn client(client: Client, tell: Tell) -> Client {
+    let namespace = client.default_namespace().to_owned();
+    let service = tower::service_fn(move |request: Request<Body>| -> BoxFuture<'static, _> {
+        let (client, tell) = (client.clone(), tell.clone());
+        Box::pin(send(client, tell, request))
+    });
+    Client::new(service, namespace)
+}
+
+async fn send(client: Client, tell: Tell, request: Request<Body>) -> Result<Response<Body>, BoxError> {
+    let begun = Instant::now();
+    let (verb, path) = (request.method().clone(), request.uri().path().to_owned());
+    let answer = client.send(request).await;
+    let ms = begun.elapsed().as_millis();
+    match &answer {
+        Ok(answer) => {
+            tracing::debug!(%verb, path, status = answer.status().as_u16(), ms, "request to the host");
+        }
+        Err(error) => {
+            tracing::debug!(%verb, path, %error, ms, "request to the host");
+        }
+    }
+    let answer = answer?;
+    if answer.status().as_u16() != 403 {
+        return Ok(answer);
+    }
+    let (head, body) = answer.into_parts();
+    let body = Limited::new(body, LONGEST_REFUSAL).collect().await?.to_bytes();
+    let status: Option<kube::core::Status> = serde_json::from_slice(&body).ok();
+    if let Some(grant) = status.and_then(|status| Grant::refused_by(&status.message)) {
+        tell(grant);
+    }
+    Ok(Response::from_parts(head, Body::from(body)))
+}

@@ -1,0 +1,296 @@
+//! The rights that the driver asks for: which role grants each, since when, and what is off without it. Pure.
+//!
+//! An API server says in one sentence which verb on which resource it refuses. What it does not say, and what whoever
+//! reads the refusal needs, is added here.
+
+use program::capabilities::Right;
+
+/// A role that grants rights to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Of the host, bound in the namespace of the machines.
+    CloudProvider,
+    /// Of the host, bound in the whole cluster.
+    CsiDriver,
+    /// Of the guest cluster.
+    Guest,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CloudProvider => "harvesterhci.io:cloudprovider",
+            Self::CsiDriver => "harvesterhci.io:csi-driver",
+            Self::Guest => "harvester-csi-driver",
+        }
+    }
+}
+
+/// A right, and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub verb: &'static str,
+    /// API group; empty for the core.
+    pub group: &'static str,
+    /// Plural, and a subresource behind a slash.
+    pub resource: &'static str,
+    /// The one object that it is about.
+    pub name: Option<&'static str>,
+    pub role: Role,
+    /// The first release of Harvester whose role has it; empty for all.
+    pub since: &'static str,
+    /// What is so while it is refused.
+    pub off: &'static str,
+}
+
+const KUBEVIRT: &str = "kubevirt.io";
+const SUBRESOURCES: &str = "subresources.kubevirt.io";
+const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const HARVESTER: &str = "harvesterhci.io";
+const STORAGE: &str = "storage.k8s.io";
+const CLAIMS: &str = "persistentvolumeclaims";
+const MACHINES: &str = "virtualmachines";
+const INSTANCES: &str = "virtualmachineinstances";
+const EXPORTS: &str = "networkfilesystems";
+const BACKUPS: &str = "volumeremotebackups";
+const RESTORES: &str = "volumeremoterestores";
+const TAKEN: &str = "volumesnapshots";
+
+const LATE: &str = "changes are noticed up to ten seconds late";
+const NO_EXPORTS: &str = "no volume for many nodes is created, or none is attached: ask for ReadWriteOnce";
+const BY_WATCH: &str = "volumes are attached and detached while the watches work, and not before";
+const NO_RESTORE: &str = "no remote backup is restored";
+
+const fn machine(
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    off: &'static str,
+) -> Grant {
+    Grant { verb, group, resource, name: None, role: Role::CloudProvider, since: "", off }
+}
+
+const fn wide(
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    since: &'static str,
+    off: &'static str,
+) -> Grant {
+    Grant { verb, group, resource, name: None, role: Role::CsiDriver, since, off }
+}
+
+const fn guest(verb: &'static str, group: &'static str, resource: &'static str, off: &'static str) -> Grant {
+    Grant { verb, group, resource, name: None, role: Role::Guest, since: "", off }
+}
+
+/// Every right that the controller service and the search for the node ID ask for.
+pub static GRANTS: [Grant; 42] = [
+    machine("get", "", CLAIMS, "no volume is found"),
+    machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),
+    machine("watch", "", CLAIMS, LATE),
+    machine("create", "", CLAIMS, "no volume is created"),
+    machine("patch", "", CLAIMS, "no volume is attached, detached or grown"),
+    machine("delete", "", CLAIMS, "no volume is deleted"),
+    machine("get", KUBEVIRT, MACHINES, BY_WATCH),
+    machine("list", KUBEVIRT, MACHINES, "no volume is attached, grown or listed"),
+    machine("watch", KUBEVIRT, MACHINES, LATE),
+    machine("get", KUBEVIRT, INSTANCES, BY_WATCH),
+    machine("list", KUBEVIRT, INSTANCES, "no volume is attached, and a node has to have its machine's name"),
+    machine("watch", KUBEVIRT, INSTANCES, LATE),
+    machine(
+        "update",
+        SUBRESOURCES,
+        "virtualmachines/addvolume",
+        "no volume is attached on Harvester before 1.8",
+    ),
+    machine(
+        "update",
+        SUBRESOURCES,
+        "virtualmachines/removevolume",
+        "no volume is detached on Harvester before 1.8",
+    ),
+    machine(
+        "update",
+        SUBRESOURCES,
+        "virtualmachineinstances/removevolume",
+        "a volume that the running instance alone has is not detached on Harvester before 1.8",
+    ),
+    wide(
+        "patch",
+        KUBEVIRT,
+        MACHINES,
+        "1.8",
+        "machines are changed by subresources, and what a process left behind is taken over a minute later",
+    ),
+    wide("get", STORAGE, "storageclasses", "1.2", "the class of a new volume is not checked"),
+    wide("list", STORAGE, "storageclasses", "1.2", "the default class of the host is not known"),
+    wide("get", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
+    wide("list", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is created: ask for ReadWriteOnce"),
+    wide("watch", HARVESTER, EXPORTS, "1.4", LATE),
+    wide("create", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
+    wide("patch", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
+    wide("delete", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is deleted"),
+    wide("get", HARVESTER, BACKUPS, "1.8", "no remote backup is made or restored"),
+    wide("list", HARVESTER, BACKUPS, "1.8", "remote backups are not listed"),
+    wide("create", HARVESTER, BACKUPS, "1.8", "no remote backup is made"),
+    wide("delete", HARVESTER, BACKUPS, "1.8", "no remote backup is deleted"),
+    wide("get", HARVESTER, RESTORES, "1.8", NO_RESTORE),
+    wide("list", HARVESTER, RESTORES, "1.8", LATE),
+    wide("watch", HARVESTER, RESTORES, "1.8", LATE),
+    wide("create", HARVESTER, RESTORES, "1.8", NO_RESTORE),
+    wide("delete", HARVESTER, RESTORES, "1.8", "no volume that was restored from a remote backup is deleted"),
+    Grant {
+        name: Some("csi-driver-config"),
+        ..wide("get", HARVESTER, "settings", "1.7", "no snapshot is made")
+    },
+    wide("get", SNAPSHOTS, TAKEN, "1.7", "no snapshot is made or restored"),
+    wide("list", SNAPSHOTS, TAKEN, "1.7", "snapshots are not listed"),
+    wide("create", SNAPSHOTS, TAKEN, "1.7", "no snapshot is made"),
+    wide("delete", SNAPSHOTS, TAKEN, "1.7", "no snapshot is deleted"),
+    guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
+    guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),
+    guest("list", STORAGE, "volumeattachments", "no volume for many nodes is detached from its last node"),
+    guest("create", "", "events", "what is off is in the log alone"),
+];
+
+/// The verb, the resource and the group that an API server's sentence says it refuses. An admission webhook speaks
+/// otherwise.
+fn refused(message: &str) -> Option<(&str, &str, &str)> {
+    let (_, rest) = message.split_once(" cannot ")?;
+    let (verb, rest) = rest.split_once(" resource \"")?;
+    let (resource, rest) = rest.split_once('"')?;
+    let group = rest.strip_prefix(" in API group \"")?.split('"').next()?;
+    Some((verb, resource, group))
+}
+
+impl Grant {
+    /// The right that an API server's sentence says it refuses, if it is one of ours.
+    pub fn refused_by(message: &str) -> Option<&'static Self> {
+        let (verb, resource, group) = refused(message)?;
+        let is_it = |one: &&Self| {
+            (one.verb, one.resource, one.group) == (verb, resource, group)
+                && one.name.is_none_or(|name| message.contains(&format!("\"{name}\"")))
+        };
+        GRANTS.iter().find(is_it)
+    }
+
+    /// What grants the right, and what is so until then: the second half of a refusal.
+    pub fn next_step(&self) -> String {
+        let (role, off) = (self.role.name(), self.off);
+        let (of, whose) = match (self.role, self.since) {
+            (Role::Guest, _) => ("the guest cluster".to_owned(), "the driver's service account"),
+            (_, "") => ("Harvester".to_owned(), "the account of the kubeconfig"),
+            (_, since) => (format!("Harvester {since} and later"), "the account of the kubeconfig"),
+        };
+        format!("ClusterRole {role} of {of} grants this right, bind it to {whose}; until then {off}")
+    }
+
+    /// The right as a question for the API server of the host, whose machines are in this namespace.
+    pub fn right(&self, namespace: &str) -> Right {
+        let (resource, subresource) = self.resource.split_once('/').unwrap_or((self.resource, ""));
+        let right = Right::new(self.verb, self.group, resource).on(subresource);
+        let right = match self.name {
+            Some(name) => right.named(name),
+            None => right,
+        };
+        match (self.role, resource) {
+            (Role::Guest, _) | (_, "storageclasses" | "settings") => right,
+            (_, EXPORTS) => right.within(super::HARVESTER_SYSTEM),
+            _ => right.within(namespace),
+        }
+    }
+}
+
+/// An API server's sentence with what grants the right that it refuses.
+pub fn explained(message: String) -> String {
+    match Grant::refused_by(&message) {
+        Some(grant) => format!("{message}: {}", grant.next_step()),
+        None => message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const REFUSED: &str = "volumesnapshots.snapshot.storage.k8s.io \"s\" is forbidden: User \"csi\" cannot get resource \
+                           \"volumesnapshots\" in API group \"snapshot.storage.k8s.io\" in the namespace \"shop\"";
+
+    #[test]
+    fn a_refusal_names_verb_resource_role_release_and_what_is_off() {
+        assert_eq!(
+            explained(REFUSED.to_owned()),
+            format!(
+                "{REFUSED}: ClusterRole harvesterhci.io:csi-driver of Harvester 1.7 and later grants this right, bind it \
+                 to the account of the kubeconfig; until then no snapshot is made or restored"
+            )
+        );
+    }
+
+    #[test]
+    fn a_right_in_the_guest_cluster_is_granted_there() {
+        let refused =
+            "User \"csi\" cannot list resource \"persistentvolumes\" in API group \"\" at the cluster scope";
+        let text = explained(refused.to_owned());
+        assert!(
+            text.contains("ClusterRole harvester-csi-driver of the guest cluster grants this right"),
+            "{text}"
+        );
+    }
+
+    #[rstest]
+    #[case::of_a_webhook(
+        "admission webhook \"validator.harvesterhci.io\" denied the request: PVC_EXPAND: no"
+    )]
+    #[case::of_nobody_here(
+        "User \"csi\" cannot get resource \"secrets\" in API group \"\" in the namespace \"shop\""
+    )]
+    #[case::another_setting(
+        "settings \"server-version\" is forbidden: User \"a\" cannot get resource \"settings\" in API group \"harvesterhci.io\""
+    )]
+    #[case::cut("User \"csi\" cannot get resource \"volumesnapshots\" in API gr")]
+    #[case::empty("")]
+    fn another_sentence_stays_as_it_is(#[case] message: &str) {
+        assert_eq!(explained(message.to_owned()), message);
+    }
+
+    #[test]
+    fn a_right_is_there_once_and_is_asked_about_where_it_is_used() {
+        for (index, grant) in GRANTS.iter().enumerate() {
+            let same = |one: &&Grant| {
+                (one.verb, one.group, one.resource) == (grant.verb, grant.group, grant.resource)
+            };
+            assert_eq!(GRANTS.iter().position(|one| same(&one)), Some(index), "{grant:?}");
+        }
+        let text = |resource: &str| {
+            let grant =
+                GRANTS.iter().find(|grant| grant.resource == resource && grant.role != Role::Guest).unwrap();
+            grant.right("shop").to_string()
+        };
+        assert_eq!(text(CLAIMS), "get persistentvolumeclaims in namespace shop");
+        assert_eq!(text(EXPORTS), "get networkfilesystems.harvesterhci.io in namespace harvester-system");
+        assert_eq!(text("settings"), "get settings.harvesterhci.io csi-driver-config");
+        assert_eq!(
+            text("virtualmachines/addvolume"),
+            "update virtualmachines.subresources.kubevirt.io/addvolume in namespace shop"
+        );
+    }
+
+    // what people read is complete
+    #[test]
+    fn the_document_lists_every_right_with_what_is_off_without_it() {
+        let document = include_str!("../../../../docs/storage.md");
+        let missing: Vec<_> = GRANTS
+            .iter()
+            .map(|grant| {
+                let Grant { verb, resource, since, off, .. } = grant;
+                format!("| {verb} | `{resource}` | {since} | {off} |")
+            })
+            .filter(|row| !document.contains(row.as_str()))
+            .collect();
+        assert!(missing.is_empty(), "add to docs/storage.md:\n{}", missing.join("\n"));
+    }
+}

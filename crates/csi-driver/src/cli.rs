@@ -67,6 +67,10 @@ pub const FLAGS: Table = Table {
             "NUMBER",
             "how many volumes the scheduler gives this node; else what KubeVirt allows its machine",
         ),
+        Flag::switch(
+            "topology",
+            "tell the scheduler region and zone of Nodes, and of volumes whose class is for a part of them; for good",
+        ),
         Flag::value("interfaces", "PATH", "network interfaces of this machine").default(INTERFACES).hidden(),
     ],
 };
@@ -105,6 +109,7 @@ fn read(reader: &mut Reader<'_>) -> Flags {
         device_directory: path(reader, "device-directory").unwrap_or_default(),
         kubelet_root: path(reader, "kubelet-root").unwrap_or_default(),
         max_volumes_per_node: reader.optional("max-volumes-per-node", volumes),
+        topology: reader.is_on("topology"),
         interfaces: path(reader, "interfaces").unwrap_or_default(),
     };
     Flags {
@@ -159,8 +164,8 @@ mod tests {
         let Flags { settings, guest_kubeconfig, http_endpoint } = flags(&[], &[]).unwrap();
         assert_eq!(settings.endpoint, Endpoint::Unix("/csi/csi.sock".into()));
         assert_eq!(
-            (settings.kubeconfig, settings.host_storage_class, settings.node),
-            (None, None, String::new())
+            (settings.kubeconfig, settings.host_storage_class, settings.node, settings.topology),
+            (None, None, String::new(), false)
         );
         assert_eq!((guest_kubeconfig, http_endpoint), (None, None));
     }

@@ -31,6 +31,7 @@ use crate::{
         controller_server::Controller,
         controller_service_capability::{self, Rpc, rpc},
     },
+    guest::Guest,
     host::Host,
     in_flight::InFlight,
     refusal::Refusal,
@@ -59,6 +60,8 @@ const CAPABILITIES: [rpc::Type; 13] = [
 pub struct Settings {
     /// The host's StorageClass for volumes whose class of the guest names none (`--host-storage-class`).
     pub host_storage_class: Option<String>,
+    /// The guest cluster whose Nodes decide where a volume may be used (`--topology`).
+    pub topology: Option<Guest>,
 }
 
 /// Answers the calls of the external sidecars.
@@ -113,8 +116,11 @@ impl Controller for ControllerService {
         &self,
         request: Request<CreateVolumeRequest>,
     ) -> Result<Response<CreateVolumeResponse>, Status> {
-        let asked = create::request::Asked::of(request.get_ref(), &self.settings)?;
+        let mut asked = create::request::Asked::of(request.get_ref(), &self.settings)?;
         let _call = self.in_flight.begin(asked.name.as_str())?;
+        if let Some(guest) = &self.settings.topology {
+            asked.confine(guest).await?;
+        }
         Ok(Response::new(create::create_volume(&self.host, &asked).await?))
     }
 

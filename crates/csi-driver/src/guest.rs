@@ -1,15 +1,19 @@
 //! The guest cluster: which node ID kubelet noted for a Node, and which Nodes use a volume.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt};
 
 use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeSpec},
+    core::v1::{Node, PersistentVolume, PersistentVolumeSpec},
     storage::v1::{CSINode, VolumeAttachment},
 };
 use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
 
+use crate::volume::topology::{self, Segments};
+
+/// Kubelet's taint of a Node to which the cloud controller manager has not given its labels yet.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
 
@@ -17,6 +21,12 @@ const PAGE: u32 = 500;
 #[derive(Clone)]
 pub struct Guest {
     client: Client,
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").finish_non_exhaustive()
+    }
 }
 
 /// A Node that uses a volume, or is to use it.
@@ -76,13 +86,36 @@ impl Guest {
         Ok(users)
     }
 
+    /// Region and zone of a Node; `None` while it has not got its labels, or is not there.
+    ///
+    /// # Errors
+    /// When the API server does not answer, or the role lacks `get` on Nodes.
+    pub async fn topology(&self, node: &str) -> kube::Result<Option<Segments>> {
+        let found = Api::<Node>::all(self.client()).get_opt(node).await?;
+        Ok(found
+            .filter(|node| !is_new(node))
+            .map(|node| topology::of_node(&node.metadata.labels.unwrap_or_default())))
+    }
+
+    /// Region and zone of all Nodes.
+    ///
+    /// # Errors
+    /// When the list cannot be had.
+    pub async fn topologies(&self) -> kube::Result<BTreeSet<Segments>> {
+        let nodes: Vec<Node> = self.all().await?;
+        Ok(nodes
+            .into_iter()
+            .map(|node| topology::of_node(&node.metadata.labels.unwrap_or_default()))
+            .collect())
+    }
+
     /// All objects of a kind, page by page.
     async fn all<K>(&self) -> kube::Result<Vec<K>>
     where
         K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
             + Clone
             + DeserializeOwned
-            + std::fmt::Debug,
+            + fmt::Debug,
     {
         let (api, mut page) = (Api::<K>::all(self.client()), ListParams::default().limit(PAGE));
         let mut found = Vec::new();
@@ -106,6 +139,11 @@ impl From<VolumeAttachment> for User {
             attachment: attachment.metadata.name.unwrap_or_default(),
         }
     }
+}
+
+fn is_new(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref()).unwrap_or_default();
+    taints.iter().any(|taint| taint.key == UNINITIALIZED)
 }
 
 fn is_of(spec: Option<&PersistentVolumeSpec>, volume: &str) -> bool {

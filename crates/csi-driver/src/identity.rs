@@ -14,7 +14,10 @@ use crate::csi::{
 
 /// Answers for the process, and asks nobody: a host that is away restarts no driver.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct DriverIdentity;
+pub struct DriverIdentity {
+    /// Volumes and nodes say where they are (`--topology`).
+    pub topology: bool,
+}
 
 #[tonic::async_trait]
 impl Identity for DriverIdentity {
@@ -35,9 +38,11 @@ impl Identity for DriverIdentity {
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
         let service = plugin_capability::Service { r#type: Service::ControllerService.into() };
         let expansion = plugin_capability::VolumeExpansion { r#type: Expansion::Online.into() };
-        let capabilities = [Type::Service(service), Type::VolumeExpansion(expansion)]
-            .map(|one| PluginCapability { r#type: Some(one) });
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.to_vec() }))
+        let place = plugin_capability::Service { r#type: Service::VolumeAccessibilityConstraints.into() };
+        let place = self.topology.then_some(Type::Service(place));
+        let types = [Type::Service(service), Type::VolumeExpansion(expansion)].into_iter().chain(place);
+        let capabilities = types.map(|one| PluginCapability { r#type: Some(one) }).collect();
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
     /// That the process answers is the answer.

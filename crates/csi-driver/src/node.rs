@@ -36,10 +36,12 @@ use crate::csi::{
     NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
     NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeServiceCapability,
     NodeStageVolumeRequest, NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology,
 };
+use crate::guest::Guest;
 use crate::in_flight::InFlight;
 use crate::refusal::Refusal;
+use crate::volume::topology;
 use place::Kind;
 
 /// What the service can do.
@@ -92,6 +94,8 @@ pub struct NodeService {
     in_flight: InFlight,
     /// Volumes whose file system is asked how full it is. A server that is away never answers, and holds up no unmount.
     looks: InFlight,
+    /// The cluster and the Node whose labels say where this is (`--topology`).
+    topology: Option<(Guest, String)>,
 }
 
 impl NodeService {
@@ -102,6 +106,30 @@ impl NodeService {
             node_id,
             in_flight: InFlight::default(),
             looks: InFlight::default(),
+            topology: None,
+        }
+    }
+
+    /// The same, that says by the labels of this Node where it is.
+    #[must_use]
+    pub fn with_topology(self, guest: Guest, node: impl Into<String>) -> Self {
+        Self { topology: Some((guest, node.into())), ..self }
+    }
+
+    /// Where this node is. Kubelet keeps the first answer, so there is none before the Node has its labels.
+    async fn place(&self) -> Result<Option<Topology>, Refusal> {
+        let Some((guest, node)) = &self.topology else { return Ok(None) };
+        let segments = guest.topology(node).await;
+        match segments
+            .map_err(|error| Refusal::of_host(&format!("read Node {node} for --topology"), &error))?
+        {
+            Some(segments) => Ok(topology::message(segments)),
+            None => Err(Refusal::new(
+                Code::Unavailable,
+                format!(
+                    "Node {node} has not got its labels from the cloud controller manager, or is not there: call again later"
+                ),
+            )),
         }
     }
 
@@ -145,7 +173,7 @@ impl Node for NodeService {
         Ok(Response::new(NodeGetInfoResponse {
             node_id,
             max_volumes_per_node: self.settings.max_volumes_per_node.into(),
-            ..NodeGetInfoResponse::default()
+            accessible_topology: self.place().await?,
         }))
     }
 

@@ -82,6 +82,8 @@ pub struct Settings {
     /// The folder under which kubelet has the volumes of Pods.
     pub kubelet_root: PathBuf,
     pub max_volumes_per_node: Option<u16>,
+    /// Nodes and volumes say where they are.
+    pub topology: bool,
     /// The kernel's list of network interfaces.
     pub interfaces: PathBuf,
 }
@@ -105,10 +107,13 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         interfaces: settings.interfaces.clone(),
     };
     let controllers = Controllers {
-        settings: controller::Settings { host_storage_class: settings.host_storage_class.clone() },
+        settings: controller::Settings {
+            host_storage_class: settings.host_storage_class.clone(),
+            topology: settings.topology.then(|| guest.clone()),
+        },
         attaching: attach::Options {
             max_volumes_per_node: settings.max_volumes_per_node.map(usize::from),
-            users: users(guest),
+            users: users(guest.clone()),
             ..attach::Options::new(settings.holder.clone())
         },
         tasks: tasks.clone(),
@@ -123,7 +128,8 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         },
         node_id,
     );
-    let routes = Routes::new(IdentityServer::new(DriverIdentity))
+    let node = if settings.topology { node.with_topology(guest, settings.node) } else { node };
+    let routes = Routes::new(IdentityServer::new(DriverIdentity { topology: settings.topology }))
         .add_service(controller.clone())
         .add_service(NodeServer::new(node))
         .prepare();

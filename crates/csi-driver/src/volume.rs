@@ -4,3 +4,4 @@ pub mod access;
 pub mod name;
 pub mod record;
 pub mod size;
+pub mod topology;

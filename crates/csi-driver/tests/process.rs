@@ -57,6 +57,7 @@ impl Driver {
             device_directory: folder.join("by-id"),
             kubelet_root: folder.join("kubelet"),
             max_volumes_per_node: None,
+            topology: false,
             interfaces: folder.join("net"),
         };
         let running = tasks.clone();

@@ -26,7 +26,7 @@ impl Driver {
         let listener =
             Listener::bind(Endpoint::Unix(path.to_owned())).await.expect("a socket in a fresh folder");
         let (stop, stopped) = oneshot::channel();
-        let routes = Routes::new(IdentityServer::new(DriverIdentity));
+        let routes = Routes::new(IdentityServer::new(DriverIdentity::default()));
         let served = tokio::spawn(async move {
             listener
                 .serve(routes, async { drop(stopped.await) })

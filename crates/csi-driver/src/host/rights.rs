@@ -85,7 +85,7 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Every right that the controller service and the search for the node ID ask for.
-pub static GRANTS: [Grant; 42] = [
+pub static GRANTS: [Grant; 44] = [
     machine("get", "", CLAIMS, "no volume is found"),
     machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),
     machine("watch", "", CLAIMS, LATE),
@@ -151,6 +151,8 @@ pub static GRANTS: [Grant; 42] = [
     guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
     guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),
     guest("list", STORAGE, "volumeattachments", "no volume for many nodes is detached from its last node"),
+    guest("get", "", "nodes", "with --topology a node does not register"),
+    guest("list", "", "nodes", "with --topology no volume is created whose class has allowedTopologies"),
     guest("create", "", "events", "what is off is in the log alone"),
 ];
 

@@ -7,14 +7,16 @@ use tonic::Code;
 use super::super::{Settings, snapshots::handle::Handle};
 use crate::{
     csi::{
-        CapacityRange, CreateVolumeRequest, CreateVolumeResponse, Volume, VolumeContentSource,
+        CapacityRange, CreateVolumeRequest, CreateVolumeResponse, Topology, Volume, VolumeContentSource,
         volume_content_source::Type,
     },
+    guest::Guest,
     refusal::Refusal,
     volume::{
         access::{self, AccessError, Reach},
         name::{HostName, NameError},
         size::{Size, SizeError},
+        topology,
     },
 };
 
@@ -41,6 +43,8 @@ pub(in super::super) struct Asked {
     /// The claim is a raw device.
     pub(in super::super) is_block: bool,
     pub(in super::super) source: Option<Source>,
+    /// Where the volume may be used; everywhere where there is none.
+    places: Vec<Topology>,
     parameters: HashMap<String, String>,
     content_source: Option<VolumeContentSource>,
 }
@@ -101,11 +105,13 @@ impl Asked {
                 "a volume has no parameters that change: create it without a VolumeAttributesClass",
             ));
         }
-        let topologies = request.accessibility_requirements.iter();
-        if topologies.flat_map(|asked| &asked.requisite).any(|one| !one.segments.is_empty()) {
+        let places = request.accessibility_requirements.iter().flat_map(|asked| &asked.requisite);
+        let places: Vec<_> = places.filter(|place| !place.segments.is_empty()).cloned().collect();
+        if settings.topology.is_none() && !places.is_empty() {
             return Err(Refusal::new(
                 Code::ResourceExhausted,
-                "a volume cannot be confined to a part of the cluster: remove allowedTopologies from the StorageClass",
+                "a volume cannot be confined to a part of the cluster: remove allowedTopologies from the StorageClass, or \
+                 start the driver with --topology",
             ));
         }
         let parameters = &request.parameters;
@@ -139,9 +145,23 @@ impl Asked {
             class,
             is_block: reach == Reach::Disk && !wants_file_system,
             source,
+            places,
             parameters: parameters.clone(),
             content_source: request.volume_content_source.clone(),
         })
+    }
+
+    /// Forgets the places that are asked for where they are the whole cluster.
+    pub(in super::super) async fn confine(&mut self, guest: &Guest) -> Result<(), Refusal> {
+        if self.places.is_empty() {
+            return Ok(());
+        }
+        let nodes = guest.topologies().await;
+        let nodes = nodes.map_err(|error| {
+            Refusal::of_host("list the Nodes of the guest cluster for --topology", &error)
+        })?;
+        self.places = topology::restricted(&self.places, &nodes)?;
+        Ok(())
     }
 
     /// The answer for a volume of this size.
@@ -151,7 +171,7 @@ impl Asked {
             volume_id: self.name.to_string(),
             volume_context: self.parameters.clone(),
             content_source: self.content_source.clone(),
-            accessible_topology: vec![],
+            accessible_topology: self.places.clone(),
         };
         CreateVolumeResponse { volume: Some(volume) }
     }

@@ -143,7 +143,7 @@ fn the_class_of_the_parameter_wins_over_the_one_of_the_flag(
     #[case] flag: Option<&str>,
     #[case] expected: Option<&str>,
 ) {
-    let settings = Settings { host_storage_class: flag.map(str::to_owned) };
+    let settings = Settings { host_storage_class: flag.map(str::to_owned), topology: None };
     assert_eq!(Asked::of(&with(parameters), &settings).unwrap().class.as_deref(), expected);
 }
 

@@ -1,0 +1,111 @@
+//! `--topology`: what nodes and volumes say about where they are.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::HashMap;
+
+use csi_driver::{
+    attach::{Attacher, Options},
+    controller::{ControllerService, Settings},
+    csi::{
+        CreateVolumeRequest, GetPluginCapabilitiesRequest, NodeGetInfoRequest, Topology, TopologyRequirement,
+        VolumeCapability,
+        controller_server::Controller,
+        identity_server::Identity,
+        node_server::Node,
+        volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode},
+    },
+    guest::Guest,
+    host::Host,
+    identity::DriverIdentity,
+    node::{self, NodeService},
+};
+use program::TaskGroup;
+use serde_json::json;
+use test_cluster::{TestCluster, User, component_tests};
+use tokio::sync::watch;
+use tonic::{Code, Request, Status};
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const NODES: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: east}}
+spec: {taints: [{key: node.cloudprovider.kubernetes.io/uninitialized, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-b, labels: {topology.kubernetes.io/zone: west}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-c}
+";
+
+fn place(zone: &str) -> Topology {
+    Topology { segments: HashMap::from([(ZONE.to_owned(), zone.to_owned())]) }
+}
+
+/// Where a new volume may be used, when its class asks for these zones.
+async fn created(
+    cluster: &TestCluster,
+    topology: Option<Guest>,
+    zones: &[&str],
+) -> Result<Vec<Topology>, Status> {
+    let host = Host::new(cluster.harvester.client(User::CsiDriver), "team-a");
+    let attacher = Attacher::new(host.clone(), &TaskGroup::new(), Options::new("pod-a"));
+    let service = ControllerService::new(host, Settings { topology, ..Settings::default() }, attacher);
+    let requisite = zones.iter().map(|zone| place(zone)).collect();
+    let request = CreateVolumeRequest {
+        name: format!("in-{}", zones.join("-")),
+        volume_capabilities: vec![VolumeCapability {
+            access_type: Some(AccessType::Block(BlockVolume {})),
+            access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+        }],
+        accessibility_requirements: Some(TopologyRequirement { requisite, preferred: vec![place("east")] }),
+        ..CreateVolumeRequest::default()
+    };
+    let answer = service.create_volume(Request::new(request)).await?;
+    Ok(answer.into_inner().volume.unwrap().accessible_topology)
+}
+
+async fn capabilities(topology: bool) -> usize {
+    let request = Request::new(GetPluginCapabilitiesRequest {});
+    let answer = DriverIdentity { topology }.get_plugin_capabilities(request).await.unwrap();
+    answer.into_inner().capabilities.len()
+}
+
+component_tests! {
+    // docs/contract/csi-driver.md#topology
+    async fn a_volume_says_where_it_may_be_used_where_its_class_asks_for_less_than_all_nodes(cluster: TestCluster) {
+        cluster.guest.apply(NODES).await;
+        let guest = || Some(Guest::new(cluster.guest.client(User::CsiDriver)));
+        assert_eq!(created(&cluster, guest(), &["east", "west"]).await.unwrap(), []);
+        assert_eq!(created(&cluster, guest(), &["east"]).await.unwrap(), [place("east")]);
+        // the same call again
+        assert_eq!(created(&cluster, guest(), &["east"]).await.unwrap(), [place("east")]);
+        assert_eq!(created(&cluster, guest(), &[]).await.unwrap(), []);
+        for (topology, zone) in [(guest(), "north"), (None, "east")] {
+            assert_eq!(created(&cluster, topology, &[zone]).await.unwrap_err().code(), Code::ResourceExhausted);
+        }
+        assert_eq!(created(&cluster, None, &[]).await.unwrap(), []);
+        assert_eq!((capabilities(false).await, capabilities(true).await), (2, 3));
+    }
+
+    // docs/contract/csi-driver.md#topology
+    async fn a_node_says_where_it_is_when_it_has_its_labels(cluster: TestCluster) {
+        cluster.guest.apply(NODES).await;
+        let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
+        let info = async |node: &str| {
+            let guest = Guest::new(cluster.guest.client(User::CsiDriver));
+            let service = NodeService::new(node::Settings::default(), node_id.clone()).with_topology(guest, node);
+            let answer = service.node_get_info(Request::new(NodeGetInfoRequest {})).await;
+            answer.map(|answer| answer.into_inner().accessible_topology)
+        };
+        assert_eq!(info("node-b").await.unwrap(), Some(place("west")));
+        assert_eq!(info("node-c").await.unwrap(), None);
+        assert_eq!(info("node-a").await.unwrap_err().code(), Code::Unavailable);
+        assert_eq!(info("absent").await.unwrap_err().code(), Code::Unavailable);
+        cluster.guest.patch::<k8s_openapi::api::core::v1::Node>("node-a", json!({"spec": {"taints": null}})).await;
+        assert_eq!(info("node-a").await.unwrap(), Some(place("east")));
+    }
+}

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! folder/volumes/<namespace>.<claim>       a sparse file of the claim's size, until the claim is deleted
+//! folder/snapshots/<namespace>.<snapshot>  what was in the claim's file when the snapshot came, until it is deleted
 //!            ▲ loop device
 //! folder/links/<namespace>/<VM>/scsi-0QEMU_QEMU_HARDDISK_drive-ua-<volume>      while the volume is Ready in the VM
 //! ```
+//! A claim with a source begins with what is in the file of its snapshot or claim when a VM has it first.
 //! Only root may make loop devices. They go with the simulation; what a killed process left behind goes when the next one
 //! begins in the folder.
 
@@ -19,6 +21,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Api, Client};
 use serde_json::Value;
 use tokio::sync::Notify;
 
@@ -27,6 +30,7 @@ use program::TaskGroup;
 
 use crate::{
     quota::thousandths,
+    storage::snapshot::VolumeSnapshot,
     vm::{Instance, controller::VmController},
     volumes::{claim, name, volumes},
 };
@@ -83,6 +87,47 @@ fn of_instance(vm: &ObjectKey, instance: &Value) -> Vec<Disk> {
 fn bytes(claim: &PersistentVolumeClaim) -> Option<u64> {
     let capacity = claim.status.as_ref()?.capacity.as_ref()?.get("storage")?;
     u64::try_from(thousandths(&capacity.0)? / 1_000).ok()
+}
+
+/// A claim, as far as its file goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Claim {
+    size: Option<u64>,
+    /// The snapshot or the claim that its contents come from.
+    source: Option<Source>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    Snapshot(ObjectKey),
+    Claim(ObjectKey),
+}
+
+fn source(claim: &PersistentVolumeClaim) -> Option<Source> {
+    let namespace = claim.metadata.namespace.clone().unwrap_or_default();
+    let source = claim.spec.as_ref()?.data_source.as_ref()?;
+    let key = ObjectKey::new(namespace, &source.name);
+    match source.kind.as_str() {
+        "VolumeSnapshot" => Some(Source::Snapshot(key)),
+        "PersistentVolumeClaim" => Some(Source::Claim(key)),
+        _ => None,
+    }
+}
+
+/// Copies a file. A volume that no VM has had yet has none, and nothing in it.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    if !from.exists() {
+        return fs::File::create(to).map(drop);
+    }
+    // a process that dies in the middle leaves no half file under the name
+    let mut part = to.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let output = Command::new("cp").arg("--sparse=always").args([from, part.as_path()]).output()?;
+    if !output.status.success() {
+        return Err(io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    fs::rename(part, to)
 }
 
 /// A loop device over a file: its path. The kernel makes as many as are asked for, but a container may lack the device
@@ -166,6 +211,7 @@ impl Disks {
         }
         fs::create_dir_all(folder.join("links"))?;
         fs::create_dir_all(folder.join("volumes"))?;
+        fs::create_dir_all(folder.join("snapshots"))?;
         for file in fs::read_dir(folder.join("volumes"))? {
             let devices =
                 losetup(&["--associated", text(&file?.path())?, "--noheadings", "--output", "NAME"])?;
@@ -183,36 +229,65 @@ impl Disks {
         self.folder.join("volumes").join(format!("{}.{}", claim.namespace, claim.name))
     }
 
+    fn snapshot(&self, snapshot: &ObjectKey) -> PathBuf {
+        self.folder.join("snapshots").join(format!("{}.{}", snapshot.namespace, snapshot.name))
+    }
+
+    /// Keeps the contents of claims of which there is a snapshot, by snapshot, and forgets those of the others.
+    fn keep(&self, snapshots: &BTreeMap<ObjectKey, ObjectKey>) -> io::Result<()> {
+        for (snapshot, claim) in snapshots {
+            let file = self.snapshot(snapshot);
+            if !file.exists() {
+                copy(&self.file(claim), &file)?;
+            }
+        }
+        let known: BTreeSet<_> = snapshots.keys().map(|snapshot| self.snapshot(snapshot)).collect();
+        for file in fs::read_dir(self.folder.join("snapshots"))? {
+            let file = file?.path();
+            if !known.contains(&file) {
+                fs::remove_file(file)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Makes it so that `wanted` are attached, with volumes of these bytes, and that there are files of these claims alone.
     /// What fails does not keep the rest from being done; the last failure is told.
     fn follow(
         &mut self,
         wanted: &BTreeSet<Disk>,
-        claims: &BTreeMap<ObjectKey, Option<u64>>,
+        claims: &BTreeMap<ObjectKey, Claim>,
+        snapshots: &BTreeMap<ObjectKey, ObjectKey>,
     ) -> io::Result<()> {
         let mut failed = None;
         let mut note = |done: io::Result<()>| failed = done.err().or(failed.take());
+        note(self.keep(snapshots));
         let gone: Vec<_> = self.attached.keys().filter(|disk| !wanted.contains(disk)).cloned().collect();
         for disk in gone {
             note(fs::remove_file(disk.link(&self.folder)));
             self.attached.remove(&disk);
         }
-        for (claim, size) in claims {
-            note(self.grow(claim, size.unwrap_or_default()));
+        for (key, claim) in claims {
+            note(self.grow(key, claim.size.unwrap_or_default()));
         }
         for disk in wanted {
-            if let Some(Some(size)) = claims.get(&disk.of_claim())
+            if let Some(Claim { size: Some(size), source }) = claims.get(&disk.of_claim())
                 && !self.attached.contains_key(disk)
             {
-                note(self.attach(disk, *size));
+                note(self.attach(disk, *size, source.as_ref()));
             }
         }
         note(self.forget(claims));
         failed.map_or(Ok(()), Err)
     }
 
-    fn attach(&mut self, disk: &Disk, size: u64) -> io::Result<()> {
+    fn attach(&mut self, disk: &Disk, size: u64, source: Option<&Source>) -> io::Result<()> {
         let path = self.file(&disk.of_claim());
+        match source.filter(|_| !path.exists()) {
+            Some(Source::Snapshot(of)) => copy(&self.snapshot(of), &path)?,
+            Some(Source::Claim(of)) => copy(&self.file(of), &path)?,
+            None => {}
+        }
         let file = fs::File::options().create(true).append(true).open(&path)?;
         if file.metadata()?.len() < size {
             file.set_len(size)?;
@@ -239,7 +314,7 @@ impl Disks {
     }
 
     /// Removes the files of claims that are gone.
-    fn forget(&self, claims: &BTreeMap<ObjectKey, Option<u64>>) -> io::Result<()> {
+    fn forget(&self, claims: &BTreeMap<ObjectKey, Claim>) -> io::Result<()> {
         let known: BTreeSet<_> = claims.keys().map(|claim| self.file(claim)).collect();
         let attached: BTreeSet<_> = self.attached.keys().map(|disk| self.file(&disk.of_claim())).collect();
         for file in fs::read_dir(self.folder.join("volumes"))? {
@@ -253,20 +328,30 @@ impl Disks {
 }
 
 /// Has the disks of all VMs in `folder` until `tasks` ends.
-pub(crate) fn start(tasks: &TaskGroup, folder: &Path, vm_controller: &VmController) -> io::Result<()> {
+pub(crate) fn start(
+    tasks: &TaskGroup,
+    harvester: &Client,
+    folder: &Path,
+    vm_controller: &VmController,
+) -> io::Result<()> {
     let mut disks = Disks::new(folder)?;
+    let snapshots: Cache<VolumeSnapshot> =
+        Cache::start(tasks, Api::all(harvester.clone()), Default::default());
     let (instances, claims) = (vm_controller.instances.clone(), vm_controller.claims.clone());
     let changed = Arc::new(Notify::new());
     let wake = changed.clone();
     instances.on_change(move |_| wake.notify_one());
     let wake = changed.clone();
     claims.on_change(move |_| wake.notify_one());
+    let wake = changed.clone();
+    snapshots.on_change(move |_| wake.notify_one());
     let known = vm_controller.clone();
     tasks.spawn_until_stop(async move {
         // before that no claim seems to be there, and their files would go
         known.ready().await;
+        snapshots.ready().await;
         loop {
-            let done = disks.follow(&wanted(&instances), &sizes(&claims));
+            let done = disks.follow(&wanted(&instances), &known_claims(&claims), &sources(&snapshots));
             match done {
                 Ok(()) => changed.notified().await,
                 Err(error) => {
@@ -284,8 +369,21 @@ fn wanted(instances: &Cache<Instance>) -> BTreeSet<Disk> {
     instances.iter().flat_map(|instance| of_instance(&ObjectKey::of(&**instance), &instance.json())).collect()
 }
 
-fn sizes(claims: &Cache<PersistentVolumeClaim>) -> BTreeMap<ObjectKey, Option<u64>> {
-    claims.list().iter().map(|claim| (ObjectKey::of(&**claim), bytes(claim))).collect()
+fn known_claims(claims: &Cache<PersistentVolumeClaim>) -> BTreeMap<ObjectKey, Claim> {
+    let claims = claims.list();
+    let known = |claim: &PersistentVolumeClaim| Claim { size: bytes(claim), source: source(claim) };
+    claims.iter().map(|claim| (ObjectKey::of(&**claim), known(claim))).collect()
+}
+
+/// The claim of each snapshot.
+fn sources(snapshots: &Cache<VolumeSnapshot>) -> BTreeMap<ObjectKey, ObjectKey> {
+    let of = |snapshot: &VolumeSnapshot| {
+        let key = ObjectKey::of(snapshot);
+        let claim = snapshot.spec.source.persistent_volume_claim_name.as_ref()?;
+        let claim = ObjectKey::new(&key.namespace, claim);
+        Some((key, claim))
+    };
+    snapshots.list().iter().filter_map(|snapshot| of(snapshot)).collect()
 }
 
 #[cfg(test)]

@@ -29,6 +29,10 @@ pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized"
 /// Version that the simulated kubelets report.
 const KUBELET: &str = "v1.33.0-sim";
 
+/// Annotation of a Pod whose volumes are all mounted. The containers of a pod with claims start only then; whoever plays the
+/// volume manager of kubelet writes it.
+pub const MOUNTED: &str = "sim.harvesterhci.io/volumes-mounted";
+
 /// Pods that run on every Node of the guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -175,9 +179,15 @@ pub(crate) fn decide_pod(
         tracing::warn!(pod = %pod.name_any(), %network, "no address left for a pod");
         return None;
     };
-    let ready = vm.behaviour.ready && vm.backend().is_serving();
+    let ready = has_volumes(pod) && vm.behaviour.ready && vm.backend().is_serving();
     let json = serde_json::to_value(pod).expect("a Pod is JSON");
     merge_patch::needed(&json, pod_status(pod, vm, address, ready, now)).map(PodStep::PatchStatus)
+}
+
+/// Whether everything that a pod mounts is there.
+fn has_volumes(pod: &Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    pod.annotations().contains_key(MOUNTED) || volumes.all(|volume| volume.persistent_volume_claim.is_none())
 }
 
 /// The address that a pod was given.
@@ -195,12 +205,18 @@ fn pod_status(pod: &Pod, vm: &VmState, address: Ipv4Addr, ready: bool, now: &str
             "lastTransitionTime": since.map_or_else(|| json!(now), |since| json!(since))})
     };
     let started = old.start_time.as_ref().map_or_else(|| json!(now), |time| json!(time));
+    let runs = has_volumes(pod);
+    let state = if runs {
+        json!({"running": {"startedAt": started}})
+    } else {
+        json!({"waiting": {"reason": "ContainerCreating"}})
+    };
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers).map(|container| {
         json!({"name": container.name, "image": container.image.clone().unwrap_or_default(), "imageID": "",
-            "ready": ready, "started": true, "restartCount": 0, "state": {"running": {"startedAt": started}}})
+            "ready": ready, "started": runs, "restartCount": 0, "state": state})
     });
     json!({"status": {
-        "phase": "Running",
+        "phase": if runs { "Running" } else { "Pending" },
         "hostIP": vm.address,
         "podIP": address,
         "podIPs": [{"ip": address}, {"ip": ipv6(address)}],
@@ -291,6 +307,25 @@ mod tests {
         assert_eq!(patch["status"]["podIP"], "198.18.7.130");
         json_patch::merge(&mut json, &patch);
         assert_eq!(decide(&json, "2026-11-21T13:00:00Z"), None, "nothing moves");
+    }
+
+    #[test]
+    fn a_pod_with_a_claim_starts_when_its_volumes_are_mounted() {
+        let mut json = pod_of(&Workload::web(), "guest-1");
+        json["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        let (taken, network) = (BTreeSet::new(), "198.18.7.128/25".parse().unwrap());
+        let vm = vm(true, Backend::Ok, true);
+        let state = |json: &Value| {
+            let Some(PodStep::PatchStatus(patch)) =
+                decide_pod(&read(json.clone()), Some(&vm), &taken, network, NOW)
+            else {
+                panic!()
+            };
+            (patch["status"]["phase"].clone(), ready_of(&patch).to_owned())
+        };
+        assert_eq!(state(&json), (json!("Pending"), "False".to_owned()));
+        json["metadata"]["annotations"] = json!({MOUNTED: "true"});
+        assert_eq!(state(&json), (json!("Running"), "True".to_owned()));
     }
 
     #[test]

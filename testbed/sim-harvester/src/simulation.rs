@@ -248,7 +248,7 @@ impl SimHarvester {
     /// # Errors
     /// When the folder cannot be prepared.
     pub fn serve_disks(&self, folder: &Path, tasks: &TaskGroup) -> io::Result<()> {
-        disks::start(tasks, folder, &self.vm_controller)
+        disks::start(tasks, &self.harvester, folder, &self.vm_controller)
     }
 
     fn subscribe(&self) {

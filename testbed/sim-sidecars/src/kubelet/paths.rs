@@ -1,0 +1,96 @@
+//! Where kubelet has a volume, below its root.
+
+use super::{CSI_DRIVER, Path, PathBuf, PersistentVolume, ResourceExt, capability, fs, handle, io};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+/// The plugin's folder.
+const PLUGIN: &str = "plugins/kubernetes.io/csi";
+
+/// Where a file system is staged.
+pub fn staging_path(root: &Path, handle: &str) -> PathBuf {
+    let digest = Sha256::digest(handle);
+    let digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    root.join(PLUGIN).join(CSI_DRIVER).join(digits).join("globalmount")
+}
+
+/// Where the pod of this UID finds a file system.
+pub fn publish_path(root: &Path, pod: &str, volume: &str) -> PathBuf {
+    root.join("pods").join(pod).join("volumes/kubernetes.io~csi").join(volume).join("mount")
+}
+
+/// The paths of one volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    root: PathBuf,
+    name: String,
+    is_block: bool,
+    pub(super) handle: String,
+    pub(super) staging: PathBuf,
+}
+
+impl Places {
+    pub(super) fn new(root: &Path, volume: &PersistentVolume) -> Self {
+        let (name, is_block) = (volume.name_any(), capability::is_block(volume));
+        let handle = handle(volume).unwrap_or_default().to_owned();
+        let staging = if is_block {
+            root.join(PLUGIN).join("volumeDevices/staging").join(&name)
+        } else {
+            staging_path(root, &handle)
+        };
+        Self { root: root.to_owned(), name, is_block, handle, staging }
+    }
+
+    pub(super) fn target(&self, pod: &str) -> PathBuf {
+        if self.is_block {
+            self.root.join(PLUGIN).join("volumeDevices/publish").join(&self.name).join(pod)
+        } else {
+            publish_path(&self.root, pod, &self.name)
+        }
+    }
+
+    /// The folder, and the file from which kubelet knows the volume after it was started again.
+    pub(super) fn make_staging(&self) -> io::Result<()> {
+        fs::create_dir_all(&self.staging)?;
+        if self.is_block {
+            return Ok(());
+        }
+        let data = json!({"driverName": CSI_DRIVER, "volumeHandle": self.handle});
+        fs::write(self.staging.with_file_name("vol_data.json"), data.to_string())
+    }
+
+    /// After NodeUnstageVolume. A folder with something in it stays: it may be a mount.
+    pub(super) fn clear_staging(&self) -> io::Result<()> {
+        remove(&self.staging)?;
+        if !self.is_block
+            && let Some(parent) = self.staging.parent()
+        {
+            match fs::remove_file(parent.join("vol_data.json")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            remove(parent)?;
+        }
+        Ok(())
+    }
+
+    /// After NodeUnpublishVolume: what kubelet made above the target.
+    pub(super) fn clear_target(&self, pod: &str) -> io::Result<()> {
+        let target = self.target(pod);
+        match target.parent() {
+            Some(parent) if !self.is_block => remove(parent),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn remove(folder: &Path) -> io::Result<()> {
+    match fs::remove_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
+}
+
+pub(super) fn text(path: &Path) -> String {
+    path.display().to_string()
+}

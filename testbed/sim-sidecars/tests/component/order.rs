@@ -1,0 +1,159 @@
+//! The order of the calls, with a node service that only listens: nothing is mounted, and time costs nothing.
+
+use csi_driver::csi::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
+    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeStageVolumeRequest,
+    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
+    node_server::{Node, NodeServer},
+};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttachment,
+};
+use kube::{Api, ResourceExt};
+use program::{Clock, TaskGroup};
+use serde_json::json;
+use sim_sidecars::{Pace, kinds::VolumeSnapshot};
+use test_cluster::TestCluster;
+use tonic::{Request, Response, Status, service::Routes};
+
+use crate::lab::{Lab, NODES, OF_SNAPSHOT, SNAPSHOT, claim, pod, root, until};
+
+struct Ear(&'static str);
+
+#[tonic::async_trait]
+impl Node for Ear {
+    async fn node_stage_volume(
+        &self,
+        _: Request<NodeStageVolumeRequest>,
+    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_unstage_volume(
+        &self,
+        _: Request<NodeUnstageVolumeRequest>,
+    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_publish_volume(
+        &self,
+        _: Request<NodePublishVolumeRequest>,
+    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_unpublish_volume(
+        &self,
+        _: Request<NodeUnpublishVolumeRequest>,
+    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_get_volume_stats(
+        &self,
+        _: Request<NodeGetVolumeStatsRequest>,
+    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_expand_volume(
+        &self,
+        _: Request<NodeExpandVolumeRequest>,
+    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_get_capabilities(
+        &self,
+        _: Request<NodeGetCapabilitiesRequest>,
+    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
+        Ok(Response::new(Default::default()))
+    }
+
+    async fn node_get_info(
+        &self,
+        _: Request<NodeGetInfoRequest>,
+    ) -> Result<Response<NodeGetInfoResponse>, Status> {
+        Ok(Response::new(NodeGetInfoResponse { node_id: self.0.to_owned(), ..Default::default() }))
+    }
+}
+
+test_cluster::component_tests! {
+    #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
+    async fn a_volume_goes_through_its_life_in_the_order_of_the_originals(cluster: TestCluster) {
+        let (tasks, folder) = (TaskGroup::new(), tempfile::tempdir().unwrap());
+        let lab = Lab::start(&cluster, &tasks, Pace::default(), Clock::starting_at(cluster.start())).await;
+        for node in NODES {
+            let plugin = lab.calls.plugin(Routes::new(NodeServer::new(Ear(node))).prepare());
+            lab.sidecars.kubelet(node, plugin, &root(folder.path(), node), &tasks);
+        }
+        cluster.settle().await;
+        assert_eq!(lab.calls.take(), ["NodeGetInfo"]);
+
+        cluster.guest.apply(&claim("data", "1Gi", "")).await;
+        let volume = lab.bound("data").await;
+        cluster.guest.apply(&pod("writer", "data", "")).await;
+        let (node, _) = lab.mounted("writer").await;
+        let order = ["CreateVolume", "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"];
+        assert_eq!(lab.calls.take(), order);
+        let attachments = Api::<VolumeAttachment>::all(lab.guest.clone());
+        let attachment = attachments.list(&Default::default()).await.unwrap().items.remove(0);
+        assert_eq!((&attachment.spec.node_name, attachment.finalizers()),
+            (&node, &["external-attacher/driver-harvesterhci-io".to_owned()][..]));
+        assert!(attachment.status.unwrap().attached);
+
+        // a second pod elsewhere has to wait for the end of the first
+        let other = NODES.into_iter().find(|other| *other != node).unwrap();
+        cluster.guest.apply(&pod("next", "data", other)).await;
+        cluster.settle().await;
+        assert_eq!(lab.calls.take(), [""; 0]);
+        lab.delete::<Pod>("writer").await;
+        assert_eq!(lab.mounted("next").await.0, other);
+        let order = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume",
+            "ControllerPublishVolume", "NodeStageVolume", "NodePublishVolume"];
+        assert_eq!(lab.calls.take(), order);
+
+        let larger = json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}});
+        cluster.guest.patch::<PersistentVolumeClaim>("default/data", larger).await;
+        lab.has_size("data", "2Gi").await;
+        assert_eq!(lab.calls.take(), ["ControllerExpandVolume", "NodeExpandVolume"]);
+        let volumes = Api::<PersistentVolume>::all(lab.guest.clone());
+        let size = volumes.get(&volume).await.unwrap().spec.unwrap().capacity.unwrap()["storage"].0.clone();
+        assert_eq!(size, "2Gi");
+
+        apply_snapshot(&lab).await;
+        cluster.guest.apply(&claim("restored", "2Gi", OF_SNAPSHOT)).await;
+        lab.bound("restored").await;
+        assert_eq!(lab.calls.take(), ["CreateSnapshot", "CreateVolume"]);
+
+        lab.delete::<Pod>("next").await;
+        lab.none::<VolumeAttachment>().await;
+        let order = ["NodeUnpublishVolume", "NodeUnstageVolume", "ControllerUnpublishVolume"];
+        assert_eq!(lab.calls.take(), order);
+        lab.delete::<VolumeSnapshot>("before").await;
+        lab.none::<VolumeSnapshot>().await;
+        lab.delete::<PersistentVolumeClaim>("data").await;
+        lab.delete::<PersistentVolumeClaim>("restored").await;
+        lab.none::<PersistentVolume>().await;
+        assert_eq!(lab.calls.take(), ["DeleteSnapshot", "DeleteVolume"]);
+        let left = Api::<PersistentVolumeClaim>::all(cluster.harvester.client(test_cluster::User::Driver));
+        assert_eq!(left.list(&Default::default()).await.unwrap().items.len(), 0);
+        tasks.end().await;
+    }
+}
+
+pub(crate) async fn apply_snapshot(lab: &Lab) {
+    let snapshots = Api::<VolumeSnapshot>::namespaced(lab.guest.clone(), "default");
+    let snapshot: VolumeSnapshot =
+        serde_json::from_value(test_cluster::manifests::documents(SNAPSHOT).unwrap().remove(0)).unwrap();
+    snapshots.create(&Default::default(), &snapshot).await.unwrap();
+    until("the snapshot to be ready", || async {
+        let status = snapshots.get("before").await.unwrap().status?;
+        (status.fields.get("readyToUse")? == true).then_some(())
+    })
+    .await;
+}

@@ -142,7 +142,7 @@ impl Cluster {
 }
 
 /// Waits until objects of a kind can be made.
-async fn established(client: &Client, name: &str) -> Result<()> {
+pub(crate) async fn established(client: &Client, name: &str) -> Result<()> {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use kube::runtime::{conditions::is_crd_established, wait::await_condition};
     let kinds = kube::Api::<CustomResourceDefinition>::all(client.clone());

@@ -33,6 +33,8 @@ fn webhook(clusters: &Clusters) -> Result<PartCommand> {
     let port = free_port()?;
     Ok(PartCommand {
         name: WEBHOOK.to_owned(),
+        program: WEBHOOK,
+        mounts_of: None,
         args: vec![
             format!("--https-port={port}"),
             "--namespace=harvester-system".to_owned(),
@@ -47,6 +49,8 @@ fn load_balancer(clusters: &Clusters) -> Result<PartCommand> {
         clusters.harvester.kubeconfig(User::LoadBalancer, "load-balancer.kubeconfig", "harvester-system")?;
     Ok(PartCommand {
         name: LOAD_BALANCER.to_owned(),
+        program: LOAD_BALANCER,
+        mounts_of: None,
         args: vec!["--dial-map=198.18.0.0/16=127.18.0.0/16".to_owned()],
         environment: environment(&[
             ("KUBECONFIG", &kubeconfig.display().to_string()),
@@ -64,6 +68,8 @@ fn cloud_controller_manager(clusters: &Clusters) -> Result<PartCommand> {
     let guest = guest.display().to_string();
     Ok(PartCommand {
         name: CLOUD_CONTROLLER_MANAGER.to_owned(),
+        program: CLOUD_CONTROLLER_MANAGER,
+        mounts_of: None,
         args: vec![
             format!("--cloud-config={}", cloud.display()),
             format!("--kubeconfig={guest}"),
@@ -79,7 +85,7 @@ fn cloud_controller_manager(clusters: &Clusters) -> Result<PartCommand> {
     })
 }
 
-fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+pub(crate) fn environment(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 

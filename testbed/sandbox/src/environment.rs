@@ -28,6 +28,7 @@ use crate::{
     output::Output,
     parts::{Part, PartCommand, PartInfo},
     rancher::fixtures::HARVESTER,
+    storage::Storage,
     user_manifests::UserManifests,
 };
 
@@ -61,6 +62,7 @@ pub(crate) struct Environment {
     /// Of the simulation.
     simulating: TaskGroup,
     parts: Vec<Part>,
+    storage: Option<Storage>,
     tasks: TaskGroup,
     admin: [PathBuf; 2],
     shows: Option<SocketAddr>,
@@ -135,6 +137,7 @@ impl Environment {
             simulation,
             simulating,
             parts: Vec::new(),
+            storage: None,
             tasks,
             admin,
             shows: None,
@@ -156,6 +159,14 @@ impl Environment {
                 .await
                 .map_err(|error| environment.blame(error))?;
             progress("load balancer and cloud controller manager");
+        }
+        if !options.no_controllers && !options.measure {
+            let storage = environment.start_storage().await;
+            let left_out = storage.map_err(|error| environment.blame(error))?;
+            progress("CSI driver, with stand-ins for sidecars and kubelets");
+            if let Some(why) = left_out {
+                output.note(&format!("pods get no volumes here: {why}"));
+            }
         }
         environment.apply_to_guest(options, manifests).await?;
         if options.wants_example() && !options.no_controllers && !options.measure {
@@ -190,6 +201,23 @@ impl Environment {
         apply_all(&self.guest, &manifests.guest).await
     }
 
+    /// Starts what has to do with volumes, and returns why pods get none, if they do not.
+    async fn start_storage(&mut self) -> Result<Option<String>> {
+        let program = self.program.as_deref();
+        let (clusters, simulation) = (&self.clusters, &self.simulation);
+        let storage =
+            Storage::start(clusters, &self.dir, program, simulation, &self.vms, &self.simulating).await?;
+        let (nodes, left_out) = (storage.nodes(), storage.left_out().map(str::to_owned));
+        self.storage = Some(storage);
+        ready::storage(&self.guest, &nodes).await?;
+        Ok(left_out)
+    }
+
+    /// Everything for volumes, and the folder that it works in.
+    pub(crate) fn storage(&mut self) -> Result<(&mut Storage, &Folder)> {
+        Ok((self.storage.as_mut().context("this sandbox has no storage")?, &self.dir))
+    }
+
     fn start_part(&mut self, command: PartCommand) -> Result<()> {
         self.parts.push(Part::start(&self.dir, self.program.as_deref(), command)?);
         Ok(())
@@ -203,7 +231,8 @@ impl Environment {
     /// # Errors
     /// The first part that has ended, with its last words.
     pub(crate) fn parts_still_run(&mut self) -> Result<()> {
-        self.parts.iter_mut().try_for_each(Part::still_runs)
+        self.parts.iter_mut().try_for_each(Part::still_runs)?;
+        self.storage.iter_mut().try_for_each(Storage::still_runs)
     }
 
     /// SIGKILL for the load balancer and the cloud controller manager.
@@ -248,7 +277,12 @@ impl Environment {
             harvester: cluster(self.clusters.harvester.url(), &self.admin[1]),
             nodes: nodes.collect(),
             vip_range: self.address_plan.vips().to_string(),
-            parts: self.parts.iter().map(Part::info).collect::<Vec<PartInfo>>(),
+            parts: self
+                .parts
+                .iter()
+                .map(Part::info)
+                .chain(self.storage.iter().flat_map(Storage::infos))
+                .collect::<Vec<PartInfo>>(),
         }
     }
 
@@ -265,6 +299,12 @@ impl Environment {
             "  kubectl --kubeconfig {} get vm,loadbalancers,ippools.loadbalancer.harvesterhci.io",
             harvester.display()
         ));
+        if self.storage.is_some() {
+            output.note(&format!(
+                "  kubectl --kubeconfig {} apply -f examples/guest/pod-with-volume.yaml",
+                guest.display()
+            ));
+        }
         output.note("  docs/node-driver.md: rancher-machine makes VMs here");
         if WireMap::for_this_process().low_ports() == LowPorts::Shifted {
             output.note("Ports below 1024 may not be bound here: they are served at port + 8000.");
@@ -302,6 +342,9 @@ impl Environment {
 
     /// Ends everything, children first.
     pub(crate) async fn strike(self) {
+        if let Some(storage) = self.storage {
+            storage.stop().await;
+        }
         for mut part in self.parts.into_iter().rev() {
             part.stop().await;
         }

@@ -27,13 +27,15 @@ const RUN: &str = "run";
 /// Files that programs wait for or read from the beginning: an earlier sandbox's files go before anything starts.
 const CLEARED: [&str; 3] = ["endpoints.json", "guest.audit.log", "harvester.audit.log"];
 /// Files that every sandbox writes anew. The logs of the parts are not among them: they go on where they ended.
-const WRITTEN: [&str; 6] = [
+const WRITTEN: [&str; 8] = [
     "guest.kubeconfig",
     "harvester.kubeconfig",
     "webhook.kubeconfig",
     "load-balancer.kubeconfig",
     "cloud-controller-manager.kubeconfig",
     "cloud-config",
+    "csi-driver.kubeconfig",
+    "csi-driver-cloud-config",
 ];
 
 /// Removed with everything in it when it is dropped, if it is a temporary one.

@@ -23,6 +23,7 @@ mod output;
 mod parts;
 mod rancher;
 mod snapshot;
+mod storage;
 mod tour;
 mod user_manifests;
 

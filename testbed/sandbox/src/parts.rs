@@ -24,10 +24,27 @@ pub(crate) const CHILD: &str = "HARVESTER_SANDBOX_CHILD";
 /// How to start one part; the same for its first start and for those after a kill.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PartCommand {
-    /// Production name of the program.
+    /// No other part has it.
     pub(crate) name: String,
+    /// Production name of the program.
+    pub(crate) program: &'static str,
+    /// A process whose mounts it has; else it has those of the sandbox.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mounts_of: Option<u32>,
     pub(crate) args: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
+}
+
+impl PartCommand {
+    /// The words before those of the program.
+    fn entering(&self) -> Vec<String> {
+        match self.mounts_of {
+            Some(id) => {
+                vec!["nsenter".to_owned(), format!("--mount=/proc/{id}/ns/mnt"), "--".to_owned()]
+            }
+            None => Vec::new(),
+        }
+    }
 }
 
 /// One running part.
@@ -55,7 +72,7 @@ impl Part {
     pub(crate) fn start(folder: &Folder, from: Option<&Path>, command: PartCommand) -> Result<Self> {
         let bin = folder.run().join("bin");
         fs::create_dir_all(&bin).with_context(|| format!("create {}", bin.display()))?;
-        let program = bin.join(&command.name);
+        let program = bin.join(command.program);
         if !program.exists() {
             let binary = match from {
                 Some(binary) => {
@@ -74,6 +91,7 @@ impl Part {
         // self-contained: a user who kills the part can start it again with these words
         let mut command = vec!["env".to_owned()];
         command.extend(self.command.environment.iter().map(|(key, value)| format!("{key}={value}")));
+        command.extend(self.command.entering());
         command.push(self.program.display().to_string());
         command.extend(self.command.args.clone());
         PartInfo { name: self.command.name.clone(), pid: self.child.id().unwrap_or_default(), command }
@@ -138,7 +156,10 @@ fn spawn(program: &Path, command: &PartCommand, log: &Path) -> Result<Child> {
         .open(log)
         .with_context(|| format!("open {}", log.display()))?;
     let errors = log.try_clone().context("share a log file")?;
-    Command::new(program)
+    let program = program.to_str().with_context(|| format!("{} is no UTF-8", program.display()))?;
+    let words: Vec<_> = command.entering().into_iter().chain([program.to_owned()]).collect();
+    Command::new(&words[0])
+        .args(&words[1..])
         .args(&command.args)
         .env_remove("KUBECONFIG")
         .envs(&command.environment)
@@ -148,5 +169,5 @@ fn spawn(program: &Path, command: &PartCommand, log: &Path) -> Result<Child> {
         .stderr(errors)
         .kill_on_drop(true)
         .spawn()
-        .with_context(|| format!("start {}", program.display()))
+        .with_context(|| format!("start {program}"))
 }

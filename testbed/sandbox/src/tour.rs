@@ -12,6 +12,7 @@ mod outage;
 mod pools;
 mod requested;
 mod sharing;
+mod storage;
 mod vms;
 
 use std::collections::BTreeSet;
@@ -26,7 +27,7 @@ use crate::{environment::Environment, manifests::plain, output::Output, snapshot
 pub(crate) use observer::Observer;
 
 /// What the steps show, in their order; `docs/sandbox.md` says more of each.
-const STEPS: [&str; 15] = [
+const STEPS: [&str; 19] = [
     "pools, as IPPool and as legacy ConfigMap",
     "a Service with health check gets an address and all VMs",
     "a backend stops answering, and comes back",
@@ -40,6 +41,10 @@ const STEPS: [&str; 15] = [
     "region and zone follow a migrating VM",
     "a VM is stopped and started: its node is tainted meanwhile",
     "a fourth VM through the node driver, lost with its node and replaced",
+    "a claim gets a volume of Harvester, and a pod writes into it",
+    "the volume moves to another node, and a pod finds what was written",
+    "a snapshot is taken and restored, and the volume grows in use",
+    "a node is lost, and its volume serves on another one",
     "both controllers are killed during 50 creations",
     "everything is deleted, and nothing stays behind",
 ];
@@ -93,8 +98,12 @@ pub(crate) async fn walk(environment: &mut Environment, output: &Output) -> Resu
     step!(11, pools::topology(&tour));
     step!(12, nodes::stop_and_start(&tour));
     step!(13, vms::through_the_driver(&tour));
-    step!(14, crash::during_a_burst(&mut tour));
-    step!(15, tour.clean_up());
+    step!(14, storage::writes(&mut tour));
+    step!(15, storage::moves(&mut tour));
+    step!(16, storage::snapshot(&mut tour));
+    step!(17, storage::lost(&mut tour));
+    step!(18, crash::during_a_burst(&mut tour));
+    step!(19, tour.clean_up());
     output.note(&format!("the tour took {:.1} s", started.elapsed().as_secs_f64()));
     Ok(())
 }
@@ -108,6 +117,7 @@ impl Tour<'_> {
     async fn clean_up(&self) -> Result<String> {
         let observer = self.observer();
         observer.delete_services().await?;
+        storage::clean_up(self).await?;
         self.forget_networks().await?;
         observer
             .wait("both clusters to hold what they held before", || async {

@@ -12,6 +12,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
     coordination::v1::Lease,
     core::v1::{Node, Service},
+    storage::v1::CSINode,
 };
 use kube::{
     Api, Client, ResourceExt,
@@ -107,6 +108,18 @@ pub(super) async fn controllers(guest: &Client, harvester: &Client, vms: &[Guest
             let node = nodes.get(&vm.node).await.map_err(plain)?;
             let spec = node.spec.unwrap_or_default();
             ensure!(spec.provider_id.is_some(), "{} has no provider ID", vm.node);
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// Every one of these Nodes has the CSI driver.
+pub(super) async fn storage(guest: &Client, nodes: &[String]) -> Result<()> {
+    let noted = Api::<CSINode>::all(guest.clone());
+    until("the CSI driver to be registered on every node", || async {
+        for node in nodes {
+            noted.get(node).await.map_err(plain)?;
         }
         Ok(())
     })

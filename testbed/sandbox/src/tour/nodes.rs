@@ -68,7 +68,7 @@ pub(super) async fn stop_and_start(tour: &Tour<'_>) -> Result<String> {
     Ok(format!("node {} had taint {SHUTDOWN} while its VM was stopped, and has none now", vm.node))
 }
 
-async fn run(tour: &Tour<'_>, vm: &GuestVm, strategy: &str) -> Result<()> {
+pub(super) async fn run(tour: &Tour<'_>, vm: &GuestVm, strategy: &str) -> Result<()> {
     patch(tour, vm, json!({"spec": {"runStrategy": strategy}})).await
 }
 

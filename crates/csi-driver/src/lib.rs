@@ -6,7 +6,7 @@
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
-//! it is there. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
+//! it is there; [`node_monitor`] looks after Nodes whose machines are lost. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
 //! [`refusal`] where they cannot. [`cli`] is the program, and [`run`] all of it as one library call.
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod identity;
 pub mod in_flight;
 pub mod node;
 pub mod node_id;
+pub mod node_monitor;
 pub mod refusal;
 mod replaceable;
 pub mod run;

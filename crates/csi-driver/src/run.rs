@@ -42,6 +42,7 @@ use crate::{
     identity::DriverIdentity,
     node::{self, NodeService},
     node_id::{Finder, Reached},
+    node_monitor::NodeMonitor,
     replaceable::Replaceable,
 };
 
@@ -106,6 +107,14 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         host: host.clone(),
         interfaces: settings.interfaces.clone(),
     };
+    let monitor = NodeMonitor {
+        guest: guest.client(),
+        host: host.clone(),
+        node: settings.node.clone(),
+        machine: node_id.clone(),
+        identity: settings.holder.clone(),
+        clock: parts.clock,
+    };
     let controllers = Controllers {
         settings: controller::Settings {
             host_storage_class: settings.host_storage_class.clone(),
@@ -148,6 +157,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let connected = reaching.look();
     let listener = Listener::bind(settings.endpoint).await?;
     tasks.spawn(reaching.follow(connected, tasks.clone()));
+    tasks.spawn(monitor.run(tasks.clone()));
     tasks.spawn_until_stop(finder.find(name, parts.health.readiness("node-id")));
 
     listener.serve(calls.of(routes), tasks.stop.clone().cancelled_owned()).await

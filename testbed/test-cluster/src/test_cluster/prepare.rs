@@ -97,7 +97,7 @@ fn telling(side: Side, rights: Rights) -> Vec<Question> {
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "kube-system"), true),
             (User::CloudControllerManager, "update", ("coordination.k8s.io", "leases", "default"), existing),
             (User::CsiDriver, "get", ("storage.k8s.io", "csinodes", ""), true),
-            (User::CsiDriver, "list", ("storage.k8s.io", "csinodes", ""), existing),
+            (User::CsiDriver, "list", ("storage.k8s.io", "csistoragecapacities", ""), existing),
         ],
         Side::Harvester => vec![
             (User::LoadBalancer, "list", ("", "services", ""), true),

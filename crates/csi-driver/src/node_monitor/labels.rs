@@ -1,0 +1,243 @@
+//! The cluster's label on the claims of its volumes.
+//!
+//! The node driver removes all claims that carry the label when it removes the last machines of a cluster whose user asked
+//! for it, so the label says "this may go with the cluster": it follows the reclaim policy of the PersistentVolume
+//! (docs/contract/csi-driver.md#cluster-label).
+
+use std::sync::Arc;
+
+use controller_kit::{Action, Cache, ObjectKey, Queue, error_message};
+use harvester_api::{VirtualMachine, labels};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use program::TaskGroup;
+use serde_json::json;
+use tokio::sync::watch;
+
+use harvester_api::names::CSI_DRIVER;
+
+use crate::{
+    host::Host,
+    volume::{name::HostName, record},
+};
+
+/// The name that the cloud controller manager has for a cluster that nobody named: every such cluster's.
+const NOBODYS: &str = "kubernetes";
+const DELETE: &str = "Delete";
+
+/// What the label of a claim is to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Label {
+    Keep,
+    Set(String),
+    Remove,
+}
+
+/// `cluster` is the label of the machine that this runs in, `policies` are the reclaim policies of all
+/// PersistentVolumes that are this claim's volume.
+fn decide(cluster: Option<&str>, policies: &[&str], claim: &PersistentVolumeClaim) -> Label {
+    let Some(cluster) = cluster.filter(|name| !name.is_empty() && *name != NOBODYS && labels::is_value(name))
+    else {
+        return Label::Keep;
+    };
+    let present = claim.metadata.labels.as_ref().and_then(|labels| labels.get(labels::GUEST_CLUSTER));
+    let may_go = !policies.is_empty() && policies.iter().all(|policy| *policy == DELETE);
+    match present {
+        // of a volume without PersistentVolume nobody knows what its owner wants
+        _ if policies.is_empty() || !record::is_volume(claim) => Label::Keep,
+        None if may_go => Label::Set(cluster.to_owned()),
+        Some(value) if value == cluster && !may_go => Label::Remove,
+        // another cluster's, or as it should be
+        _ => Label::Keep,
+    }
+}
+
+/// What both clusters show.
+#[derive(Clone)]
+pub struct Sources {
+    pub volumes: Cache<PersistentVolume>,
+    pub claims: Cache<PersistentVolumeClaim>,
+    pub machines: Cache<VirtualMachine>,
+    /// The machine that this process runs in.
+    pub machine: watch::Receiver<Option<String>>,
+}
+
+struct Labels {
+    guest: Client,
+    host: Host,
+    sources: Sources,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{claim}: {doing}")]
+struct Error {
+    claim: String,
+    doing: &'static str,
+    source: kube::Error,
+}
+
+/// Starts the controller; it works until `tasks` ends.
+pub fn start(tasks: &TaskGroup, guest: Client, host: Host, sources: Sources) {
+    let controller = Arc::new(Labels { guest, host, sources });
+    let queue = Queue::<ObjectKey>::new();
+    let worker = controller.clone();
+    queue.run(tasks, 1, move |key| {
+        let controller = worker.clone();
+        async move { controller.reconcile(&key).await }
+    });
+    let Sources { volumes, claims, machines, machine } = &controller.sources;
+    let (changed, namespace) = (queue.clone(), controller.host.namespace().to_owned());
+    volumes.on_change(move |change| {
+        for handle in [&change.old, &change.new].into_iter().flatten().filter_map(|volume| handle(volume)) {
+            changed.add(ObjectKey::new(&namespace, handle.as_str()));
+        }
+    });
+    let changed = queue.clone();
+    claims.on_change(move |change| changed.add(change.key.clone()));
+    let (claims, own) = (claims.clone(), controller.clone());
+    let everything = move || claims.list().iter().for_each(|claim| queue.add(ObjectKey::of(&**claim)));
+    let (again, mut machine) = (everything.clone(), machine.clone());
+    machines.on_change(move |change| {
+        let label = |vm: &Option<Arc<VirtualMachine>>| {
+            vm.as_ref().and_then(|vm| vm.labels().get(labels::GUEST_CLUSTER).cloned())
+        };
+        if own.is_own(&change.key.name) && label(&change.old) != label(&change.new) {
+            again();
+        }
+    });
+    tasks.spawn_until_stop(async move {
+        while machine.changed().await.is_ok() {
+            everything();
+        }
+    });
+}
+
+impl Labels {
+    fn is_own(&self, name: &str) -> bool {
+        self.sources.machine.borrow().as_deref() == Some(name)
+    }
+
+    /// The label of the machine that this runs in.
+    fn cluster(&self) -> Option<String> {
+        let name = self.sources.machine.borrow().clone()?;
+        let vm = self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?;
+        vm.labels().get(labels::GUEST_CLUSTER).cloned()
+    }
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Action, Error> {
+        let Sources { volumes, claims, .. } = &self.sources;
+        let (Some(claim), Some(cluster)) = (claims.get(key), self.cluster()) else {
+            return Ok(Action::AwaitChange);
+        };
+        // of one volume there may be several PersistentVolumes, and one that is not listed yet may retain it
+        if !volumes.is_ready() {
+            volumes.ready().await;
+        }
+        let own: Vec<_> = volumes.list().into_iter().filter(|one| is_of(one, &key.name)).collect();
+        let policies: Vec<_> = own.iter().map(|volume| policy(volume)).collect();
+        let failed = |doing| {
+            let claim = self.host.claim_name(&key.name);
+            move |source| Error { claim, doing, source }
+        };
+        let label = match decide(Some(&cluster), &policies, &claim) {
+            Label::Keep => return Ok(Action::AwaitChange),
+            Label::Remove => None,
+            Label::Set(value) => {
+                // a cache may be old, and a claim that is labelled by mistake may be lost
+                let api = Api::<PersistentVolume>::all(self.guest.clone());
+                for volume in &own {
+                    let read = api.get_opt(&volume.name_any()).await;
+                    let read = read.map_err(failed("read its PersistentVolume"))?;
+                    if read.is_none_or(|read| policy(&read) != DELETE) {
+                        return Ok(Action::AwaitChange);
+                    }
+                }
+                Some(value)
+            }
+        };
+        let patch = json!({"metadata": {"resourceVersion": claim.resource_version(),
+            "labels": {labels::GUEST_CLUSTER: label}}});
+        let patched =
+            self.host.claims().patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        match patched {
+            Ok(claim) => {
+                claims.wrote(claim);
+                Ok(Action::AwaitChange)
+            }
+            // the watch tells who wrote first
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(Action::AwaitChange),
+            Err(source) => {
+                tracing::warn!(
+                    claim = key.name,
+                    "the label {} was not written: {}",
+                    labels::GUEST_CLUSTER,
+                    error_message(&source)
+                );
+                Err(failed("write its label")(source))
+            }
+        }
+    }
+}
+
+/// The claim of a PersistentVolume of ours.
+fn handle(volume: &PersistentVolume) -> Option<HostName> {
+    let csi = volume.spec.as_ref()?.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?;
+    HostName::from_handle(&csi.volume_handle)
+}
+
+fn is_of(volume: &PersistentVolume, claim: &str) -> bool {
+    handle(volume).is_some_and(|name| name.as_str() == claim)
+}
+
+/// Kubernetes' default is to retain.
+fn policy(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()).unwrap_or("Retain")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
+
+    // docs/contract/csi-driver.md#cluster-label
+    #[rstest]
+    #[case::a_volume_of_the_cluster(Some("demo"), &["Delete"], None, Label::Set("demo".to_owned()))]
+    #[case::labelled(Some("demo"), &["Delete"], Some("demo"), Label::Keep)]
+    #[case::retained(Some("demo"), &["Retain"], None, Label::Keep)]
+    #[case::retained_from_now_on(Some("demo"), &["Retain"], Some("demo"), Label::Remove)]
+    #[case::recycled(Some("demo"), &["Recycle"], Some("demo"), Label::Remove)]
+    #[case::retained_by_one_of_two(Some("demo"), &["Delete", "Retain"], Some("demo"), Label::Remove)]
+    #[case::retained_by_one_of_two_and_bare(Some("demo"), &["Delete", "Retain"], None, Label::Keep)]
+    #[case::of_another_cluster(Some("demo"), &["Delete"], Some("shop"), Label::Keep)]
+    #[case::of_another_cluster_and_retained(Some("demo"), &["Retain"], Some("shop"), Label::Keep)]
+    #[case::without_a_volume_here(Some("demo"), &[], Some("demo"), Label::Keep)]
+    #[case::without_a_volume_here_and_bare(Some("demo"), &[], None, Label::Keep)]
+    #[case::a_machine_without_the_label(None, &["Delete"], None, Label::Keep)]
+    #[case::a_machine_with_an_empty_label(Some(""), &["Delete"], None, Label::Keep)]
+    #[case::a_name_that_all_have(Some("kubernetes"), &["Delete"], None, Label::Keep)]
+    #[case::a_name_that_no_label_has(Some("my cluster"), &["Delete"], None, Label::Keep)]
+    fn a_claim_has_the_label_of_its_cluster_while_its_volume_may_go_with_it(
+        #[case] cluster: Option<&str>,
+        #[case] policies: &[&str],
+        #[case] present: Option<&str>,
+        #[case] expected: Label,
+    ) {
+        let labels = present.map(|value| json!({labels::GUEST_CLUSTER: value}));
+        let claim = json!({"metadata": {"name": UID, "labels": labels}});
+        let claim = serde_json::from_value(claim).unwrap();
+        assert_eq!(decide(cluster, policies, &claim), expected);
+    }
+
+    #[test]
+    fn the_disk_of_a_machine_never_gets_it() {
+        let claim = serde_json::from_value(json!({"metadata": {"name": "worker-1-disk-0"}})).unwrap();
+        assert_eq!(decide(Some("demo"), &["Delete"], &claim), Label::Keep);
+    }
+}

@@ -30,7 +30,7 @@ use std::{
 };
 
 use program::TaskGroup;
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tonic::Code;
 
 use crate::{
@@ -50,6 +50,7 @@ use session::{Ages, Holder, Session, Turns};
 
 pub use publish::{TAKEN_WITHIN, TRIES};
 pub use session::LOOK_AGAIN;
+pub(crate) use session::{recorded, why_not};
 
 /// CSI allows names of nodes so long.
 const NODE_ID_MAX: usize = 256;
@@ -63,6 +64,8 @@ pub struct Options {
     pub max_volumes_per_node: Option<usize>,
     /// Who else uses an export.
     pub users: Arc<export::Users>,
+    /// Told when somebody calls the controller service of this process.
+    pub called: watch::Sender<bool>,
 }
 
 impl Options {
@@ -70,7 +73,7 @@ impl Options {
     pub fn new(holder: impl Into<String>) -> Self {
         let users: Arc<export::Users> =
             Arc::new(|_| Box::pin(async { Err("this process does not read them".to_owned()) }));
-        Self { holder: holder.into(), max_volumes_per_node: None, users }
+        Self { holder: holder.into(), max_volumes_per_node: None, users, called: watch::Sender::new(false) }
     }
 }
 
@@ -136,9 +139,10 @@ impl Attacher {
                     "{} has a name that KubeVirt allows for no disk: use a volume with a shorter name without dots",
                     self.host.claim_name(&volume)
                 ))),
-                Reach::Disk => {
-                    session.attach(machine, &usage(&access, request.readonly)).await.map(|()| HashMap::new())
-                }
+                Reach::Disk => session
+                    .attach(machine, Some(&usage(&access, request.readonly)))
+                    .await
+                    .map(|()| HashMap::new()),
             }
         };
         let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
@@ -179,6 +183,47 @@ impl Attacher {
         let answer = timeout(within, work).await.unwrap_or_else(|_| Err(too_late(&waits_for)));
         session.call.complete();
         answer
+    }
+
+    /// Brings the disk into the machine without a caller, for whatever use; `waits_for` says meanwhile what is awaited.
+    ///
+    /// # Errors
+    /// As [`Attacher::publish`] has them.
+    pub async fn bring(
+        &self,
+        volume: &HostName,
+        machine: &str,
+        waits_for: &Mutex<String>,
+        within: Duration,
+    ) -> Result<(), Refusal> {
+        let session = Session::new(self, volume, waits_for);
+        let work = session.attach(machine, None);
+        timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
+    }
+
+    /// Takes the disk out of the machine without a caller, as [`Attacher::bring`] brings it.
+    ///
+    /// # Errors
+    /// As [`Attacher::unpublish`] has them.
+    pub async fn take(
+        &self,
+        volume: &HostName,
+        machine: &str,
+        waits_for: &Mutex<String>,
+        within: Duration,
+    ) -> Result<(), Refusal> {
+        let session = Session::new(self, volume, waits_for);
+        let work = session.detach(machine);
+        timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Somebody calls the controller service of this process.
+    pub(crate) fn is_called(&self) {
+        self.options.called.send_if_modified(|called| !std::mem::replace(called, true));
     }
 
     fn next_holder(&self) -> String {

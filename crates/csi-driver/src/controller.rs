@@ -13,6 +13,8 @@ mod published;
 mod snapshots;
 mod wait;
 
+use std::sync::Arc;
+
 use tonic::{Request, Response, Status};
 
 use crate::{
@@ -68,12 +70,13 @@ pub struct Settings {
 pub struct ControllerService {
     host: Host,
     settings: Settings,
-    attacher: Attacher,
+    attacher: Arc<Attacher>,
     in_flight: InFlight,
 }
 
 impl ControllerService {
-    pub fn new(host: Host, settings: Settings, attacher: Attacher) -> Self {
+    pub fn new(host: Host, settings: Settings, attacher: impl Into<Arc<Attacher>>) -> Self {
+        let attacher = attacher.into();
         Self { host, settings, attacher, in_flight: InFlight::default() }
     }
 }
@@ -84,6 +87,7 @@ impl Controller for ControllerService {
         &self,
         _: Request<ControllerGetCapabilitiesRequest>,
     ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
+        self.attacher.is_called();
         let capabilities = CAPABILITIES.map(|one| ControllerServiceCapability {
             r#type: Some(controller_service_capability::Type::Rpc(Rpc { r#type: one.into() })),
         });
@@ -97,6 +101,7 @@ impl Controller for ControllerService {
         let within = deadline::of(request.metadata());
         let request = request.into_inner();
         let _call = self.in_flight.begin(&request.volume_id)?;
+        self.attacher.is_called();
         let publish_context = self.attacher.publish(&request, within).await?;
         Ok(Response::new(ControllerPublishVolumeResponse { publish_context }))
     }

@@ -6,7 +6,8 @@
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
-//! it is there; [`node_monitor`] looks after Nodes whose machines are lost. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
+//! it is there; [`node_monitor`] looks after Nodes whose machines are lost, and [`reconcile`] heals attachments that nobody
+//! calls for. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
 //! [`refusal`] where they cannot. [`cli`] is the program, and [`run`] all of it as one library call.
 #![forbid(unsafe_code)]
 
@@ -22,6 +23,7 @@ pub mod in_flight;
 pub mod node;
 pub mod node_id;
 pub mod node_monitor;
+pub mod reconcile;
 pub mod refusal;
 mod replaceable;
 pub mod run;

@@ -47,6 +47,11 @@ impl Refusal {
         Self::new(Code::FailedPrecondition, message)
     }
 
+    /// Somebody does not answer: it may be another time.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(Code::Unavailable, message)
+    }
+
     /// What the host's answer to a request means for the call. `doing` says what the request was for, as in
     /// "create PersistentVolumeClaim shop/pvc-1 on the host".
     pub fn of_host(doing: &str, error: &kube::Error) -> Self {

@@ -43,6 +43,7 @@ use crate::{
     node::{self, NodeService},
     node_id::{Finder, Reached},
     node_monitor::NodeMonitor,
+    reconcile::lead::{self, Candidate},
     replaceable::Replaceable,
 };
 
@@ -97,7 +98,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let calls = Calls::new(tasks);
     calls.register(&mut parts.metrics.lock().expect("no panic while registering"));
     let missing = Missing::new(tasks, parts.guest.clone(), parts.clock, OwnPod::of_process(None));
-    let guest = Guest::new(parts.guest);
+    let guest = Guest::new(parts.guest.clone());
     let (reached, host) = watch::channel(Err(UNREAD.to_owned()));
 
     let (name, node_id) = watch::channel(None);
@@ -127,7 +128,16 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         },
         tasks: tasks.clone(),
     };
-    let controller = Replaceable::new(controllers.on(unreached(UNREAD)));
+    let (service, attacher) = controllers.on(unreached(UNREAD));
+    let controller = Replaceable::new(service);
+    let (attachers, attacher) = watch::channel(attacher);
+    let candidate = Candidate {
+        guest: parts.guest.clone(),
+        clock: parts.clock,
+        identity: settings.holder.clone(),
+        called: controllers.attaching.called.subscribe(),
+        attacher,
+    };
     let node = NodeService::new(
         node::Settings {
             device_directory: settings.device_directory,
@@ -146,7 +156,9 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         given: settings.kubeconfig,
         options: Options::named(&settings.user_agent),
         tell: move |now: Reached| {
-            controller.replace(controllers.on(now.clone().unwrap_or_else(|why| unreached(&why))));
+            let (service, attacher) = controllers.on(now.clone().unwrap_or_else(|why| unreached(&why)));
+            controller.replace(service);
+            drop(attachers.send_replace(attacher));
             drop(reached.send_replace(now));
         },
         missing,
@@ -158,6 +170,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
     let listener = Listener::bind(settings.endpoint).await?;
     tasks.spawn(reaching.follow(connected, tasks.clone()));
     tasks.spawn(monitor.run(tasks.clone()));
+    tasks.spawn(lead::stand(candidate, tasks.clone()));
     tasks.spawn_until_stop(finder.find(name, parts.health.readiness("node-id")));
 
     listener.serve(calls.of(routes), tasks.stop.clone().cancelled_owned()).await
@@ -171,10 +184,11 @@ struct Controllers {
 }
 
 impl Controllers {
-    /// The one on this host.
-    fn on(&self, host: Host) -> ControllerServer<ControllerService> {
-        let attacher = Attacher::new(host.clone(), &self.tasks, self.attaching.clone());
-        ControllerServer::new(ControllerService::new(host, self.settings.clone(), attacher))
+    /// The one on this host, and its attacher.
+    fn on(&self, host: Host) -> (ControllerServer<ControllerService>, Arc<Attacher>) {
+        let attacher = Arc::new(Attacher::new(host.clone(), &self.tasks, self.attaching.clone()));
+        let service = ControllerService::new(host, self.settings.clone(), attacher.clone());
+        (ControllerServer::new(service), attacher)
     }
 }
 

@@ -3,6 +3,10 @@
 
 #[path = "attach/crashes.rs"]
 mod crashes;
+#[path = "attach/guest.rs"]
+mod guest;
+#[path = "attach/healing.rs"]
+mod healing;
 #[path = "attach/host.rs"]
 mod host;
 #[path = "attach/story.rs"]

@@ -74,6 +74,24 @@ pub fn is_taken(vmi: &VirtualMachineInstance, claim: &str) -> bool {
     has_claim(instance_volumes(vmi), claim) || volume_status(vmi, claim).is_some()
 }
 
+/// The claims of which the machine may have something, some of them more than once.
+pub fn claims<'a>(
+    vm: Option<&'a VirtualMachine>,
+    vmi: Option<&'a VirtualMachineInstance>,
+) -> impl Iterator<Item = &'a str> {
+    let status =
+        |vmi: &'a VirtualMachineInstance| array(vmi.status.as_ref()?.rest.get("volumeStatus")).into();
+    let requests = |vm: &'a VirtualMachine| array(vm.status.as_ref()?.rest.get("volumeRequests")).into();
+    let of_vm = vm.into_iter().flat_map(|vm| volumes(vm).iter().chain(disks(vm)));
+    let of_vmi = vmi.into_iter().flat_map(|vmi| instance_volumes(vmi).iter());
+    let told = vmi.and_then(status).into_iter().flat_map(<[Value]>::iter);
+    let named = of_vm.chain(of_vmi).chain(told).flat_map(|one| [Some(name(one)), claim_of(one)]);
+    let asked = vm.and_then(requests).into_iter().flat_map(<[Value]>::iter).flat_map(|request| {
+        ["addVolumeOptions", "removeVolumeOptions"].map(|options| request.get(options).map(name))
+    });
+    named.chain(asked).flatten()
+}
+
 /// How many volumes the machine has, and how many of them are hot-pluggable disks of claims.
 pub fn count(vm: &VirtualMachine) -> (usize, usize) {
     let all = volumes(vm);

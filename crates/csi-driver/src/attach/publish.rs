@@ -62,8 +62,8 @@ pub(super) enum Settled {
 }
 
 impl Session<'_> {
-    /// Brings the volume into the machine, and returns when its disk is there.
-    pub(super) async fn attach(&self, machine: &str, usage: &Usage) -> Result<(), Refusal> {
+    /// Brings the volume into the machine, and returns when its disk is there. Without a usage any is as well.
+    pub(super) async fn attach(&self, machine: &str, usage: Option<&Usage>) -> Result<(), Refusal> {
         let mut changes = self.call.changes();
         let (mut is_fresh, mut has_added, mut tries, mut has_changed_way) = (false, false, 0, false);
         // the version of the machine for which the host refused a write, and why
@@ -141,7 +141,7 @@ impl Session<'_> {
         )))
     }
 
-    async fn next(&self, machine: &str, usage: &Usage, sight: &Sight) -> Result<Next, Refusal> {
+    async fn next(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
         // what a watch says may be old: it is no reason to refuse
         let refuse = |why: Refusal| if sight.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
         let host = &self.attacher.host;
@@ -197,7 +197,10 @@ impl Session<'_> {
             return match claim::attach(&seen) {
                 Step::ReadMachine(_) => {
                     let former = former.expect("the decision asks for the machine of an annotation");
-                    there = self.there(former).await?.0;
+                    let (read, vm) = self.there(former).await?;
+                    // made again under its name: the volume is in the machine that is wanted, or nowhere
+                    let is_former_self = former.vm == machine && vm.is_none();
+                    there = if is_former_self { There::NoMachine } else { read };
                     continue;
                 }
                 Step::ListMachines => {
@@ -206,7 +209,9 @@ impl Session<'_> {
                     continue;
                 }
                 Step::Join => {
-                    let other_use = former.and_then(|claim| claim.usage.as_ref()).filter(|it| *it != usage);
+                    let other_use = former
+                        .and_then(|claim| claim.usage.as_ref())
+                        .filter(|it| usage.is_some_and(|usage| *it != usage));
                     match disk {
                         _ if settle.is_some() => {
                             Ok(Next::Write(Write { settle, from: None, add: !is_there && !must_wait }))
@@ -289,7 +294,7 @@ impl Session<'_> {
     async fn write(
         &self,
         machine: &str,
-        usage: &Usage,
+        usage: Option<&Usage>,
         sight: &Sight,
         write: &Write,
     ) -> Result<Wrote, Refusal> {
@@ -307,13 +312,18 @@ impl Session<'_> {
             }
         }
         let begun = Instant::now();
+        let vm_uid = vm.metadata.uid.clone().unwrap_or_default();
+        let known = match sight.recorded() {
+            Recorded::Claim(claim) if claim.vm_uid == vm_uid => claim.usage,
+            _ => None,
+        };
         let ours = Claim {
             vm: machine.to_owned(),
-            vm_uid: vm.metadata.uid.clone().unwrap_or_default(),
+            vm_uid,
             operation: Operation::Attach,
             holder: String::new(),
             from: write.from.clone(),
-            usage: Some(usage.clone()),
+            usage: usage.cloned().or(known),
         };
         if self.write_claim(claim, Some(ours)).await?.is_none() || !write.add {
             return Ok(Wrote::Again);

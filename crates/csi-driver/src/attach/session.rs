@@ -27,7 +27,7 @@ use super::{
     hotplug::{self, Disk, Progress},
     watches,
 };
-use crate::{refusal::Refusal, volume::name::HostName};
+use crate::{host::Host, refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl Sight {
 }
 
 /// What the annotation of a claim (PersistentVolumeClaim) says.
-pub(super) fn recorded(claim: &PersistentVolumeClaim) -> Recorded {
+pub(crate) fn recorded(claim: &PersistentVolumeClaim) -> Recorded {
     let text = claim.metadata.annotations.as_ref().and_then(|all| all.get(CSI_ATTACH));
     text.map_or(Recorded::Nothing, |text| Claim::parse(text).map_or(Recorded::Unreadable, Recorded::Claim))
 }
@@ -329,32 +329,40 @@ impl<'a> Session<'a> {
         progress: &Progress,
         vmi: Option<&VirtualMachineInstance>,
     ) {
-        let Progress { phase, reason, message, pod } = progress;
-        let namespace = self.attacher.host.namespace();
-        let status = vmi.and_then(|vmi| vmi.status.as_ref());
-        let node = status.map(|status| status.node_name.as_str()).filter(|node| !node.is_empty());
-        let migrates =
-            status.and_then(|status| status.migration_state.as_ref()).is_some_and(|it| !it.completed);
-        let blocked_by = match phase.as_str() {
-            _ if migrates => "the live migration of the machine".to_owned(),
-            "Pending" => self.attacher.host.claim_name(self.volume),
-            "AttachedToNode" | "Detaching" | "UnMountedFromPod" if !pod.is_empty() => {
-                format!("Pod {namespace}/{pod} on the host")
-            }
-            "MountedToPod" | "AttachedToNode" | "Ready" => {
-                format!("virt-handler on host node {}", node.unwrap_or("(none)"))
-            }
-            _ => format!("virt-controller and VirtualMachineInstance {namespace}/{machine} on the host"),
-        };
-        let phase = if phase.is_empty() { "none yet" } else { phase };
-        let reason = if reason.is_empty() { String::new() } else { format!(", {reason}") };
-        let message = if message.is_empty() { String::new() } else { format!(": {message}") };
-        let machine = self.attacher.host.machine_name(machine);
-        self.wait_for(format!(
-            "volume {} {doing} {machine} (phase {phase}{reason}{message}): look at {blocked_by}",
-            self.volume
-        ));
+        self.wait_for(why_not(&self.attacher.host, self.volume, doing, machine, progress, vmi));
     }
+}
+
+/// [`Session::explain`] as a sentence.
+pub(crate) fn why_not(
+    host: &Host,
+    volume: &HostName,
+    doing: &str,
+    machine: &str,
+    progress: &Progress,
+    vmi: Option<&VirtualMachineInstance>,
+) -> String {
+    let Progress { phase, reason, message, pod } = progress;
+    let namespace = host.namespace();
+    let status = vmi.and_then(|vmi| vmi.status.as_ref());
+    let node = status.map(|status| status.node_name.as_str()).filter(|node| !node.is_empty());
+    let migrates = status.and_then(|status| status.migration_state.as_ref()).is_some_and(|it| !it.completed);
+    let blocked_by = match phase.as_str() {
+        _ if migrates => "the live migration of the machine".to_owned(),
+        "Pending" => host.claim_name(volume),
+        "AttachedToNode" | "Detaching" | "UnMountedFromPod" if !pod.is_empty() => {
+            format!("Pod {namespace}/{pod} on the host")
+        }
+        "MountedToPod" | "AttachedToNode" | "Ready" => {
+            format!("virt-handler on host node {}", node.unwrap_or("(none)"))
+        }
+        _ => format!("virt-controller and VirtualMachineInstance {namespace}/{machine} on the host"),
+    };
+    let phase = if phase.is_empty() { "none yet" } else { phase };
+    let reason = if reason.is_empty() { String::new() } else { format!(", {reason}") };
+    let message = if message.is_empty() { String::new() } else { format!(": {message}") };
+    let machine = host.machine_name(machine);
+    format!("volume {volume} {doing} {machine} (phase {phase}{reason}{message}): look at {blocked_by}")
 }
 
 /// For how long this process has seen claims at their versions, by its own clock.

@@ -59,7 +59,7 @@ pub(crate) enum Fate {
 
 impl Bed {
     pub(crate) async fn new() -> Self {
-        let server = ApiServer::builder().namespace(NAMESPACE).build();
+        let server = ApiServer::builder().namespace(NAMESPACE).namespace("kube-system").build();
         let admin = server.client(User::admin());
         sim_harvester::crds::apply(&admin).await.unwrap();
         let (tasks, most) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));

@@ -1,0 +1,203 @@
+//! Joins what the guest has (VolumeAttachments, PersistentVolumes, CSINodes) with what the host has. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use harvester_api::{VirtualMachine, VirtualMachineInstance, names::CSI_DRIVER};
+use k8s_openapi::api::{
+    core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
+    storage::v1::{CSINode, VolumeAttachment},
+};
+use kube::ResourceExt;
+
+use super::decide::{Attachment, Place, Seen, There};
+use crate::{
+    attach::{
+        claim::Recorded,
+        hotplug::{self, Disk},
+        recorded,
+    },
+    volume::name::HostName,
+};
+
+/// The external attacher notes the node ID here, on the VolumeAttachment.
+const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
+/// The access modes of a volume that is in one machine at a time.
+const ONE_NODE: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
+
+/// The guest, of one moment.
+#[derive(Default)]
+pub(super) struct Guest {
+    pub(super) volumes: Vec<Arc<PersistentVolume>>,
+    pub(super) nodes: Vec<Arc<CSINode>>,
+}
+
+/// A machine and its running instance.
+type Machine = (Option<Arc<VirtualMachine>>, Option<Arc<VirtualMachineInstance>>);
+
+/// The host, of one moment.
+pub(super) struct Host {
+    machines: BTreeMap<String, Machine>,
+    claims: HashMap<String, Arc<PersistentVolumeClaim>>,
+    with: HashMap<String, BTreeSet<String>>,
+}
+
+/// A volume that some VolumeAttachment names.
+pub(super) struct Volume {
+    pub(super) name: HostName,
+    pub(super) attachments: Vec<Attachment>,
+    /// The claims (PersistentVolumeClaims) of the guest.
+    pub(super) owners: Vec<ObjectReference>,
+}
+
+impl Guest {
+    /// The disks that these VolumeAttachments are for, by their handles.
+    pub(super) fn disks<'a>(
+        &self,
+        attachments: impl IntoIterator<Item = &'a VolumeAttachment>,
+    ) -> BTreeMap<String, Volume> {
+        let volumes: HashMap<_, _> = self
+            .volumes
+            .iter()
+            .filter_map(|one| Some((one.metadata.name.as_deref()?, one.as_ref())))
+            .collect();
+        let nodes: HashMap<_, _> = self
+            .nodes
+            .iter()
+            .filter_map(|node| Some((node.metadata.name.as_deref()?, node_id(node)?)))
+            .collect();
+        let mut found = BTreeMap::new();
+        for attachment in attachments.into_iter().filter(|one| one.spec.attacher == CSI_DRIVER) {
+            let Some(volume) = attachment.spec.source.persistent_volume_name.as_deref() else { continue };
+            let Some(volume) = volumes.get(volume) else { continue };
+            let Some((handle, name)) = disk(volume) else { continue };
+            let entry = found.entry(handle.to_owned()).or_insert_with(|| Volume {
+                name,
+                attachments: vec![],
+                owners: vec![],
+            });
+            entry.attachments.push(self::attachment(attachment, &nodes));
+            let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+            entry.owners.extend(owner.filter(|owner| !entry.owners.contains(owner)));
+        }
+        for volume in found.values_mut() {
+            volume.attachments.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        found
+    }
+
+    /// The machines of this cluster's nodes.
+    pub(super) fn machines(&self) -> BTreeSet<String> {
+        self.nodes.iter().filter_map(|node| node_id(node)).map(str::to_owned).collect()
+    }
+}
+
+fn node_id(node: &CSINode) -> Option<&str> {
+    let driver = node.spec.drivers.iter().find(|driver| driver.name == CSI_DRIVER)?;
+    Some(driver.node_id.as_str()).filter(|id| !id.is_empty())
+}
+
+/// The handle, where the volume is a disk of ours.
+fn disk(volume: &PersistentVolume) -> Option<(&str, HostName)> {
+    let spec = volume.spec.as_ref()?;
+    let csi = spec.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?;
+    let modes = spec.access_modes.as_deref().unwrap_or_default();
+    let name = HostName::from_handle(&csi.volume_handle).filter(HostName::fits_a_disk)?;
+    let is_disk = !modes.is_empty() && modes.iter().all(|mode| ONE_NODE.contains(&mode.as_str()));
+    is_disk.then_some((csi.volume_handle.as_str(), name))
+}
+
+fn attachment(attachment: &VolumeAttachment, nodes: &HashMap<&str, &str>) -> Attachment {
+    let noted = attachment.annotations().get(NODE_ID).map(String::as_str);
+    let machine = nodes.get(attachment.spec.node_name.as_str()).copied().or(noted);
+    // what no machine can be called becomes part of no request's path
+    let machine = machine.filter(|name| HostName::from_handle(name).is_some());
+    let created = attachment.metadata.creation_timestamp.as_ref();
+    Attachment {
+        name: attachment.name_any(),
+        uid: attachment.uid().unwrap_or_default(),
+        node: attachment.spec.node_name.clone(),
+        machine: machine.map(str::to_owned),
+        is_attached: attachment.status.as_ref().is_some_and(|status| status.attached),
+        is_leaving: attachment.metadata.deletion_timestamp.is_some(),
+        created: created.map_or(0, |time| time.0.as_second()),
+    }
+}
+
+impl Host {
+    pub(super) fn of(
+        machines: Vec<Arc<VirtualMachine>>,
+        instances: Vec<Arc<VirtualMachineInstance>>,
+        claims: Vec<Arc<PersistentVolumeClaim>>,
+    ) -> Self {
+        let mut all: BTreeMap<String, Machine> = BTreeMap::new();
+        for vm in machines {
+            let name = vm.name_any();
+            all.entry(name).or_default().0 = Some(vm);
+        }
+        for vmi in instances {
+            let name = vmi.name_any();
+            all.entry(name).or_default().1 = Some(vmi);
+        }
+        let mut with: HashMap<String, BTreeSet<String>> = HashMap::new();
+        for (name, (vm, vmi)) in &all {
+            for claim in hotplug::claims(vm.as_deref(), vmi.as_deref()) {
+                match with.get_mut(claim) {
+                    Some(names) => drop(names.insert(name.clone())),
+                    None => drop(with.insert(claim.to_owned(), BTreeSet::from([name.clone()]))),
+                }
+            }
+        }
+        let claims = claims.into_iter().map(|claim| (claim.name_any(), claim)).collect();
+        Self { machines: all, claims, with }
+    }
+
+    pub(super) fn instance(&self, name: &str) -> Option<&VirtualMachineInstance> {
+        self.machines.get(name)?.1.as_deref()
+    }
+
+    /// All that is seen of the volume; how long is not said.
+    pub(super) fn seen(&self, volume: &Volume, nodes: &BTreeSet<String>) -> Seen {
+        let handle = volume.name.as_str();
+        let wanted = volume.attachments.iter().filter_map(|one| one.machine.clone());
+        let names: BTreeSet<_> = self.with.get(handle).into_iter().flatten().cloned().chain(wanted).collect();
+        let claim = self.claims.get(handle);
+        let mut recorded = claim.map_or(Recorded::Nothing, |claim| recorded(claim));
+        if let Recorded::Claim(claim) = &mut recorded {
+            // each try has another one, and is no other state
+            claim.holder.clear();
+        }
+        Seen {
+            attachments: volume.attachments.clone(),
+            places: names.into_iter().map(|name| self.place(name, handle, nodes)).collect(),
+            claim: there(claim.map(|claim| &claim.metadata)),
+            recorded,
+            unchanged_for: Duration::ZERO,
+            is_ours: false,
+        }
+    }
+
+    fn place(&self, name: String, handle: &str, nodes: &BTreeSet<String>) -> Place {
+        let (vm, vmi) = self.machines.get(&name).cloned().unwrap_or_default();
+        let disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), handle);
+        Place {
+            uid: vm.as_ref().and_then(|vm| vm.uid()).unwrap_or_default(),
+            machine: there(vm.as_ref().map(|vm| &vm.metadata)),
+            is_taken: vmi.is_some_and(|vmi| disk != Disk::Absent && hotplug::is_taken(&vmi, handle)),
+            disk,
+            is_node: nodes.contains(&name),
+            name,
+        }
+    }
+}
+
+fn there(metadata: Option<&kube::api::ObjectMeta>) -> There {
+    match metadata {
+        None => There::Missing,
+        Some(metadata) if metadata.deletion_timestamp.is_some() => There::Leaving,
+        Some(_) => There::Yes,
+    }
+}

@@ -1,0 +1,87 @@
+//! Who reconciles: the leader by Lease `kube-system/harvester-csi-attach` of the guest, among the processes that sidecars
+//! have called.
+
+use std::{sync::Arc, time::Duration};
+
+use controller_kit::{
+    CREATE_EVENTS, PATCH_EVENTS, Recorder,
+    election::{self, Election},
+};
+use kube::Client;
+use program::{
+    Clock, TaskGroup,
+    capabilities::{Capabilities, Wanted},
+    health::Health,
+};
+use tokio::sync::watch;
+
+use super::{Parts, run};
+use crate::attach::Attacher;
+
+/// The Lease of whoever reconciles.
+pub const LEASE: &str = "harvester-csi-attach";
+/// The Lease is in this namespace of the guest.
+pub const NAMESPACE: &str = "kube-system";
+/// The source of Events.
+const COMPONENT: &str = "harvester-csi-driver";
+
+/// What an election needs.
+pub struct Candidate {
+    pub guest: Client,
+    pub clock: Clock,
+    /// Unique among all processes.
+    pub identity: String,
+    /// Whether somebody has called the controller service.
+    pub called: watch::Receiver<bool>,
+    /// The attacher on the host as it is known now.
+    pub attacher: watch::Receiver<Arc<Attacher>>,
+}
+
+/// Stands for election until `tasks` ends. A lost Lease ends the work, and nothing else: the process stands again.
+pub async fn stand(mut candidate: Candidate, tasks: TaskGroup) {
+    let is_called = candidate.called.wait_for(|called| *called);
+    if !matches!(tasks.stop.run_until_cancelled(is_called).await, Some(Ok(_))) {
+        return;
+    }
+    while !tasks.stop.is_cancelled() {
+        let election = Election {
+            namespace: NAMESPACE.to_owned(),
+            name: LEASE.to_owned(),
+            identity: candidate.identity.clone().into(),
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+            // a guest cluster that is away is no reason to end the node service
+            health: Health::default(),
+        };
+        let round = tasks.child();
+        let (guest, clock) = (candidate.guest.clone(), candidate.clock);
+        let attacher = candidate.attacher.clone();
+        let work = |leadership: election::Leadership| {
+            lead(leadership.client(guest.clone()), clock, attacher, round.clone())
+        };
+        let outcome = Box::pin(election::lead(guest.clone(), election, clock, &round, work)).await;
+        round.stop.cancel();
+        if let Err(why) = outcome {
+            tracing::warn!("{why}; volumes are healed by another process, or by this one later");
+        }
+    }
+}
+
+async fn lead(guest: Client, clock: Clock, mut attacher: watch::Receiver<Arc<Attacher>>, round: TaskGroup) {
+    let tasks = round.child();
+    let _ends = tasks.stop.clone().drop_guard();
+    let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], ..Wanted::default() };
+    let capabilities = Capabilities::start(&tasks, guest.clone(), wanted);
+    let recorder = Recorder::start(&tasks, guest.clone(), COMPONENT, clock, &capabilities);
+    while !tasks.stop.is_cancelled() {
+        let now = attacher.borrow_and_update().clone();
+        let parts = Parts { guest: guest.clone(), attacher: now, recorder: recorder.clone() };
+        tokio::select! {
+            () = run(parts, &tasks) => {}
+            changed = attacher.changed() => if changed.is_err() {
+                return tasks.stop.cancelled().await;
+            },
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What people hear: one Event on the guest's PersistentVolumeClaim and one on each VolumeAttachment for each state, and
+//! not for each try.
+
+use std::collections::HashMap;
+
+use controller_kit::{PendingEvent, Recorder};
+use k8s_openapi::api::core::v1::ObjectReference;
+
+use super::{
+    decide::{Blocked, Seen, Step},
+    join::{Host, Volume},
+};
+use crate::{
+    attach::{hotplug::Disk, why_not},
+    host,
+};
+
+/// A volume is not where a VolumeAttachment wants it.
+const NOT_ATTACHED: &str = "VolumeNotAttached";
+/// A volume does not leave a machine.
+const NOT_DETACHED: &str = "VolumeNotDetached";
+/// A volume is in two machines.
+const IN_TWO: &str = "VolumeInTwoMachines";
+
+/// What was said last of each VolumeAttachment.
+#[derive(Default)]
+pub(super) struct Told(HashMap<String, PendingEvent>);
+
+impl Told {
+    /// All is well: the next time it is said again.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    pub(super) fn tell(
+        &mut self,
+        recorder: &Recorder,
+        volume: &Volume,
+        attachments: &[String],
+        event: &PendingEvent,
+    ) {
+        let mut is_new = false;
+        for name in attachments {
+            let Some(attachment) = volume.attachments.iter().find(|one| one.name == *name) else { continue };
+            if self.0.get(name) == Some(event) {
+                continue;
+            }
+            is_new |= !self.0.values().any(|told| told == event);
+            self.0.insert(name.clone(), event.clone());
+            let about = ObjectReference {
+                api_version: Some("storage.k8s.io/v1".to_owned()),
+                kind: Some("VolumeAttachment".to_owned()),
+                name: Some(name.clone()),
+                uid: Some(attachment.uid.clone()),
+                ..ObjectReference::default()
+            };
+            recorder.publish(&about, event);
+        }
+        for owner in volume.owners.iter().filter(|_| is_new) {
+            let about = ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                resource_version: None,
+                ..owner.clone()
+            };
+            recorder.publish(&about, event);
+        }
+    }
+}
+
+/// The host is at work, and late.
+pub(super) fn awaited(
+    names: &host::Host,
+    volume: &Volume,
+    host: &Host,
+    seen: &Seen,
+    machine: &str,
+) -> PendingEvent {
+    let vmi = host.instance(machine);
+    match seen.place(machine).map(|place| &place.disk) {
+        Some(Disk::Removing(progress)) => {
+            let why = why_not(names, &volume.name, "is still in", machine, progress, vmi);
+            PendingEvent::warning(NOT_DETACHED, why)
+        }
+        Some(Disk::Adding(progress)) => {
+            let why = why_not(names, &volume.name, "is not in", machine, progress, vmi);
+            PendingEvent::warning(NOT_ATTACHED, why)
+        }
+        _ => PendingEvent::warning(
+            NOT_ATTACHED,
+            format!("volume {} is not in {} yet", volume.name, names.machine_name(machine)),
+        ),
+    }
+}
+
+/// A call waits, or was refused.
+pub(super) fn waits(step: &Step, why: &str) -> PendingEvent {
+    let reason = if matches!(step, Step::Detach { .. }) { NOT_DETACHED } else { NOT_ATTACHED };
+    PendingEvent::warning(reason, why)
+}
+
+/// The external attacher does nothing.
+pub(super) fn deaf(volume: &Volume) -> PendingEvent {
+    let why = format!(
+        "volume {} is where this VolumeAttachment wants it, and the external attacher does not note it: look at the \
+         container csi-attacher of Deployment harvester-csi-driver-controllers",
+        volume.name
+    );
+    PendingEvent::warning(NOT_ATTACHED, why)
+}
+
+pub(super) fn blocked(names: &host::Host, volume: &Volume, why: &Blocked) -> PendingEvent {
+    let name = &volume.name;
+    let (reason, why) = match why {
+        Blocked::InUse { machine, by } => (
+            NOT_ATTACHED,
+            format!(
+                "volume {name} is in {} for VolumeAttachment {by}, and in one machine at a time: end the Pod there, or \
+                 run this one on that node",
+                names.machine_name(machine)
+            ),
+        ),
+        Blocked::InTwoMachines { machines } => {
+            let machines: Vec<_> = machines.iter().map(|machine| names.machine_name(machine)).collect();
+            (
+                IN_TWO,
+                format!(
+                    "volume {name} is in {}, and each has a VolumeAttachment: end the Pod on one of the nodes, and check \
+                     the file system",
+                    machines.join(" and ")
+                ),
+            )
+        }
+        Blocked::Elsewhere { machine } => (
+            NOT_ATTACHED,
+            format!(
+                "volume {name} is in {}, which is no node of this cluster: remove the volume from it by hand, or delete \
+                 the machine",
+                names.machine_name(machine)
+            ),
+        ),
+        Blocked::Fixed { machine, volume } => (
+            NOT_ATTACHED,
+            format!(
+                "{} has volume {name} as {volume:?}, which this driver did not add: remove it from the machine by hand",
+                names.machine_name(machine)
+            ),
+        ),
+        Blocked::NoMachine { machine, node } => (
+            NOT_ATTACHED,
+            format!(
+                "there is no {}, the machine of Node {node}: delete the Node, so that its Pods run elsewhere",
+                names.machine_name(machine)
+            ),
+        ),
+        Blocked::MachineLeaves { machine } => (
+            NOT_ATTACHED,
+            format!("{} is being deleted: the Pod needs another node", names.machine_name(machine)),
+        ),
+        Blocked::NoNodeId { node } => (
+            NOT_ATTACHED,
+            format!(
+                "nothing says which machine Node {node} is: its CSINode has no driver driver.harvesterhci.io, so look \
+                 at the Pod of the driver on that node"
+            ),
+        ),
+        Blocked::NoClaim => {
+            (NOT_ATTACHED, format!("there is no {}: restore a backup of it", names.claim_name(name)))
+        }
+        Blocked::ClaimLeaves => {
+            (NOT_ATTACHED, format!("{} is being deleted: wait for a new volume", names.claim_name(name)))
+        }
+    };
+    PendingEvent::warning(reason, why)
+}

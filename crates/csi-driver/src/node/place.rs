@@ -14,6 +14,8 @@ use crate::refusal::Refusal;
 
 /// Linux allows no longer path.
 const PATH_MAX: usize = 4095;
+/// And no longer name in one.
+const NAME_MAX: usize = 255;
 
 /// What is at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +53,11 @@ pub(crate) fn checked(root: &Path, field: &str, text: &str) -> Result<PathBuf, R
         return Err(Refusal::invalid(format!("{field} {text:?} is no absolute path: send one")));
     }
     let path: PathBuf = Path::new(text).components().collect();
+    if path.components().any(|component| component.as_os_str().len() > NAME_MAX) {
+        return Err(Refusal::invalid(format!(
+            "{field} has a name of more than {NAME_MAX} bytes, which no file system has: send another path"
+        )));
+    }
     if path.components().any(|component| component == Component::ParentDir) {
         return Err(Refusal::invalid(format!(
             "{field} {text:?} contains \"..\": send the path that is meant"

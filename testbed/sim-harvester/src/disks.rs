@@ -7,8 +7,7 @@
 //! folder/links/<namespace>/<VM>/scsi-0QEMU_QEMU_HARDDISK_drive-ua-<volume>      while the volume is Ready in the VM
 //! ```
 //! A claim with a source begins with what is in the file of its snapshot or claim when a VM has it first.
-//! Only root may make loop devices. They go with the simulation; what a killed process left behind goes when the next one
-//! begins in the folder.
+//! Only root may make loop devices. They go with the simulation, however it ends.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -168,21 +167,20 @@ fn text(path: &Path) -> io::Result<&str> {
     path.to_str().ok_or_else(|| io::Error::other(format!("{} is no UTF-8", path.display())))
 }
 
-/// A loop device; it goes with this value, or when its last user closes it.
+/// A loop device; it goes with this value and its last user, also when this process is killed.
 #[derive(Debug)]
-struct Loop(String);
+struct Loop {
+    path: String,
+    _open: fs::File,
+}
 
 impl Loop {
     fn over(file: &Path) -> io::Result<Self> {
-        attach(file).map(Self)
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Err(error) = losetup(&["--detach", &self.0]) {
-            tracing::warn!(%error, "a loop device stays");
-        }
+        let path = attach(file)?;
+        let open = fs::File::open(&path)?;
+        // the kernel does it when nobody has the device open any more
+        losetup(&["--detach", &path])?;
+        Ok(Self { path, _open: open })
     }
 }
 
@@ -212,15 +210,6 @@ impl Disks {
         fs::create_dir_all(folder.join("links"))?;
         fs::create_dir_all(folder.join("volumes"))?;
         fs::create_dir_all(folder.join("snapshots"))?;
-        for file in fs::read_dir(folder.join("volumes"))? {
-            let devices =
-                losetup(&["--associated", text(&file?.path())?, "--noheadings", "--output", "NAME"])?;
-            devices
-                .lines()
-                .map(str::trim)
-                .filter(|device| !device.is_empty())
-                .try_for_each(|device| losetup(&["--detach", device]).map(drop))?;
-        }
         Ok(this)
     }
 
@@ -297,7 +286,7 @@ impl Disks {
         if let Some(parent) = link.parent() {
             fs::create_dir_all(parent)?;
         }
-        symlink(&device.0, &link)?;
+        symlink(&device.path, &link)?;
         self.attached.insert(disk.clone(), device);
         Ok(())
     }
@@ -310,7 +299,9 @@ impl Disks {
         }
         file.set_len(size)?;
         let devices = self.attached.iter().filter(|(disk, _)| disk.of_claim() == *claim);
-        devices.map(|(_, device)| losetup(&["--set-capacity", &device.0])).try_for_each(|done| done.map(drop))
+        devices
+            .map(|(_, device)| losetup(&["--set-capacity", &device.path]))
+            .try_for_each(|done| done.map(drop))
     }
 
     /// Removes the files of claims that are gone.

@@ -1,15 +1,18 @@
 //! What this computer lets the node service of a driver do.
 
-use std::{fs, path::Path};
+use std::{env, fs, path::PathBuf};
 
-const FOLDERS: [&str; 4] = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"];
+/// Not every user has them in the search path, and the driver looks there too.
+const FOLDERS: [&str; 4] = ["/usr/sbin", "/usr/bin", "/sbin", "/bin"];
 /// What disks, mounts and pods' processes take.
 const TOOLS: [&str; 6] = ["unshare", "nsenter", "losetup", "blkid", "mkfs.ext4", "e2fsck"];
 /// The bit of CAP_SYS_RESOURCE among the capabilities.
 const SYS_RESOURCE: u64 = 1 << 24;
 
 fn has(tool: &str) -> bool {
-    FOLDERS.iter().any(|folder| Path::new(folder).join(tool).exists())
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(FOLDERS.map(PathBuf::from));
+    folders.into_iter().any(|folder| folder.join(tool).exists())
 }
 
 /// Why no pod can have a volume here.

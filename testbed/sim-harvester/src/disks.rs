@@ -1,18 +1,18 @@
-//! The disks of hot-plugged volumes as block devices of this computer: what a node service finds in its VM.
+//! The disks of hot-plugged volumes: what a node service finds in its VM.
 //!
 //! ```text
 //! folder/volumes/<namespace>.<claim>       a sparse file of the claim's size, until the claim is deleted
 //! folder/snapshots/<namespace>.<snapshot>  what was in the claim's file when the snapshot came, until it is deleted
-//!            ▲ loop device
-//! folder/links/<namespace>/<VM>/scsi-0QEMU_QEMU_HARDDISK_drive-ua-<volume>      while the volume is Ready in the VM
+//!            ▲ plugged into the VM while the volume is Ready there
+//! Machines:  loop devices of this computer (loop_devices), or virtual machines that a test runs
 //! ```
 //! A claim with a source begins with what is in the file of its snapshot or claim when a VM has it first.
-//! Only root may make loop devices. They go with the simulation, however it ends.
+
+mod loop_devices;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
-    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
     sync::Arc,
@@ -34,19 +34,31 @@ use crate::{
     volumes::{claim, name, volumes},
 };
 
-/// udev's name of a disk up to the name of its volume.
-const LINK: &str = "scsi-0QEMU_QEMU_HARDDISK_drive-ua-";
-/// A loop device that could not be made is tried again: nothing tells of one that becomes free.
+pub(crate) use self::loop_devices::LoopDevices;
+pub use self::loop_devices::{attach, links};
+
+/// A disk that could not be plugged is tried again: nothing tells of a loop device that becomes free.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// As many disks as all tests that run at once have.
-const NODES: u32 = 64;
-/// The kernel's number of the driver.
-const LOOP_MAJOR: &str = "7";
+/// The machines that disks are plugged into. A call may block for some milliseconds.
+pub trait Machines: Send + 'static {
+    /// Plugs the disk in `file` into a machine, for a volume of this name.
+    ///
+    /// # Errors
+    /// It is tried again later.
+    fn plug(&mut self, vm: &ObjectKey, volume: &str, file: &Path) -> io::Result<()>;
 
-/// The folder that stands for `/dev/disk/by-id` in a VM.
-pub fn links(folder: &Path, vm: &ObjectKey) -> PathBuf {
-    folder.join("links").join(&vm.namespace).join(&vm.name)
+    /// Pulls the disk out. A machine that is gone has none, which is no error.
+    ///
+    /// # Errors
+    /// It is tried again later.
+    fn pull(&mut self, vm: &ObjectKey, volume: &str) -> io::Result<()>;
+
+    /// Shows a machine the size that the file of a disk has grown to.
+    ///
+    /// # Errors
+    /// They are told.
+    fn grow(&mut self, vm: &ObjectKey, volume: &str, size: u64) -> io::Result<()>;
 }
 
 /// One disk in one VM.
@@ -60,10 +72,6 @@ struct Disk {
 impl Disk {
     fn of_claim(&self) -> ObjectKey {
         ObjectKey::new(&self.vm.namespace, &self.claim)
-    }
-
-    fn link(&self, folder: &Path) -> PathBuf {
-        links(folder, &self.vm).join(format!("{LINK}{}", self.volume))
     }
 }
 
@@ -129,88 +137,18 @@ fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::rename(part, to)
 }
 
-/// A loop device over a file: its path. The kernel makes as many as are asked for, but a container may lack the device
-/// nodes of all but the first few; these are made here.
-///
-/// # Errors
-/// What `losetup` says.
-pub fn attach(file: &Path) -> io::Result<String> {
-    let arguments = ["--find", "--show", text(file)?];
-    losetup(&arguments).or_else(|_| {
-        make_nodes()?;
-        losetup(&arguments)
-    })
-}
-
-fn make_nodes() -> io::Result<()> {
-    for number in 0..NODES {
-        let (path, minor) = (format!("/dev/loop{number}"), number.to_string());
-        if !Path::new(&path).exists() {
-            // somebody else may be making it
-            Command::new("mknod").args(["-m", "660", &path, "b", LOOP_MAJOR, &minor]).output()?;
-        }
-    }
-    Ok(())
-}
-
-/// Runs `losetup` and returns what it says.
-fn losetup(arguments: &[&str]) -> io::Result<String> {
-    let output = Command::new("losetup").args(arguments).output()?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(io::Error::other(format!("losetup {}: {why}", arguments.join(" "))))
-}
-
-fn text(path: &Path) -> io::Result<&str> {
-    path.to_str().ok_or_else(|| io::Error::other(format!("{} is no UTF-8", path.display())))
-}
-
-/// A loop device; it goes with this value and its last user, also when this process is killed.
-#[derive(Debug)]
-struct Loop {
-    path: String,
-    _open: fs::File,
-}
-
-impl Loop {
-    fn over(file: &Path) -> io::Result<Self> {
-        let path = attach(file)?;
-        let open = fs::File::open(&path)?;
-        // the kernel does it when nobody has the device open any more
-        losetup(&["--detach", &path])?;
-        Ok(Self { path, _open: open })
-    }
-}
-
 /// The disks that are there.
-#[derive(Debug)]
 struct Disks {
     folder: PathBuf,
-    attached: BTreeMap<Disk, Loop>,
-}
-
-impl Drop for Disks {
-    fn drop(&mut self) {
-        // a device's number may be another volume's next
-        for disk in self.attached.keys() {
-            drop(fs::remove_file(disk.link(&self.folder)));
-        }
-    }
+    machines: Box<dyn Machines>,
+    attached: BTreeSet<Disk>,
 }
 
 impl Disks {
-    fn new(folder: &Path) -> io::Result<Self> {
-        let this = Self { folder: folder.to_owned(), attached: BTreeMap::new() };
-        match fs::remove_dir_all(folder.join("links")) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        fs::create_dir_all(folder.join("links"))?;
+    fn new(folder: &Path, machines: Box<dyn Machines>) -> io::Result<Self> {
         fs::create_dir_all(folder.join("volumes"))?;
         fs::create_dir_all(folder.join("snapshots"))?;
-        Ok(this)
+        Ok(Self { folder: folder.to_owned(), machines, attached: BTreeSet::new() })
     }
 
     fn file(&self, claim: &ObjectKey) -> PathBuf {
@@ -251,17 +189,19 @@ impl Disks {
         let mut failed = None;
         let mut note = |done: io::Result<()>| failed = done.err().or(failed.take());
         note(self.keep(snapshots));
-        let gone: Vec<_> = self.attached.keys().filter(|disk| !wanted.contains(disk)).cloned().collect();
-        for disk in gone {
-            note(fs::remove_file(disk.link(&self.folder)));
-            self.attached.remove(&disk);
+        for disk in self.attached.difference(wanted).cloned().collect::<Vec<_>>() {
+            let pulled = self.machines.pull(&disk.vm, &disk.volume);
+            if pulled.is_ok() {
+                self.attached.remove(&disk);
+            }
+            note(pulled);
         }
         for (key, claim) in claims {
             note(self.grow(key, claim.size.unwrap_or_default()));
         }
         for disk in wanted {
             if let Some(Claim { size: Some(size), source }) = claims.get(&disk.of_claim())
-                && !self.attached.contains_key(disk)
+                && !self.attached.contains(disk)
             {
                 note(self.attach(disk, *size, source.as_ref()));
             }
@@ -281,33 +221,26 @@ impl Disks {
         if file.metadata()?.len() < size {
             file.set_len(size)?;
         }
-        let device = Loop::over(&path)?;
-        let link = disk.link(&self.folder);
-        if let Some(parent) = link.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        symlink(&device.path, &link)?;
-        self.attached.insert(disk.clone(), device);
+        self.machines.plug(&disk.vm, &disk.volume, &path)?;
+        self.attached.insert(disk.clone());
         Ok(())
     }
 
     /// A volume that has grown is larger in all VMs that have it.
-    fn grow(&self, claim: &ObjectKey, size: u64) -> io::Result<()> {
+    fn grow(&mut self, claim: &ObjectKey, size: u64) -> io::Result<()> {
         let Ok(file) = fs::File::options().append(true).open(self.file(claim)) else { return Ok(()) };
         if file.metadata()?.len() >= size {
             return Ok(());
         }
         file.set_len(size)?;
-        let devices = self.attached.iter().filter(|(disk, _)| disk.of_claim() == *claim);
-        devices
-            .map(|(_, device)| losetup(&["--set-capacity", &device.path]))
-            .try_for_each(|done| done.map(drop))
+        let mut disks = self.attached.iter().filter(|disk| disk.of_claim() == *claim);
+        disks.try_for_each(|disk| self.machines.grow(&disk.vm, &disk.volume, size))
     }
 
     /// Removes the files of claims that are gone.
     fn forget(&self, claims: &BTreeMap<ObjectKey, Claim>) -> io::Result<()> {
         let known: BTreeSet<_> = claims.keys().map(|claim| self.file(claim)).collect();
-        let attached: BTreeSet<_> = self.attached.keys().map(|disk| self.file(&disk.of_claim())).collect();
+        let attached: BTreeSet<_> = self.attached.iter().map(|disk| self.file(&disk.of_claim())).collect();
         for file in fs::read_dir(self.folder.join("volumes"))? {
             let file = file?.path();
             if !known.contains(&file) && !attached.contains(&file) {
@@ -318,14 +251,15 @@ impl Disks {
     }
 }
 
-/// Has the disks of all VMs in `folder` until `tasks` ends.
+/// Has the volumes in `folder`, and plugs them into `machines`, until `tasks` ends.
 pub(crate) fn start(
     tasks: &TaskGroup,
     harvester: &Client,
     folder: &Path,
+    machines: Box<dyn Machines>,
     vm_controller: &VmController,
 ) -> io::Result<()> {
-    let mut disks = Disks::new(folder)?;
+    let mut disks = Disks::new(folder, machines)?;
     let snapshots: Cache<VolumeSnapshot> =
         Cache::start(tasks, Api::all(harvester.clone()), Default::default());
     let (instances, claims) = (vm_controller.instances.clone(), vm_controller.claims.clone());
@@ -397,7 +331,5 @@ mod tests {
         let disks = of_instance(&vm, &instance);
         let names: Vec<_> = disks.iter().map(|disk| (&*disk.volume, &*disk.claim)).collect();
         assert_eq!(names, [("a", "claim-a"), ("leaves", "claim-leaves")]);
-        let link = disks[0].link(Path::new("/run/disks"));
-        assert_eq!(link, Path::new("/run/disks/links/shop/guest-1/scsi-0QEMU_QEMU_HARDDISK_drive-ua-a"));
     }
 }

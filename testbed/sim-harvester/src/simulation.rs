@@ -31,7 +31,9 @@ use crate::{
         Side, Vip, World, WorldCache, listeners::Listeners,
     },
     dhcp::{self, Lan, server::Server},
-    disks, endpoint_slices,
+    disks,
+    disks::{LoopDevices, Machines},
+    endpoint_slices,
     guest::{Workload, controller::Kubelets, heartbeat, pod_address, workloads as deployed},
     kube_vip::{Release, controller::KubeVip},
     settings::{self, Backend},
@@ -248,7 +250,21 @@ impl SimHarvester {
     /// # Errors
     /// When the folder cannot be prepared.
     pub fn serve_disks(&self, folder: &Path, tasks: &TaskGroup) -> io::Result<()> {
-        disks::start(tasks, &self.harvester, folder, &self.vm_controller)
+        self.plug_disks(folder, Box::new(LoopDevices::new(folder)?), tasks)
+    }
+
+    /// Has the volumes of claims as files in `folder`, and plugs those of hot-plugged volumes into `machines`, until `tasks`
+    /// ends.
+    ///
+    /// # Errors
+    /// When the folder cannot be prepared.
+    pub fn plug_disks(
+        &self,
+        folder: &Path,
+        machines: Box<dyn Machines>,
+        tasks: &TaskGroup,
+    ) -> io::Result<()> {
+        disks::start(tasks, &self.harvester, folder, machines, &self.vm_controller)
     }
 
     fn subscribe(&self) {

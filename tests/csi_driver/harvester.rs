@@ -1,4 +1,4 @@
-//! A simulated Harvester with one running VM, and the guest cluster whose node that VM is, on sockets of this machine.
+//! A simulated Harvester with running VMs, and the guest cluster whose nodes they are, on sockets of this machine.
 
 use std::{
     fs,
@@ -25,13 +25,13 @@ use tokio::net::TcpListener;
 use crate::driver;
 
 /// The VM, which has another name than its Node.
-const MACHINE: &str = "vm-1";
-const NODE: &str = "node-1";
+pub(crate) const MACHINE: &str = "vm-1";
+pub(crate) const NODE: &str = "node-1";
 const HOST: &str = "{apiVersion: v1, kind: Node, metadata: {name: host-1}}";
 const VM: &str = "
 apiVersion: kubevirt.io/v1
 kind: VirtualMachine
-metadata: {name: vm-1, namespace: team-a}
+metadata: {name: NAME, namespace: team-a}
 spec:
   runStrategy: Always
   template:
@@ -44,8 +44,9 @@ spec:
 /// Both clusters, until this is dropped.
 pub(crate) struct Lab {
     folder: TempDir,
-    tasks: TaskGroup,
-    _clusters: TestCluster,
+    pub(crate) tasks: TaskGroup,
+    pub(crate) clusters: TestCluster,
+    pub(crate) sim: SimHarvester,
 }
 
 impl Drop for Lab {
@@ -55,8 +56,22 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// As Harvester of `version` with these roles; with block devices where this user may make them.
+    /// As Harvester of `version` with these roles and one VM; with block devices where this user may make them.
     pub(crate) async fn start(version: &str, rights: Rights) -> Self {
+        let lab = Self::without_machines(version, rights).await;
+        if may_make_disks() {
+            lab.sim.serve_disks(&lab.path().join("disks"), &lab.tasks).unwrap();
+        }
+        let address = lab.machine(MACHINE).await;
+        let folder = lab.path().join("net/enp1s0");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("address"), address).unwrap();
+        fs::create_dir_all(lab.kubelet_root()).unwrap();
+        lab
+    }
+
+    /// As Harvester of `version` with these roles, without a VM and without disks.
+    pub(crate) async fn without_machines(version: &str, rights: Rights) -> Self {
         let (folder, tasks) = (tempfile::tempdir().unwrap(), TaskGroup::new());
         let clusters = TestCluster::simulated(rights).await;
         let harvester = clusters.harvester.client(User::Driver);
@@ -66,18 +81,12 @@ impl Lab {
         server.webhook(SERVICE.0, SERVICE.1, admission::router(harvester.clone()));
         admission::register(&harvester, Place::Service).await.unwrap();
         let sim = SimHarvester::start(options(&clusters), &tasks);
-        if may_make_disks() {
-            sim.serve_disks(&folder.path().join("disks"), &tasks).unwrap();
-        }
         for (side, name) in [(Side::Guest, "guest.kubeconfig"), (Side::Harvester, "harvester.kubeconfig")] {
             let text = served(clusters.side(side), side, clusters.guest_cluster(), &tasks).await;
             fs::write(folder.path().join(name), text).unwrap();
         }
         clusters.harvester.apply(HOST).await;
-        clusters.harvester.apply(VM).await;
-        let lab = Self { folder, tasks, _clusters: clusters };
-        lab.give_address().await;
-        lab
+        Self { folder, tasks, clusters, sim }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -110,21 +119,18 @@ impl Lab {
         command
     }
 
-    /// Waits for the VM, and gives the driver's machine its MAC address.
-    async fn give_address(&self) {
-        let address = loop {
+    /// Makes a VM that runs, and answers its MAC address.
+    pub(crate) async fn machine(&self, name: &str) -> String {
+        self.clusters.harvester.apply(&VM.replace("NAME", name)).await;
+        loop {
             let instance =
-                self._clusters.harvester.get::<VirtualMachineInstance>(&format!("team-a/{MACHINE}")).await;
+                self.clusters.harvester.get::<VirtualMachineInstance>(&format!("team-a/{name}")).await;
             let status = instance.and_then(|instance| instance.status).unwrap_or_default();
             match status.interfaces.first().filter(|_| status.phase == "Running") {
-                Some(interface) => break interface.mac.clone(),
+                Some(interface) => return interface.mac.clone(),
                 None => tokio::time::sleep(Duration::from_millis(20)).await,
             }
-        };
-        let folder = self.path().join("net/enp1s0");
-        fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join("address"), address).unwrap();
-        fs::create_dir_all(self.kubelet_root()).unwrap();
+        }
     }
 }
 

@@ -1,9 +1,11 @@
-//! The CSI driver as it is built and started, judged by others: `csi-sanity`, with a simulated Harvester behind it.
+//! The CSI driver as it is built and started, judged by others: `csi-sanity`, with a simulated Harvester behind it; and the
+//! kernel, udev and programs of a node, in virtual machines.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod harvester;
 mod process;
+mod real_node;
 mod sanity;
 
 use std::{

@@ -109,6 +109,17 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
+/// Makes sure that there is what the virtual machines of the tests boot.
+///
+/// # Errors
+/// Names the package that this machine lacks.
+pub(crate) fn ensure_real_node() -> Result<()> {
+    let script = workspace::root().join("tests").join("real_node").join("image.sh");
+    let output = Command::new("sh").arg(script).output().context("run tests/real_node/image.sh")?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    Ok(())
+}
+
 fn build_go(cache: &Path, tool: Tool, module: &Module, package: &str, to: &Path) -> Result<()> {
     let go = go::find(cache)?;
     let sources = workspace::root().join("tests").join("envtest").join(module.name);

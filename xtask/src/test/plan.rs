@@ -29,6 +29,8 @@ pub(super) enum Part {
     Package,
     /// the whole system under fault schedules
     Seeds,
+    /// the CSI driver in virtual machines, with --all only
+    RealNode,
 }
 
 impl Part {
@@ -46,6 +48,7 @@ impl Part {
             Self::Tour => "sandbox tour",
             Self::Package => "node driver's package",
             Self::Seeds => "fault schedules",
+            Self::RealNode => "CSI driver in virtual machines",
         }
     }
 }
@@ -54,7 +57,7 @@ impl Part {
     /// Without these there is nothing to run.
     fn needs(self) -> &'static [Self] {
         match self {
-            Self::Tests | Self::Tour | Self::Seeds => &[Self::Build],
+            Self::Tests | Self::Tour | Self::Seeds | Self::RealNode => &[Self::Build],
             Self::RealServer => &[Self::Tests, Self::Build],
             _ => &[],
         }
@@ -83,16 +86,29 @@ pub(super) struct Plan {
     pub(super) complete: bool,
 }
 
+/// How much has to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Extent {
+    /// What this machine can run.
+    Possible,
+    /// What stands before a change; what this machine lacks is a failure.
+    Gate,
+    /// The same, and what takes too long for each change.
+    All,
+}
+
 /// Decides; `lacking` says what keeps a part from being run here, and is not asked for parts that are left out.
-pub(super) fn plan(without: &[Part], strict: bool, lacking: impl Fn(Part) -> Option<String>) -> Plan {
+pub(super) fn plan(without: &[Part], extent: Extent, lacking: impl Fn(Part) -> Option<String>) -> Plan {
     let mut plan = Plan { parts: Vec::new(), not_run: Vec::new(), complete: true };
     for &part in Part::value_variants() {
         if without.contains(&part) {
             plan.not_run.push(NotRun { part, why: "left out on purpose, with --without".to_owned() });
         } else if let Some(needed) = part.needs().iter().find(|needed| without.contains(needed)) {
             plan.not_run.push(NotRun { part, why: format!("left out with {needed}, with --without") });
+        } else if part == Part::RealNode && extent != Extent::All {
+            plan.not_run.push(NotRun { part, why: "it runs with --all only".to_owned() });
         } else if let Some(why) = lacking(part) {
-            plan.complete &= !strict;
+            plan.complete &= extent == Extent::Possible;
             plan.not_run.push(NotRun { part, why });
         } else {
             plan.parts.push(part);
@@ -111,23 +127,38 @@ mod tests {
         (part == Part::RealServer).then(|| "no Go".to_owned())
     }
 
+    fn no_qemu(part: Part) -> Option<String> {
+        (part == Part::RealNode).then(|| "no QEMU".to_owned())
+    }
+
     #[rstest]
-    #[case::everything_there(&[], false, |_| None, &[], true)]
-    #[case::a_machine_without_go(&[], false, no_go, &[Part::RealServer], true)]
-    #[case::a_machine_without_go_where_all_must_run(&[], true, no_go, &[Part::RealServer], false)]
-    #[case::left_out_on_purpose(&[Part::RealServer, Part::Tour], true, no_go, &[Part::RealServer, Part::Tour], true)]
-    #[case::no_tests_need_no_server(&[Part::Tests], true, no_go, &[Part::Tests, Part::RealServer], true)]
+    #[case::everything_there(&[], Extent::Possible, |_| None, &[Part::RealNode], true)]
+    #[case::everything_there_and_everything_asked_for(&[], Extent::All, |_| None, &[], true)]
+    #[case::a_machine_without_go(&[], Extent::Possible, no_go, &[Part::RealServer, Part::RealNode], true)]
+    #[case::a_machine_without_go_where_all_must_run(&[], Extent::All, no_go, &[Part::RealServer], false)]
+    #[case::a_gate_that_lacks_qemu_does_not_ask_for_it(&[], Extent::Gate, no_qemu, &[Part::RealNode], true)]
+    #[case::a_full_run_that_lacks_qemu(&[], Extent::All, no_qemu, &[Part::RealNode], false)]
+    #[case::left_out_on_purpose(
+        &[Part::RealServer, Part::Tour], Extent::Gate, no_go, &[Part::RealServer, Part::Tour, Part::RealNode], true
+    )]
+    #[case::no_tests_need_no_server(
+        &[Part::Tests], Extent::All, no_go, &[Part::Tests, Part::RealServer], true
+    )]
     #[case::nothing_built_runs_nothing(
-        &[Part::Build], true, no_go, &[Part::Build, Part::Tests, Part::RealServer, Part::Tour, Part::Seeds], true
+        &[Part::Build],
+        Extent::All,
+        no_go,
+        &[Part::Build, Part::Tests, Part::RealServer, Part::Tour, Part::Seeds, Part::RealNode],
+        true
     )]
     fn what_is_not_run_is_told(
         #[case] without: &[Part],
-        #[case] strict: bool,
+        #[case] extent: Extent,
         #[case] lacking: fn(Part) -> Option<String>,
         #[case] not_run: &[Part],
         #[case] complete: bool,
     ) {
-        let plan = plan(without, strict, lacking);
+        let plan = plan(without, extent, lacking);
         let told: Vec<Part> = plan.not_run.iter().map(|one| one.part).collect();
         assert_eq!((told.as_slice(), plan.complete), (not_run, complete));
         assert_eq!(plan.parts.len() + plan.not_run.len(), Part::value_variants().len());

@@ -73,6 +73,8 @@ pub const LB_NAMESPACE: &str = "loadbalancer.harvesterhci.io/namespace";
 pub const LB_PROJECT: &str = "loadbalancer.harvesterhci.io/project";
 /// On a LoadBalancer object: `namespace/name` of the NetworkAttachmentDefinition of the guest's nodes.
 pub const LB_NETWORK: &str = "loadbalancer.harvesterhci.io/network";
+/// On a LoadBalancer object in version v1alpha1, by us: what only v1beta1 can say. It is never stored.
+pub const V1BETA1: &str = "loadbalancer.harvesterhci.io/v1beta1";
 /// On a LoadBalancer object: guest cluster name.
 pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
 

@@ -25,6 +25,8 @@ use crate::registration::TIMEOUT;
 
 /// A review holds an object twice, each at most what etcd takes (1.5 MiB), with room for the rest.
 pub(crate) const LARGEST: usize = 8 << 20;
+/// A review of conversion holds all objects of a list. Of ten thousand load balancers it has some 20 MiB.
+pub(crate) const LARGEST_LIST: usize = 4 * LARGEST;
 /// An ordinary review is smaller, and a connection takes as much memory itself.
 const FREE: usize = 32 << 10;
 /// The bytes that all bodies together may take beside the free part of each and the one that is read out of turn.
@@ -62,7 +64,8 @@ pub(crate) struct Memory(Vec<OwnedSemaphorePermit>);
 /// The answer to a request whose body cannot be read.
 pub(crate) type Refusal = (StatusCode, &'static str);
 
-const TOO_LARGE: Refusal = (StatusCode::PAYLOAD_TOO_LARGE, "a review has at most 8 MiB");
+const TOO_LARGE: Refusal =
+    (StatusCode::PAYLOAD_TOO_LARGE, "an admission review has at most 8 MiB, and one of conversion 32 MiB");
 const TOO_SLOW: Refusal = (StatusCode::REQUEST_TIMEOUT, "the review did not arrive in time");
 const BROKEN: Refusal = (StatusCode::BAD_REQUEST, "the review ended before it was complete");
 
@@ -71,7 +74,7 @@ impl Budget {
         Self { shares: Arc::new(Semaphore::new(BUDGET)), out_of_turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Reads a whole body.
+    /// Reads a whole body of at most `largest` bytes, a multiple of [`LARGEST`] that is no more than a peer's part.
     ///
     /// # Errors
     /// The body is too large, or does not arrive in time, or breaks off.
@@ -80,26 +83,29 @@ impl Budget {
         peer: &Peer,
         headers: &HeaderMap,
         body: Body,
+        largest: usize,
     ) -> Result<Complete, Refusal> {
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        if announced.is_some_and(|length: usize| length > LARGEST) {
+        if announced.is_some_and(|length: usize| length > largest) {
             return Err(TOO_LARGE);
         }
-        timeout(BODY_WITHIN, self.collect(peer, body)).await.unwrap_or(Err(TOO_SLOW))
+        timeout(BODY_WITHIN, self.collect(peer, body, largest)).await.unwrap_or(Err(TOO_SLOW))
     }
 
-    async fn collect(&self, peer: &Peer, body: Body) -> Result<Complete, Refusal> {
+    async fn collect(&self, peer: &Peer, body: Body, largest: usize) -> Result<Complete, Refusal> {
         let mut body = body.into_data_stream();
         let (mut bytes, mut shares, mut room) = (Vec::new(), Vec::new(), FREE);
         while let Some(part) = timeout(PAUSE, body.next()).await.map_err(|_| TOO_SLOW)? {
             let part: Bytes = part.map_err(|_| BROKEN)?;
             let length = bytes.len() + part.len();
-            if length > LARGEST {
+            if length > largest {
                 return Err(TOO_LARGE);
             }
             if length > FREE && shares.is_empty() {
-                let large = peer.large_bodies.clone().acquire_owned().await;
+                // one of a list counts for as many as it may be
+                let count = u32::try_from(largest.div_ceil(LARGEST)).unwrap_or(u32::MAX);
+                let large = peer.large_bodies.clone().acquire_many_owned(count).await;
                 shares.push(large.expect("nothing closes this semaphore"));
             }
             while length > room {
@@ -111,7 +117,7 @@ impl Budget {
                     }
                     turn = self.out_of_turn.clone().acquire_owned() => {
                         shares.push(turn.expect("nothing closes this semaphore"));
-                        room = LARGEST;
+                        room = largest;
                     }
                 }
             }
@@ -192,7 +198,20 @@ mod tests {
         budget: &'static Budget,
         body: Body,
     ) -> JoinHandle<Result<Complete, Refusal>> {
-        tokio::spawn(async move { budget.read(peer, &HeaderMap::new(), body).await })
+        tokio::spawn(async move { budget.read(peer, &HeaderMap::new(), body, LARGEST).await })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_large_list_takes_the_whole_part_of_its_peer() {
+        let (budget, peer) = (leak(), peer());
+        let held = budget.read(peer, &HeaderMap::new(), large(), LARGEST_LIST).await.unwrap();
+        assert_eq!(peer.large_bodies.available_permits(), 0);
+        drop(held);
+        let body = Body::from(vec![b'x'; LARGEST_LIST]);
+        assert_eq!(
+            budget.read(peer, &HeaderMap::new(), body, LARGEST_LIST).await.unwrap().bytes.len(),
+            LARGEST_LIST
+        );
     }
 
     fn large() -> Body {
@@ -248,7 +267,8 @@ mod tests {
         rest().await;
         assert_eq!(budget.out_of_turn.available_permits(), 0, "all memory is taken");
         let start = Instant::now();
-        let body = budget.read(peer(), &HeaderMap::new(), Body::from(vec![b'x'; FREE])).await.unwrap();
+        let body =
+            budget.read(peer(), &HeaderMap::new(), Body::from(vec![b'x'; FREE]), LARGEST).await.unwrap();
         assert_eq!((body.bytes.len(), start.elapsed()), (FREE, Duration::ZERO));
         drop((senders, stalled));
     }
@@ -259,7 +279,7 @@ mod tests {
         let senders = use_up(budget).await;
         let start = Instant::now();
         for _ in 0..50 {
-            drop(budget.read(peer(), &HeaderMap::new(), large()).await.unwrap());
+            drop(budget.read(peer(), &HeaderMap::new(), large(), LARGEST).await.unwrap());
         }
         assert_eq!(start.elapsed(), Duration::ZERO);
         drop(senders);
@@ -301,7 +321,7 @@ mod tests {
             Body::from_stream(parts)
         };
         let bodies = join_all((0..100).map(|_| async move {
-            let body = budget.read(peer(), &HeaderMap::new(), parts()).await;
+            let body = budget.read(peer(), &HeaderMap::new(), parts(), LARGEST).await;
             body.map(|body| body.bytes.len())
         }));
         assert!(bodies.await.into_iter().all(|body| body == Ok(LARGEST)));
@@ -315,7 +335,7 @@ mod tests {
         for _ in 0..1_000 {
             let (sender, body) = sent_by_hand();
             let headers = headers.clone();
-            tokio::spawn(async move { budget.read(peer(), &headers, body).await.map(drop) });
+            tokio::spawn(async move { budget.read(peer(), &headers, body, LARGEST).await.map(drop) });
             senders.push(sender);
         }
         rest().await;
@@ -329,7 +349,7 @@ mod tests {
         let (sender, body) = sent_by_hand();
         sender.unbounded_send(Ok(vec![b'x'; LARGEST - 1])).unwrap();
         let start = Instant::now();
-        assert_eq!(budget.read(peer(), &HeaderMap::new(), body).await.unwrap_err(), TOO_SLOW);
+        assert_eq!(budget.read(peer(), &HeaderMap::new(), body, LARGEST).await.unwrap_err(), TOO_SLOW);
         assert_eq!((start.elapsed(), budget.shares.available_permits()), (PAUSE, BUDGET));
     }
 
@@ -342,7 +362,7 @@ mod tests {
         });
         let start = Instant::now();
         assert_eq!(
-            budget.read(peer(), &HeaderMap::new(), Body::from_stream(drops)).await.unwrap_err(),
+            budget.read(peer(), &HeaderMap::new(), Body::from_stream(drops), LARGEST).await.unwrap_err(),
             TOO_SLOW
         );
         assert_eq!(start.elapsed(), BODY_WITHIN);
@@ -354,13 +374,13 @@ mod tests {
         let (_sender, silent) = sent_by_hand();
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_LENGTH, (LARGEST + 1).into());
-        assert_eq!(budget.read(peer(), &headers, silent).await.unwrap_err(), TOO_LARGE);
+        assert_eq!(budget.read(peer(), &headers, silent, LARGEST).await.unwrap_err(), TOO_LARGE);
         let (sender, endless) = sent_by_hand();
         for _ in 0..9 {
             sender.unbounded_send(Ok(vec![b'x'; 1 << 20])).unwrap();
         }
         let start = Instant::now();
-        assert_eq!(budget.read(peer(), &HeaderMap::new(), endless).await.unwrap_err(), TOO_LARGE);
+        assert_eq!(budget.read(peer(), &HeaderMap::new(), endless, LARGEST).await.unwrap_err(), TOO_LARGE);
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

@@ -5,7 +5,7 @@
 //!                                   ▲                             │
 //!                     certificates  │                             └─ sees: Namespaces, VMs, VMIs (watched), pools, networks
 //! secrets ◄──► rotator ─────────────┘
-//!                 └──► registrations: both webhook configurations (caBundle)
+//!                 └──► registrations: both webhook configurations, conversion of LoadBalancer (caBundle)
 //! ```
 //! Any number of replicas may run: they share the certificates in the secrets, and write the configurations only
 //! where they are not as they should be. A review has no side effects, so a dry run is reviewed like any other write.
@@ -14,6 +14,7 @@
 mod body;
 mod certificate;
 pub mod cli;
+mod conversion;
 mod dns;
 pub mod fixtures;
 mod ip_pool;
@@ -82,7 +83,7 @@ pub async fn prepare(
     let Config { namespace, policy, address } = config;
     let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
     let (names, registrations) =
-        (rotator::names(&namespace, &address), registration::webhooks(&namespace, &address));
+        (rotator::names(&namespace, &address), registration::all(&namespace, &address));
     let rotator = rotator::Rotator::start(tasks, client, clock, namespace, names, registrations).await;
     let tls = rotator.first().await?;
     tasks.spawn_until_stop(rotator.run(tls.clone()));

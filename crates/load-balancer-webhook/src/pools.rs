@@ -4,11 +4,12 @@
 //! that began before it asked. Everybody in the cluster's network can send reviews, and each list reads every pool, so
 //! a few are under way at once and the reviews that come meanwhile share the next one.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
-use harvester_api::{IPPool, IPPoolSpec};
+use harvester_api::{IPPool, IPPoolSpec, IPPoolStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::{Client, Resource as _, core::Request};
 use serde::Deserialize;
@@ -27,15 +28,27 @@ pub(crate) struct Pools(Arc<Lists>);
 
 struct Lists {
     client: Client,
+    /// Whether the pools have their records.
+    records: bool,
     turns: Semaphore,
     /// The list that has not begun yet.
     next: Mutex<Option<Waiting>>,
 }
 
 impl Pools {
+    /// Lists of the specs alone.
     pub(crate) fn new(client: Client) -> Self {
+        Self::of(client, false)
+    }
+
+    /// Lists with the records of all addresses.
+    pub(crate) fn with_records(client: Client) -> Self {
+        Self::of(client, true)
+    }
+
+    fn of(client: Client, records: bool) -> Self {
         let (turns, next) = (Semaphore::new(LISTS_AT_ONCE), Mutex::default());
-        Self(Arc::new(Lists { client, turns, next }))
+        Self(Arc::new(Lists { client, records, turns, next }))
     }
 
     /// All pools, read after this call began.
@@ -59,13 +72,16 @@ impl Lists {
         *self.next.lock().expect("no panic while a list is chosen") = None;
         let request = Request::new(IPPool::url_path(&(), None)).list(&kube::api::ListParams::default());
         let request = request.map_err(|error| Arc::new(kube::Error::BuildRequest(error)))?;
-        let list: List = self.client.request(request).await.map_err(Arc::new)?;
+        let mut list: List = self.client.request(request).await.map_err(Arc::new)?;
+        if !self.records {
+            list.items.iter_mut().for_each(|item| item.status = None);
+        }
         // a pool that cannot be read has no ranges that could overlap
         Ok(list.items.into_iter().filter_map(Item::pool).collect())
     }
 }
 
-/// The parts of a list that the rules need: no `managedFields`, and no records.
+/// The parts of a list that are needed: no `managedFields`.
 #[derive(Deserialize)]
 struct List {
     items: Vec<Item>,
@@ -77,6 +93,14 @@ struct Item {
     metadata: Metadata,
     #[serde(default)]
     spec: Value,
+    #[serde(default)]
+    status: Option<Records>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Records {
+    allocated: BTreeMap<String, String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -91,6 +115,8 @@ impl Item {
         let Metadata { name, creation_timestamp } = self.metadata;
         let spec: IPPoolSpec = serde_json::from_value(self.spec).ok()?;
         let metadata = ObjectMeta { name, creation_timestamp, ..ObjectMeta::default() };
-        Some(IPPool { metadata, spec, status: None })
+        let status =
+            self.status.map(|Records { allocated }| IPPoolStatus { allocated, ..IPPoolStatus::default() });
+        Some(IPPool { metadata, spec, status })
     }
 }

@@ -1,7 +1,7 @@
 //! The objects that tell the API server where the webhook is and which certificates to trust.
 //!
 //! A [`Registration`] names one object and the webhook's part of it. The webhook registers itself in two webhook
-//! configurations; a definition's conversion stanza or an APIService is one entry more in the list.
+//! configurations and in the conversion stanza of LoadBalancer's definition.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ApiResource, DynamicObject};
 use serde_json::{Value, json};
 
@@ -75,6 +76,43 @@ impl Registration {
     }
 }
 
+/// Everything that names the webhook.
+pub fn all(namespace: &str, address: &Address) -> Vec<Registration> {
+    webhooks(namespace, address).into_iter().chain([conversion(namespace, address)]).collect()
+}
+
+/// The definition of LoadBalancer, which a chart installs: the Go program wrote the same stanza, so either takes over from
+/// the other.
+fn conversion(namespace: &str, address: &Address) -> Registration {
+    let client = client(namespace, address, "/v1/webhook/conversion");
+    let set = move |data: &mut Value, bundle: &str| {
+        let mut client = client.clone();
+        client["caBundle"] = base64(bundle);
+        data["spec"]["conversion"] = json!({"strategy": "Webhook",
+            "webhook": {"clientConfig": client, "conversionReviewVersions": ["v1"]}});
+    };
+    Registration {
+        resource: ApiResource::erase::<CustomResourceDefinition>(&()),
+        name: "loadbalancers.loadbalancer.harvesterhci.io".to_owned(),
+        missing: Missing::Wait,
+        set: Arc::new(set),
+    }
+}
+
+fn client(namespace: &str, address: &Address, path: &str) -> Value {
+    match address {
+        Address::Service => {
+            json!({"service": {"namespace": namespace, "name": NAME, "path": path, "port": 443}})
+        }
+        Address::Url(url) => json!({"url": format!("{}{path}", url.trim_end_matches('/'))}),
+    }
+}
+
+fn base64(bundle: &str) -> Value {
+    let bundle = k8s_openapi::ByteString(bundle.as_bytes().to_vec());
+    serde_json::to_value(bundle).expect("bytes always become text")
+}
+
 /// Both webhook configurations.
 pub fn webhooks(namespace: &str, address: &Address) -> Vec<Registration> {
     [WebhookType::Validating, WebhookType::Mutating]
@@ -107,12 +145,6 @@ impl WebhookType {
 
     /// The webhook's entry, with every default written out, so that the object compares equal once it is stored.
     fn entry(self, namespace: &str, address: &Address, bundle: &str) -> Value {
-        let client = match address {
-            Address::Service => {
-                json!({"service": {"namespace": namespace, "name": NAME, "path": self.path(), "port": 443}})
-            }
-            Address::Url(url) => json!({"url": format!("{}{}", url.trim_end_matches('/'), self.path())}),
-        };
         let rule = |resource: &str, scope: &str, operations: &[&str]| {
             json!({
                 "apiGroups": ["loadbalancer.harvesterhci.io"], "apiVersions": ["v1beta1"],
@@ -125,7 +157,7 @@ impl WebhookType {
         };
         let mut entry = json!({
             "name": format!("{role}.{namespace}.{NAME}"),
-            "clientConfig": client,
+            "clientConfig": client(namespace, address, self.path()),
             "rules": [
                 rule("loadbalancers", "Namespaced", &["CREATE", "UPDATE"]),
                 rule("ippools", "Cluster", pool_operations),
@@ -138,8 +170,7 @@ impl WebhookType {
             "timeoutSeconds": TIMEOUT.as_secs(),
             "admissionReviewVersions": ["v1", "v1beta1"],
         });
-        let bundle = k8s_openapi::ByteString(bundle.as_bytes().to_vec());
-        entry["clientConfig"]["caBundle"] = serde_json::to_value(bundle).expect("bytes always become text");
+        entry["clientConfig"]["caBundle"] = base64(bundle);
         if self == Self::Mutating {
             entry["reinvocationPolicy"] = "Never".into();
         }
@@ -230,44 +261,22 @@ mod tests {
         }
     }
 
-    /// Two objects that the webhook does not register yet: the stanza of a definition, and an APIService.
+    // docs/contract/load-balancer.md#9.5
     #[test]
-    fn any_object_that_holds_a_ca_bundle_can_be_registered() {
-        let base64 = |bundle: &str| serde_json::to_value(k8s_openapi::ByteString(bundle.into())).unwrap();
+    fn the_definition_that_a_chart_made_names_the_webhook_for_conversion_and_keeps_the_rest() {
+        let registration = conversion("harvester-system", &Address::Service);
+        assert_eq!(registration.write(None, "CA"), None, "a chart makes it");
+        let spec = json!({"group": "loadbalancer.harvesterhci.io", "conversion": {"strategy": "None"}});
+        let found = stored(&registration.resource, &registration.name, json!({"spec": spec}));
+        let Some(Write::Replace(object)) = registration.write(Some(&found), "CA") else {
+            panic!("not replaced")
+        };
         let service = json!({"namespace": "harvester-system", "name": NAME, "path": "/v1/webhook/conversion", "port": 443});
-        let conversion = Registration {
-            resource: ApiResource::erase::<
-                k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-            >(&()),
-            name: "loadbalancers.loadbalancer.harvesterhci.io".to_owned(),
-            missing: Missing::Wait,
-            set: Arc::new(move |data, bundle| {
-                data["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {
-                    "clientConfig": {"service": service, "caBundle": base64(bundle)}, "conversionReviewVersions": ["v1"]}});
-            }),
-        };
-        let api_service = Registration {
-            resource: ApiResource::erase::<
-                k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService,
-            >(&()),
-            name: "v1.example.com".to_owned(),
-            missing: Missing::Wait,
-            set: Arc::new(move |data, bundle| data["spec"]["caBundle"] = base64(bundle)),
-        };
-        for (registration, path) in
-            [(conversion, "/spec/conversion/webhook/clientConfig/caBundle"), (api_service, "/spec/caBundle")]
-        {
-            assert_eq!(registration.write(None, "CA"), None, "another program creates it");
-            let found =
-                stored(&registration.resource, &registration.name, json!({"spec": {"group": "example.com"}}));
-            let Some(Write::Replace(object)) = registration.write(Some(&found), "CA") else {
-                panic!("not replaced")
-            };
-            assert_eq!(
-                (&object.data["spec"]["group"], object.data.pointer(path).unwrap()),
-                (&json!("example.com"), &json!("Q0E="))
-            );
-            assert_eq!(registration.write(Some(&object), "CA"), None);
-        }
+        assert_eq!(
+            object.data["spec"],
+            json!({"group": "loadbalancer.harvesterhci.io", "conversion": {"strategy": "Webhook", "webhook": {
+                "clientConfig": {"service": service, "caBundle": "Q0E="}, "conversionReviewVersions": ["v1"]}}})
+        );
+        assert_eq!(registration.write(Some(&object), "CA"), None);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use controller_kit::{Cache, ObjectKey, error_message};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels};
+use harvester_api::kubevirt::{VirtualMachineInstanceStatus, VmInterface};
+use harvester_api::{IPPool, VirtualMachine, VirtualMachineInstance, annotations, labels};
 use json_patch::PatchOperation;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{ApiResource, DynamicObject, ObjectMeta};
@@ -18,6 +19,9 @@ use crate::pools::Pools;
 use crate::review::{Faults, Kind, Reason, Write};
 use crate::{Policy, ip_pool, load_balancer};
 
+/// Interfaces of a VM whose addresses are kept, and the bytes of an address.
+const INTERFACES: usize = 32;
+const ADDRESS: usize = 64;
 /// How long the start waits for the list of virtual machines: without KubeVirt there never is one.
 const VMS_WITHIN: Duration = Duration::from_secs(10);
 
@@ -38,6 +42,7 @@ pub(crate) struct Reviewer {
     client: Client,
     policy: Policy,
     pools: Pools,
+    recorded: Pools,
     namespaces: Cache<Namespace>,
     vms: Cache<VirtualMachine>,
     vmis: Cache<VirtualMachineInstance>,
@@ -52,6 +57,7 @@ impl Reviewer {
             vms: Cache::start_trimmed(tasks, Api::all(client.clone()), config.clone(), trim_vm),
             vmis: Cache::start_trimmed(tasks, Api::all(client.clone()), config, trim_vmi),
             pools: Pools::new(client.clone()),
+            recorded: Pools::with_records(client.clone()),
             client,
             policy,
         };
@@ -71,6 +77,16 @@ impl Reviewer {
 
     pub(crate) fn policy(&self) -> &Policy {
         &self.policy
+    }
+
+    /// All pools with their records, read after this call began.
+    pub(crate) async fn pools_with_records(&self) -> Result<Arc<[IPPool]>, Unseen> {
+        self.recorded.list().await.map_err(|source| Unseen { what: "IPPools", source })
+    }
+
+    /// The running VMs with their addresses.
+    pub(crate) fn vmis(&self) -> Vec<Arc<VirtualMachineInstance>> {
+        self.vmis.list()
     }
 
     /// Why a write is refused; nothing where it is admitted.
@@ -174,7 +190,15 @@ fn trim_vmi(vmi: &mut VirtualMachineInstance) {
     let first = vmi.spec.networks.iter().find(|network| network.multus.is_some()).cloned();
     vmi.spec.networks = first.into_iter().collect();
     vmi.spec.rest = Default::default();
-    vmi.status = None;
+    // what a guest agent says may be as long as it likes
+    let interfaces = vmi.status.take().into_iter().flat_map(|status| status.interfaces);
+    let address = |interface: VmInterface| interface.ip_address;
+    let interfaces = interfaces.map(address).filter(|address| (1..=ADDRESS).contains(&address.len()));
+    let interfaces = interfaces
+        .take(INTERFACES)
+        .map(|ip_address| VmInterface { ip_address, ..VmInterface::default() })
+        .collect();
+    vmi.status = Some(VirtualMachineInstanceStatus { interfaces, ..Default::default() });
 }
 
 /// Keeps of what users write only what a rule reads: a tenant can put 256 KiB of annotations on each of their objects.

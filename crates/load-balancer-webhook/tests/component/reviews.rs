@@ -80,7 +80,14 @@ async fn reviews_are_answered_over_tls_and_replicas_agree(
         assert_eq!(ask(&client, "validation", nonsense).await.0, 400, "{nonsense}");
     }
     assert_eq!(ask(&client, "mutation", vec![b' '; 9 << 20]).await.0, 413);
-    assert_eq!(ask(&client, "conversion", "{}").await.0, 404);
+    assert_eq!(ask(&client, "other", "{}").await.0, 404);
+    let conversion = json!({"request": {"uid": "u2", "desiredAPIVersion": "loadbalancer.harvesterhci.io/v1alpha1",
+        "objects": [{"apiVersion": "loadbalancer.harvesterhci.io/v1beta1", "kind": "LoadBalancer", "metadata": {"name": "web"},
+            "spec": {"listeners": [{"port": 80, "protocol": "TCP", "backendPort": 8080}]}}]}});
+    let converted = answer(&client, "conversion", conversion.to_string().into_bytes()).await;
+    assert_eq!(converted["response"]["convertedObjects"][0]["spec"]["ipam"], "pool", "{converted}");
+    let refused = answer(&client, "conversion", b"{}".to_vec()).await;
+    assert_eq!(refused["response"]["result"]["status"], "Failure");
     answer(&client, "validation", review("CREATE", &web(&http()))).await;
 
     // another replica takes the same certificates, and puts its own address into the configurations

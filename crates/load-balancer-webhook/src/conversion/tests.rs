@@ -1,0 +1,323 @@
+use harvester_api::{IPPoolSpec, IPPoolStatus};
+use kube::api::ObjectMeta;
+use proptest::prelude::*;
+use rstest::rstest;
+
+use super::*;
+
+const BETA: &str = VERSIONS[0];
+const ALPHA: &str = VERSIONS[1];
+
+fn object(version: &str, parts: &Value) -> Value {
+    let mut object = json!({"apiVersion": version, "kind": "LoadBalancer",
+        "metadata": {"name": "web", "namespace": "team-a", "uid": "u-1", "generation": 4}});
+    for (key, value) in parts.as_object().unwrap() {
+        object[key] = value.clone();
+    }
+    object
+}
+
+fn beta() -> Value {
+    object(
+        BETA,
+        &json!({
+            "spec": {"description": "d", "workloadType": "vm", "ipPool": "lab", "listeners": [
+                    {"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}],
+                "backendServerSelector": {"app": ["web"]},
+                "healthCheck": {"port": 8080, "periodSeconds": 7}},
+            "status": {"address": "192.0.2.7", "backendServers": ["10.0.0.1"],
+                "allocatedAddress": {"ipPool": "lab", "ip": "192.0.2.7", "mask": "255.255.255.0"},
+                "conditions": [{"type": "Ready", "status": "True"}]},
+        }),
+    )
+}
+
+fn lab(holder: &str) -> Vec<IPPool> {
+    let status = IPPoolStatus {
+        allocated: [("192.0.2.7".to_owned(), holder.to_owned())].into(),
+        ..Default::default()
+    };
+    let metadata = ObjectMeta { name: Some("lab".to_owned()), ..ObjectMeta::default() };
+    vec![IPPool { metadata, spec: IPPoolSpec::default(), status: Some(status) }]
+}
+
+// docs/contract/load-balancer.md#9.5
+#[test]
+fn an_object_of_today_is_shown_as_one_of_the_former_version() {
+    let alpha = convert(beta(), ALPHA, &Known::default());
+    assert_eq!(
+        alpha["spec"],
+        json!({"description": "d", "ipam": "pool", "backendServers": ["10.0.0.1"],
+        "listeners": [{"name": "http", "port": 80, "protocol": "TCP", "backendPort": 8080}],
+        "healthCheck": {"port": 8080, "successThreshold": 2, "failureThreshold": 2, "PeriodSeconds": 7, "timeoutSeconds": 1}})
+    );
+    assert_eq!(
+        alpha["status"],
+        json!({"address": "192.0.2.7", "conditions": [{"type": "Ready", "status": "True"}]})
+    );
+    assert_eq!(alpha["apiVersion"], ALPHA);
+}
+
+// docs/contract/load-balancer.md#9.5
+#[test]
+fn an_object_that_was_stored_before_harvester_1_2_keeps_address_pool_and_backends() {
+    let stored = object(
+        ALPHA,
+        &json!({
+        "spec": {"ipam": "pool", "listeners": [{"name": "a", "port": 80, "protocol": "TCP"}],
+            "backendServers": ["10.0.0.1", "10.0.0.9"],
+            "healthCheck": {"port": 80, "successThreshold": 1, "failureThreshold": 3, "PeriodSeconds": 5, "timeoutSeconds": 3}},
+        "status": {"address": "192.0.2.7"}}),
+    );
+    let pools = lab("team-a/web");
+    let machines = BTreeMap::from([
+        (("team-a", "10.0.0.1"), BTreeSet::from(["vm-1"])),
+        (("team-b", "10.0.0.9"), BTreeSet::from(["vm-9"])),
+    ]);
+    let beta = convert(stored, BETA, &Known { pools: &pools, machines });
+    assert_eq!(
+        beta["spec"],
+        json!({"ipam": "pool", "ipPool": "lab",
+        "listeners": [{"name": "a", "port": 80, "protocol": "TCP", "backendPort": 80}],
+        "backendServerSelector": {"harvesterhci.io/vmName": ["vm-1"]},
+        "healthCheck": {"port": 80, "successThreshold": 1, "failureThreshold": 3, "periodSeconds": 5, "timeoutSeconds": 3}})
+    );
+    assert_eq!(
+        beta["status"],
+        json!({"address": "192.0.2.7", "backendServers": ["10.0.0.1", "10.0.0.9"],
+        "allocatedAddress": {"ipPool": "lab", "ip": "192.0.2.7"}})
+    );
+}
+
+// docs/contract/load-balancer.md#WH-3: one such object broke every list
+#[rstest]
+#[case::no_record("pool", lab("team-a/other"), None)]
+#[case::no_pool("pool", vec![], None)]
+#[case::leased("dhcp", vec![], Some(json!({"ip": "0.0.0.0"})))]
+fn an_address_that_no_pool_knows_is_no_error(
+    #[case] ipam: &str,
+    #[case] pools: Vec<IPPool>,
+    #[case] allocated: Option<Value>,
+) {
+    let stored = object(ALPHA, &json!({"spec": {"ipam": ipam}, "status": {"address": "192.0.2.7"}}));
+    let beta = convert(stored, BETA, &Known { pools: &pools, machines: BTreeMap::new() });
+    assert_eq!(beta["status"]["address"], "192.0.2.7");
+    assert_eq!(beta["status"].get("allocatedAddress"), allocated.as_ref());
+}
+
+// docs/contract/load-balancer.md#WH-2
+#[rstest]
+#[case::no_status(json!({"spec": {"ipam": "pool"}}), json!({"ipam": "pool"}))]
+#[case::no_spec(json!({}), json!({}))]
+#[case::no_backend_port(json!({"spec": {"ipam": "pool", "listeners": [{"name": "a", "port": 1, "protocol": "TCP"}]}}),
+    json!({"ipam": "pool", "listeners": [{"name": "a", "port": 1, "protocol": "TCP", "backendPort": 1}]}))]
+fn what_the_former_schema_lets_be_absent_is_filled_in(#[case] parts: Value, #[case] spec: Value) {
+    let beta = convert(object(ALPHA, &parts), BETA, &Known::default());
+    assert_eq!((&beta["spec"], beta.get("status")), (&spec, None));
+}
+
+// docs/contract/load-balancer.md#WH-4
+#[test]
+fn what_is_edited_in_the_former_version_is_edited_and_the_rest_stays() {
+    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    alpha["spec"]["description"] = "other".into();
+    alpha["spec"]["healthCheck"]["PeriodSeconds"] = 9.into();
+    alpha["spec"]["listeners"][0]["port"] = 81.into();
+    alpha["metadata"]["generation"] = 5.into();
+    let mut expected = beta();
+    expected["metadata"]["generation"] = 5.into();
+    expected["spec"]["description"] = "other".into();
+    expected["spec"]["listeners"][0]["port"] = 81.into();
+    expected["spec"]["healthCheck"] = json!({"port": 8080, "successThreshold": 2, "failureThreshold": 2, "periodSeconds": 9, "timeoutSeconds": 1});
+    assert_eq!(convert(alpha, BETA, &Known::default()), expected);
+}
+
+#[rstest]
+#[case::of_another_object("uid", json!("u-2"))]
+#[case::of_an_earlier_version("generation", json!(6))]
+#[case::of_a_new_object("uid", json!(null))]
+fn what_was_kept_counts_for_its_object_and_version_alone(#[case] field: &str, #[case] value: Value) {
+    let mut alpha = convert(beta(), ALPHA, &Known::default());
+    alpha["metadata"][field] = value;
+    let beta = convert(alpha, BETA, &Known::default());
+    assert_eq!((&beta["spec"]["ipPool"], beta["status"].get("allocatedAddress")), (&Value::Null, None));
+    assert_eq!(beta["metadata"].get("annotations"), None, "it is not stored");
+}
+
+#[test]
+fn an_object_too_large_to_be_kept_is_shown_all_the_same() {
+    let mut large = beta();
+    large["spec"]["description"] = "x".repeat(KEPT_MAX).into();
+    let alpha = convert(large, ALPHA, &Known::default());
+    assert_eq!((&alpha["metadata"].get("annotations"), &alpha["spec"]["ipam"]), (&None, &json!("pool")));
+}
+
+fn review(to: &str, objects: &Value) -> Value {
+    let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
+        "request": {"uid": "r-1", "desiredAPIVersion": to, "objects": objects}})
+    .to_string();
+    let answer = match Review::read(review.as_bytes()) {
+        Ok(review) => answer(&review, &Known::default()),
+        Err((uid, why)) => refusal(&uid, &why),
+    };
+    serde_json::from_str(&answer).unwrap()
+}
+
+#[test]
+fn objects_of_both_versions_come_back_in_their_order() {
+    let alpha = convert(beta(), ALPHA, &Known::default());
+    let answer = review(BETA, &json!([alpha, beta()]));
+    assert_eq!(answer["response"]["uid"], "r-1");
+    assert_eq!(answer["response"]["result"], json!({"status": "Success"}));
+    assert_eq!(answer["response"]["convertedObjects"], json!([beta(), beta()]));
+}
+
+#[rstest]
+#[case::foreign_kind(BETA, json!([{"apiVersion": "v1", "kind": "Pod"}]), "Pod")]
+#[case::pool(ALPHA, json!([{"apiVersion": BETA, "kind": "IPPool"}]), "IPPool")]
+#[case::no_object(BETA, json!(["text"]), "not converted")]
+#[case::other_version("loadbalancer.harvesterhci.io/v2", json!([]), "v2")]
+fn what_cannot_be_converted_is_named_to_the_api_server(
+    #[case] to: &str,
+    #[case] objects: Value,
+    #[case] part: &str,
+) {
+    let answer = review(to, &objects);
+    let result = &answer["response"]["result"];
+    assert_eq!((&result["status"], &answer["response"]["uid"]), (&json!("Failure"), &json!("r-1")));
+    assert!(result["message"].as_str().unwrap().contains(part), "{result}");
+}
+
+#[rstest]
+#[case(json!([]))]
+#[case(json!(null))]
+fn a_review_without_objects_is_answered(#[case] objects: Value) {
+    assert_eq!(review(ALPHA, &objects)["response"]["result"]["status"], "Success");
+}
+
+#[rstest]
+#[case::kept(beta(), BETA, false, false)]
+#[case::today(beta(), ALPHA, false, false)]
+#[case::stored(object(ALPHA, &json!({"spec": {"ipam": "pool"}, "status": {"address": "192.0.2.7"}})), BETA, true, false)]
+#[case::leased(object(ALPHA, &json!({"spec": {"ipam": "dhcp"}, "status": {"address": "192.0.2.7"}})), BETA, false, false)]
+#[case::backends(object(ALPHA, &json!({"spec": {"ipam": "pool", "backendServers": ["10.0.0.1"]}})), BETA, false, true)]
+fn the_cluster_is_asked_only_for_what_an_object_needs(
+    #[case] object: Value,
+    #[case] to: &str,
+    #[case] pools: bool,
+    #[case] machines: bool,
+) {
+    let review = json!({"request": {"uid": "r", "desiredAPIVersion": to, "objects": [object]}}).to_string();
+    assert_eq!(Review::read(review.as_bytes()).unwrap().needs(), Needs { pools, machines });
+}
+
+/// Anything that could stand in the place of a field.
+fn any_value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[a-z0-9.:/]{0,12}".prop_map(Value::from),
+    ];
+    let fields = prop::sample::select(vec![
+        "metadata",
+        "annotations",
+        "spec",
+        "status",
+        "listeners",
+        "name",
+        "port",
+        "backendPort",
+        "healthCheck",
+        "PeriodSeconds",
+        "periodSeconds",
+        "address",
+        "backendServers",
+        "ipam",
+        "allocatedAddress",
+        "uid",
+        "generation",
+        KEPT,
+    ]);
+    leaf.prop_recursive(4, 40, 6, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::vec((fields.clone(), inner), 0..6)
+                .prop_map(|pairs| pairs.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()),
+        ]
+    })
+}
+
+/// An object of v1beta1 as its schema lets it be.
+fn any_beta() -> impl Strategy<Value = Value> {
+    let text = || prop::option::of("[a-z]{1,8}");
+    let number = || prop::option::of(0..70_000_i64);
+    let listener = (text(), 1..65_536_i64, 1..65_536_i64).prop_map(|(name, port, backend)| {
+        let mut listener = json!({"port": port, "protocol": "TCP", "backendPort": backend});
+        set(&mut listener, "name", name.map(Value::from));
+        listener
+    });
+    let check = (number(), number(), number()).prop_map(|(port, period, success)| {
+        let mut check = json!({});
+        set(&mut check, "port", port.map(Value::from));
+        set(&mut check, "periodSeconds", period.map(Value::from));
+        set(&mut check, "successThreshold", success.map(Value::from));
+        check
+    });
+    let spec = (
+        text(),
+        text(),
+        text(),
+        prop::option::of(prop::collection::vec(listener, 0..3)),
+        prop::option::of(check),
+    );
+    let status =
+        prop::option::of((text(), text(), prop::option::of(prop::collection::vec("[a-z]{1,4}", 0..3))));
+    (spec, status).prop_map(|((description, pool, workload, listeners, check), status)| {
+        let mut object = object(BETA, &json!({"spec": {}}));
+        for (field, value) in [("description", description), ("ipPool", pool), ("workloadType", workload)] {
+            set(&mut object["spec"], field, value.map(Value::from));
+        }
+        set(&mut object["spec"], "listeners", listeners.map(Value::from));
+        set(&mut object["spec"], "healthCheck", check);
+        if let Some((address, from, servers)) = status {
+            object["status"] = json!({});
+            set(&mut object["status"], "address", address.map(Value::from));
+            set(&mut object["status"], "allocatedAddress", from.map(|ip| json!({"ip": ip})));
+            set(&mut object["status"], "backendServers", servers.map(Value::from));
+        }
+        object
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_object_comes_back_from_the_former_version_as_it_was(beta in any_beta(), written in any::<bool>()) {
+        let mut alpha = convert(beta.clone(), ALPHA, &Known::default());
+        prop_assert!(alpha["spec"]["ipam"].is_string(), "the former schema requires it");
+        let mut expected = beta;
+        if written {
+            alpha["metadata"]["generation"] = 5.into();
+            expected["metadata"]["generation"] = 5.into();
+        }
+        prop_assert_eq!(convert(alpha, BETA, &Known::default()), expected);
+    }
+
+    #[test]
+    fn whatever_an_object_is_made_of_it_is_converted_without_a_panic(parts in any_value(), to_beta in any::<bool>()) {
+        let (from, to) = if to_beta { (ALPHA, BETA) } else { (BETA, ALPHA) };
+        let mut object = if parts.is_object() { parts } else { json!({"spec": parts.clone(), "metadata": parts}) };
+        object["apiVersion"] = from.into();
+        let converted = convert(object, to, &Known::default());
+        prop_assert_eq!(&converted["apiVersion"], to);
+    }
+
+    #[test]
+    fn any_bytes_are_read_as_a_review_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let review = [&b"{\"request\":{\"uid\":\"u\",\"desiredAPIVersion\":"[..], &bytes, b"}}"].concat();
+        drop(Review::read(&review));
+        drop(Review::read(&bytes));
+    }
+}

@@ -102,7 +102,7 @@ pub(super) fn waits(step: &Step, why: &str) -> PendingEvent {
 /// The external attacher does nothing.
 pub(super) fn deaf(volume: &Volume) -> PendingEvent {
     let why = format!(
-        "volume {} is where this VolumeAttachment wants it, and the external attacher does not note it: look at the \
+        "volume {} is as this VolumeAttachment wants it, and the external attacher does not note it: look at the \
          container csi-attacher of Deployment harvester-csi-driver-controllers",
         volume.name
     );

@@ -5,6 +5,7 @@
 //! seconds and more without KVM.
 
 mod calls;
+mod export;
 mod machine;
 mod qmp;
 
@@ -19,6 +20,7 @@ use test_cluster::{GuestCluster, Rights};
 
 use self::{
     calls::{Driver, files, staging, target},
+    export::Export,
     machine::{Equipment, Forward, Machine},
     qmp::Monitors,
 };
@@ -171,4 +173,36 @@ async fn ext4_and_xfs_grow_under_a_process_that_writes_to_them() {
         assert_eq!(machine.run(&format!("sort -u {pod}/file")), "line\n");
         driver.unmount(&volume).await;
     }
+}
+
+// docs/contract/csi-driver.md#nfs
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "boots virtual machines: cargo xtask test --all"]
+async fn two_machines_share_the_files_of_an_export() {
+    const VOLUME: &str = "pvc-shared";
+    let bed = Bed::new().await;
+    let server = Ipv4Addr::new(10, 0, 2, 102);
+    let export = Export::start(VOLUME);
+    let forward = [export.forward(server)];
+    let (first, first_driver, _) = bed.node_with(1, &forward).await;
+    let (second, second_driver, _) = bed.node_with(2, &forward).await;
+    let used = files("", Mode::MultiNodeMultiWriter);
+    let context = [("nfs-endpoint", server.to_string()), ("nfs-export", format!("/{VOLUME}"))]
+        .map(|(key, value)| (key.to_owned(), value))
+        .into();
+    first_driver.mount(&first, VOLUME, &context, &used).await;
+    second_driver.mount(&second, VOLUME, &context, &used).await;
+    let file = format!("{}/file", target(VOLUME));
+    let mounted = first.run(&format!("awk '$2 == \"{}\" {{print $1, $3}}' /proc/mounts", staging(VOLUME)));
+    assert_eq!(mounted, format!("{server}:/{VOLUME} nfs4\n"));
+    first.run(&format!("echo from the first >{file}; sync"));
+    assert_eq!(fs::read_to_string(export.data().join("file")).unwrap(), "from the first\n");
+    second.run(&format!("grep -x 'from the first' {file}; echo from the second >>{file}; sync"));
+    // what was written before its machine ends stays
+    second.kill();
+    first_driver.unmount(VOLUME).await;
+    assert_eq!(first.run("grep -c nfs4 /proc/mounts || true").trim(), "0");
+    first_driver.mount(&first, VOLUME, &context, &used).await;
+    assert_eq!(first.run(&format!("cat {file}")), "from the first\nfrom the second\n");
+    first_driver.unmount(VOLUME).await;
 }

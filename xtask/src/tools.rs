@@ -109,14 +109,16 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
     Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
 }
 
-/// Makes sure that there is what the virtual machines of the tests boot.
+/// Makes sure that there is what the virtual machines of the tests boot, and the NFS server beside them.
 ///
 /// # Errors
 /// Names the package that this machine lacks.
 pub(crate) fn ensure_real_node() -> Result<()> {
-    let script = workspace::root().join("tests").join("real_node").join("image.sh");
-    let output = Command::new("sh").arg(script).output().context("run tests/real_node/image.sh")?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    for name in ["image.sh", "nfs-server.sh"] {
+        let script = workspace::root().join("tests").join("real_node").join(name);
+        let output = Command::new("sh").arg(script).output().with_context(|| format!("run {name}"))?;
+        ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
     Ok(())
 }
 

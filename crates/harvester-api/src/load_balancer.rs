@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::Condition;
 
+/// API versions, the stored one first. Clients from before Harvester 1.2 write the other.
+pub const API_VERSIONS: [&str; 2] =
+    ["loadbalancer.harvesterhci.io/v1beta1", "loadbalancer.harvesterhci.io/v1alpha1"];
+
 /// A load balancer with more listeners is refused: every port of a Service is rules on every node of Harvester, and the
 /// Services of earlier versions take a node port for each, of which there are 2,768.
 pub const MAX_LISTENERS: usize = 100;

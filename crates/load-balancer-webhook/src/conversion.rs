@@ -12,15 +12,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use harvester_api::annotations::V1BETA1 as KEPT;
+pub(crate) use harvester_api::load_balancer::API_VERSIONS as VERSIONS;
 use harvester_api::names::DHCP_ADDRESS;
 use harvester_api::{IPPool, VirtualMachineInstance, labels};
 use serde_json::{Map, Value, json};
 
 pub(crate) use review::{Needs, Review, answer, refusal};
-
-/// API versions of the group, newest first.
-pub(crate) const VERSIONS: [&str; 2] =
-    ["loadbalancer.harvesterhci.io/v1beta1", "loadbalancer.harvesterhci.io/v1alpha1"];
 
 /// Bytes of what is kept in an annotation. All annotations of an object may have 262,144.
 const KEPT_MAX: usize = 128 << 10;

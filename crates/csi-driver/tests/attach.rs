@@ -9,5 +9,7 @@ mod guest;
 mod healing;
 #[path = "attach/host.rs"]
 mod host;
+#[path = "attach/lost_machines.rs"]
+mod lost_machines;
 #[path = "attach/story.rs"]
 mod story;

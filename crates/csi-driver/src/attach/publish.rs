@@ -251,7 +251,8 @@ impl Session<'_> {
                         host.claim_name(self.volume),
                         STALE_AFTER.as_secs()
                     ));
-                    Ok(Next::Wait(Some(stale_at)))
+                    // a disk that does not leave its machine is waited for beyond that time
+                    Ok(Next::Wait(Some(stale_at).filter(|at| *at > Instant::now())))
                 }
                 Step::InUse { machines } => refuse(self.in_use(&machines)),
             };

@@ -16,6 +16,7 @@ use tokio::{
 };
 
 use super::{
+    TAKEN_WITHIN,
     claim::{self, Claim, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
     hotplug::{self, Disk},
     plug::{self, Written},
@@ -258,6 +259,7 @@ impl Session<'_> {
         mut was_watched: bool,
         changes: &mut watch::Receiver<u64>,
     ) -> Result<(), Refusal> {
+        let (begun, mut has_asked) = (Instant::now(), false);
         loop {
             changes.borrow_and_update();
             let vm = match self.call.machines().await {
@@ -269,13 +271,21 @@ impl Session<'_> {
                 Some(instances) if was_watched => instances.get(&self.call.key(machine)),
                 _ => self.read_instance(machine).await?,
             };
-            match hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str()) {
-                Disk::Removing(progress) => {
-                    self.explain("is still in", machine, &progress, vmi.as_deref());
+            let disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str());
+            let Disk::Removing(progress) = &disk else { return Ok(()) };
+            self.explain("is still in", machine, progress, vmi.as_deref());
+            let mut until = None;
+            if !has_asked && !self.attacher.plug.is_by_subresources() && progress.phase != "Detaching" {
+                until = Some(begun + TAKEN_WITHIN);
+                if begun.elapsed() >= TAKEN_WITHIN {
+                    has_asked = true;
+                    // an older host takes nothing from the template
+                    if let (true, Some(vm)) = (self.attacher.plug.ask_version().await, &vm) {
+                        self.unplug_leftover(vm, &disk).await?;
+                    }
                 }
-                _ => return Ok(()),
             }
-            self.change(changes, None).await;
+            self.change(changes, until).await;
         }
     }
 }

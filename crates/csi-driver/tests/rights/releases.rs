@@ -93,6 +93,19 @@ test_cluster::component_tests! {
         check_unbound(&cluster, "v1.7.0").await;
     }
 
+    // docs/contract/csi-driver.md#ways: a kubeconfig of an administrator may patch machines, whose instances keep the disk
+    #[simulated_only("the host's answer is awaited")]
+    async fn on_1_7_a_process_that_may_patch_and_only_detaches_takes_the_disk_out_of_the_instance(
+        cluster: TestCluster,
+    ) {
+        let bed = Bed::start(&cluster, "v1.7.0").await;
+        let service = process(&cluster, cluster.harvester.client(User::CsiDriver), &bed.tasks);
+        bed.call(&service, Call::Publish).await.unwrap();
+        let another = process(&cluster, cluster.harvester.client(User::Driver), &bed.tasks);
+        bed.call(&another, Call::Unpublish).await.unwrap();
+        bed.tasks.end().await;
+    }
+
     // docs/contract/csi-driver.md#rights
     #[simulated_only("the table of releases is walked by time")]
     async fn on_1_9_the_role_binding_alone_is_enough_for_disks_and_the_rest_is_named(cluster: TestCluster) {

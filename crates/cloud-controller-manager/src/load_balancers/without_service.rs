@@ -181,6 +181,11 @@ impl HarvesterLoadBalancers {
     ) -> Result<Action, kube::Error> {
         let Some(object) = self.objects.get(key) else { return Ok(Action::AwaitChange) };
         let Some(service) = labelled_service(&object) else { return Ok(Action::AwaitChange) };
+        // it was told: after a restart it takes no turn of one that was not
+        if object.annotations().contains_key(annotations::WITHOUT_SERVICE) {
+            reports.done(key);
+            return Ok(Action::AwaitChange);
+        }
         if let Some(wait) = reports.wait(key) {
             return Ok(Action::RequeueAfter(wait));
         }
@@ -197,14 +202,8 @@ impl HarvesterLoadBalancers {
         let sentence = sentence(key, &abandoned, self.rules.cluster.name());
         if reports.tell(key) {
             tracing::warn!(object = %key, "{sentence}");
-            if !abandoned.told {
-                let event = PendingEvent::warning("LoadBalancerWithoutService", sentence.as_str());
-                recorder.publish(&about(&abandoned.purpose, found.as_ref()), &event);
-            }
-        }
-        if abandoned.told {
-            reports.done(key);
-            return Ok(Action::AwaitChange);
+            let event = PendingEvent::warning("LoadBalancerWithoutService", sentence.as_str());
+            recorder.publish(&about(&abandoned.purpose, found.as_ref()), &event);
         }
         let marked = object.edited(|json| {
             json["metadata"]["annotations"][annotations::WITHOUT_SERVICE] = sentence.as_str().into();

@@ -245,6 +245,12 @@ impl HarvesterLoadBalancers {
             Found::Absent => self.is_wanted(&primary) && goes_on(),
             Found::Unlisted | Found::Unreadable(_) => true,
             Found::Present(object) if is_taken_back(Some(object)) => false,
+            // its ports are another's there
+            Found::Present(object)
+                if self.group(&primary, object).refused.contains_key(&ObjectKey::of(service)) =>
+            {
+                false
+            }
             Found::Present(object) => match Datapath::of_object(&object.spec) {
                 Datapath::Host => {
                     let shown = ingress(service);
@@ -302,8 +308,11 @@ impl HarvesterLoadBalancers {
     fn former_users(&self, primary: &Service, object: &LoadBalancer) -> BTreeSet<ObjectKey> {
         let own: Vec<_> = allocated(object).into_iter().chain(status_address(object)).collect();
         let is_own = |ip: &&str| own.iter().any(|own| same(own, ip));
-        // of Services that go and show each other's addresses none would ever go
-        let may_wait = self.is_wanted(primary) || ingress(primary).iter().all(is_own);
+        // of Services that go and show each other's addresses, or have the label of one and the status of another, none
+        // would ever go: only one that neither uses nor shows a foreign address waits for others that go (`ring` sees to
+        // those that all have labels)
+        let holds_nobody = label(primary).is_none() && ingress(primary).iter().all(is_own);
+        let may_wait = self.is_wanted(primary) || holds_nobody;
         let mut former = self.shared.showing(&own);
         former.remove(&ObjectKey::of(primary));
         former.retain(|user| {

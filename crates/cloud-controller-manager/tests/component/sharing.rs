@@ -16,7 +16,7 @@ use super::{
 };
 
 pub(crate) const PRIMARY: &str = "cloudprovider.harvesterhci.io/primary-service";
-const ON_HOST: &str = "cloudprovider.harvesterhci.io/data-path: host";
+pub(crate) const ON_HOST: &str = "cloudprovider.harvesterhci.io/data-path: host";
 
 /// `shop/web` is announced, and `shop/api` shares its address.
 async fn start_sharing(cluster: &TestCluster) -> Ccm {

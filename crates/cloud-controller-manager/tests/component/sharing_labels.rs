@@ -8,11 +8,13 @@ use test_cluster::TestCluster;
 
 use super::{
     harness::{
-        Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, harvester_says, load_balancer,
-        service,
+        Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, harvester_says, ingress,
+        load_balancer, service,
     },
     host_datapath::IGNORE,
-    sharing::{PRIMARY, allocated, ask, at, is, object_of, says_about, shared, start_on_host, told_about},
+    sharing::{
+        ON_HOST, PRIMARY, allocated, ask, at, is, object_of, says_about, shared, start_on_host, told_about,
+    },
 };
 
 const FOREIGN: &str = "spec: {type: LoadBalancer, loadBalancerClass: example.com/other, ports: [{port: 81}]}";
@@ -206,6 +208,46 @@ test_cluster::component_tests! {
         delete(&cluster, "lab/docs").await;
         assert_eq!((service(&cluster).await, cluster.guest.get::<Service>("lab/docs").await), (None, None));
         assert_eq!((object_of(&cluster, "web").await, object_of(&cluster, "docs").await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// The one waits for the status of the other, and that one for its label.
+    async fn services_that_go_and_use_or_show_each_others_addresses_do_not_wait_for_each_other(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        label(&cluster, OWN, "{}").await;
+        says_about(&cluster, "docs", allocated("127.9.0.2")).await;
+        let former = json!({"metadata": {"labels": {PRIMARY: ""}}});
+        cluster.guest.patch::<Service>("shop/web", former).await;
+        for key in ["shop/web", "lab/docs"] {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.2"}]}}});
+            cluster.guest.patch_status::<Service>(key, status).await;
+        }
+        let asks = json!({"metadata": {"annotations": {PRIMARY: "shop/web"}}});
+        cluster.guest.patch::<Service>("lab/docs", asks).await;
+        cluster.settle().await;
+        assert_eq!(shared(&cluster, "lab/docs").await, is("127.9.0.1", "shop.web"));
+        assert!(object_of(&cluster, "docs").await.is_some(), "its own address is shown");
+        delete(&cluster, "lab/docs").await;
+        delete(&cluster, "shop/web").await;
+        assert_eq!((service(&cluster).await, cluster.guest.get::<Service>("lab/docs").await), (None, None));
+        assert_eq!((object_of(&cluster, "web").await, object_of(&cluster, "docs").await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// docs/contract/data-paths.md#row-12: at that address its port leads to the other Service.
+    async fn a_service_that_waits_for_its_own_address_shows_none_where_its_port_is_anothers(cluster: TestCluster) {
+        let ccm = start_on_host(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        let asks_no_more = json!({"metadata": {"annotations": {PRIMARY: null}}});
+        cluster.guest.patch::<Service>("shop/api", asks_no_more).await;
+        cluster.settle().await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.1"], "until it has its own");
+        let port = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+        cluster.guest.patch::<Service>("shop/api", port).await;
+        cluster.settle().await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        delete(&cluster, "shop/web").await;
+        assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
         ccm.stop().await;
     }
 

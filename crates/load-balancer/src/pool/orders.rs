@@ -153,6 +153,10 @@ impl Entry {
                 self.state = State::Taken;
             }
         }
+        // those that a failed claim keeps are as new: a change of pools would have ended them
+        if matches!(self.state, State::Idle) && !outcome.refused.is_empty() {
+            self.state = State::Taken;
+        }
         outcome
     }
 }
@@ -470,6 +474,26 @@ mod tests {
                 let State::Refused(pools) = &table[&key].state else { panic!("{pool} refuses") };
                 assert_eq!(pools.iter().map(|(pool, _)| pool).collect::<Vec<_>>(), expected);
             }
+        }
+    }
+
+    // else a pool that refuses is asked again without a pause, as long as the claim of the other family is denied
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_counts_beside_those_that_a_denied_claim_of_the_other_family_keeps() {
+        for (denied, asked) in [(Family::V4, Family::V6), (Family::V6, Family::V4)] {
+            let (orders, key) = (orders(), ObjectKey::new("shop", "web"));
+            let before = vec![("full".to_owned(), Refused::NoSuchPool { pool: "full".to_owned() })];
+            fail(&orders, &key, "edge", claim_of(denied), before);
+            for _ in 0..2 {
+                let refused = orders.look(&key).refused;
+                orders.submit(&key, "one", claim_of(asked), refused);
+                // as the decision that follows sees it
+                assert_eq!(refused_by(&orders, &key), ["full", "one"]);
+            }
+            let refused = orders.look(&key).refused;
+            orders.outdate(&key);
+            orders.submit(&key, "one", claim_of(asked), refused);
+            assert!(refused_by(&orders, &key).is_empty(), "a pool has changed since");
         }
     }
 

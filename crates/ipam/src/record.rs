@@ -200,9 +200,9 @@ impl Record {
 
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
     /// had last; else one that a namesake had last (the same Service before it was made again); else the next one of the
-    /// round robin. An address of its past that is not to be had any more (taken, out of range, now the gateway) is
-    /// passed over, not an error. `taken` answers whether an address is in use by somebody whom this record does not
-    /// know.
+    /// round robin that nobody had; else the next one. An address of its past that is not to be had any more (taken, out
+    /// of range, now the gateway) is passed over, not an error. `taken` answers whether an address is in use by somebody
+    /// whom this record does not know.
     ///
     /// # Errors
     /// When every address is held; when the one that is asked for exactly is not to be had.
@@ -232,7 +232,24 @@ impl Record {
             known.into_iter().chain(self.history.of(holder)).chain(self.of_namesakes(holder)).find(free);
         let address = past.or_else(|| match among {
             Some(addresses) => addresses.iter().copied().find(free),
-            None => ranges.turn_of(request.family, self.cursor_of(request.family, ranges)).find(free),
+            None => {
+                // in a pool that has gone round once nobody looks for one that nobody had
+                let all_touched = ranges.total() <= (self.held.len() + self.history.len()) as u128;
+                let mut touched = None;
+                let mut turn = ranges.turn_of(request.family, self.cursor_of(request.family, ranges));
+                let untouched = turn.find(|address| {
+                    let is_new = all_touched || self.history.holder(*address).is_none();
+                    // `taken` is dear
+                    if !is_new && touched.is_some() || !free(address) {
+                        return false;
+                    }
+                    if !is_new {
+                        touched = Some(*address);
+                    }
+                    is_new
+                });
+                untouched.or(touched)
+            }
         });
         let address = address.ok_or(Refusal::Exhausted)?;
         self.history.remove(address);

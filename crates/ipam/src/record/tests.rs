@@ -115,6 +115,18 @@ fn addresses_go_round_and_come_back_to_their_last_holder() {
     assert_eq!(claim(&mut record, "a"), Ok("11".into()));
 }
 
+// an import remembers what legacy Services announce: their objects ask for it later than others
+#[test]
+fn what_another_holder_had_is_given_last() {
+    let history = map(&[("192.168.100.10", "shop/web"), ("192.168.100.12", "shop/db")]);
+    let mut record = Record::read(&BTreeMap::new(), &history, "");
+    for expected in ["192.168.100.11", "192.168.100.13"] {
+        assert_eq!(claim(&mut record, &four(), expected).unwrap(), expected);
+    }
+    assert_eq!(claim(&mut record, &four(), "shop/web").unwrap(), "192.168.100.10");
+    assert_eq!(claim(&mut record, &four(), "new").unwrap(), "192.168.100.12", "no address is held back");
+}
+
 #[test]
 fn the_last_holder_gets_its_address_wherever_the_cursor_stands() {
     let (ranges, mut record) = (four(), Record::default());

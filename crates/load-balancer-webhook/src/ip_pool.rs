@@ -3,7 +3,7 @@
 //! A rule looks at what a write adds or changes. The controller writes a pool with every address that it gives and
 //! takes back, so a record or a range that was wrong before must not refuse the writes that have no part in it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -152,16 +152,25 @@ fn admitted_records(write: &Write, object: &DynamicObject, policy: &Policy, faul
         .into_iter()
         .flatten()
         .filter(|(key, _)| !had.is_some_and(|had| had.contains_key(*key)));
-    let other_words = |(key, _): (&String, &Value)| {
-        let canonical = key.parse::<IpAddr>().ok()?.to_canonical().to_string();
-        (canonical != *key).then(|| (key.clone(), canonical))
-    };
+    let keys = records(&object.data).into_iter().flatten().map(|(key, _)| key);
+    let standing: HashMap<_, _> = keys
+        .filter(|key| had.is_some_and(|had| had.contains_key(*key)))
+        .filter_map(|key| Some((address_of(key)?, key)))
+        .collect();
     // whose record it is follows from the key's owner in managedFields, and one address must not have two keys
-    for (key, canonical) in added.filter_map(other_words) {
-        faults.add(|| {
-            Fault::invalid(format!("status.allocated names address {}: write {canonical}", quoted(&key)))
-        });
+    for (key, _) in added {
+        let Some(address) = address_of(key) else { continue };
+        let names = format!("status.allocated names address {}", quoted(key));
+        if let Some(other) = standing.get(&address) {
+            faults.add(|| Fault::invalid(format!("{names}, which {} names already", quoted(other))));
+        } else if address.to_string() != *key {
+            faults.add(|| Fault::invalid(format!("{names}: write {address}")));
+        }
     }
+}
+
+fn address_of(key: &str) -> Option<IpAddr> {
+    key.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
 fn read(object: &DynamicObject) -> serde_json::Result<IPPool> {

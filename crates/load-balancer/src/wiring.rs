@@ -274,7 +274,7 @@ fn newly_recorded(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = Ip
         old.and_then(|old| old.allocated.get(*address)) != Some(*holder)
     };
     let entries = new.into_iter().flat_map(|new| &new.allocated).filter(is_new);
-    entries.filter_map(|(address, _)| address.parse().ok())
+    entries.filter_map(|(key, _)| key.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
 /// The pools with addresses that an object's status named before and does not name now.
@@ -327,6 +327,13 @@ mod tests {
         new: Option<Arc<RawObject<IPPool>>>,
     ) -> Change<RawObject<IPPool>> {
         Change { key: ObjectKey::new("", "edge"), old, new }
+    }
+
+    #[test]
+    fn a_record_under_a_mapped_key_is_one_of_its_ipv4_address() {
+        let recorded = change(None, Some(pool(&json!({"::ffff:10.0.0.7": "capi/m-1"}), 8)));
+        let expected = IpAddr::from(Ipv4Addr::new(10, 0, 0, 7));
+        assert_eq!(newly_recorded(&recorded).collect::<Vec<_>>(), [expected]);
     }
 
     /// The metrics in the table of this program in docs/load-balancing.md.

@@ -329,6 +329,24 @@ fn a_new_record_names_its_address_in_the_words_of_the_load_balancer(
     assert_faults(&validate(&update(WRITER, new, old), &Seen::default(), &policy()), &[]);
 }
 
+// of one address under two keys the load balancer knows one holder, and the other is released not even by hand
+#[rstest]
+#[case::beside_the_standing_key(&["FD00:6::15", "fd00:6::15"], &["names address \"fd00:6::15\", which \"FD00:6::15\" names already"])]
+#[case::another_address(&["FD00:6::15", "fd00:6::16"], &[])]
+#[case::in_place_of_the_standing_key(&["fd00:6::15"], &[])]
+fn an_address_is_not_recorded_twice(#[case] keys: &[&str], #[case] expected: &[&str]) {
+    let mut old = pool("edge", 0, &[], GLOBAL);
+    old["spec"]["ranges"] = json!([{"subnet": "fd00:6::/64"}]);
+    let fields = json!({"f:status": {"f:allocated": {"f:FD00:6::15": {}}}});
+    old["metadata"]["managedFields"] = json!([{"manager": "capi", "fieldsV1": fields}]);
+    let mut new = old.clone();
+    old["status"] = json!({"allocated": {"FD00:6::15": "capi/m-1"}});
+    for key in keys {
+        new["status"]["allocated"][*key] = "capi/m-1".into();
+    }
+    assert_faults(&validate(&update("capi", new, old), &Seen::default(), &policy()), expected);
+}
+
 fn with_network(network: &str) -> Value {
     let mut pool = pool("edge", 0, OWN, GLOBAL);
     pool["spec"]["selector"]["network"] = network.into();

@@ -119,7 +119,7 @@ impl Vips {
     }
 
     fn on_records(&self, change: &Change<RawObject<IPPool>>) {
-        let changed: Vec<_> = changed_records(change).filter_map(|text| text.parse().ok()).collect();
+        let changed: Vec<_> = changed_records(change).collect();
         self.0.backends.wake(&changed, None);
     }
 
@@ -129,7 +129,7 @@ impl Vips {
 }
 
 /// The addresses that the pool records for another holder than before.
-fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = &str> {
+fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = IpAddr> {
     let [old, new] = [&change.old, &change.new].map(|pool| {
         let status = pool.as_ref().and_then(|pool| pool.status.as_ref());
         status.map(|status| &status.allocated)
@@ -139,7 +139,8 @@ fn changed_records(change: &Change<RawObject<IPPool>>) -> impl Iterator<Item = &
     };
     let gone = old.into_iter().flatten().filter(move |record| differs(record, new));
     let come = new.into_iter().flatten().filter(move |record| differs(record, old));
-    gone.chain(come).map(|(address, _)| address.as_str())
+    let keys = gone.chain(come).map(|(key, _)| key);
+    keys.filter_map(|key| key.parse::<IpAddr>().ok().map(|address| address.to_canonical()))
 }
 
 #[cfg(test)]
@@ -359,7 +360,7 @@ mod tests {
         let pool = |records| Some(Arc::new(pool(&records)));
         let changed = |old, new| -> Vec<String> {
             let change = Change { key: ObjectKey::new("", "edge"), old, new };
-            changed_records(&change).map(str::to_owned).collect()
+            changed_records(&change).map(|address| address.to_string()).collect()
         };
         let before = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/api", "10.0.0.9": "shop/db"});
         let after = json!({"10.0.0.7": "shop/web", "10.0.0.8": "shop/new", "10.0.0.10": "shop/db"});
@@ -368,5 +369,7 @@ mod tests {
             ["10.0.0.8", "10.0.0.9", "10.0.0.10", "10.0.0.8"]
         );
         assert_eq!(changed(None, pool(before)).len(), 3);
+        // another program wrote the key so; backends report the address by its own family
+        assert_eq!(changed(None, pool(json!({"::ffff:10.0.0.7": "capi/m-1"}))), ["10.0.0.7"]);
     }
 }

@@ -135,7 +135,8 @@ fn named_record(pool: &IPPool, text: &str) -> Result<(IpAddr, ObjectKey), String
 fn parse(text: &str) -> Option<(IpAddr, ObjectKey)> {
     let (address, holder) = text.rsplit_once(':')?;
     let holder = ObjectKey::parse(holder.trim()).filter(|holder| !holder.namespace.is_empty())?;
-    Some((address.trim().parse().ok()?, holder))
+    // the record knows a mapped address, as another program may have written it, by its IPv4 one
+    Some((address.trim().parse::<IpAddr>().ok()?.to_canonical(), holder))
 }
 
 #[cfg(test)]
@@ -179,6 +180,9 @@ mod tests {
         let holder = ObjectKey::new("shop", "web");
         assert_eq!(parse(" 10.0.0.7 :  shop/web "), Some(([10, 0, 0, 7].into(), holder.clone())));
         assert_eq!(parse("fd00::7: shop/web"), Some(("fd00::7".parse().unwrap(), holder)));
+        // as the pool shows the key of another program
+        let machine = ObjectKey::new("capi", "m-1");
+        assert_eq!(parse("::ffff:10.0.0.5: capi/m-1"), Some(([10, 0, 0, 5].into(), machine)));
         for bad in ["10.0.0.7", "10.0.0.7: web", "x: shop/web", "10.0.0.7: shop/web: x", ""] {
             assert_eq!(parse(bad), None, "{bad}");
         }

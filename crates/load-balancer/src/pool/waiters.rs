@@ -145,7 +145,9 @@ fn news(
     if freed.is_empty() {
         return None;
     }
-    let addresses: Vec<IpAddr> = freed.iter().filter_map(|(address, _)| address.parse().ok()).collect();
+    // another program may have written an IPv4 address as a mapped one
+    let parsed = |key: &String| key.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+    let addresses: Vec<_> = freed.iter().filter_map(|(key, _)| parsed(key)).collect();
     let mut pools = offering(&addresses);
     // its record has room again, wherever the address lay
     pools.extend(old.metadata.name.clone());
@@ -193,6 +195,9 @@ mod tests {
     #[case::first_claim(Some(IPPool::new("edge", IPPoolSpec::default())), Some(pool(&["10.0.0.1"])), None)]
     #[case::released(
         Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.1"])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
+    // another program wrote the key so: those who wait know the address by its own family
+    #[case::release_of_a_mapped_key(
+        Some(pool(&["::ffff:10.0.0.2"])), Some(pool(&[])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::both(
         Some(pool(&["10.0.0.1", "10.0.0.2"])), Some(pool(&["10.0.0.2", "10.0.0.3"])), Some(freed("10.0.0.1", &["edge", "has 10.0.0.1"])))]
     #[case::to_another_holder(

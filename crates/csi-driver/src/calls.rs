@@ -43,7 +43,8 @@ use self::method::{Method, Named};
 
 /// Bytes of a request. The fields of CSI are small: a map of parameters has 4 KiB at most.
 pub const LARGEST_REQUEST: usize = 1 << 20;
-/// Calls under way at once, of the controller and the node service together. Kubelet and sidecars have some ten each.
+/// Calls under way at once, of the controller and of the node service each: the sidecars may have more than a hundred that
+/// wait for the host, and kubelet of the same node is to get its Pods on and off all the same.
 const CALLS_AT_ONCE: usize = 128;
 /// How long calls of the controller service go on after SIGTERM. Most of what they do is to wait for the host, and any
 /// other process can go on with that.
@@ -65,7 +66,7 @@ struct Labels {
 /// The calls of one process. Clones share their count and limit.
 #[derive(Clone, Debug)]
 pub struct Calls {
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     seconds: Family<Labels, Histogram, fn() -> Histogram>,
     tasks: TaskGroup,
 }
@@ -75,7 +76,10 @@ impl Calls {
     pub fn new(tasks: &TaskGroup) -> Self {
         let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
         Self {
-            slots: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            slots: Arc::new(Slots {
+                controller: Semaphore::new(CALLS_AT_ONCE),
+                node: Semaphore::new(CALLS_AT_ONCE),
+            }),
             seconds: Family::new_with_constructor(seconds),
             tasks: tasks.clone(),
         }
@@ -151,12 +155,24 @@ where
     }
 }
 
+#[derive(Debug)]
+struct Slots {
+    controller: Semaphore,
+    node: Semaphore,
+}
+
+impl Slots {
+    fn of(&self, method: &Method) -> &Semaphore {
+        if method.is_of_node() { &self.node } else { &self.controller }
+    }
+}
+
 /// Reads the request, tells `line` what it is about, and lets `service` answer it.
 async fn answer<S>(mut service: S, request: Request<Body>, calls: &Calls, line: &mut Line) -> Response<Body>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
 {
-    let _slot = match line.method.is_limited().then(|| calls.slots.try_acquire()) {
+    let _slot = match line.method.is_limited().then(|| calls.slots.of(line.method).try_acquire()) {
         Some(Err(_)) => {
             let full = format!("{CALLS_AT_ONCE} other calls are under way: call again later");
             return Status::resource_exhausted(full).into_http();

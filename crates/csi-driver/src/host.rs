@@ -29,6 +29,13 @@ pub struct Host {
     namespace: String,
 }
 
+/// The PersistentVolume on the host. Before a claim is bound the name is what its author wrote, another's volume perhaps.
+pub(crate) fn bound_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
+    let phase = claim.status.as_ref()?.phase.as_deref();
+    let name = claim.spec.as_ref()?.volume_name.as_deref()?;
+    (phase == Some("Bound") && !name.is_empty()).then_some(name)
+}
+
 impl Host {
     pub fn new(client: Client, namespace: impl Into<String>) -> Self {
         Self { client, namespace: namespace.into() }
@@ -135,4 +142,23 @@ where
 pub fn of_uid(uid: Option<&str>) -> kube::api::DeleteParams {
     kube::api::DeleteParams::default()
         .preconditions(Preconditions { uid: uid.map(str::to_owned), ..Preconditions::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case::bound("Bound", "pv-1", Some("pv-1"))]
+    #[case::written_by_its_author("Pending", "pv-of-another", None)]
+    #[case::nothing("Bound", "", None)]
+    fn a_claim_has_the_volume_that_it_is_bound_to(
+        #[case] phase: &str,
+        #[case] volume: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let claim = serde_json::json!({"spec": {"volumeName": volume}, "status": {"phase": phase}});
+        let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
+        assert_eq!(bound_volume(&claim), expected);
+    }
 }

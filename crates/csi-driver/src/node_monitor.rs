@@ -42,12 +42,6 @@ const RENEW_DEADLINE: Duration = Duration::from_secs(30);
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long after a Node could not be read, or a Lease was lost, this is tried again.
 const AGAIN: Duration = Duration::from_secs(30);
-/// The rights that leading takes.
-const LEASE_RIGHTS: [Right; 3] = [
-    Right::new("get", "coordination.k8s.io", "leases"),
-    Right::new("create", "coordination.k8s.io", "leases"),
-    Right::new("update", "coordination.k8s.io", "leases"),
-];
 /// The roles that grant our rights, for people.
 const GUEST_ROLE: &str = "ClusterRole harvester-csi-driver";
 const HOST_ROLE: &str = "ClusterRole harvesterhci.io:cloudprovider";
@@ -71,6 +65,12 @@ pub struct NodeMonitor {
     /// Our name among the candidates.
     pub identity: String,
     pub clock: Clock,
+}
+
+/// The rights that leading takes: no other Lease of the namespace is our business.
+fn lease_rights() -> [Right; 3] {
+    let right = |verb| Right::new(verb, "coordination.k8s.io", "leases");
+    [right("get").named(LEASE), right("create"), right("update").named(LEASE)]
 }
 
 impl NodeMonitor {
@@ -128,7 +128,7 @@ impl NodeMonitor {
     async fn may_lead(&self) {
         let mut is_told = false;
         loop {
-            let denied = capabilities::denied(&self.guest, KUBE_SYSTEM, &LEASE_RIGHTS).await;
+            let denied = capabilities::denied(&self.guest, KUBE_SYSTEM, &lease_rights()).await;
             let Some(right) = denied.first() else { return };
             if !take(&mut is_told) {
                 tracing::warn!(

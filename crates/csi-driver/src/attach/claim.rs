@@ -15,6 +15,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::volume::name::HostName;
+
 /// The writer of an annotation touches the machine for so long, by its own clock, from the moment before the write.
 pub const WRITES_FOR: Duration = Duration::from_secs(30);
 /// An annotation counts as left behind when whoever looks has seen the PersistentVolumeClaim unchanged for so long, by
@@ -74,7 +76,10 @@ pub struct Usage {
 impl Claim {
     /// Reads the annotation. `None` for what no process of ours writes.
     pub fn parse(text: &str) -> Option<Self> {
-        (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()
+        let claim: Self = (text.len() <= LONGEST).then(|| serde_json::from_str(text).ok()).flatten()?;
+        // they become parts of paths
+        let is_name = |name: &str| HostName::from_handle(name).is_some();
+        (is_name(&claim.vm) && claim.from.as_deref().is_none_or(is_name)).then_some(claim)
     }
 
     pub(super) fn is_for(&self, machine: &Machine) -> bool {
@@ -338,6 +343,9 @@ mod tests {
     #[case("a")]
     #[case(r#"{"vm":"a"}"#)]
     #[case(r#"{"vm":"a","vmUid":"u","op":"move"}"#)]
+    #[case::no_name(r#"{"vm":"","vmUid":"u","op":"attach"}"#)]
+    #[case::a_path(r#"{"vm":"../a","vmUid":"u","op":"attach"}"#)]
+    #[case::no_name_of_another(r#"{"vm":"a","vmUid":"u","op":"attach","from":"a b"}"#)]
     #[case(format!(r#"{{"vm":"{}","vmUid":"u","op":"attach"}}"#, "x".repeat(3000)))]
     fn what_no_process_of_ours_writes_is_no_claim(#[case] text: impl AsRef<str>) {
         assert_eq!(Claim::parse(text.as_ref()), None);

@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::session::Session;
 use crate::{
-    host::{HARVESTER_SYSTEM as NAMESPACE, kinds::NetworkFilesystem},
+    host::{HARVESTER_SYSTEM as NAMESPACE, bound_volume, kinds::NetworkFilesystem},
     refusal::Refusal,
 };
 
@@ -52,7 +52,7 @@ impl Session<'_> {
                 "{name} is a block device, which one node uses at a time: make a volume with ReadWriteMany"
             )));
         }
-        let Some(volume) = spec.volume_name.filter(|volume| !volume.is_empty()) else {
+        let Some(volume) = bound_volume(&claim).map(str::to_owned) else {
             return Err(Refusal::aborted(format!(
                 "{name} is not bound yet: look at its Events and its class"
             )));
@@ -119,9 +119,7 @@ impl Session<'_> {
             }
         };
         let Some(spec) = claim.as_ref().and_then(|claim| claim.spec.as_ref()) else { return Ok(()) };
-        let Some(volume) = spec.volume_name.as_deref().filter(|volume| !volume.is_empty()) else {
-            return Ok(());
-        };
+        let Some(volume) = claim.as_deref().and_then(bound_volume) else { return Ok(()) };
         if spec.volume_mode.as_deref() == Some("Block") {
             return Ok(());
         }

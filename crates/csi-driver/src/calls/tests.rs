@@ -105,15 +105,17 @@ async fn a_caller_that_went_away_leaves_its_call_counted_and_its_slot_free() {
     let hanging = observed(&calls, Handler::Hangs).oneshot(request(STAGE, None));
     assert!(tokio::time::timeout(Duration::from_secs(1), hanging).await.is_err());
     assert!(metrics(&calls).contains("grpc_status_code=\"Canceled\""));
-    assert_eq!(calls.slots.available_permits(), CALLS_AT_ONCE);
+    assert_eq!(calls.slots.node.available_permits(), CALLS_AT_ONCE);
 }
 
 #[tokio::test]
 async fn one_call_too_many_is_refused_at_once_and_the_identity_service_is_not() {
     let calls = Calls::new(&TaskGroup::new());
-    let _others = calls.slots.acquire_many(u32::try_from(CALLS_AT_ONCE).unwrap()).await.unwrap();
+    let _others = calls.slots.node.acquire_many(u32::try_from(CALLS_AT_ONCE).unwrap()).await.unwrap();
     assert_eq!(code(&calls, Handler::Serves, request(STAGE, None)).await, Code::ResourceExhausted);
-    assert_eq!(code(&calls, Handler::Serves, request("/csi.v1.Identity/Probe", None)).await, Code::Ok);
+    for method in ["/csi.v1.Identity/Probe", "/csi.v1.Controller/CreateVolume"] {
+        assert_eq!(code(&calls, Handler::Serves, request(method, None)).await, Code::Ok, "{method}");
+    }
 }
 
 #[rstest]

@@ -72,11 +72,10 @@ async fn delete_restore(host: &Host, name: &HostName, is_there: bool) -> Result<
 
 /// The export of a volume for many nodes. Where nobody wrote down what the volume is, there is an export or there is none.
 async fn delete_export(host: &Host, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
-    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
     let reach = record::reach_of(claim);
-    if volume.is_empty() || reach == Some(Reach::Disk) {
+    let Some(volume) = host::bound_volume(claim).filter(|_| reach != Some(Reach::Disk)) else {
         return Ok(());
-    }
+    };
     match host.network_filesystems().delete(volume, &host::of_uid(None)).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),

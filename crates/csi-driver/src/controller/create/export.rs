@@ -5,7 +5,7 @@ use kube::api::{ListParams, PostParams};
 
 use super::super::wait;
 use crate::{
-    host::{self, Host, kinds::NetworkFilesystem},
+    host::{self, Host, bound_volume, kinds::NetworkFilesystem},
     refusal::Refusal,
     volume::name::HostName,
 };
@@ -27,12 +27,13 @@ pub(super) async fn ensure(
     name: &HostName,
     claim: PersistentVolumeClaim,
 ) -> Result<(), Refusal> {
-    let export = match volume_of(&claim) {
+    let export = match bound_volume(&claim) {
         Some(volume) => volume.to_owned(),
         None => {
             let what = format!("{} is not bound", host.claim_name(name));
-            let bound = wait::until(host.claims(), name.as_str(), &what, |claim| volume_of(claim).is_some());
-            match bound.await?.as_ref().and_then(volume_of) {
+            let bound =
+                wait::until(host.claims(), name.as_str(), &what, |claim| bound_volume(claim).is_some());
+            match bound.await?.as_ref().and_then(bound_volume) {
                 Some(volume) => volume.to_owned(),
                 None => return Err(Refusal::aborted(format!("{} was deleted", host.claim_name(name)))),
             }
@@ -46,9 +47,4 @@ pub(super) async fn ensure(
             Err(Refusal::of_host(&format!("create the export {export} of volume {name} on the host"), &error))
         }
     }
-}
-
-/// The PersistentVolume on the host.
-fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
-    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }

@@ -39,6 +39,11 @@ impl UnconditionalWrites {
 }
 
 fn is_conditional(method: &Method, body: &Value) -> bool {
+    if let Some(operations) = body.as_array() {
+        let first = operations.first();
+        return first
+            .is_some_and(|first| first["op"] == "test" && first["path"] == "/metadata/resourceVersion");
+    }
     let conditions = if *method == Method::DELETE { &body["preconditions"] } else { &body["metadata"] };
     ["resourceVersion", "uid"].iter().any(|key| conditions[key].as_str().is_some_and(|text| !text.is_empty()))
 }
@@ -59,5 +64,9 @@ mod tests {
         ));
         assert!(!is_conditional(&Method::DELETE, &json!({"metadata": {"uid": "a-1"}})));
         assert!(!is_conditional(&Method::DELETE, &Value::Null));
+        let write = json!({"op": "add", "path": "/spec/a", "value": 1});
+        let test = json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"});
+        assert!(is_conditional(&Method::PATCH, &json!([test, write])));
+        assert!(!is_conditional(&Method::PATCH, &json!([write, test])), "tests come first");
     }
 }

@@ -25,6 +25,7 @@ mod invariants;
 mod process;
 mod seeds;
 mod stopped_leader;
+pub mod storage;
 mod system;
 mod user_actions;
 mod webhook_endpoint;

@@ -16,7 +16,7 @@ pub fn failed_seeds() -> Vec<u64> {
     seeds_of(include_str!("../failed-seeds.txt")).expect("every line begins with a seed")
 }
 
-fn seeds_of(file: &str) -> Result<Vec<u64>, SeedError> {
+pub(crate) fn seeds_of(file: &str) -> Result<Vec<u64>, SeedError> {
     let lines = file.lines().map(|line| line.split('#').next().unwrap_or_default());
     let first: Vec<_> = lines.filter_map(|line| line.split_whitespace().next()).collect();
     parse_seeds(&first.join(","))

@@ -1,6 +1,7 @@
 //! The processes of the controller service, and the way of a call to one of them.
 
 use std::{
+    collections::BTreeSet,
     future::pending,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -127,6 +128,11 @@ impl Controllers {
         lock(&self.0.plans).iter().for_each(CrashPlan::clear);
     }
 
+    /// Names of the claims that stopped processes created after they went on.
+    pub(super) fn late_claims(&self) -> BTreeSet<String> {
+        self.0.late.of("persistentvolumeclaims").into_iter().map(|key| key.name).collect()
+    }
+
     /// Ends all processes, as SIGTERM does. Returns the number of those that had died before.
     ///
     /// # Panics
@@ -196,7 +202,7 @@ impl Shared {
     async fn killed(&self, random: &mut fastrand::Rng) {
         sleep(Duration::from_secs(random.u64(30..150))).await;
         if !self.has_faults.load(Ordering::Relaxed) {
-            pending().await
+            pending::<()>().await;
         }
     }
 

@@ -16,7 +16,7 @@ use fault_schedules::{
 use runs::Runs;
 
 /// As many as the gate has time for.
-const SOME: &str = "0..10";
+const SOME: &str = "0..6";
 const RUNS: Runs = Runs { test: "one_run", seed: "STORAGE_SEED" };
 
 #[test]

@@ -303,13 +303,11 @@ impl Directory {
     /// The guest agent of the VM reports this host name. Answers whether that is new. kubelet names its Node after the
     /// host name in small letters; a text that can name no Node tells nothing and is not kept, however long it is.
     pub(crate) fn set_host_name(&mut self, name: &str, host_name: &str) -> bool {
-        let host_name =
-            if host_name.len() <= NAME_MAX { host_name.to_ascii_lowercase() } else { String::new() };
-        if !is_name(&host_name) {
+        let Some(host_name) = node_name(host_name) else {
             let had_one = self.host_names.contains_key(name);
             self.forget_host_name(name);
             return had_one;
-        }
+        };
         if self.label_of(name).is_none() || self.host_names.get(name) == Some(&host_name) {
             return false;
         }
@@ -359,6 +357,12 @@ pub fn is_uid(text: &str) -> bool {
 
 /// Longest name of an object.
 pub(crate) const NAME_MAX: usize = 253;
+
+/// The name of the Node whose host has this name, as kubelet makes it; `None` where no Node can have it.
+pub(crate) fn node_name(host_name: &str) -> Option<String> {
+    let name = (host_name.len() <= NAME_MAX).then(|| host_name.to_ascii_lowercase());
+    name.filter(|name| is_name(name))
+}
 
 /// Whether an object can have this name. What is not one would make a selector that the server refuses.
 fn is_name(text: &str) -> bool {

@@ -20,7 +20,7 @@ use program::{
 use serde::Deserialize;
 
 use self::asked::Asked;
-use crate::{GuestVms, directory::NAME_MAX, other_owners::may_be_a_vm, vms::provider_id};
+use crate::{GuestVms, directory, other_owners::may_be_a_vm, vms::provider_id};
 
 pub(crate) struct HostNames {
     client: Client,
@@ -163,16 +163,21 @@ impl HostNames {
                     let mut directory = self.vms.directory();
                     (directory.set_host_name(&key.name, &info.hostname), directory.is_known(&key.name))
                 };
+                if changed {
+                    self.vms.shared().names.notify_one();
+                    self.vms.notify();
+                }
+                // a system that is just booting may say "(none)"
+                let Some(host_name) = directory::node_name(&info.hostname) else {
+                    tracing::debug!(vm = %key, "the guest agent reports a host name that no Node can have");
+                    return Ok(Action::RequeueAfter(self.asked().silent(&key.name, &uid)));
+                };
                 // the answer for a VM that was dropped meanwhile went nowhere: the next search asks again
                 if is_known {
                     self.asked().given(&key.name, &uid);
                 }
                 if changed {
-                    self.vms.shared().names.notify_one();
-                    // whatever the agent says
-                    let host_name: String = info.hostname.chars().take(NAME_MAX).collect();
                     tracing::info!(vm = %key, host_name, "learned a host name");
-                    self.vms.notify();
                 }
                 Ok(Action::AwaitChange)
             }

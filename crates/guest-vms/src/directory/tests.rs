@@ -36,7 +36,6 @@ fn a_node_is_found_by_provider_id_then_name_then_host_name() {
     check(&directory, "vm-a", "", Some("vm-a"));
 }
 
-/// The VMs of a namespace by name and label, all of which report the host name `worker`.
 // docs/contract/cloud-controller-manager.md#V1
 #[test]
 fn a_host_name_that_can_name_no_node_tells_nothing_and_is_not_kept() {
@@ -50,6 +49,7 @@ fn a_host_name_that_can_name_no_node_tells_nothing_and_is_not_kept() {
     check(&directory, "worker-1", "", None);
 }
 
+/// The VMs of a namespace by name and label, all of which report the host name `worker`.
 fn reporting(vms: &[(&str, Option<&str>)]) -> Directory {
     let mut directory = Directory::new(Some("prod".into()));
     for (name, cluster) in vms {

@@ -330,11 +330,10 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
                 let steps = vec![Step::Claim { pool, known, exactly, family: Some(family) }];
                 return Plan { steps, again: is_at_address.then_some(LATE_ANSWER), ..Plan::default() };
             }
-            let waits_for = Some(order.waits_for(
-                address::dual::named_pool(lb, dual.family),
-                &pool,
-                &seen.address.refused,
-            ));
+            let claim_waits_for =
+                order.waits_for(address::dual::named_pool(lb, dual.family), &pool, &seen.address.refused);
+            let waits_for = dual.waits_for.into_iter().fold(claim_waits_for, WaitingFor::or);
+            let waits_for = Some(waits_for);
             if !is_at_address && !order.is_denied() {
                 // the answer may be a moment away, and a server that is slow gets no more writes than it must
                 return Plan { waits_for, ..Plan::default() };

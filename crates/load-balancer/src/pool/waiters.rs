@@ -33,6 +33,11 @@ impl WaitingFor {
         if named.is_empty() { Self::Selection(asked) } else { Self::Named(named.to_owned()) }
     }
 
+    /// Either of two changes.
+    pub(crate) fn or(self, other: Self) -> Self {
+        if self == other { self } else { Self::EitherOf(Box::new([self, other])) }
+    }
+
     /// Whether the news may end the wait.
     fn may_end(&self, news: &News) -> bool {
         match (self, news) {

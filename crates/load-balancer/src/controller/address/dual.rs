@@ -236,6 +236,7 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
         v6.decided.note.clone().filter(|note| Some(note) != v4.decided.note.as_ref()),
     ];
     let note = joined(notes);
+    let lacking: Vec<_> = both.iter().filter_map(Lacking::of).collect();
     let mut claims = both.iter().filter_map(|one| match &one.decided.decision {
         Decision::Claim { pool, known, exactly, .. } => {
             Some(OneClaim { family: one.family, pool: pool.clone(), known: *known, exactly: *exactly })
@@ -244,16 +245,13 @@ fn combined(seen: &Seen<'_>, two: Two, both: &[One; 2]) -> Decided {
     });
     if let Some(OneClaim { family, pool, known, exactly }) = claims.next() {
         let decision = Decision::Claim { pool, known, exactly, meanwhile, lost };
-        let dual =
-            Dual { family: Some(family), is_enough, held, other_claim: claims.next(), waits_for: None };
+        // the claim may be denied for long, and meanwhile the other family's pool may have an address
+        let waits_for = lacking.into_iter().next().map(|lacking| lacking.waits_for);
+        let dual = Dual { family: Some(family), is_enough, held, other_claim: claims.next(), waits_for };
         return Decided { decision, note, dual };
     }
-    let lacking: Vec<_> = both.iter().filter_map(Lacking::of).collect();
     let text = lacking.iter().map(Lacking::text).collect::<Vec<_>>().join("; ");
-    let waits_for = lacking
-        .iter()
-        .map(|lacking| lacking.waits_for.clone())
-        .reduce(|one, other| if one == other { one } else { WaitingFor::EitherOf(Box::new([one, other])) });
+    let waits_for = lacking.iter().map(|lacking| lacking.waits_for.clone()).reduce(WaitingFor::or);
     let dual = Dual { waits_for, held, ..Dual::default() };
     match (meanwhile, lacking.first()) {
         (Some(address), None) => Decided { decision: Decision::Has { address, lost }, note, dual },

@@ -176,6 +176,24 @@ fn a_first_pool_that_cannot_be_written_keeps_no_ipv6_address_back(
     }
 }
 
+#[rstest]
+#[case::first_denied(("edge", Family::V4), "six")]
+#[case::second_denied(("six", Family::V6), "edge")]
+fn while_the_claim_of_one_family_is_denied_an_address_of_the_other_family_s_pool_wakes_the_object(
+    #[case] (pool, family): (&str, Family),
+    #[case] full: &str,
+) {
+    let mut seen = new("PreferDualStack", &[]);
+    let mut json = seen.object.as_ref().unwrap().json();
+    json_patch::merge(&mut json, &json!({"spec": {"ipPool": "edge", "ipv6Pool": "six"}}));
+    seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
+    let exhausted = Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None };
+    seen.address.refused = vec![(full.to_owned(), exhausted)];
+    seen.address.pending.failed = vec![denied(pool, family)];
+    let named = |pool: &str| WaitingFor::Named(pool.to_owned());
+    assert_eq!(decide(&seen).waits_for, Some(named(pool).or(named(full))));
+}
+
 #[test]
 fn a_refused_wish_beside_a_pool_that_cannot_be_written_is_told_once() {
     let mut seen = new("PreferDualStack", &[FIRST]);

@@ -22,7 +22,8 @@ pub struct Process {
 }
 
 /// Runs `work` until it ends, on two threads: these programs wait more than they work. SIGTERM and SIGINT tell
-/// [`Process::tasks`] to stop; `work` is expected to end then. Tasks have ten seconds after it.
+/// [`Process::tasks`] to stop; `work` is expected to end then. Tasks have ten seconds after it; threads that hang in a
+/// system call (a file system that does not answer) are left to the end of the process.
 ///
 /// # Errors
 /// When there is no runtime or no signal handler to be had.
@@ -32,7 +33,7 @@ pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Res
         drop(rustls::crypto::ring::default_provider().install_default());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         let tasks = TaskGroup::new();
         tasks.stop_on_signals()?;
         let process = Process {
@@ -44,7 +45,9 @@ pub fn run<T, W: Future<Output = T>>(work: impl FnOnce(Process) -> W) -> io::Res
         let outcome = work(process).await;
         tasks.end().await;
         Ok(outcome)
-    })
+    });
+    runtime.shutdown_background();
+    outcome
 }
 
 /// A whole program: help and version, checked flags, logging, [`run`]. `args` begins with the program's name. `check`
@@ -108,6 +111,8 @@ pub fn show(text: &str) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread, time::Duration};
+
     use super::*;
     use crate::flags::Flag;
 
@@ -133,6 +138,19 @@ mod tests {
         assert_eq!(code(&["part", "--port=x"], Ok(())), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(&["part", "--nope"], Ok(())), format!("{:?}", ExitCode::from(2)));
         assert_eq!(code(&["part", "--help"], Err("not reached")), format!("{:?}", ExitCode::SUCCESS));
+    }
+
+    // a file system of a dead NFS server answers nobody, and no thread leaves its system call
+    #[test]
+    fn a_thread_that_hangs_does_not_keep_the_process_from_its_end() {
+        let (release, hangs) = mpsc::channel::<()>();
+        let (ended, end) = mpsc::channel();
+        thread::spawn(move || {
+            let work = move |_| async move { drop(tokio::task::spawn_blocking(move || hangs.recv())) };
+            ended.send(run(work).is_ok()).expect("the test waits");
+        });
+        assert_eq!(end.recv_timeout(Duration::from_secs(60)), Ok(true));
+        drop(release);
     }
 
     #[test]

@@ -16,23 +16,24 @@ use crate::refusal::Refusal;
 pub(crate) struct Tool {
     pub(crate) name: &'static str,
     /// It is ended when it takes longer.
-    limit: Duration,
+    limit: Option<Duration>,
 }
 
 /// For what ends soon, unless the disk or the server is away.
-const SHORT: Duration = Duration::from_secs(100);
-/// For what reads or writes a whole disk. The caller has long gone by then: it comes again, and gets ABORTED until then.
-const LONG: Duration = Duration::from_secs(3600);
+const SHORT: Option<Duration> = Some(Duration::from_secs(100));
+/// For what reads or writes a whole disk, however large: one that is ended halfway and begun again would never end, and a
+/// repair that is ended halfway may do harm. The caller has long gone: it comes again, and gets ABORTED until then.
+const UNLIMITED: Option<Duration> = None;
 
 pub(crate) const BLKID: Tool = Tool { name: "blkid", limit: SHORT };
 pub(crate) const MOUNT: Tool = Tool { name: "mount", limit: SHORT };
 /// Enters the network of the machine; see [`super::export`].
 pub(crate) const NSENTER: Tool = Tool { name: "nsenter", limit: SHORT };
-pub(crate) const E2FSCK: Tool = Tool { name: "e2fsck", limit: LONG };
-pub(crate) const MKFS_EXT4: Tool = Tool { name: "mkfs.ext4", limit: LONG };
-pub(crate) const MKFS_XFS: Tool = Tool { name: "mkfs.xfs", limit: LONG };
-pub(crate) const RESIZE2FS: Tool = Tool { name: "resize2fs", limit: LONG };
-pub(crate) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", limit: LONG };
+pub(crate) const E2FSCK: Tool = Tool { name: "e2fsck", limit: UNLIMITED };
+pub(crate) const MKFS_EXT4: Tool = Tool { name: "mkfs.ext4", limit: UNLIMITED };
+pub(crate) const MKFS_XFS: Tool = Tool { name: "mkfs.xfs", limit: UNLIMITED };
+pub(crate) const RESIZE2FS: Tool = Tool { name: "resize2fs", limit: UNLIMITED };
+pub(crate) const XFS_GROWFS: Tool = Tool { name: "xfs_growfs", limit: UNLIMITED };
 
 /// As much of a program's output as is kept. The rest is read and dropped, so that the program can end.
 const OUTPUT_MAX: u64 = 16 << 10;
@@ -103,13 +104,17 @@ pub(crate) async fn run<A: AsRef<OsStr>>(tool: Tool, arguments: &[A]) -> Result<
     let mut group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let whole = async { tokio::join!(text(stdout), text(stderr), child.wait()) };
-    match tokio::time::timeout(tool.limit, whole).await {
+    let ended = match tool.limit {
+        Some(limit) => tokio::time::timeout(limit, whole).await.map_err(|_| limit),
+        None => Ok(whole.await),
+    };
+    match ended {
         Ok((stdout, stderr, status)) => {
             group.0 = None;
             Ok(Output { code: status.map_err(failed)?.code(), stdout, stderr })
         }
-        Err(_) => {
-            let seconds = tool.limit.as_secs();
+        Err(limit) => {
+            let seconds = limit.as_secs();
             let message =
                 format!("{} has not ended after {seconds} s: is the disk or the server away?", tool.name);
             Err(Refusal::new(Code::DeadlineExceeded, message))
@@ -136,6 +141,8 @@ async fn text(pipe: Option<impl AsyncRead + Unpin>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
 
     const SH: Tool = Tool { name: "sh", limit: SHORT };
@@ -200,12 +207,20 @@ mod tests {
         assert!(refusal.message.contains("tools.txt"), "{refusal}");
     }
 
+    // a check of many terabytes takes hours
+    #[rstest]
+    fn what_reads_or_writes_a_whole_disk_is_never_ended(
+        #[values(E2FSCK, MKFS_EXT4, MKFS_XFS, RESIZE2FS, XFS_GROWFS)] tool: Tool,
+    ) {
+        assert_eq!(tool.limit, None, "{}", tool.name);
+    }
+
     #[tokio::test]
     async fn a_program_that_does_not_end_is_killed_with_what_it_started() {
         let folder = tempfile::tempdir().unwrap();
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        let stuck = Tool { name: "sh", limit: Duration::from_millis(200) };
+        let stuck = Tool { name: "sh", limit: Some(Duration::from_millis(200)) };
         // the inner shell holds the pipe open for writing as long as it lives
         let script = format!("sh -c 'sleep 1000' > {}", fifo.display());
         let reader = tokio::task::spawn_blocking(move || std::fs::read(fifo));

@@ -25,8 +25,6 @@ use crate::refusal::Refusal;
 const SIZE_AGAIN: Duration = Duration::from_millis(500);
 /// As long as it asks.
 const SIZE_WITHIN: Duration = Duration::from_secs(10);
-/// A disk that the host keeps as a file in a file system is smaller than its claim by what that file system needs.
-const SMALLEST_PERCENT: u64 = 90;
 
 /// Mounts a volume's device at its staging path, and makes its file system where there is none.
 ///
@@ -224,7 +222,8 @@ pub(crate) async fn expand(
 /// The size of a disk that the host has grown to `required` bytes.
 ///
 /// # Errors
-/// UNAVAILABLE while it is too small.
+/// UNAVAILABLE while it is smaller, by however little: kubelet never calls again after an answer. (A disk that the host
+/// keeps as a file, a little smaller than its claim, does not grow in a machine: docs/contract/csi-driver.md#hot-plug-refused.)
 pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -> Result<u64, Refusal> {
     let until = Instant::now() + SIZE_WITHIN;
     loop {
@@ -233,17 +232,13 @@ pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -
             return Ok(found);
         }
         if Instant::now() >= until {
-            return if u128::from(found) * 100 >= u128::from(required) * u128::from(SMALLEST_PERCENT) {
-                Ok(found)
-            } else {
-                let device = device.display();
-                Err(Refusal::new(
-                    Code::Unavailable,
-                    format!(
-                        "{device} has {found} bytes yet, and the volume is to have {required}: call again later"
-                    ),
-                ))
-            };
+            let device = device.display();
+            return Err(Refusal::new(
+                Code::Unavailable,
+                format!(
+                    "{device} has {found} bytes yet, and the volume is to have {required}: call again later"
+                ),
+            ));
         }
         rescan(settings, device);
         tokio::time::sleep(SIZE_AGAIN).await;
@@ -286,6 +281,17 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    // kubelet takes the answer for the growth, and never asks again
+    #[tokio::test(start_paused = true)]
+    async fn a_growth_of_less_than_a_tenth_waits_for_the_disk_too() {
+        let disk = tempfile::NamedTempFile::new().unwrap();
+        disk.as_file().set_len(100).unwrap();
+        let refusal = size_of(&Settings::default(), disk.path(), 101).await.unwrap_err();
+        assert_eq!(refusal.code, Code::Unavailable, "{refusal}");
+        disk.as_file().set_len(101).unwrap();
+        assert_eq!(size_of(&Settings::default(), disk.path(), 101).await, Ok(101));
+    }
 
     // docs/contract/csi-driver.md#nouuid
     #[rstest]

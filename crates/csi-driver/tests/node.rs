@@ -14,7 +14,7 @@ use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use csi_driver::csi::volume_capability::access_mode::Mode;
-use machine::{EXT4, EXT4_GROWTH, Machine, XFS, block, files, in_own_namespace, run};
+use machine::{EXT4, EXT4_GROWTH, Machine, XFS, block, files, in_own_namespace, note_open_files, run};
 use tonic::Code;
 
 const MIB: u64 = 1 << 20;
@@ -103,6 +103,17 @@ on_a_machine!(a_disk_that_carries_something_is_never_formatted, EXT4, async |mac
         assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal}");
         assert!(refusal.message().contains(what), "{refusal}");
         assert_eq!(disk.checksum(), before);
+    }
+});
+
+// Linux gives the name and the number of a disk that has gone to the next one that comes, unless somebody has it open
+on_a_machine!(a_disk_is_open_while_programs_look_at_it_and_write_it, EXT4, async |machine| {
+    let notes = ["blkid", "mkfs.ext4", "mount"].map(note_open_files);
+    let disk = machine.disk("pvc-1", 64 * MIB);
+    machine.stage("pvc-1", &files("ext4", Mode::SingleNodeWriter)).await.unwrap();
+    for note in notes {
+        let open = fs::read_to_string(&note).unwrap();
+        assert!(open.lines().any(|file| Path::new(file) == disk.path()), "{} at {}", open, note.display());
     }
 });
 

@@ -81,8 +81,8 @@ async fn stage_files(
     }
     match files {
         Files::Disk(wanted) => {
-            let device = find::wait(settings, handle, until).await?;
-            disk::stage(settings, &device, wanted, &place.path).await
+            let held = find::hold(settings, handle, until).await?;
+            disk::stage(settings, &held.device, wanted, &place.path).await
         }
         Files::Export { context, options, read_only } => {
             export::stage(settings, handle, context, options, *read_only, &place.path).await
@@ -186,7 +186,8 @@ async fn publish_block(
     is_alone: bool,
     until: Instant,
 ) -> Result<(), Refusal> {
-    let device = find::wait(settings, handle, until).await?;
+    let held = find::hold(settings, handle, until).await?;
+    let device = &held.device;
     let seen = mounts()?;
     let place = settings.place(target, &seen)?;
     let root = settings.real_root();

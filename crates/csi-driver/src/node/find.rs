@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
@@ -19,6 +20,7 @@ use tonic::Code;
 use super::Settings;
 use super::device::{is_link_of, is_page_of};
 use super::mounts::Number;
+use super::system::{blocking, internal};
 use crate::refusal::Refusal;
 
 /// Between two looks where the kernel refuses a watch: a machine has a limited number of them.
@@ -31,9 +33,20 @@ pub(crate) struct Device {
     pub(crate) number: Number,
 }
 
+/// A disk that is open, and was the volume's after it was opened. While it is open, the kernel gives neither its path nor
+/// its number to another disk: a program that is run on it finds this disk or none.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) device: Device,
+    _open: fs::File,
+}
+
 /// The number of the block device at `path`.
 pub(crate) fn number(path: &Path) -> Option<Number> {
-    let found = fs::metadata(path).ok()?;
+    number_of(&fs::metadata(path).ok()?)
+}
+
+fn number_of(found: &fs::Metadata) -> Option<Number> {
     let (major, minor) = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
     found.file_type().is_block_device().then_some(Number { major, minor })
 }
@@ -129,6 +142,43 @@ pub(crate) async fn wait(settings: &Settings, handle: &str, until: Instant) -> R
             }
         }
     }
+}
+
+/// The device of a volume, as soon as it is there, for what reads or writes it.
+///
+/// # Errors
+/// NOT_FOUND when it is not there by `until`; INTERNAL where it cannot be opened.
+pub(crate) async fn hold(settings: &Settings, handle: &str, until: Instant) -> Result<Held, Refusal> {
+    loop {
+        let device = wait(settings, handle, until).await?;
+        let path = device.path.clone();
+        let opened = blocking(move || {
+            let file = fs::File::open(path)?;
+            let number = number_of(&file.metadata()?);
+            io::Result::Ok((file, number))
+        });
+        match opened.await? {
+            // another disk may have taken the place of the one that was found, before it was opened
+            Ok((open, number)) if number == Some(device.number) => {
+                if look(settings, handle)?.as_ref() == Some(&device) {
+                    return Ok(Held { device, _open: open });
+                }
+            }
+            Ok(_) => {}
+            Err(error) if has_left(&error) => {}
+            Err(error) => return Err(internal(&format!("open {}", device.path.display()), &error)),
+        }
+        if Instant::now() >= until {
+            return Err(absent(settings, handle));
+        }
+        tokio::time::sleep_until(until.min(Instant::now() + LOOK_AGAIN)).await;
+    }
+}
+
+/// Whether a disk that was found a moment ago is not in the machine any more.
+fn has_left(error: &io::Error) -> bool {
+    let codes = [Errno::NOENT, Errno::NXIO, Errno::NODEV];
+    error.raw_os_error().is_some_and(|code| codes.iter().any(|one| one.raw_os_error() == code))
 }
 
 fn absent(settings: &Settings, handle: &str) -> Refusal {

@@ -5,7 +5,7 @@ use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -34,7 +34,7 @@ const SYS_RESOURCE: &str = "CAP_SYS_RESOURCE";
 /// Its bit among the capabilities.
 const SYS_RESOURCE_BIT: u64 = 1 << 24;
 
-/// Set in a process that has a mount namespace of its own.
+/// Set in a process that has a mount namespace of its own: a folder for programs that are found before the machine's.
 const CHILD: &str = "CSI_DRIVER_IN_NAMESPACE";
 
 /// Runs the test `name` in a process with a mount namespace of its own, where that can be.
@@ -46,11 +46,15 @@ pub(crate) fn in_own_namespace(name: &str, tools: &[&str], test: impl FnOnce()) 
         let said = writeln!(std::io::stderr(), "left out: {name}: {missing}");
         return said.expect("standard error can be written to");
     }
+    let programs = tempfile::tempdir().unwrap();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = [programs.path().to_owned()].into_iter().chain(env::split_paths(&path));
     let output = Command::new("unshare")
         .args(["--mount", "--propagation", "private", "--"])
         .arg(env::current_exe().unwrap())
         .args([name, "--exact", "--nocapture"])
-        .env(CHILD, "1")
+        .env(CHILD, programs.path())
+        .env("PATH", env::join_paths(folders).unwrap())
         .output()
         .unwrap();
     let text =
@@ -87,6 +91,19 @@ pub(crate) fn run(program: &[&str], paths: &[&Path]) -> String {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program:?} {paths:?}: {said}");
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// Lets a program note the files that the driver has open before it does its work. Returns the note's path.
+pub(crate) fn note_open_files(tool: &str) -> PathBuf {
+    let folder = PathBuf::from(env::var_os(CHILD).unwrap());
+    let (program, note) = (folder.join(tool), folder.join(format!("{tool}.note")));
+    let script = format!(
+        "#!/bin/sh\nfor file in /proc/$PPID/fd/*; do readlink \"$file\"; done >> {}\nPATH=${{PATH#*:}} exec {tool} \"$@\"\n",
+        note.display()
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    note
 }
 
 pub(crate) fn files(file_system: &str, mode: Mode) -> VolumeCapability {

@@ -65,7 +65,8 @@ pub const FLAGS: Table = Table {
         Flag::value(
             "max-volumes-per-node",
             "NUMBER",
-            "how many volumes the scheduler gives this node; else what KubeVirt allows its machine",
+            "how many volumes the scheduler gives this node, and how many ControllerPublishVolume lets a machine have; \
+             without it the scheduler has no limit, and a machine KubeVirt's of 256",
         ),
         Flag::switch(
             "topology",

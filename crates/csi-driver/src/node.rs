@@ -119,6 +119,11 @@ impl NodeService {
     /// Where this node is. Kubelet keeps the first answer, so there is none before the Node has its labels.
     async fn place(&self) -> Result<Option<Topology>, Refusal> {
         let Some((guest, node)) = &self.topology else { return Ok(None) };
+        if node.is_empty() {
+            return Err(Refusal::precondition(
+                "--topology needs the labels of this Node, and nobody named the Node: start the driver with --nodeid",
+            ));
+        }
         let segments = guest.topology(node).await;
         match segments
             .map_err(|error| Refusal::of_host(&format!("read Node {node} for --topology"), &error))?

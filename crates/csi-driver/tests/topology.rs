@@ -108,4 +108,13 @@ component_tests! {
         cluster.guest.patch::<k8s_openapi::api::core::v1::Node>("node-a", json!({"spec": {"taints": null}})).await;
         assert_eq!(info("node-a").await.unwrap(), Some(place("east")));
     }
+
+    async fn a_node_without_a_name_is_told_the_flag_that_it_lacks(cluster: TestCluster) {
+        let (_known, node_id) = watch::channel(Some("vm-1".to_owned()));
+        let guest = Guest::new(cluster.guest.client(User::CsiDriver));
+        let service = NodeService::new(node::Settings::default(), node_id).with_topology(guest, "");
+        let refused = service.node_get_info(Request::new(NodeGetInfoRequest {})).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains("--nodeid"), "{refused}");
+    }
 }

@@ -1,7 +1,9 @@
-//! The rights that the driver asks for: which role grants each, since when, and what is off without it. Pure.
+//! The rights that CSI calls, and a node at its start, need: which role grants each, since when, and what is off without
+//! it. Pure.
 //!
-//! An API server says in one sentence which verb on which resource it refuses. What it does not say, and what whoever
-//! reads the refusal needs, is added here.
+//! An API server says in one sentence which verb on which resource it refuses. This module adds what the reader needs
+//! next: the role, the release that grants it, and what is off without it. What the node monitor and healing need besides
+//! is in `deploy/rbac/ours.yaml`, and docs/storage.md says what is off without it.
 
 use program::capabilities::Right;
 
@@ -58,7 +60,7 @@ const TAKEN: &str = "volumesnapshots";
 
 const LATE: &str = "changes are noticed up to ten seconds late";
 const NO_EXPORTS: &str = "no volume for many nodes is created, or none is attached: ask for ReadWriteOnce";
-const BY_WATCH: &str = "volumes are attached and detached while the watches work, and not before";
+const BY_WATCH: &str = "volumes are attached and detached only while the watches work";
 const NO_RESTORE: &str = "no remote backup is restored";
 
 const fn machine(
@@ -84,7 +86,7 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
     Grant { verb, group, resource, name: None, role: Role::Guest, since: "", off }
 }
 
-/// Every right that the controller service and the search for the node ID ask for.
+/// Every right that calls of the controller service, NodeGetInfo and the search for the node ID ask for.
 pub static GRANTS: [Grant; 44] = [
     machine("get", "", CLAIMS, "no volume is found"),
     machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),

@@ -12,7 +12,10 @@ pub mod labels;
 pub mod lost_nodes;
 pub mod machine;
 
-use std::{mem::take, time::Duration};
+use std::{
+    mem::{replace, take},
+    time::Duration,
+};
 
 use controller_kit::{
     CREATE_EVENTS, Cache, PATCH_EVENTS, Recorder,
@@ -130,13 +133,12 @@ impl NodeMonitor {
         loop {
             let denied = capabilities::denied(&self.guest, KUBE_SYSTEM, &lease_rights()).await;
             let Some(right) = denied.first() else { return };
-            if !take(&mut is_told) {
+            if !replace(&mut is_told, true) {
                 tracing::warn!(
                     "the right to {right} is missing: grant it by {GUEST_ROLE}; until then this process neither taints \
                      Nodes of lost machines nor labels volumes, and asks every {REFUSED_PERIOD:?}"
                 );
             }
-            is_told = true;
             sleep(REFUSED_PERIOD).await;
         }
     }

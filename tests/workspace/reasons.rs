@@ -1,4 +1,5 @@
-//! docs/load-balancing.md explains the reason of every Event and condition that people see.
+//! docs/load-balancing.md explains the reason of every Event and condition that people see, and docs/storage.md every code
+//! of a refused CSI call.
 
 use std::{collections::BTreeSet, fs};
 
@@ -56,4 +57,46 @@ fn every_reason_of_an_event_or_a_condition_is_explained() {
 fn a_reason_is_told_from_other_words() {
     assert!(is_reason("PoolNotFound") && is_reason("InvalidIPAM"));
     assert!(!is_reason("Ready") && !is_reason("TCP") && !is_reason("metadata") && !is_reason("no Reason"));
+}
+
+/// The codes that a line of the CSI driver names, as gRPC writes them: `Code::NotFound` and `Status::not_found(` are both
+/// NOT_FOUND.
+fn codes(line: &str) -> impl Iterator<Item = String> {
+    // the driver has a table of the names that the log has for all codes
+    let is_name = line.contains("=> \"");
+    let word = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>();
+    let named = line.split("Code::").skip(1).map(word);
+    // `Status::new` and `from_error` take a code from elsewhere
+    let made = line.split("Status::").skip(1).map(word);
+    let made = made.filter(|name| name != "new" && !name.starts_with("from_"));
+    let all: Vec<_> = named.chain(made).filter(|name| name != "Ok" && !is_name).collect();
+    all.into_iter().map(|name| {
+        let words = name.char_indices().flat_map(|(at, c)| {
+            let gap = (c.is_ascii_uppercase() && at > 0).then_some('_');
+            gap.into_iter().chain([c.to_ascii_uppercase()])
+        });
+        words.collect()
+    })
+}
+
+#[test]
+fn every_code_that_the_csi_driver_answers_is_explained_and_no_other() {
+    let document = fs::read_to_string(root().join("docs/storage.md")).unwrap();
+    let (_, table) = document.split_once("| Code | Means | To do |\n").expect("it has the table");
+    let rows = table.lines().skip(1).map_while(|line| line.strip_prefix("| "));
+    let explained: BTreeSet<_> = rows.map(|row| row.split([' ', '|']).next().unwrap().to_owned()).collect();
+    let lines = product::lines().into_iter().filter(|line| line.place.starts_with("crates/csi-driver/src/"));
+    let answered: BTreeSet<_> = lines.flat_map(|line| codes(&line.text).collect::<Vec<_>>()).collect();
+    assert!(answered.len() > 10, "the codes are found: {answered:?}");
+    assert_eq!(explained, answered, "left what docs/storage.md explains, right what the driver answers");
+}
+
+#[test]
+fn a_code_is_read_from_both_of_its_spellings() {
+    let read = |line: &str| codes(line).collect::<Vec<_>>();
+    assert_eq!(read("401 => Code::Unauthenticated,"), ["UNAUTHENTICATED"]);
+    assert_eq!(read("Err(Status::deadline_exceeded(text))"), ["DEADLINE_EXCEEDED"]);
+    assert_eq!(read("Code::NotFound | Code::Aborted"), ["NOT_FOUND", "ABORTED"]);
+    assert_eq!(read("Code::DataLoss => \"DataLoss\","), [""; 0]);
+    assert_eq!(read("Self::new(refusal.code, refusal.message), Status::from_error(e), Code::Ok"), [""; 0]);
 }

@@ -5,6 +5,7 @@ pub mod kinds;
 pub mod missing;
 pub mod observed;
 pub mod quantity;
+pub mod reach;
 pub mod rights;
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance};

@@ -25,7 +25,10 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{guest::Guest, host::Host};
+use crate::{
+    guest::Guest,
+    host::{Host, reach::Reached},
+};
 
 /// Addresses that are no machine's own: Calico gives the first one to its interfaces, and loopback has the other
 /// (docs/contract/csi-driver.md#node-id).
@@ -187,9 +190,6 @@ fn unsettled(noted: &Asked<Option<String>>, error: &str) -> NodeId {
         Err(other) => NodeId::Unknown { why: format!("{error}; {other}") },
     }
 }
-
-/// The host, or why it is not known yet.
-pub type Reached = Result<Host, String>;
 
 /// Finds the machine's name and tells it, until it is settled.
 pub struct Finder {

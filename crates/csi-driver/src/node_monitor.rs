@@ -35,7 +35,7 @@ use program::{
 };
 use tokio::{sync::watch, time::sleep};
 
-use crate::{host::Host, node_id::Reached};
+use crate::host::{Host, reach::Reached};
 
 /// The Lease of the Go program, so that the two never act together.
 pub const LEASE: &str = "harvester-csi-node-monitor";

@@ -8,28 +8,15 @@
 //! The socket is there before the host is known: identity and node services need it for little, and the controller service
 //! answers UNAVAILABLE with the reason. Whatever the host does ends nothing here.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc};
 
-use cloud_config::{CloudConfig, Connection, Options};
+use cloud_config::Options;
 use controller_kit::error_message;
 use futures::FutureExt as _;
-use kube::{Client, client::Body};
-use program::{
-    Clock, TaskGroup,
-    health::{Check, Health},
-    http::Metrics,
-    pod::OwnPod,
-};
-use tokio::{sync::watch, time::sleep};
-use tonic::{
-    codegen::http::{Request, Response},
-    service::Routes,
-};
-use tower::BoxError;
+use kube::Client;
+use program::{Clock, TaskGroup, health::Health, http::Metrics, pod::OwnPod};
+use tokio::sync::watch;
+use tonic::service::Routes;
 
 use crate::{
     attach::{self, Attacher, export},
@@ -38,20 +25,19 @@ use crate::{
     csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
     endpoint::{Endpoint, Listener, ServeError},
     guest::Guest,
-    host::{Host, missing::Missing, rights},
+    host::{
+        Host,
+        missing::Missing,
+        reach::{Reached, Reaching, UNREAD, unreached},
+        rights,
+    },
     identity::DriverIdentity,
     node::{self, NodeService},
-    node_id::{Finder, Reached},
+    node_id::Finder,
     node_monitor::NodeMonitor,
     reconcile::lead::{self, Candidate},
     replaceable::Replaceable,
 };
-
-/// How often a kubeconfig that is not there, or of no use, is looked for.
-const LOOK_AGAIN: Duration = Duration::from_secs(2);
-
-/// Why the host is out of reach before the first look.
-const UNREAD: &str = "the kubeconfig has not been read yet";
 
 /// Clients and services of the process that the driver uses.
 #[derive(Clone)]
@@ -152,19 +138,15 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         .add_service(controller.clone())
         .add_service(NodeServer::new(node))
         .prepare();
-    let mut reaching = Reaching {
-        given: settings.kubeconfig,
-        options: Options::named(&settings.user_agent),
-        tell: move |now: Reached| {
-            let (service, attacher) = controllers.on(now.clone().unwrap_or_else(|why| unreached(&why)));
-            controller.replace(service);
-            drop(attachers.send_replace(attacher));
-            drop(reached.send_replace(now));
-        },
-        missing,
-        check: parts.health.readiness("kubeconfig"),
-        said: String::new(),
+    let tell = move |now: Reached| {
+        let (service, attacher) = controllers.on(now.clone().unwrap_or_else(|why| unreached(&why)));
+        controller.replace(service);
+        drop(attachers.send_replace(attacher));
+        drop(reached.send_replace(now));
     };
+    let options = Options::named(&settings.user_agent);
+    let check = parts.health.readiness("kubeconfig");
+    let mut reaching = Reaching::new(settings.kubeconfig, options, missing, check, tell);
     // the first look is before the first call
     let connected = reaching.look();
     let listener = Listener::bind(settings.endpoint).await?;
@@ -207,94 +189,4 @@ fn users(guest: Guest) -> Arc<export::Users> {
         };
         asked.boxed()
     })
-}
-
-/// The host of which nothing is known: each request fails with the reason, so that each call is checked as ever, and is
-/// UNAVAILABLE where it needs the host.
-fn unreached(why: &str) -> Host {
-    let why = why.to_owned();
-    let refuse = tower::service_fn(move |_: Request<Body>| {
-        let why = why.clone();
-        async move { Err::<Response<Body>, _>(BoxError::from(why)) }
-    });
-    Host::new(Client::new(refuse, "default"), "default")
-}
-
-/// The way to the host.
-struct Reaching<T> {
-    given: Option<PathBuf>,
-    options: Options,
-    /// Hears of the host, or of why there is none.
-    tell: T,
-    missing: Missing,
-    check: Check,
-    /// The last reason that was told.
-    said: String,
-}
-
-impl<T: Fn(Reached)> Reaching<T> {
-    /// Looks for the kubeconfig once, and tells the host.
-    fn look(&mut self) -> Option<Connected> {
-        match connect(self.given.as_deref(), &self.options) {
-            Ok(connected) => {
-                let namespace = connected.0.namespace();
-                let client = self.missing.observe(connected.0.client(), namespace);
-                (self.tell)(Ok(Host::new(client, namespace)));
-                self.check.pass();
-                Some(connected)
-            }
-            Err(why) => {
-                self.check.fail(why.clone());
-                if self.said != why {
-                    tracing::warn!("{why}; it is awaited, and until then the host is out of reach");
-                    (self.tell)(Err(why.clone()));
-                    self.said = why;
-                }
-                None
-            }
-        }
-    }
-
-    /// Looks until there is a kubeconfig, and follows the file from then on.
-    async fn follow(mut self, mut connected: Option<Connected>, tasks: TaskGroup) {
-        let (connection, followed) = loop {
-            if let Some(connected) = connected.take() {
-                break connected;
-            }
-            if tasks.stop.run_until_cancelled(sleep(LOOK_AGAIN)).await.is_none() {
-                return;
-            }
-            connected = self.look();
-        };
-        connection.follow(followed, tasks.stop.clone()).await;
-    }
-}
-
-/// A connection, and the path to follow.
-type Connected = (Connection, Option<PathBuf>);
-
-fn connect(given: Option<&Path>, options: &Options) -> Result<Connected, String> {
-    let (file, followed) = find(given)?;
-    let config = CloudConfig::read(&file).map_err(|error| error.to_string())?;
-    let connection = Connection::open(&config, options).map_err(|error| error.to_string())?;
-    tracing::info!(file = config.file, server = config.server(), namespace = config.namespace, "Harvester");
-    Ok((connection, followed))
-}
-
-/// The kubeconfig: the given one, else that of the usual places (docs/contract/csi-driver.md#kubeconfig).
-fn find(given: Option<&Path>) -> Result<(PathBuf, Option<PathBuf>), String> {
-    let given = given.filter(|path| !path.as_os_str().is_empty());
-    let mut missing = Vec::new();
-    for path in [given, None] {
-        match cloud_config::find(path) {
-            Ok(file) => return Ok((file, path.map(Path::to_owned))),
-            Err(cloud_config::Error::Missing { tried }) => missing.extend(tried),
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    let places: Vec<_> = missing.iter().map(|path| path.display().to_string()).collect();
-    Err(format!(
-        "no kubeconfig of the Harvester cluster in {}: put one there, or name it with --kubeconfig",
-        places.join(", ")
-    ))
 }

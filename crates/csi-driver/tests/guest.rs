@@ -6,8 +6,8 @@ use std::path::Path;
 
 use csi_driver::{
     guest::{Guest, User as VolumeUser},
-    host::Host,
-    node_id::{Finder, Reached},
+    host::{Host, reach::Reached},
+    node_id::Finder,
 };
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use program::health::Health;

@@ -76,7 +76,7 @@ fn monitor(cluster: &TestCluster, node: &str, identity: &str) -> (NodeMonitor, i
     (monitor, Kept(reached, named))
 }
 
-struct Kept(watch::Sender<csi_driver::node_id::Reached>, watch::Sender<Option<String>>);
+struct Kept(watch::Sender<csi_driver::host::reach::Reached>, watch::Sender<Option<String>>);
 
 impl Drop for Kept {
     fn drop(&mut self) {

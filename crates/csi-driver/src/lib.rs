@@ -6,9 +6,10 @@
 //! kubelet ──────────────────┘                     └► node         devices, file systems, mounts
 //! ```
 //! [`volume`] is what a volume is, [`attach`] which machine it belongs to and how it gets there, and [`node`] which device
-//! it is there; [`node_monitor`] looks after Nodes whose machines are lost, and [`reconcile`] heals attachments that nobody
-//! calls for. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`] and [`controller`] answer them, with a
-//! [`refusal`] where they cannot. [`cli`] is the program, and [`run`] all of it as one library call.
+//! it is there; [`node_monitor`] taints Nodes whose machines are lost and labels claims with their cluster, and [`reconcile`]
+//! heals attachments that nobody calls for. [`endpoint`] takes calls, [`calls`] watches over them; [`identity`],
+//! [`controller`] and [`node`] answer them, with a [`refusal`] where they cannot. [`host`] and [`guest`] are the two clusters,
+//! and [`node_id`] says which machine this is. [`cli`] is the program, and [`run`] all of it as one library call.
 #![forbid(unsafe_code)]
 
 pub mod attach;

@@ -1,7 +1,8 @@
 //! The controller service: claims on the host, disks in and out of machines, snapshots.
 //!
-//! Each call is one function of a module below, which checks the request, decides, and acts. What is not in
-//! `ControllerGetCapabilities` is UNIMPLEMENTED.
+//! Each call is one function of a module below, or of [`crate::attach`] where a volume is attached or detached. Of calls
+//! that change one volume or snapshot one is under way at a time, and the others are ABORTED. GetCapacity and
+//! ControllerModifyVolume are UNIMPLEMENTED.
 
 mod classes;
 mod create;

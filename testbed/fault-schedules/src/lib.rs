@@ -11,9 +11,10 @@
 //!                                    │
 //!          rest, a few minutes ──────┴──► invariants ──► users delete everything ──► nothing is left
 //! ```
-//! [`run`] is one such run. [`stopped_leader()`], [`stopped_before_a_mark`] and [`hand_over`] are schedules with one
-//! chosen fault. `sim-harvester` simulates hosts, VMs, kube-vip, kube-proxy and DHCP in memory. Tests and
-//! `cargo xtask seeds` run all this.
+//! [`run`] is one such run, and [`storage::run`] one of the CSI driver, with claims, Pods and VMs instead of Services.
+//! [`stopped_leader()`], [`stopped_before_a_mark`] and [`hand_over`] are schedules with one chosen fault. `sim-harvester`
+//! simulates hosts, VMs, kube-vip, kube-proxy and DHCP in memory. Tests run all this, and `cargo xtask seeds` more of
+//! [`run`].
 #![forbid(unsafe_code)]
 
 mod cluster_setup;

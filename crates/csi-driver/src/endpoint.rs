@@ -81,7 +81,7 @@ enum Socket {
     Tcp(TcpListener),
 }
 
-/// The file of a socket. It goes with this, unless another process has put its own there.
+/// The file of a socket. Dropping this removes the file, unless another process has replaced it.
 #[derive(Debug)]
 struct Place {
     path: PathBuf,

@@ -45,7 +45,7 @@ impl Identity for DriverIdentity {
         Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
-    /// That the process answers is the answer.
+    /// Ready if the process answers at all.
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
         Ok(Response::new(ProbeResponse { ready: Some(true) }))
     }

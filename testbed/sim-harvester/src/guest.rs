@@ -26,6 +26,8 @@ use crate::{host::HOSTNAME, merge_patch, vm::VmState, wire::ipv6};
 
 /// Key of the taint of a Node that no cloud controller manager has seen yet.
 pub const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Key of the taint by which somebody says that nothing runs on a Node any more.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// Version that the simulated kubelets report.
 const KUBELET: &str = "v1.33.0-sim";
 

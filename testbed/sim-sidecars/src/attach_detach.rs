@@ -21,12 +21,10 @@ use kube::{Resource as _, ResourceExt, api::PostParams};
 use program::TaskGroup;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
+use sim_harvester::guest::OUT_OF_SERVICE;
 use tokio::time::Instant;
 
 use crate::world::{Problem, World, delete, handle, is_going, is_over, node_of, patch_status, used};
-
-/// The taint by which somebody vouches that a machine is off.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// The name of the one VolumeAttachment of a volume and a node.
 pub(crate) fn attachment_name(handle: &str, node: &str) -> String {

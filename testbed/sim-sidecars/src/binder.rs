@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use controller_kit::{Action, ObjectKey, Queue};
+use controller_kit::ObjectKey;
 use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -39,26 +39,16 @@ impl fmt::Display for Item {
 }
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
-    let queue = Queue::new();
-    let (add, seen) = (queue.clone(), world.clone());
-    world.on_change(move || {
-        seen.claims.list().iter().for_each(|claim| add.add(Item::Claim(ObjectKey::of(&**claim))));
-        seen.volumes.list().iter().for_each(|volume| add.add(Item::Volume(volume.name_any())));
-    });
-    let (world, in_life) = (world.clone(), tasks.clone());
-    tasks.spawn_until_stop(async move {
-        world.ready().await;
-        let pace = world.pace;
-        retries::run(&queue, pace, &in_life, move |item| {
-            let world = world.clone();
-            async move {
-                match item {
-                    Item::Claim(key) => claim(&world, &key).await,
-                    Item::Volume(name) => volume(&world, &name).await,
-                }
-                .map(|()| Action::AwaitChange)
-            }
-        });
+    let items = |world: &World| {
+        let claims = world.claims.list().into_iter().map(|claim| Item::Claim(ObjectKey::of(&*claim)));
+        let volumes = world.volumes.list().into_iter().map(|volume| Item::Volume(volume.name_any()));
+        claims.chain(volumes).collect()
+    };
+    retries::start(world, tasks, items, |world, item| async move {
+        match item {
+            Item::Claim(key) => claim(&world, &key).await,
+            Item::Volume(name) => volume(&world, &name).await,
+        }
     });
 }
 

@@ -23,6 +23,7 @@ mod capability;
 pub mod kinds;
 mod kubelet;
 pub mod machine;
+mod node_stub;
 mod plugin;
 pub mod pod_process;
 mod provisioner;
@@ -38,6 +39,7 @@ use kube::Client;
 use program::{Clock, TaskGroup};
 
 pub use kubelet::{MOUNTED, publish_path, staging_path};
+pub use node_stub::NodeStub;
 pub use plugin::Plugin;
 use world::World;
 

@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use controller_kit::{Action, ObjectKey, Queue};
+use controller_kit::ObjectKey;
 use csi_driver::csi::{
     CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, VolumeContentSource,
     volume_content_source::{SnapshotSource, Type, VolumeSource},
@@ -59,27 +59,20 @@ struct Provisioner {
 }
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
-    let queue = Queue::new();
-    let (add, seen) = (queue.clone(), world.clone());
-    world.on_change(move || {
-        seen.claims.list().iter().filter_map(|claim| claim.uid()).for_each(|uid| add.add(Item::Claim(uid)));
-        seen.volumes.list().iter().for_each(|volume| add.add(Item::Volume(volume.name_any())));
-    });
+    let items = |world: &World| {
+        let claims = world.claims.list().into_iter().filter_map(|claim| claim.uid()).map(Item::Claim);
+        let volumes = world.volumes.list().into_iter().map(|volume| Item::Volume(volume.name_any()));
+        claims.chain(volumes).collect()
+    };
     let provisioner = Arc::new(Provisioner { world: world.clone(), under_way: Mutex::default() });
-    let in_life = tasks.clone();
-    tasks.spawn_until_stop(async move {
-        provisioner.world.ready().await;
-        let pace = provisioner.world.pace;
-        retries::run(&queue, pace, &in_life, move |item| {
-            let provisioner = provisioner.clone();
-            async move {
-                match item {
-                    Item::Claim(uid) => provisioner.claim(&uid).await,
-                    Item::Volume(name) => remove(&provisioner.world, &name).await,
-                }
-                .map(|()| Action::AwaitChange)
+    retries::start(world, tasks, items, move |world, item| {
+        let provisioner = provisioner.clone();
+        async move {
+            match item {
+                Item::Claim(uid) => provisioner.claim(&uid).await,
+                Item::Volume(name) => remove(&world, &name).await,
             }
-        });
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controller_kit::{Action, ObjectKey, Queue};
+use controller_kit::ObjectKey;
 use csi_driver::csi::{CapacityRange, ControllerExpandVolumeRequest};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
@@ -23,18 +23,8 @@ pub(crate) const PENDING: &str = "FileSystemResizePending";
 const RESIZING: &str = "Resizing";
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
-    let queue = Queue::<ObjectKey>::new();
-    let (add, seen) = (queue.clone(), world.clone());
-    world.on_change(move || seen.claims.list().iter().for_each(|claim| add.add(ObjectKey::of(&**claim))));
-    let (world, in_life) = (world.clone(), tasks.clone());
-    tasks.spawn_until_stop(async move {
-        world.ready().await;
-        let pace = world.pace;
-        retries::run(&queue, pace, &in_life, move |key| {
-            let world = world.clone();
-            async move { resize(&world, &key).await.map(|()| Action::AwaitChange) }
-        });
-    });
+    let items = |world: &World| world.claims.list().into_iter().map(|claim| ObjectKey::of(&*claim)).collect();
+    retries::start(world, tasks, items, |world, key| async move { resize(&world, &key).await });
 }
 
 async fn resize(world: &World, key: &ObjectKey) -> Result<(), Problem> {

@@ -12,7 +12,10 @@ use controller_kit::{Action, Queue, error_message};
 use program::TaskGroup;
 use tokio::time::Instant;
 
-use crate::{Pace, world::Problem};
+use crate::{
+    Pace,
+    world::{Problem, World},
+};
 
 /// The failures of each item, and when it is due. A change of an object does not make it due earlier: the originals write
 /// their failures into objects too, and do not wake themselves by that.
@@ -49,6 +52,30 @@ impl<T: Clone + Eq + Hash + Display + Send + Sync + 'static> Retries<T> {
     fn failed(&self) -> std::sync::MutexGuard<'_, HashMap<T, (u32, Instant)>> {
         self.failed.lock().expect("no panic while noting")
     }
+}
+
+/// Works until `tasks` ends, as [`run`] does, on all `items` whenever anything in the world has changed.
+pub(crate) fn start<T, W>(
+    world: &Arc<World>,
+    tasks: &TaskGroup,
+    items: impl Fn(&World) -> Vec<T> + Clone + Send + Sync + 'static,
+    work: impl Fn(Arc<World>, T) -> W + Clone + Send + Sync + 'static,
+) where
+    T: Clone + Eq + Hash + Display + Send + Sync + 'static,
+    W: Future<Output = Result<(), Problem>> + Send + 'static,
+{
+    let queue = Queue::new();
+    let (add, seen) = (queue.clone(), world.clone());
+    world.on_change(move || items(&seen).into_iter().for_each(|item| add.add(item)));
+    let (world, in_life) = (world.clone(), tasks.clone());
+    tasks.spawn_until_stop(async move {
+        world.ready().await;
+        let pace = world.pace;
+        run(&queue, pace, &in_life, move |item| {
+            let done = work(world.clone(), item);
+            async { done.await.map(|()| Action::AwaitChange) }
+        });
+    });
 }
 
 /// Works on the items of `queue` until `tasks` ends, ten at once as the sidecars do.

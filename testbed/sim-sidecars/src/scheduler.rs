@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controller_kit::{Action, ObjectKey, Queue};
+use controller_kit::ObjectKey;
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::{Api, ResourceExt, api::PostParams};
 use program::TaskGroup;
@@ -15,21 +15,11 @@ use crate::{
 };
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
-    let queue = Queue::<ObjectKey>::new();
-    let (add, seen) = (queue.clone(), world.clone());
-    world.on_change(move || {
-        let pods = seen.pods.list().into_iter().filter(|pod| node_of(pod).is_none());
-        pods.for_each(|pod| add.add(ObjectKey::of(&*pod)));
-    });
-    let (world, in_life) = (world.clone(), tasks.clone());
-    tasks.spawn_until_stop(async move {
-        world.ready().await;
-        let pace = world.pace;
-        retries::run(&queue, pace, &in_life, move |key| {
-            let world = world.clone();
-            async move { schedule(&world, &key).await.map(|()| Action::AwaitChange) }
-        });
-    });
+    let items = |world: &World| {
+        let pods = world.pods.list().into_iter().filter(|pod| node_of(pod).is_none());
+        pods.map(|pod| ObjectKey::of(&*pod)).collect()
+    };
+    retries::start(world, tasks, items, |world, key| async move { schedule(&world, &key).await });
 }
 
 async fn schedule(world: &World, key: &ObjectKey) -> Result<(), Problem> {

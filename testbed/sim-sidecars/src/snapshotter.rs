@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use controller_kit::{Action, ObjectKey, Queue};
+use controller_kit::ObjectKey;
 use csi_driver::csi::{CreateSnapshotRequest, DeleteSnapshotRequest, ListSnapshotsRequest, Snapshot};
 use harvester_api::names::CSI_DRIVER;
 use kube::{
@@ -48,26 +48,16 @@ impl fmt::Display for Item {
 }
 
 pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
-    let queue = Queue::new();
-    let (add, seen) = (queue.clone(), world.clone());
-    world.on_change(move || {
-        seen.snapshots.list().iter().for_each(|one| add.add(Item::Snapshot(ObjectKey::of(&**one))));
-        seen.contents.list().iter().for_each(|one| add.add(Item::Content(one.name_any())));
-    });
-    let (world, in_life) = (world.clone(), tasks.clone());
-    tasks.spawn_until_stop(async move {
-        world.ready().await;
-        let pace = world.pace;
-        retries::run(&queue, pace, &in_life, move |item| {
-            let world = world.clone();
-            async move {
-                match item {
-                    Item::Snapshot(key) => snapshot(&world, &key).await,
-                    Item::Content(name) => content(&world, &name).await,
-                }
-                .map(|()| Action::AwaitChange)
-            }
-        });
+    let items = |world: &World| {
+        let snapshots = world.snapshots.list().into_iter().map(|one| Item::Snapshot(ObjectKey::of(&*one)));
+        let contents = world.contents.list().into_iter().map(|one| Item::Content(one.name_any()));
+        snapshots.chain(contents).collect()
+    };
+    retries::start(world, tasks, items, |world, item| async move {
+        match item {
+            Item::Snapshot(key) => snapshot(&world, &key).await,
+            Item::Content(name) => content(&world, &name).await,
+        }
     });
 }
 

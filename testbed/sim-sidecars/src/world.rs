@@ -58,7 +58,7 @@ pub(crate) struct World {
     events: Recorder,
 }
 
-/// Ours of the volumes that a pod names.
+/// A claim that a pod uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Used {
     pub(crate) claim: ObjectKey,

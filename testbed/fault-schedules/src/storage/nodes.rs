@@ -8,30 +8,24 @@ use std::{
     time::Duration,
 };
 
-use csi_driver::csi::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
-    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
-    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeStageVolumeRequest,
-    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
-    node_server::{Node as NodeService, NodeServer},
-};
 use harvester_api::{VirtualMachine, VirtualMachineInstance};
 use k8s_openapi::api::core::v1::{Node, Pod, Taint};
 use kube::ResourceExt;
 use program::TaskGroup;
 use serde_json::json;
-use sim_harvester::{SimHarvester, guest::UNINITIALIZED};
-use sim_sidecars::{Plugin, Sidecars};
+use sim_harvester::{
+    SimHarvester,
+    guest::{OUT_OF_SERVICE, UNINITIALIZED},
+};
+use sim_sidecars::{NodeStub, Plugin, Sidecars};
 use test_cluster::TestCluster;
 use tokio::time::sleep;
-use tonic::{Request, Response, Status, service::Routes};
+use tonic::Status;
 
 use super::invariants;
 
 /// How often somebody looks at the Nodes.
 const LOOK: Duration = Duration::from_secs(3);
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 pub(super) struct Nodes {
     cluster: Arc<TestCluster>,
@@ -128,87 +122,25 @@ impl Nodes {
             }
             self.cluster.guest.patch_status::<Node>(&name, json!({"status": {"volumesInUse": null}})).await;
             let life = self.tasks.child();
-            let service = Memory { cluster: self.cluster.clone(), node: name.clone() };
-            let plugin = Plugin::of(Routes::new(NodeServer::new(service)).prepare());
+            let (cluster, node) = (self.cluster.clone(), name.clone());
+            // a volume is staged when its disk is in the VM
+            let service = NodeStub::new(&name).staging(move |volume| {
+                let (cluster, node) = (cluster.clone(), node.clone());
+                async move { has_disk(&cluster, &node, &volume).await }
+            });
+            let plugin = Plugin::of(service.routes());
             self.sidecars.kubelet(&name, plugin, &self.root.join(&uid), &life);
             self.kubelets.insert(name, (uid, life));
         }
     }
 }
 
-/// A node service that mounts nothing; it stages a volume when its disk is in the VM.
-struct Memory {
-    cluster: Arc<TestCluster>,
-    node: String,
-}
-
-impl Memory {
-    async fn has_disk(&self, volume: &str) -> bool {
-        let key = format!("{}/{}", self.cluster.guest_cluster().vm_namespace, self.node);
-        let instance = self.cluster.harvester.get::<VirtualMachineInstance>(&key).await;
-        instance.is_some_and(|instance| invariants::is_ready(&instance, volume))
+/// Whether the disk of a volume is in the VM of a Node.
+async fn has_disk(cluster: &TestCluster, node: &str, volume: &str) -> Result<(), Status> {
+    let key = format!("{}/{node}", cluster.guest_cluster().vm_namespace);
+    let instance = cluster.harvester.get::<VirtualMachineInstance>(&key).await;
+    if instance.is_some_and(|instance| invariants::is_ready(&instance, volume)) {
+        return Ok(());
     }
-}
-
-#[tonic::async_trait]
-impl NodeService for Memory {
-    async fn node_stage_volume(
-        &self,
-        request: Request<NodeStageVolumeRequest>,
-    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
-        let volume = request.into_inner().volume_id;
-        if self.has_disk(&volume).await {
-            return Ok(Response::new(Default::default()));
-        }
-        Err(Status::unavailable(format!("the disk of volume {volume} is not there yet")))
-    }
-
-    async fn node_unstage_volume(
-        &self,
-        _: Request<NodeUnstageVolumeRequest>,
-    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_publish_volume(
-        &self,
-        _: Request<NodePublishVolumeRequest>,
-    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_unpublish_volume(
-        &self,
-        _: Request<NodeUnpublishVolumeRequest>,
-    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_volume_stats(
-        &self,
-        _: Request<NodeGetVolumeStatsRequest>,
-    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_expand_volume(
-        &self,
-        _: Request<NodeExpandVolumeRequest>,
-    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_capabilities(
-        &self,
-        _: Request<NodeGetCapabilitiesRequest>,
-    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_info(
-        &self,
-        _: Request<NodeGetInfoRequest>,
-    ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.node.clone(), ..Default::default() }))
-    }
+    Err(Status::unavailable(format!("the disk of volume {volume} is not there yet")))
 }

@@ -13,6 +13,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
+use sim_harvester::guest::OUT_OF_SERVICE;
 use sim_sidecars::{
     kinds::VolumeSnapshot,
     machine,
@@ -29,7 +30,6 @@ const CLAIM: &str = "tour-data";
 const RESTORED: &str = "tour-restored";
 const SNAPSHOT: &str = "tour-before";
 const FILE: &str = "file";
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// xfs takes no smaller disk.
 const SIZE: &str = "320Mi";
 const LARGER: &str = "384Mi";

@@ -1,13 +1,5 @@
 //! The order of the calls, with a node service that only listens: nothing is mounted, and time costs nothing.
 
-use csi_driver::csi::{
-    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
-    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse, NodeGetVolumeStatsRequest,
-    NodeGetVolumeStatsResponse, NodePublishVolumeRequest, NodePublishVolumeResponse, NodeStageVolumeRequest,
-    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse,
-    node_server::{Node, NodeServer},
-};
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
@@ -15,72 +7,10 @@ use k8s_openapi::api::{
 use kube::{Api, ResourceExt};
 use program::{Clock, TaskGroup};
 use serde_json::json;
-use sim_sidecars::{Pace, kinds::VolumeSnapshot};
+use sim_sidecars::{NodeStub, Pace, kinds::VolumeSnapshot};
 use test_cluster::TestCluster;
-use tonic::{Request, Response, Status, service::Routes};
 
 use crate::lab::{Lab, NODES, OF_SNAPSHOT, SNAPSHOT, claim, pod, root, until};
-
-struct Ear(&'static str);
-
-#[tonic::async_trait]
-impl Node for Ear {
-    async fn node_stage_volume(
-        &self,
-        _: Request<NodeStageVolumeRequest>,
-    ) -> Result<Response<NodeStageVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_unstage_volume(
-        &self,
-        _: Request<NodeUnstageVolumeRequest>,
-    ) -> Result<Response<NodeUnstageVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_publish_volume(
-        &self,
-        _: Request<NodePublishVolumeRequest>,
-    ) -> Result<Response<NodePublishVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_unpublish_volume(
-        &self,
-        _: Request<NodeUnpublishVolumeRequest>,
-    ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_volume_stats(
-        &self,
-        _: Request<NodeGetVolumeStatsRequest>,
-    ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_expand_volume(
-        &self,
-        _: Request<NodeExpandVolumeRequest>,
-    ) -> Result<Response<NodeExpandVolumeResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_capabilities(
-        &self,
-        _: Request<NodeGetCapabilitiesRequest>,
-    ) -> Result<Response<NodeGetCapabilitiesResponse>, Status> {
-        Ok(Response::new(Default::default()))
-    }
-
-    async fn node_get_info(
-        &self,
-        _: Request<NodeGetInfoRequest>,
-    ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        Ok(Response::new(NodeGetInfoResponse { node_id: self.0.to_owned(), ..Default::default() }))
-    }
-}
 
 test_cluster::component_tests! {
     #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
@@ -88,7 +18,7 @@ test_cluster::component_tests! {
         let (tasks, folder) = (TaskGroup::new(), tempfile::tempdir().unwrap());
         let lab = Lab::start(&cluster, &tasks, Pace::default(), Clock::starting_at(cluster.start())).await;
         for node in NODES {
-            let plugin = lab.calls.plugin(Routes::new(NodeServer::new(Ear(node))).prepare());
+            let plugin = lab.calls.plugin(NodeStub::new(node).routes());
             lab.sidecars.kubelet(node, plugin, &root(folder.path(), node), &tasks);
         }
         cluster.settle().await;

@@ -7,15 +7,15 @@ use k8s_openapi::api::{
     core::v1::{Node, PersistentVolume, PersistentVolumeSpec},
     storage::v1::{CSINode, VolumeAttachment},
 };
-use kube::{Api, Client, Resource, api::ListParams};
-use serde::de::DeserializeOwned;
+use kube::{Api, Client};
 
-use crate::volume::topology::{self, Segments};
+use crate::{
+    host,
+    volume::topology::{self, Segments},
+};
 
 /// Kubelet's taint of a Node to which the cloud controller manager has not given its labels yet.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
-/// Objects in one page of a list.
-const PAGE: u32 = 500;
 
 /// The guest cluster. Cheap to clone.
 #[derive(Clone)]
@@ -66,7 +66,7 @@ impl Guest {
     /// # Errors
     /// When one of the lists cannot be had. Then nobody knows, and nothing may be taken away.
     pub async fn users(&self, volume: &str) -> kube::Result<Vec<User>> {
-        let volumes: Vec<PersistentVolume> = self.all().await?;
+        let volumes = host::list(&Api::<PersistentVolume>::all(self.client())).await?;
         // that of the provisioner may be gone by force, and its attachment be left
         let mut names = BTreeSet::from([volume.to_owned()]);
         names.extend(
@@ -75,7 +75,7 @@ impl Guest {
                 .filter(|one| is_of(one.spec.as_ref(), volume))
                 .filter_map(|one| one.metadata.name),
         );
-        let attachments: Vec<VolumeAttachment> = self.all().await?;
+        let attachments = host::list(&Api::<VolumeAttachment>::all(self.client())).await?;
         let ours = attachments.into_iter().filter(|one| one.spec.attacher == CSI_DRIVER).filter(|one| {
             let source = &one.spec.source;
             source.persistent_volume_name.as_ref().is_some_and(|name| names.contains(name))
@@ -102,31 +102,11 @@ impl Guest {
     /// # Errors
     /// When the list cannot be had.
     pub async fn topologies(&self) -> kube::Result<BTreeSet<Segments>> {
-        let nodes: Vec<Node> = self.all().await?;
+        let nodes = host::list(&Api::<Node>::all(self.client())).await?;
         Ok(nodes
             .into_iter()
             .map(|node| topology::of_node(&node.metadata.labels.unwrap_or_default()))
             .collect())
-    }
-
-    /// All objects of a kind, page by page.
-    async fn all<K>(&self) -> kube::Result<Vec<K>>
-    where
-        K: Resource<Scope = kube::core::ClusterResourceScope, DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + fmt::Debug,
-    {
-        let (api, mut page) = (Api::<K>::all(self.client()), ListParams::default().limit(PAGE));
-        let mut found = Vec::new();
-        loop {
-            let list = api.list(&page).await?;
-            found.extend(list.items);
-            match list.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => page = page.continue_token(&token),
-                None => return Ok(found),
-            }
-        }
     }
 }
 

@@ -15,9 +15,8 @@ use program::{
 };
 
 use super::{observed, rights::Grant};
+use crate::cli::PROGRAM;
 
-/// Source of the Events.
-const COMPONENT: &str = "harvester-csi-driver";
 /// Reason of the Events.
 pub const REASON: &str = "MissingRight";
 
@@ -70,7 +69,7 @@ impl Missing {
         let start = || {
             let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
             let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
-            Recorder::start(tasks, guest.clone(), COMPONENT, *clock, &capabilities)
+            Recorder::start(tasks, guest.clone(), PROGRAM, *clock, &capabilities)
         };
         recorder.get_or_init(start).publish(pod, &PendingEvent::warning(REASON, message));
     }

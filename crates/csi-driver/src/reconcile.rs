@@ -13,6 +13,7 @@
 //! Only a process that sidecars call stands for election, which is the one beside them; the others of a DaemonSet do not.
 
 pub mod decide;
+mod in_use;
 mod join;
 pub mod lead;
 mod tell;
@@ -383,6 +384,9 @@ fn begin(
             let fresh = fresh(&client, &guest, &name, seen).await?;
             if !decide(&fresh.0).contains(&taken) {
                 return Err(Refusal::aborted("the VolumeAttachments have changed"));
+            }
+            if let Some(machine) = fresh.0.runs_unwanted(&taken) {
+                in_use::refuse_if_mounted(&client, &guest, machine, &name).await?;
             }
             take(&client, &attacher, &host_name, &taken, &fresh.1, &text).await
         };

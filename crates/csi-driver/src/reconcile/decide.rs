@@ -6,7 +6,8 @@
 //! wants a            in a, ready               any             nothing; the attacher is woken where it says "false"
 //! wants a            on its way into a         a, attach       the host is awaited, and told of when it is late
 //! wants a            nowhere                   any             bring it into a: the claim protocol waits where it must
-//! wants a            in b, which nobody wants  any             take it out of b, where b is a node of this cluster
+//! wants a            in b, which nobody wants  any             take it out of b, where b is a node of this cluster whose
+//!                                                              kubelet does not have it mounted
 //! wants a            in b, which wants it too  any             tell a
 //! wants a and b      in both                   any             tell both: neither is provably wrong
 //! leaves a           in a                      any             take it out of a
@@ -189,6 +190,13 @@ pub fn is_void(step: &Step, seen: &Seen) -> bool {
 impl Seen {
     pub fn place(&self, machine: &str) -> Option<&Place> {
         self.places.iter().find(|place| place.name == machine)
+    }
+
+    /// The running machine that a step takes the volume from, if no VolumeAttachment names it.
+    pub(super) fn runs_unwanted<'a>(&self, step: &'a Step) -> Option<&'a str> {
+        let Step::Detach { machine, .. } = step else { return None };
+        let runs = self.place(machine).is_some_and(|place| place.disk != Disk::InTemplate);
+        (runs && !self.has_attachment(machine)).then_some(machine)
     }
 
     fn holders(&self) -> impl Iterator<Item = &Place> {

@@ -89,6 +89,12 @@ impl Guest {
         found
     }
 
+    /// The names of this machine's Nodes.
+    pub(super) fn nodes_of(&self, machine: &str) -> impl Iterator<Item = &str> {
+        let nodes = self.nodes.iter().filter(move |node| node_id(node) == Some(machine));
+        nodes.filter_map(|node| node.metadata.name.as_deref())
+    }
+
     /// The machines of this cluster's nodes.
     pub(super) fn machines(&self) -> BTreeSet<String> {
         self.nodes.iter().filter_map(|node| node_id(node)).map(str::to_owned).collect()

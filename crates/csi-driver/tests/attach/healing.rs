@@ -3,7 +3,11 @@ use std::{
     time::Duration,
 };
 
-use kube::api::{DeleteParams, Patch, PatchParams};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{DeleteParams, Patch, PatchParams, PostParams},
+};
 use rstest::rstest;
 use serde_json::json;
 use sim_apiserver::faults::{Answer, Rule};
@@ -191,6 +195,40 @@ async fn a_machine_that_is_no_node_of_this_cluster_keeps_the_volume(#[case] node
         "{said:?}"
     );
     assert_eq!(bed.with_volume().await, ["b"]);
+}
+
+/// The VolumeAttachment of a Pod that still runs was removed by force.
+#[rstest]
+#[case::until_the_pod_has_ended(json!({"status": {"volumesInUse": []}}), Some("status"))]
+#[case::until_somebody_vouches_for_the_node(
+    json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]}}), None)]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_kubelet_has_mounted_stays_where_it_is(
+    #[case] end: serde_json::Value,
+    #[case] subresource: Option<&str>,
+) {
+    let bed = bed().await;
+    let nodes: Api<Node> = Api::all(bed.admin.clone());
+    let mounted = format!("kubernetes.io/csi/driver.harvesterhci.io^{VOLUME}");
+    let node = json!({"metadata": {"name": "node-b"}, "status": {"volumesInUse": [mounted]}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(node.clone()).unwrap()).await.unwrap();
+    nodes.patch_status("node-b", &PatchParams::default(), &Patch::Merge(node)).await.unwrap();
+    bed.go_driver_adds("b").await;
+    bed.wants("a", false).await;
+    let _reconciler = bed.start_reconciler("healer");
+    sleep(Duration::from_secs(120)).await;
+    assert_eq!(bed.with_volume().await, ["b"]);
+    let said = bed.said().await;
+    let is_told = |kind: &str| {
+        let mut of_kind = said.iter().filter(|it| it.0 == kind);
+        of_kind.any(|it| it.1 == "VolumeNotDetached" && it.3.contains("kubelet of Node node-b"))
+    };
+    assert!(is_told("PersistentVolumeClaim") && is_told("VolumeAttachment"), "{said:?}");
+    match subresource {
+        Some(_) => nodes.patch_status("node-b", &PatchParams::default(), &Patch::Merge(end)).await.unwrap(),
+        None => nodes.patch("node-b", &PatchParams::default(), &Patch::Merge(end)).await.unwrap(),
+    };
+    bed.healed("a", 80).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,46 @@
+//! A disk that kubelet has mounted stays in its machine, although no VolumeAttachment stands for it: somebody may have
+//! removed that by force, or restored an old backup of the guest cluster. Kubernetes' own controller holds a detachment
+//! back by the same field.
+
+use harvester_api::names::CSI_DRIVER;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client};
+
+use super::join::Guest;
+use crate::{node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
+
+/// Asks the Nodes of this machine whether kubelet has the volume mounted.
+///
+/// # Errors
+/// FAILED_PRECONDITION where one of them has; as the server answers where it cannot be asked.
+pub(super) async fn refuse_if_mounted(
+    client: &Client,
+    guest: &Guest,
+    machine: &str,
+    handle: &str,
+) -> Result<(), Refusal> {
+    for name in guest.nodes_of(machine) {
+        let node = Api::<Node>::all(client.clone()).get_opt(name).await;
+        let node = node.map_err(|error| {
+            Refusal::of_host(
+                &format!("read Node {name}, whose kubelet may have volume {handle} mounted"),
+                &error,
+            )
+        })?;
+        if node.is_some_and(|node| has_mounted(&node, handle)) {
+            return Err(Refusal::precondition(format!(
+                "kubelet of Node {name} has volume {handle} mounted, and no VolumeAttachment stands for it: end the Pod \
+                 there, or, if nothing runs on the Node any more, set the taint {OUT_OF_SERVICE}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn has_mounted(node: &Node, handle: &str) -> bool {
+    let unique_name = format!("kubernetes.io/csi/{CSI_DRIVER}^{handle}");
+    let in_use = node.status.as_ref().and_then(|status| status.volumes_in_use.as_ref());
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    in_use.is_some_and(|names| names.contains(&unique_name))
+        && !taints.is_some_and(|taints| taints.iter().any(|taint| taint.key == OUT_OF_SERVICE))
+}

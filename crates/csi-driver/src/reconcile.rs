@@ -205,7 +205,7 @@ impl Reconciler {
         self.said.clear();
         let host = Host::of(machines.list(), instances.list(), claims.list());
         let guest = Arc::new(self.guest());
-        let nodes = guest.machines();
+        let nodes = host.machines_beside(&guest.machines());
         let volumes = self.disks(&guest);
         self.states.retain(|name, state| {
             let is_there = volumes.contains_key(name);

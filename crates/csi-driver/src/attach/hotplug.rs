@@ -7,7 +7,7 @@
 //! A volume has left a machine when none of the three has it any more (docs/contract/csi-driver.md#hotplug). Only what
 //! this driver or the Go driver adds is ever removed: a hot-pluggable disk of that claim under the claim's own name.
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels};
 use serde_json::{Map, Value, json};
 
 /// KubeVirt's schema allows so many volumes and disks in a machine, its root disk included.
@@ -196,7 +196,9 @@ pub fn trim_instance(vmi: &mut VirtualMachineInstance) {
 }
 
 fn trim_metadata(metadata: &mut kube::api::ObjectMeta) {
-    metadata.labels = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == labels::GUEST_CLUSTER);
+    }
     metadata.owner_references = None;
     metadata.finalizers = None;
 }

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The name that the cloud controller manager has for a cluster that nobody named: every such cluster's.
-const NOBODYS: &str = "kubernetes";
+pub(crate) const NOBODYS: &str = "kubernetes";
 const DELETE: &str = "Delete";
 
 /// What the label of a claim is to become.

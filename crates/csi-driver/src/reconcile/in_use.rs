@@ -9,7 +9,8 @@ use kube::{Api, Client};
 use super::join::Guest;
 use crate::{node_monitor::decide::OUT_OF_SERVICE, refusal::Refusal};
 
-/// Asks the Nodes of this machine whether kubelet has the volume mounted.
+/// Asks the Nodes of this machine whether kubelet has the volume mounted: those of the CSINodes, and while the driver of a
+/// node restarts, the one of the machine's name.
 ///
 /// # Errors
 /// FAILED_PRECONDITION where one of them has; as the server answers where it cannot be asked.
@@ -19,7 +20,9 @@ pub(super) async fn refuse_if_mounted(
     machine: &str,
     handle: &str,
 ) -> Result<(), Refusal> {
-    for name in guest.nodes_of(machine) {
+    let known: Vec<_> = guest.nodes_of(machine).collect();
+    let names = if known.is_empty() { &[machine][..] } else { &known[..] };
+    for name in names {
         let node = Api::<Node>::all(client.clone()).get_opt(name).await;
         let node = node.map_err(|error| {
             Refusal::of_host(
@@ -27,6 +30,12 @@ pub(super) async fn refuse_if_mounted(
                 &error,
             )
         })?;
+        if node.is_none() && known.is_empty() {
+            return Err(Refusal::precondition(format!(
+                "nothing says which Node VirtualMachine {machine} is, which has volume {handle}: look at the Pod of the \
+                 driver on that node"
+            )));
+        }
         if node.is_some_and(|node| has_mounted(&node, handle)) {
             return Err(Refusal::precondition(format!(
                 "kubelet of Node {name} has volume {handle} mounted, and no VolumeAttachment stands for it: end the Pod \

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use harvester_api::{VirtualMachine, VirtualMachineInstance, names::CSI_DRIVER};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, labels, names::CSI_DRIVER};
 use k8s_openapi::api::{
     core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
     storage::v1::{CSINode, VolumeAttachment},
@@ -20,6 +20,7 @@ use crate::{
         hotplug::{self, Disk},
         recorded,
     },
+    node_monitor::labels::NOBODYS,
     volume::name::HostName,
 };
 
@@ -163,6 +164,18 @@ impl Host {
 
     pub(super) fn instance(&self, name: &str) -> Option<&VirtualMachineInstance> {
         self.machines.get(name)?.1.as_deref()
+    }
+
+    /// The machines of the guest cluster of which these are nodes. A node whose driver just restarts has no ID in its
+    /// CSINode: its machine has the cluster's label still.
+    pub(super) fn machines_beside(&self, nodes: &BTreeSet<String>) -> BTreeSet<String> {
+        let label = |vm: &VirtualMachine| vm.labels().get(labels::GUEST_CLUSTER).cloned();
+        let of_node = |name: &String| self.machines.get(name)?.0.as_deref().and_then(label);
+        let clusters: BTreeSet<_> = nodes.iter().filter_map(of_node).filter(|name| name != NOBODYS).collect();
+        let labelled = self.machines.iter().filter(|(_, (vm, _))| {
+            vm.as_deref().and_then(label).is_some_and(|cluster| clusters.contains(&cluster))
+        });
+        labelled.map(|(name, _)| name.clone()).chain(nodes.iter().cloned()).collect()
     }
 
     /// All that is seen of the volume; how long is not said.

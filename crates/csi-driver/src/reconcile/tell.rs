@@ -134,8 +134,7 @@ pub(super) fn blocked(names: &host::Host, volume: &Volume, why: &Blocked) -> Pen
         Blocked::Elsewhere { machine } => (
             NOT_ATTACHED,
             format!(
-                "volume {name} is in {}, which is no node of this cluster: remove the volume from it by hand, or delete \
-                 the machine",
+                "volume {name} is in {}, which is no node of this cluster: remove the volume from it by hand",
                 names.machine_name(machine)
             ),
         ),

@@ -231,6 +231,43 @@ async fn a_volume_that_kubelet_has_mounted_stays_where_it_is(
     bed.healed("a", 80).await;
 }
 
+/// The registrar takes the driver out of the CSINode when the Pod of the driver is replaced.
+#[rstest]
+#[case::of_the_cluster("prod", "node-b", false)]
+#[case::of_the_cluster_by_its_name("prod", "b", true)]
+#[case::of_another("test", "b", false)]
+#[case::of_nobody("kubernetes", "b", false)]
+#[tokio::test(start_paused = true)]
+async fn a_node_whose_driver_restarts_is_a_node_still(
+    #[case] label: &str,
+    #[case] node: &str,
+    #[case] is_healed: bool,
+) {
+    let bed = bed().await;
+    let own = if label == "kubernetes" { label } else { "prod" };
+    for (machine, label) in [("a", own), ("b", label)] {
+        let labels = json!({"metadata": {"labels": {harvester_api::labels::GUEST_CLUSTER: label}}});
+        bed.machines().patch(machine, &PatchParams::default(), &Patch::Merge(labels)).await.unwrap();
+    }
+    let nodes: Api<Node> = Api::all(bed.admin.clone());
+    let node = serde_json::from_value(json!({"metadata": {"name": node}})).unwrap();
+    nodes.create(&PostParams::default(), &node).await.unwrap();
+    let csi_node = Patch::Merge(json!({"spec": {"drivers": []}}));
+    bed.nodes().patch("node-b", &PatchParams::default(), &csi_node).await.unwrap();
+    bed.go_driver_adds("b").await;
+    bed.wants("a", false).await;
+    let _reconciler = bed.start_reconciler("healer");
+    if is_healed {
+        return bed.healed("a", 10).await;
+    }
+    sleep(Duration::from_secs(20)).await;
+    let said = bed.said().await;
+    let is_ours = said.iter().any(|it| it.3.contains("nothing says which Node VirtualMachine b is"));
+    let is_not = said.iter().any(|it| it.3.contains("no node of this cluster"));
+    assert_eq!((is_ours, is_not), (label == "prod", label != "prod"), "{said:?}");
+    assert_eq!(bed.with_volume().await, ["b"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_machine_that_is_made_again_gets_its_volume_again() {
     let bed = bed().await;

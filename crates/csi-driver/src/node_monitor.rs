@@ -186,7 +186,8 @@ impl NodeMonitor {
             machine: self.machine.clone(),
         };
         labels::start(tasks, guest.clone(), host.clone(), seen);
-        let seen = lost_nodes::Sources { nodes, csi_nodes, machines, instances, claims };
+        let machine = self.machine.clone();
+        let seen = lost_nodes::Sources { nodes, csi_nodes, machines, instances, claims, machine };
         capabilities.known().await;
         lost_nodes::start(tasks, guest, host, seen, recorder, &capabilities);
     }

@@ -207,6 +207,27 @@ component_tests! {
         tasks.end().await;
     }
 
+    // the registrar takes the driver out of the CSINode when its Pod ends, and a cluster without our cloud controller
+    // manager has no provider IDs
+    #[simulated_only("a minute")]
+    async fn a_stopped_machine_of_another_cluster_with_the_nodes_name_taints_nothing(cluster: TestCluster) {
+        let (tasks, _kept) = start(&cluster).await;
+        for (name, of) in [("lonely", "staging"), ("beside", "demo")] {
+            let machine = machine(name).replace("demo", of);
+            let vm = machine.split("---").next().unwrap();
+            cluster.harvester.apply(vm).await;
+            cluster.guest.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}")).await;
+            ready(&cluster, name, "Unknown").await;
+        }
+        seconds(&cluster, 300).await;
+        assert_eq!(taint(&cluster, "lonely").await, None);
+        assert!(taint(&cluster, "beside").await.is_some(), "the label of the cluster proves it");
+        let said = told(&cluster).await;
+        let unknown: Vec<_> = said.iter().filter(|(reason, _)| reason == "MachineUnknown").collect();
+        assert!(matches!(unknown[..], [(_, said)] if said.contains("has the Node's name, and nothing proves")), "{said:?}");
+        tasks.end().await;
+    }
+
     #[simulated_only("a minute")]
     async fn a_node_that_is_ready_in_between_and_a_machine_that_runs_in_between_begin_anew(cluster: TestCluster) {
         let (tasks, _kept) = start(&cluster).await;

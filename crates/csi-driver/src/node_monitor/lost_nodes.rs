@@ -21,7 +21,7 @@ use controller_kit::{
     replace,
 };
 use harvester_api::{
-    VirtualMachine, VirtualMachineInstance, annotations,
+    VirtualMachine, VirtualMachineInstance, annotations, labels,
     names::{CSI_DRIVER, PROVIDER_ID_PREFIX},
 };
 use k8s_openapi::api::{
@@ -34,11 +34,12 @@ use program::{
     capabilities::{Capabilities, Right},
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     GUEST_ROLE, HOST_ROLE,
     decide::{self, Plan, Seen, Step, decide, is_unready, spell},
+    labels::NOBODYS,
     machine::{self, Machine, Traces},
 };
 use crate::{
@@ -60,6 +61,8 @@ pub struct Sources {
     pub machines: Cache<VirtualMachine>,
     pub instances: Cache<VirtualMachineInstance>,
     pub claims: Cache<PersistentVolumeClaim>,
+    /// The machine that this process runs in.
+    pub machine: watch::Receiver<Option<String>>,
 }
 
 struct LostNodes {
@@ -279,8 +282,26 @@ impl LostNodes {
         let key = ObjectKey::new(self.host.namespace(), &named.name);
         let (vm, vmi) = (machines.get(&key), instances.get(&key));
         let machine = self.host.machine_name(shown(named));
+        if vm.as_deref().is_some_and(|vm| !self.is_proved(named, vm)) {
+            return Machine::Unknown(format!(
+                "{machine} has the Node's name, and nothing proves that it is the Node's machine: a provider ID \
+                 {PROVIDER_ID_PREFIX}… of the Node would, or the label {} of this cluster on the machine",
+                labels::GUEST_CLUSTER
+            ));
+        }
         let traces = self.traces(node, named, vm.is_some());
         machine::state(&machine, vm.as_deref(), vmi.as_deref(), traces)
+    }
+
+    /// Whether a machine of the Node's name is the Node's: another cluster of the namespace may have one of that name.
+    fn is_proved(&self, named: &Named, vm: &VirtualMachine) -> bool {
+        let cluster = |vm: &VirtualMachine| vm.labels().get(labels::GUEST_CLUSTER).cloned();
+        let own = || {
+            let name = self.sources.machine.borrow().clone()?;
+            let own = self.sources.machines.get(&ObjectKey::new(self.host.namespace(), name))?;
+            cluster(&own).filter(|name| name != NOBODYS)
+        };
+        named.is_sure || own().is_some_and(|own| cluster(vm) == Some(own))
     }
 
     fn traces(&self, node: &Node, named: &Named, is_there: bool) -> Traces {
@@ -323,6 +344,9 @@ impl LostNodes {
             let read = tokio::try_join!(machines.get_opt(&named.name), instances.get_opt(&named.name));
             read.map_err(failed(format!("read {machine} and its instance")))?
         };
+        if vm.as_ref().is_some_and(|vm| !self.is_proved(named, vm)) {
+            return Ok(false);
+        }
         let traces = self.traces(node, named, vm.is_some());
         let state = machine::state(&machine, vm.as_ref(), vmi.as_ref(), traces);
         Ok(matches!(state, Machine::Lost(_)) && !(named.name.is_empty() && vm.is_some()))

@@ -196,6 +196,8 @@ pub enum Removal {
     Wait,
     /// Read the machine afresh, then decide again.
     ReadMachine,
+    /// Remove the annotation: it is of a machine that is gone, and the one of its name has nothing of the volume.
+    Forget,
 }
 
 /// What to do next so that the volume leaves `machine`; `there` is what the machine has.
@@ -207,6 +209,10 @@ pub fn detach(machine: &Machine, recorded: &Recorded, there: There) -> Removal {
         },
         _ => match there {
             There::NotAsked => Removal::ReadMachine,
+            // two machines of one name are never there at once
+            There::NoMachine | There::NoVolume if matches!(recorded, Recorded::Claim(claim) if claim.vm == machine.name) => {
+                Removal::Forget
+            }
             There::NoMachine | There::NoVolume => Removal::Done,
             // the annotation says another machine, and this one has the disk too: it has to leave
             There::Volume if matches!(recorded, Recorded::Claim(_)) => Removal::Join,
@@ -298,16 +304,15 @@ mod tests {
         assert_eq!(step(Recorded::Nothing, FRESH, There::NotAsked, Elsewhere::In(machines)), expected);
     }
 
+    /// An attachment to a machine that was deleted, and made again under its name.
+    fn former(name: &str) -> Recorded {
+        let Recorded::Claim(claim) = claim(name, Attach) else { unreachable!() };
+        Recorded::Claim(Claim { vm_uid: "uid-former".to_owned(), ..claim })
+    }
+
     #[test]
     fn a_machine_that_was_made_again_under_its_name_is_another() {
-        let former = Recorded::Claim(Claim {
-            vm: "a".to_owned(),
-            vm_uid: "uid-former".to_owned(),
-            operation: Attach,
-            holder: String::new(),
-            from: None,
-            usage: None,
-        });
+        let former = former("a");
         assert_eq!(step(former.clone(), FRESH, There::NotAsked, Elsewhere::NotAsked), read("a"));
         assert_eq!(step(former, FRESH, There::NoMachine, Elsewhere::NotAsked), Step::Claim);
     }
@@ -322,6 +327,10 @@ mod tests {
     #[case::nowhere(Recorded::Nothing, There::NoVolume, Removal::Done)]
     #[case::no_machine(Recorded::Nothing, There::NoMachine, Removal::Done)]
     #[case::strange_text(Recorded::Unreadable, There::Volume, Removal::Wait)]
+    #[case::of_a_former_machine(former("a"), There::NoVolume, Removal::Forget)]
+    #[case::of_a_former_machine_not_read(former("a"), There::NotAsked, Removal::ReadMachine)]
+    #[case::of_a_former_machine_and_there_again(former("a"), There::Volume, Removal::Join)]
+    #[case::of_another_former_machine(former("b"), There::NoVolume, Removal::Done)]
     fn a_volume_leaves_the_machine_that_it_is_in(
         #[case] recorded: Recorded,
         #[case] there: There,

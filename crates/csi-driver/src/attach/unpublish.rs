@@ -158,25 +158,10 @@ impl Session<'_> {
                 if is_gone && !sight.is_fresh {
                     return Ok(Removed::Again);
                 }
-                if let Some(from) = former.and_then(|claim| claim.from.as_deref()) {
-                    match self.settle(from, machine, claim).await? {
-                        Settled::Yes => {}
-                        Settled::Again => return Ok(Removed::Again),
-                        Settled::At(then) => return Ok(Removed::At(then)),
-                        Settled::HasVolume(former) => {
-                            self.write_claim(claim, Some(former)).await?;
-                            return Ok(Removed::Again);
-                        }
-                    }
-                }
-                match self.write_claim(claim, None).await? {
-                    Some(_) => {
-                        self.attacher.ages.forget(volume);
-                        Ok(Removed::Done)
-                    }
-                    None => Ok(Removed::Again),
-                }
+                self.forget(machine, claim, former).await
             }
+            Removal::Forget if !sight.is_fresh => Ok(Removed::Again),
+            Removal::Forget => self.forget(machine, claim, former).await,
             Removal::Join if is_settled && matches!(disk, Disk::Removing(_)) => {
                 Ok(Removed::Leaving(sight.vm.clone()))
             }
@@ -212,6 +197,33 @@ impl Session<'_> {
                     _ => self.unplug(sight, &disk).await,
                 }
             }
+        }
+    }
+
+    /// Removes the annotation, once no write that it speaks of can bring the volume into another machine.
+    async fn forget(
+        &self,
+        machine: &str,
+        claim: &PersistentVolumeClaim,
+        recorded: Option<&Claim>,
+    ) -> Result<Removed, Refusal> {
+        if let Some(from) = recorded.and_then(|claim| claim.from.as_deref()) {
+            match self.settle(from, machine, claim).await? {
+                Settled::Yes => {}
+                Settled::Again => return Ok(Removed::Again),
+                Settled::At(then) => return Ok(Removed::At(then)),
+                Settled::HasVolume(former) => {
+                    self.write_claim(claim, Some(former)).await?;
+                    return Ok(Removed::Again);
+                }
+            }
+        }
+        match self.write_claim(claim, None).await? {
+            Some(_) => {
+                self.attacher.ages.forget(self.volume.as_str());
+                Ok(Removed::Done)
+            }
+            None => Ok(Removed::Again),
         }
     }
 

@@ -103,6 +103,20 @@ async fn the_machine_that_replaces_a_lost_one_under_its_name_gets_the_volume() {
     assert!(bed.with_volume().await.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_detachment_removes_the_annotation_of_a_machine_that_was_made_again() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    bed.lose(Loss::Deleted).await;
+    bed.virt_controller_works();
+    bed.machine("a", true).await;
+    for _ in 0..2 {
+        driver.unpublish("a").await.unwrap();
+        assert_eq!(bed.annotation().await, None);
+    }
+}
+
 /// A machine on a host node that does not answer may run on, and write.
 #[rstest]
 #[case("Running")]

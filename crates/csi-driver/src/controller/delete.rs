@@ -1,12 +1,15 @@
 //! DeleteVolume (docs/contract/csi-driver.md#delete).
 
-use harvester_api::annotations::CSI_ATTACH;
+use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use super::{create, published::Machines};
 use crate::{
-    attach::claim::{Claim, Operation},
+    attach::{
+        claim::{Claim, Operation},
+        hotplug,
+    },
     host::{self, Host},
     refusal::Refusal,
     volume::{access::Reach, name::HostName, record},
@@ -19,7 +22,8 @@ pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Re
         let annotation = claim.annotations().get(CSI_ATTACH);
         // Harvester keeps a claim that a machine uses, but not from the garbage collector
         if annotation.is_some() || create::is_restored(claim) {
-            refuse_if_attached(name, annotation.map_or("", String::as_str), &Machines::list(host).await?)?;
+            let (machines, running) = (Machines::list(host).await?, instances(host).await?);
+            refuse_if_attached(name, annotation.map_or("", String::as_str), &machines, &running)?;
         }
     }
     // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8
@@ -36,9 +40,26 @@ pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Re
     }
 }
 
+async fn instances(host: &Host) -> Result<Vec<VirtualMachineInstance>, Refusal> {
+    host::list(&host.instances()).await.map_err(|error| {
+        let doing = format!("list the VirtualMachineInstances of namespace {} on the host", host.namespace());
+        Refusal::of_host(&doing, &error)
+    })
+}
+
 /// A machine has the volume, or somebody is about to put it there. Whoever adds a disk writes the annotation first.
-fn refuse_if_attached(name: &HostName, annotation: &str, machines: &Machines) -> Result<(), Refusal> {
+fn refuse_if_attached(
+    name: &HostName,
+    annotation: &str,
+    machines: &Machines,
+    running: &[VirtualMachineInstance],
+) -> Result<(), Refusal> {
     let mut with = machines.with(name.as_str()).to_vec();
+    // its machine gave it up, and it has not left yet
+    let has_it = |vmi: &&VirtualMachineInstance| {
+        hotplug::disk(None, Some(vmi), name.as_str()) != hotplug::Disk::Absent
+    };
+    with.extend(running.iter().filter(has_it).map(ResourceExt::name_any));
     if let Some(claim) = Claim::parse(annotation).filter(|claim| claim.operation == Operation::Attach) {
         // a machine that was deleted has no disk any more
         with.extend(machines.name_of(&claim.vm_uid).map(str::to_owned));
@@ -135,8 +156,21 @@ mod tests {
         let machines =
             Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached(&name, annotation, &machines).err();
+        let refused = refuse_if_attached(&name, annotation, &machines, &[]).err();
         assert_eq!(refused.as_ref().map(|refusal| refusal.message.as_str()), expected);
         assert!(refused.is_none_or(|refusal| refusal.code == Code::FailedPrecondition));
+    }
+
+    #[rstest]
+    #[case::on_its_way_out("Running", true)]
+    #[case::the_host_node_is_silent("Unknown", true)]
+    #[case::ended("Failed", false)]
+    fn a_volume_that_has_not_left_its_instance_is_not_deleted(#[case] phase: &str, #[case] is_refused: bool) {
+        let vmi = json!({"metadata": {"name": "a"}, "spec": {},
+            "status": {"phase": phase, "volumeStatus": [{"name": "pvc-1", "phase": "Detaching"}]}});
+        let running = [serde_json::from_value(vmi).unwrap()];
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let refused = refuse_if_attached(&name, DETACH, &Machines::default(), &running).err();
+        assert_eq!(refused.is_some_and(|refusal| refusal.message.contains("VirtualMachine a")), is_refused);
     }
 }

@@ -12,7 +12,7 @@ mod invariants;
 mod nodes;
 mod users;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use program::{Clock, TaskGroup};
 use sim_harvester::{Release, host_objects};
@@ -34,16 +34,6 @@ reclaimPolicy: Delete
 volumeBindingMode: Immediate
 ";
 
-/// Which claims of the host may be left without a volume of the guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaks {
-    /// None: this is what should hold, and does not yet. A POST carries no condition: that of a process that was stopped
-    /// in front of it makes the claim although another process has made and deleted the volume meanwhile.
-    None,
-    /// Those of such a POST, by name, and no other.
-    OfLateCreations,
-}
-
 /// As sidecars wait, but sooner, so that more happens: calls run into their deadline, too.
 fn pace() -> Pace {
     Pace { call: Duration::from_secs(20), unmount: Duration::from_secs(60), ..Pace::quick() }
@@ -62,7 +52,7 @@ pub fn failed_seeds() -> Vec<u64> {
 ///
 /// # Panics
 /// When an invariant does not hold; the message says which.
-pub async fn run(seed: u64, leaks: Leaks, cluster: TestCluster) -> Report {
+pub async fn run(seed: u64, cluster: TestCluster) -> Report {
     let mut random = fastrand::Rng::with_seed(seed);
     let (cluster, tasks) = (Arc::new(cluster), TaskGroup::new());
     let folder = tempfile::tempdir().expect("a folder for kubelets");
@@ -92,20 +82,15 @@ pub async fn run(seed: u64, leaks: Leaks, cluster: TestCluster) -> Report {
     cluster.advance(REST).await;
     watch.look("at rest").await;
     watch.must_hold();
-    let may_leak = || match leaks {
-        Leaks::None => BTreeSet::new(),
-        Leaks::OfLateCreations => controllers.late_claims(),
-    };
-    invariants::at_rest(&cluster, users.pods(), &may_leak()).await;
+    invariants::at_rest(&cluster, users.pods(), &controllers.late_claims()).await;
 
     users.delete_all().await;
     cluster.advance(REST).await;
     watch.must_hold();
-    invariants::at_rest(&cluster, users.pods(), &may_leak()).await;
+    let late = controllers.late_claims();
+    invariants::at_rest(&cluster, users.pods(), &late).await;
     let mut after = cluster.objects(Side::Harvester).await;
-    after.retain(|path| {
-        !may_leak().iter().any(|name| path.ends_with(&format!("/persistentvolumeclaims/{name}")))
-    });
+    after.retain(|path| !late.iter().any(|name| path.ends_with(&format!("/persistentvolumeclaims/{name}"))));
     assert_eq!(after, before, "objects of Harvester");
     let deaths = controllers.end().await;
     tasks.end().await;

@@ -128,7 +128,8 @@ impl Controllers {
         lock(&self.0.plans).iter().for_each(CrashPlan::clear);
     }
 
-    /// Names of the claims that stopped processes created after they went on.
+    /// Names of the claims that stopped processes created after they went on. A POST carries no condition, so it may
+    /// make the claim of a volume that another process has made and deleted meanwhile.
     pub(super) fn late_claims(&self) -> BTreeSet<String> {
         self.0.late.of("persistentvolumeclaims").into_iter().map(|key| key.name).collect()
     }

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use csi_driver::attach::hotplug;
+use csi_driver::{attach::hotplug, volume::record::VolumeRecord};
 use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations::CSI_ATTACH};
 use http::{Method, Request};
 use k8s_openapi::api::{
@@ -90,11 +90,12 @@ pub(super) fn is_ready(instance: &VirtualMachineInstance, volume: &str) -> bool 
     statuses.any(|status| status["name"] == volume && status["phase"] == "Ready")
 }
 
-/// Every Pod of `pods` has its volume, and nothing else is anywhere but claims of the host in `may_leak`.
+/// Every Pod of `pods` has its volume, and nothing else is anywhere but claims of the host that were made too late, each
+/// with the mark by which people find it.
 ///
 /// # Panics
 /// Where that does not hold.
-pub(super) async fn at_rest(cluster: &TestCluster, pods: Vec<String>, may_leak: &BTreeSet<String>) {
+pub(super) async fn at_rest(cluster: &TestCluster, pods: Vec<String>, late: &BTreeSet<String>) {
     let (guest, harvester) = (&cluster.guest, &cluster.harvester);
     let volumes = guest.list::<PersistentVolume>().await;
     let claims = guest.list::<PersistentVolumeClaim>().await;
@@ -142,10 +143,15 @@ pub(super) async fn at_rest(cluster: &TestCluster, pods: Vec<String>, may_leak: 
 
     let on_host = harvester.list::<PersistentVolumeClaim>().await;
     let handles: BTreeSet<_> = volumes.iter().map(handle).collect();
-    let names = on_host.iter().map(ResourceExt::name_any);
-    let names: BTreeSet<_> =
-        names.filter(|name| handles.contains(name) || !may_leak.contains(name)).collect();
-    assert_eq!(names, handles, "claims of the host (left), volumes of the guest (right)");
+    let (of_volumes, left): (Vec<_>, Vec<_>) =
+        on_host.iter().partition(|claim| handles.contains(&claim.name_any()));
+    assert_eq!(of_volumes.len(), handles.len(), "claims of the host (left), volumes of the guest (right)");
+    for claim in left {
+        let name = claim.name_any();
+        assert!(late.contains(&name), "claim {name} of the host has no volume of the guest");
+        let record = VolumeRecord::of(claim);
+        assert!(record.is_some_and(|record| record.name == name), "claim {name} does not say whose it is");
+    }
     let bound: BTreeSet<_> =
         claims.iter().filter_map(|claim| claim.spec.as_ref()?.volume_name.clone()).collect();
     let known: BTreeSet<_> = volumes.iter().map(ResourceExt::name_any).collect();

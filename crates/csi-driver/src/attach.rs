@@ -4,6 +4,8 @@
 //!                        ┌─ claim    whose volume it is, by an annotation of the host's PersistentVolumeClaim (pure)
 //! publish, unpublish ────┼─ hotplug  what a machine has of it, and the patches (pure)
 //!   (a session each)     ├─ plug     the writes, by patch or by subresources
+//!                        ├─ follow   hosts where instances do not follow their machines' templates
+//!                        ├─ others   drivers that ignore the annotation
 //!                        ├─ watches  what the host has, while there are calls
 //!                        └─ export   volumes for many nodes: NFS exports of the host
 //! ```
@@ -15,7 +17,9 @@
 pub mod claim;
 pub mod deadline;
 pub mod export;
+mod follow;
 pub mod hotplug;
+mod others;
 pub mod plug;
 mod publish;
 mod session;
@@ -48,8 +52,9 @@ use crate::{
 use claim::Usage;
 use session::{Ages, Holder, Session, Turns};
 
-pub use publish::{TAKEN_WITHIN, TRIES};
-pub use session::LOOK_AGAIN;
+pub use follow::TAKEN_WITHIN;
+pub use publish::TRIES;
+pub use session::{BLOCKED_FOR, LOOK_AGAIN, SILENT_FOR};
 pub(crate) use session::{recorded, why_not};
 
 /// CSI allows names of nodes so long.
@@ -131,7 +136,7 @@ impl Attacher {
         let machine = machine(&request.node_id)
             .ok_or_else(|| Refusal::not_found(format!("there is no node {}", shortened(&request.node_id))))?;
         let waits_for = Mutex::new(String::new());
-        let session = Session::new(self, &volume, &waits_for);
+        let session = Session::of_caller(self, &volume, &waits_for);
         let work = async {
             match reach {
                 Reach::Export => session.export().await,
@@ -172,7 +177,7 @@ impl Attacher {
             return Ok(());
         }
         let waits_for = Mutex::new(String::new());
-        let session = Session::new(self, &volume, &waits_for);
+        let session = Session::of_caller(self, &volume, &waits_for);
         let work = async {
             match machine {
                 Some(machine) => session.detach(machine).await?,

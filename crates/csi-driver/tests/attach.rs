@@ -11,5 +11,9 @@ mod healing;
 mod host;
 #[path = "attach/lost_machines.rs"]
 mod lost_machines;
+#[path = "attach/old_host.rs"]
+mod old_host;
 #[path = "attach/story.rs"]
 mod story;
+#[path = "attach/two_writers.rs"]
+mod two_writers;

@@ -74,6 +74,46 @@ pub fn is_taken(vmi: &VirtualMachineInstance, claim: &str) -> bool {
     has_claim(instance_volumes(vmi), claim) || volume_status(vmi, claim).is_some()
 }
 
+/// What a running instance has not followed of its machine's template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfollowed {
+    /// The template has the volume, and the instance has taken nothing of it.
+    Added,
+    /// The template has the volume no more, and the instance's spec has it yet.
+    Removed,
+}
+
+/// Whether the instance follows the template for this volume, where nobody has asked for it by subresources. On hosts
+/// with the declarative way it does so in a moment, on others never.
+pub fn unfollowed(
+    vm: &VirtualMachine,
+    vmi: Option<&VirtualMachineInstance>,
+    claim: &str,
+) -> Option<Unfollowed> {
+    let vmi = vmi.filter(|vmi| is_running(vmi))?;
+    if requested(vm, claim) != (false, false) || fixed(volumes(vm), claim).is_some() {
+        return None;
+    }
+    let is_in_template = has(volumes(vm), claim) || has(disks(vm), claim);
+    match is_in_template {
+        true if !is_taken(vmi, claim) => Some(Unfollowed::Added),
+        false if has_claim(instance_volumes(vmi), claim) => Some(Unfollowed::Removed),
+        _ => None,
+    }
+}
+
+/// Whether the host says that a volume on its way into this instance does not get on for now: the machine migrates, or
+/// does not run, or the claim is not bound.
+pub fn is_blocked(progress: &Progress, vmi: Option<&VirtualMachineInstance>) -> bool {
+    progress.phase == "Pending" || vmi.is_some_and(|vmi| !is_running(vmi) || migrates(vmi))
+}
+
+/// Whether a live migration of the instance is under way.
+pub fn migrates(vmi: &VirtualMachineInstance) -> bool {
+    let state = vmi.status.as_ref().and_then(|status| status.migration_state.as_ref());
+    state.is_some_and(|state| !state.completed)
+}
+
 /// The claims of which the machine may have something, some of them more than once.
 pub fn claims<'a>(
     vm: Option<&'a VirtualMachine>,

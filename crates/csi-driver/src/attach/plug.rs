@@ -23,7 +23,7 @@ const FENCE: &str = harvester_api::annotations::CSI_FENCE;
 /// What came of a write.
 #[derive(Debug)]
 pub enum Written {
-    /// The machine as it is now, where the host has told.
+    /// The machine as it is now, where the host has told; a subresource does not.
     Done(Option<Box<VirtualMachine>>),
     /// The host refused the write for the version that it was for, or for another reason: if the machine has that
     /// version still, this is the reason.
@@ -71,10 +71,10 @@ impl Plug {
     }
 
     /// Removes a volume from the template of a machine whose instance never took it from there.
-    pub async fn remove_from_template(&self, vm: &VirtualMachine, claim: &str) -> Result<(), Refusal> {
+    pub async fn remove_from_template(&self, vm: &VirtualMachine, claim: &str) -> Result<Written, Refusal> {
         match hotplug::remove(vm, claim) {
-            Some(patch) => self.patch(vm, patch, "remove a volume from").await.map(drop),
-            None => Ok(()),
+            Some(patch) => self.patch(vm, patch, "remove a volume from").await,
+            None => Ok(Written::Done(None)),
         }
     }
 
@@ -89,18 +89,18 @@ impl Plug {
         self.patch(vm, patch, "mark").await
     }
 
-    /// Looks whether the host's version has the declarative way; switches to the other one where it surely has not.
-    /// A version that cannot be read says nothing.
-    pub async fn ask_version(&self) -> bool {
+    /// Whether the host's version is one before the declarative way; the next writes go the way that it has. `None`
+    /// where the version cannot be read.
+    pub async fn ask_version(&self) -> Option<bool> {
         let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("harvesterhci.io", "v1beta1", "Setting"));
         let settings: Api<DynamicObject> = Api::all_with(self.host.client(), &kind);
-        let Ok(Some(setting)) = settings.get_opt("server-version").await else { return false };
+        let setting = settings.get_opt("server-version").await.ok()??;
         let text = |key: &str| setting.data.get(key).and_then(Value::as_str).filter(|text| !text.is_empty());
         let is_old = text("value").or_else(|| text("default")).is_some_and(is_before_1_8);
         if is_old {
             self.by_subresources.store(true, Ordering::Relaxed);
         }
-        is_old
+        Some(is_old)
     }
 
     /// From now on by patches, as a host does it that knows no subresource of instances any more.

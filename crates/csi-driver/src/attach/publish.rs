@@ -8,7 +8,6 @@
 //! the version of the machine after the annotation ([`super::claim`]).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use harvester_api::VirtualMachine;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -19,17 +18,16 @@ use super::{
     claim::{
         self, Claim, Elsewhere, Machine, Operation, Recorded, STALE_AFTER, Step, There, Usage, WRITES_FOR,
     },
+    follow::{Followed, Following},
     hotplug::{self, Disk, MOST_VOLUMES},
+    others::Added,
     plug::{self, Written},
-    session::{Session, Sight},
+    session::{BLOCKED_FOR, SILENT_FOR, Session, Sight},
 };
 use crate::refusal::Refusal;
 
 /// A call reads and decides again so often after a write that somebody else's made void.
 pub const TRIES: usize = 50;
-/// A running instance that has not taken a volume from its machine's template after so long: the host may have no
-/// declarative way.
-pub const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 
 /// What an attachment does next.
 enum Next {
@@ -65,7 +63,8 @@ impl Session<'_> {
     /// Brings the volume into the machine, and returns when its disk is there. Without a usage any is as well.
     pub(super) async fn attach(&self, machine: &str, usage: Option<&Usage>) -> Result<(), Refusal> {
         let mut changes = self.call.changes();
-        let (mut is_fresh, mut has_added, mut tries, mut has_changed_way) = (false, false, 0, false);
+        let (mut is_fresh, mut added, mut tries, mut has_changed_way) = (false, Added::No, 0, false);
+        let mut following = Following::default();
         // the version of the machine for which the host refused a write, and why
         let mut refused: Option<(String, Refusal)> = None;
         loop {
@@ -79,19 +78,25 @@ impl Session<'_> {
                 return Err(why);
             }
             let next = self.next(machine, usage, &sight).await?;
-            let (has_written, vm) = match next {
+            let vm = match next {
                 Next::ReadAfresh => {
                     is_fresh = true;
                     continue;
                 }
-                Next::Done => return self.look_for_others(machine, has_added).await,
+                Next::Done => {
+                    drop(turn);
+                    return self.alone_in(machine, added).await;
+                }
                 Next::Wait(until) => {
                     drop(turn);
-                    self.change(&mut changes, until).await;
+                    match until {
+                        Some(_) => self.change(&mut changes, until).await,
+                        None => self.progress(&mut changes, None).await?,
+                    }
                     is_fresh = false;
                     continue;
                 }
-                Next::WaitReady => (false, sight.vm.clone()),
+                Next::WaitReady => sight.vm.clone(),
                 Next::Write(write) => {
                     is_fresh = true;
                     match self.write(machine, usage, &sight, &write).await? {
@@ -114,15 +119,21 @@ impl Session<'_> {
                             has_changed_way = true;
                             continue;
                         }
-                        Wrote::Added(vm) => (true, Some(vm)),
+                        Wrote::Added(vm, how) => {
+                            self.gets_on();
+                            added = how;
+                            Some(vm)
+                        }
                     }
                 }
             };
             drop(turn);
-            has_added |= has_written;
             let Some(vm) = vm else { continue };
-            if self.until_ready(machine, vm, &mut changes).await? {
-                return self.look_for_others(machine, has_added).await;
+            match self.until_ready(machine, vm, &mut following, &mut changes).await? {
+                Ready::Yes => return self.alone_in(machine, added).await,
+                // it may be another call's when it comes again
+                Ready::Again => added = Added::No,
+                Ready::Refused { version, why } => refused = Some((version, why)),
             }
             tries = self.again(tries, machine)?;
             is_fresh = true;
@@ -228,7 +239,16 @@ impl Session<'_> {
                         )),
                         Disk::Ready | Disk::InTemplate if is_there && sight.is_fresh => Ok(Next::Done),
                         Disk::Ready | Disk::InTemplate if is_there => Ok(Next::ReadAfresh),
-                        Disk::Removing(_) if must_wait => Ok(Next::Wait(None)),
+                        Disk::Removing(progress) if must_wait => {
+                            self.explain(
+                                "is still in",
+                                machine,
+                                &progress,
+                                sight.vmi.as_deref(),
+                                BLOCKED_FOR,
+                            );
+                            Ok(Next::Wait(None))
+                        }
                         _ if is_there || must_wait => Ok(Next::WaitReady),
                         _ => Ok(Next::Write(Write { settle, from: None, add: true })),
                     }
@@ -241,6 +261,15 @@ impl Session<'_> {
                     Ok(Next::Write(Write { settle, from, add }))
                 }
                 Step::TakeOver { from } => Ok(Next::Write(Write { settle, from: Some(from), add: false })),
+                Step::Wait { machine: Some(other) } if there == There::Volume => {
+                    self.wait_for(format!(
+                        "volume {} is on its way out of {}: look at VirtualMachineInstance {}/{other} on the host",
+                        self.volume,
+                        host.machine_name(&other),
+                        host.namespace()
+                    ));
+                    Ok(Next::Wait(None))
+                }
                 Step::Wait { machine: other } => {
                     let other =
                         other.map_or_else(String::new, |other| format!(" for {}", host.machine_name(other)));
@@ -251,15 +280,14 @@ impl Session<'_> {
                         host.claim_name(self.volume),
                         STALE_AFTER.as_secs()
                     ));
-                    // a disk that does not leave its machine is waited for beyond that time
-                    Ok(Next::Wait(Some(stale_at).filter(|at| *at > Instant::now())))
+                    Ok(Next::Wait(Some(stale_at)))
                 }
                 Step::InUse { machines } => refuse(self.in_use(&machines)),
             };
         }
     }
 
-    fn in_use(&self, machines: &[String]) -> Refusal {
+    pub(super) fn in_use(&self, machines: &[String]) -> Refusal {
         let machines: Vec<_> = machines.iter().map(|name| self.attacher.host.machine_name(name)).collect();
         Refusal::precondition(format!(
             "volume {} is in {}: it is in one machine at a time, so detach it there first",
@@ -333,9 +361,9 @@ impl Session<'_> {
             return Ok(Wrote::Again);
         }
         match self.attacher.plug.add(vm, self.volume.as_str()).await? {
-            Written::Done(Some(vm)) => Ok(Wrote::Added(self.known_machine(*vm).await)),
+            Written::Done(Some(vm)) => Ok(Wrote::Added(self.known_machine(*vm).await, Added::OnVersion)),
             Written::Done(None) => match self.read_machine(machine).await? {
-                Some(vm) => Ok(Wrote::Added(vm)),
+                Some(vm) => Ok(Wrote::Added(vm, Added::Blindly)),
                 None => Ok(Wrote::Again),
             },
             Written::Refused { version, why } => Ok(Wrote::Refused { version, why }),
@@ -389,9 +417,9 @@ impl Session<'_> {
         &self,
         machine: &str,
         vm: Arc<VirtualMachine>,
+        following: &mut Following,
         changes: &mut watch::Receiver<u64>,
-    ) -> Result<bool, Refusal> {
-        let (begun, mut has_asked) = (Instant::now(), false);
+    ) -> Result<Ready, Refusal> {
         loop {
             changes.borrow_and_update();
             let watched = match self.call.machines().await {
@@ -403,54 +431,32 @@ impl Session<'_> {
                 None => self.read_instance(machine).await?,
             };
             match hotplug::disk(watched.as_deref(), vmi.as_deref(), self.volume.as_str()) {
-                Disk::Ready | Disk::InTemplate => return Ok(true),
-                Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(false),
+                Disk::Ready | Disk::InTemplate => return Ok(Ready::Yes),
+                Disk::Absent | Disk::Removing(_) | Disk::Fixed(_) => return Ok(Ready::Again),
                 Disk::Adding(progress) => {
-                    self.explain("is not in", machine, &progress, vmi.as_deref());
+                    let is_blocked = hotplug::is_blocked(&progress, vmi.as_deref());
+                    let patience = if is_blocked { BLOCKED_FOR } else { SILENT_FOR };
+                    self.explain("is not in", machine, &progress, vmi.as_deref(), patience);
                 }
             }
-            let is_ignored = vmi.is_some_and(|vmi| {
-                hotplug::is_running(&vmi) && !hotplug::is_taken(&vmi, self.volume.as_str())
-            });
-            let mut until = None;
-            if is_ignored && !has_asked && !self.attacher.plug.is_by_subresources() {
-                until = Some(begun + TAKEN_WITHIN);
-                if begun.elapsed() >= TAKEN_WITHIN {
-                    has_asked = true;
-                    if let (true, Some(vm)) = (self.attacher.plug.ask_version().await, watched) {
-                        // out of the template, and then in again by the way that this host has
-                        self.attacher.plug.remove_from_template(&vm, self.volume.as_str()).await?;
-                        return Ok(false);
-                    }
-                }
+            match self.follow(following, watched.as_deref(), vmi.as_deref()).await? {
+                Followed::Wait(until) => self.progress(changes, until).await?,
+                Followed::Healed => return Ok(Ready::Again),
+                Followed::Refused { version, why } => return Ok(Ready::Refused { version, why }),
             }
-            self.change(changes, until).await;
         }
     }
+}
 
-    /// A driver that ignores the annotation may have added the volume to another machine at the same moment. The disk
-    /// that this call added is in use by nobody yet, so it goes.
-    async fn look_for_others(&self, machine: &str, has_added: bool) -> Result<(), Refusal> {
-        if !has_added {
-            return Ok(());
-        }
-        let is_sure = self.attacher.plug.is_by_subresources();
-        if !is_sure && self.call.machines().await.is_none() {
-            return Ok(());
-        }
-        let others = self.machines_with_volume(Some(machine), is_sure).await?;
-        if others.is_empty() {
-            return Ok(());
-        }
-        let others = self.machines_with_volume(Some(machine), true).await?;
-        if others.is_empty() {
-            return Ok(());
-        }
-        if let Some(vm) = self.read_machine(machine).await? {
-            self.attacher.plug.remove(&vm, self.volume.as_str()).await?;
-        }
-        Err(self.in_use(&others))
-    }
+/// What came of the wait for a disk.
+enum Ready {
+    Yes,
+    /// Decide again.
+    Again,
+    Refused {
+        version: String,
+        why: Refusal,
+    },
 }
 
 enum Wrote {
@@ -463,7 +469,7 @@ enum Wrote {
         version: String,
         why: Refusal,
     },
-    Added(Arc<VirtualMachine>),
+    Added(Arc<VirtualMachine>, Added),
 }
 
 fn describe(usage: &Usage) -> String {

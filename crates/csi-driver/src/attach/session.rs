@@ -23,7 +23,7 @@ use tokio::{
 
 use super::{
     Attacher,
-    claim::{Claim, Recorded, There},
+    claim::{Claim, Operation, Recorded, There},
     hotplug::{self, Disk, Progress},
     watches,
 };
@@ -31,6 +31,11 @@ use crate::{host::Host, refusal::Refusal, volume::name::HostName};
 
 /// A call that hears of no change looks again after so long, past watches that do not work.
 pub const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// A volume that the host says is blocked, or that does not leave its machine: a caller hears of it after so long without
+/// a change. It comes again, and the sidecar's few workers serve other volumes meanwhile.
+pub const BLOCKED_FOR: Duration = Duration::from_secs(10);
+/// The same where the host says nothing: it may be at work.
+pub const SILENT_FOR: Duration = Duration::from_secs(30);
 /// Machines in one answer of a list.
 const PAGE: u32 = 100;
 
@@ -50,6 +55,11 @@ impl Sight {
     pub(super) fn recorded(&self) -> Recorded {
         self.claim.as_deref().map_or(Recorded::Nothing, recorded)
     }
+
+    /// Whether the annotation says that the volume is in a machine, or on its way there.
+    pub(super) fn is_attached(&self) -> bool {
+        matches!(self.recorded(), Recorded::Claim(claim) if claim.operation == Operation::Attach)
+    }
 }
 
 /// What the annotation of a claim (PersistentVolumeClaim) says.
@@ -65,13 +75,27 @@ pub(super) struct Session<'a> {
     pub(super) volume: &'a HostName,
     /// What the call waits for, for its caller when the deadline passes.
     pub(super) waits_for: &'a Mutex<String>,
+    /// A caller comes again, so it hears early that nothing changes; the reconciler goes on waiting.
+    pub(super) has_caller: bool,
+    /// Since when the call waits for the same, and how long a caller waits with it.
+    waits: Mutex<(Instant, Duration)>,
     binds_at_use: OnceCell<bool>,
 }
 
 impl<'a> Session<'a> {
     pub(super) fn new(attacher: &'a Attacher, volume: &'a HostName, waits_for: &'a Mutex<String>) -> Self {
         let call = attacher.watches.begin();
-        Self { attacher, call, volume, waits_for, binds_at_use: OnceCell::new() }
+        let waits = Mutex::new((Instant::now(), SILENT_FOR));
+        Self { attacher, call, volume, waits_for, has_caller: false, waits, binds_at_use: OnceCell::new() }
+    }
+
+    /// A session for a call of CSI.
+    pub(super) fn of_caller(
+        attacher: &'a Attacher,
+        volume: &'a HostName,
+        waits_for: &'a Mutex<String>,
+    ) -> Self {
+        Self { has_caller: true, ..Self::new(attacher, volume, waits_for) }
     }
 
     /// Reads the claim, the machine and its instance, from watches unless `is_fresh`.
@@ -197,7 +221,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn with_volume<'b>(
+    pub(super) async fn with_volume<'b>(
         &self,
         vms: impl IntoIterator<Item = &'b VirtualMachine>,
         without: Option<&str>,
@@ -308,8 +332,48 @@ impl<'a> Session<'a> {
         Ok(*binds.await)
     }
 
+    /// What the call waits for from now on.
     pub(super) fn wait_for(&self, what: impl Into<String>) {
-        *self.waits_for.lock().expect("no panic while the text is replaced") = what.into();
+        self.wait_for_long(what, BLOCKED_FOR);
+    }
+
+    /// [`Session::wait_for`], and how long a caller waits without a change.
+    fn wait_for_long(&self, what: impl Into<String>, no_longer_than: Duration) {
+        let what = what.into();
+        let mut waits_for = self.waits_for.lock().expect("no panic while the text is replaced");
+        let mut waits = self.waits.lock().expect("no panic while the time is replaced");
+        if *waits_for != what {
+            (*waits_for, waits.0) = (what, Instant::now());
+        }
+        waits.1 = no_longer_than;
+    }
+
+    /// The call has done something: what it waits for is younger.
+    pub(super) fn gets_on(&self) {
+        self.waits.lock().expect("no panic while the time is replaced").0 = Instant::now();
+    }
+
+    /// [`Session::change`], for what does not end by the clock.
+    ///
+    /// # Errors
+    /// ABORTED, which is CSI's code for what is under way, with what a caller has waited for long enough.
+    pub(super) async fn progress(
+        &self,
+        changes: &mut watch::Receiver<u64>,
+        until: Option<Instant>,
+    ) -> Result<(), Refusal> {
+        if !self.has_caller {
+            self.change(changes, until).await;
+            return Ok(());
+        }
+        let (since, patience) = *self.waits.lock().expect("no panic while the time is replaced");
+        let end = since + patience;
+        if end <= Instant::now() {
+            let why = self.waits_for.lock().expect("no panic while the text is replaced").clone();
+            return Err(Refusal::aborted(why));
+        }
+        self.change(changes, Some(until.map_or(end, |until| until.min(end)))).await;
+        Ok(())
     }
 
     /// Waits for a change of what is watched, at most until then.
@@ -328,8 +392,10 @@ impl<'a> Session<'a> {
         machine: &str,
         progress: &Progress,
         vmi: Option<&VirtualMachineInstance>,
+        no_longer_than: Duration,
     ) {
-        self.wait_for(why_not(&self.attacher.host, self.volume, doing, machine, progress, vmi));
+        let why = why_not(&self.attacher.host, self.volume, doing, machine, progress, vmi);
+        self.wait_for_long(why, no_longer_than);
     }
 }
 
@@ -346,7 +412,7 @@ pub(crate) fn why_not(
     let namespace = host.namespace();
     let status = vmi.and_then(|vmi| vmi.status.as_ref());
     let node = status.map(|status| status.node_name.as_str()).filter(|node| !node.is_empty());
-    let migrates = status.and_then(|status| status.migration_state.as_ref()).is_some_and(|it| !it.completed);
+    let migrates = vmi.is_some_and(hotplug::migrates);
     let blocked_by = match phase.as_str() {
         _ if migrates => "the live migration of the machine".to_owned(),
         "Pending" => host.claim_name(volume),

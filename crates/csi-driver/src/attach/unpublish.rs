@@ -16,12 +16,12 @@ use tokio::{
 };
 
 use super::{
-    TAKEN_WITHIN,
     claim::{self, Claim, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
+    follow::{Followed, Following},
     hotplug::{self, Disk},
     plug::{self, Written},
     publish::Settled,
-    session::{Session, Sight, recorded},
+    session::{BLOCKED_FOR, Session, Sight, recorded},
 };
 use crate::refusal::Refusal;
 
@@ -49,11 +49,15 @@ impl Session<'_> {
         let mut changes = self.call.changes();
         let (mut is_fresh, mut tries, mut has_changed_way, mut was_watched) = (false, 0, false, false);
         let mut refused: Option<(String, Refusal)> = None;
-        let mut own = Own::default();
+        let (mut own, mut following) = (Own::default(), Following::default());
         loop {
             changes.borrow_and_update();
             let turn = self.attacher.turns.of(machine).await;
             let sight = self.see(machine, is_fresh).await?;
+            if own.has_left && sight.is_attached() {
+                // another detachment was faster, and somebody has attached the volume since
+                return Ok(());
+            }
             if let (Some(vm), Some((version, why))) = (&sight.vm, refused.take())
                 && plug::version(vm) == version
             {
@@ -82,7 +86,11 @@ impl Session<'_> {
                 Removed::Leaving(vm) => {
                     drop(turn);
                     tries = self.again(tries, machine)?;
-                    self.until_gone(machine, vm, was_watched, &mut changes).await?;
+                    self.gets_on();
+                    match self.until_gone(machine, vm, was_watched, &mut following, &mut changes).await? {
+                        Gone::Yes => own.has_left = true,
+                        Gone::AddedAgain => {}
+                    }
                     own.is_settled = true;
                     // the annotation is removed from what is known: a version that is old is refused
                     is_fresh = false;
@@ -124,7 +132,8 @@ impl Session<'_> {
             _ => There::Volume,
         };
         let mut recorded = sight.recorded();
-        if recorded == Recorded::Unreadable && self.attacher.ages.unchanged_for(claim) >= STALE_AFTER {
+        let unchanged_for = self.attacher.ages.unchanged_for(claim);
+        if recorded == Recorded::Unreadable && unchanged_for >= STALE_AFTER {
             recorded = Recorded::Nothing;
         }
         let former = match &recorded {
@@ -138,8 +147,8 @@ impl Session<'_> {
         let this = Machine { name: machine.to_owned(), uid: uid.unwrap_or_default() };
         let is_ours = former.is_some_and(|claim| claim.is_for(&this));
         // what this process wrote counts for its own annotation alone
-        let is_settled =
-            own.is_settled && former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
+        let is_own = former.is_some_and(|claim| Some(&claim.holder) == own.holder.as_ref());
+        let is_settled = own.is_settled && is_own;
         match claim::detach(&this, &recorded, there) {
             Removal::Done if sight.is_fresh => Ok(Removed::Done),
             Removal::Done | Removal::ReadMachine => Ok(Removed::Again),
@@ -149,7 +158,6 @@ impl Session<'_> {
                     harvester_api::annotations::CSI_ATTACH,
                     self.attacher.host.claim_name(self.volume)
                 ));
-                let unchanged_for = self.attacher.ages.unchanged_for(claim);
                 Ok(Removed::At(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for)))
             }
             // the annotation is another machine's
@@ -177,7 +185,7 @@ impl Session<'_> {
                 let Some(claim) = self.write_claim(claim, Some(ours)).await? else {
                     return Ok(Removed::Again);
                 };
-                *own = Own { holder: holder(&claim), is_settled: false };
+                *own = Own { holder: holder(&claim), is_settled: false, ..*own };
                 match (&sight.vm, &disk) {
                     (None, Disk::Absent) => Ok(Removed::Again),
                     (None, _) => Ok(Removed::Leaving(None)),
@@ -188,10 +196,7 @@ impl Session<'_> {
                             }
                             Written::Refused { version, why } => Ok(Removed::Refused { version, why }),
                             // what may be on its way to the machine has time to arrive
-                            Written::Done(None) | Written::OtherWay(_) => {
-                                self.unplug_leftover(vm, &disk).await?;
-                                Ok(self.arrives(&claim, machine))
-                            }
+                            Written::Done(None) | Written::OtherWay(_) => Ok(self.arrives(&claim, machine)),
                         }
                     }
                     _ => self.unplug(sight, &disk).await,
@@ -238,14 +243,6 @@ impl Session<'_> {
         Removed::Arrives(Instant::now() + STALE_AFTER.saturating_sub(unchanged_for))
     }
 
-    /// By subresources an instance may keep a volume that its machine's template has no more.
-    async fn unplug_leftover(&self, vm: &VirtualMachine, disk: &Disk) -> Result<(), Refusal> {
-        if matches!(disk, Disk::Removing(progress) if progress.phase != "Detaching") {
-            self.attacher.plug.remove_from_instance(vm, self.volume.as_str()).await?;
-        }
-        Ok(())
-    }
-
     async fn unplug(&self, sight: &Sight, disk: &Disk) -> Result<Removed, Refusal> {
         let Some(vm) = &sight.vm else { return Ok(Removed::Leaving(None)) };
         if matches!(disk, Disk::Absent | Disk::Removing(_)) {
@@ -269,9 +266,9 @@ impl Session<'_> {
         machine: &str,
         vm: Option<Arc<VirtualMachine>>,
         mut was_watched: bool,
+        following: &mut Following,
         changes: &mut watch::Receiver<u64>,
-    ) -> Result<(), Refusal> {
-        let (begun, mut has_asked) = (Instant::now(), false);
+    ) -> Result<Gone, Refusal> {
         loop {
             changes.borrow_and_update();
             let vm = match self.call.machines().await {
@@ -284,22 +281,26 @@ impl Session<'_> {
                 _ => self.read_instance(machine).await?,
             };
             let disk = hotplug::disk(vm.as_deref(), vmi.as_deref(), self.volume.as_str());
-            let Disk::Removing(progress) = &disk else { return Ok(()) };
-            self.explain("is still in", machine, progress, vmi.as_deref());
-            let mut until = None;
-            if !has_asked && !self.attacher.plug.is_by_subresources() && progress.phase != "Detaching" {
-                until = Some(begun + TAKEN_WITHIN);
-                if begun.elapsed() >= TAKEN_WITHIN {
-                    has_asked = true;
-                    // an older host takes nothing from the template
-                    if let (true, Some(vm)) = (self.attacher.plug.ask_version().await, &vm) {
-                        self.unplug_leftover(vm, &disk).await?;
-                    }
-                }
+            let progress = match &disk {
+                Disk::Removing(progress) => progress,
+                Disk::Absent => return Ok(Gone::Yes),
+                _ => return Ok(Gone::AddedAgain),
+            };
+            self.explain("is still in", machine, progress, vmi.as_deref(), BLOCKED_FOR);
+            match self.follow(following, vm.as_deref(), vmi.as_deref()).await? {
+                Followed::Wait(until) => self.progress(changes, until).await?,
+                Followed::Healed => {}
+                Followed::Refused { .. } => return Ok(Gone::AddedAgain),
             }
-            self.change(changes, until).await;
         }
     }
+}
+
+/// What came of the wait for a disk to leave.
+enum Gone {
+    Yes,
+    /// It is there again: decide again.
+    AddedAgain,
 }
 
 /// The annotation that this call wrote.
@@ -308,6 +309,8 @@ struct Own {
     holder: Option<String>,
     /// The machine was written after it, or nothing older can reach the machine for another reason.
     is_settled: bool,
+    /// After a write of this call nothing of the disk was in the machine any more.
+    has_left: bool,
 }
 
 fn holder(claim: &PersistentVolumeClaim) -> Option<String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use controller_kit::Cache;
 use csi_driver::{
-    attach::{Attacher, Options},
+    attach::{Attacher, Options, hotplug},
     csi::{
         ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, VolumeCapability,
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
@@ -30,8 +30,12 @@ use serde_json::{Value, json};
 use sim_apiserver::{ApiServer, User};
 use tokio::sync::Notify;
 
+use super::old_host;
+
 pub(crate) const NAMESPACE: &str = "shop";
 pub(crate) const VOLUME: &str = "pvc-1";
+/// In a patch that removes the annotation.
+const REMOVAL: &str = r#""driver.harvesterhci.io/attach":null"#;
 
 pub(crate) struct Bed {
     pub(crate) server: ApiServer,
@@ -41,6 +45,10 @@ pub(crate) struct Bed {
     pub(crate) most: Arc<AtomicUsize>,
     /// virt-controller does its work.
     pub(crate) works: Arc<AtomicBool>,
+    /// Instances take nothing from their machines' templates.
+    pub(crate) is_old: Arc<AtomicBool>,
+    /// Where the volume was each time that a process removed its annotation.
+    removals: Arc<Mutex<Vec<String>>>,
     wake: Arc<Notify>,
 }
 
@@ -64,7 +72,8 @@ impl Bed {
         sim_harvester::crds::apply(&admin).await.unwrap();
         let (tasks, most) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));
         let (works, wake) = (Arc::new(AtomicBool::new(true)), Arc::new(Notify::new()));
-        let bed = Self { server, admin, tasks, most, works, wake };
+        let (is_old, removals) = (Arc::default(), Arc::default());
+        let bed = Self { server, admin, tasks, most, works, is_old, removals, wake };
         bed.machine("a", true).await;
         bed.machine("b", true).await;
         bed.volume(VOLUME).await;
@@ -111,7 +120,7 @@ impl Bed {
     /// A driver that ignores annotations adds the volume.
     pub(crate) async fn go_driver_adds(&self, machine: &str) {
         let vm = self.machines().get(machine).await.unwrap();
-        let patch = csi_driver::attach::hotplug::add(&vm, VOLUME).unwrap();
+        let patch = hotplug::add(&vm, VOLUME).unwrap();
         let patch = Patch::<VirtualMachine>::Json(serde_json::from_value(patch).unwrap());
         self.machines().patch(machine, &PatchParams::default(), &patch).await.unwrap();
     }
@@ -127,6 +136,10 @@ impl Bed {
         let claim = self.claims().get(VOLUME).await.unwrap();
         let text = claim.metadata.annotations?.get(harvester_api::annotations::CSI_ATTACH)?.clone();
         Some(serde_json::from_str(&text).unwrap())
+    }
+
+    pub(crate) fn removals(&self) -> Vec<String> {
+        self.removals.lock().unwrap().clone()
     }
 
     pub(crate) fn wake(&self) {
@@ -158,6 +171,7 @@ impl Bed {
             Cache::start(&self.tasks, self.instances(), watcher::Config::default()),
         );
         let (most, wake, works) = (self.most.clone(), self.wake.clone(), self.works.clone());
+        let is_old = self.is_old.clone();
         let (count, bell) = (machines.clone(), wake.clone());
         machines.on_change(move |_| {
             let with =
@@ -180,6 +194,10 @@ impl Bed {
                     let wanted: Vec<_> =
                         wanted.into_iter().filter(|it| it.get("persistentVolumeClaim").is_some()).collect();
                     let has = vmi.spec.rest.get("volumes").cloned().unwrap_or_default();
+                    let wanted = match &has {
+                        Value::Array(has) if is_old.load(Ordering::Relaxed) => has.clone(),
+                        _ => wanted,
+                    };
                     let status =
                         vmi.status.as_ref().and_then(|status| status.rest.get("volumeStatus").cloned());
                     let status = status.unwrap_or_else(|| json!([]));
@@ -221,6 +239,20 @@ fn volumes(vm: &VirtualMachine) -> Vec<Value> {
     volumes.and_then(Value::as_array).cloned().unwrap_or_default()
 }
 
+/// Where the volume is, by templates and instances.
+async fn places(admin: &Client) -> String {
+    let machines: Api<VirtualMachine> = Api::namespaced(admin.clone(), NAMESPACE);
+    let instances: Api<VirtualMachineInstance> = Api::namespaced(admin.clone(), NAMESPACE);
+    let (machines, instances) = (
+        machines.list(&Default::default()).await.unwrap(),
+        instances.list(&Default::default()).await.unwrap(),
+    );
+    let in_machines = machines.items.iter().flat_map(|vm| hotplug::claims(Some(vm), None));
+    let mut in_all =
+        in_machines.chain(instances.items.iter().flat_map(|vmi| hotplug::claims(None, Some(vmi))));
+    if in_all.any(|claim| claim == VOLUME) { "in a machine" } else { "no machine has it" }.to_owned()
+}
+
 /// A process of the driver.
 pub(crate) struct Process {
     pub(crate) attacher: Attacher,
@@ -236,8 +268,10 @@ impl Process {
     pub(crate) fn with(bed: &Bed, name: &str, fate: Option<(usize, Fate)>, options: Options) -> Self {
         let client = bed.server.client(User::named(name).with_group("system:masters"));
         let writes = Arc::new(Mutex::new(0));
+        let (admin, removals) = (bed.admin.clone(), bed.removals.clone());
         let service = tower::service_fn(move |request: http::Request<Body>| {
-            let (client, writes) = (client.clone(), writes.clone());
+            let (client, writes, admin, removals) =
+                (client.clone(), writes.clone(), admin.clone(), removals.clone());
             async move {
                 let is_write = request.method() != http::Method::GET;
                 let nth = {
@@ -262,7 +296,21 @@ impl Process {
                     }
                     Some(Fate::StopsFor(seconds)) => tokio::time::sleep(Duration::from_secs(seconds)).await,
                 }
-                client.send(request).await
+                if !is_write {
+                    return client.send(request).await;
+                }
+                let (head, body) = request.into_parts();
+                let body = body.collect_bytes().await?;
+                if let Some(answer) = old_host::subresource(&admin, head.uri.path(), &body).await {
+                    return Ok(answer);
+                }
+                let is_removal = String::from_utf8_lossy(&body).contains(REMOVAL);
+                let answer = client.send(http::Request::from_parts(head, Body::from(body))).await;
+                if is_removal && answer.as_ref().is_ok_and(|answer| answer.status().is_success()) {
+                    let with = places(&admin).await;
+                    removals.lock().unwrap().push(with);
+                }
+                answer
             }
         });
         let tasks = TaskGroup::new();
@@ -280,8 +328,12 @@ impl Process {
     }
 
     pub(crate) async fn unpublish(&self, machine: &str) -> Result<(), Refusal> {
+        self.unpublish_volume(VOLUME, machine).await
+    }
+
+    pub(crate) async fn unpublish_volume(&self, volume: &str, machine: &str) -> Result<(), Refusal> {
         let request = ControllerUnpublishVolumeRequest {
-            volume_id: VOLUME.to_owned(),
+            volume_id: volume.to_owned(),
             node_id: machine.to_owned(),
             ..ControllerUnpublishVolumeRequest::default()
         };

@@ -130,14 +130,13 @@ async fn a_volume_stays_with_a_machine_that_may_run_until_the_host_gives_it_up(#
     bed.instance_is(phase).await;
     for _ in 0..3 {
         let refusal = driver.unpublish("a").await.unwrap_err();
-        assert_eq!(refusal.code, Code::DeadlineExceeded, "{refusal}");
+        assert_eq!(refusal.code, Code::Aborted, "{refusal}");
         assert!(refusal.message.contains("VirtualMachine shop/a"), "{refusal}");
         bed.server.audit().clear();
         let refusal = driver.publish("b").await.unwrap_err();
         assert!(refusal.message.contains("VirtualMachine shop/a"), "{refusal}");
-        // it looks every ten seconds, and the claim and two machines are three or four requests each time
         let requests = bed.requests("p1");
-        assert!(requests.len() <= 80, "{} requests: {requests:?}", requests.len());
+        assert!(requests.len() <= 20, "{} requests: {requests:?}", requests.len());
         assert_eq!(bed.annotation().await.unwrap()["vm"], "a");
     }
     bed.instance_is("Failed").await;

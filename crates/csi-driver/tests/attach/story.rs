@@ -4,8 +4,9 @@ use csi_driver::attach::Options;
 use futures::future::join_all;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 use sim_apiserver::faults::{Answer, Rule};
+use tokio::time::timeout;
 use tonic::Code;
 
 use super::host::{Bed, Process, VOLUME, request};
@@ -166,12 +167,50 @@ async fn a_caller_hears_what_its_volume_waits_for_and_goes_on_with_the_next_call
     let bed = Bed::new().await;
     bed.works.store(false, Ordering::Relaxed);
     let driver = Process::new(&bed, "p1");
-    let refusal = driver.publish("a").await.unwrap_err();
-    assert_eq!(refusal.code, Code::DeadlineExceeded);
+    // the sidecar's few workers have other volumes to serve
+    let within = csi_driver::attach::SILENT_FOR + Duration::from_secs(1);
+    let refusal = timeout(within, driver.publish("a")).await.unwrap().unwrap_err();
+    assert_eq!(refusal.code, Code::Aborted);
     assert!(refusal.message.contains("VirtualMachineInstance shop/a"), "{refusal}");
     bed.works.store(true, Ordering::Relaxed);
     bed.wake();
     driver.publish("a").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_with_a_deadline_of_its_own_is_answered_by_then() {
+    let bed = Bed::new().await;
+    bed.works.store(false, Ordering::Relaxed);
+    let driver = Process::new(&bed, "p1");
+    let answer = driver.attacher.publish(&request(VOLUME, "a"), Duration::from_secs(4)).await;
+    assert_eq!(answer.unwrap_err().code, Code::DeadlineExceeded);
+}
+
+/// A sidecar has ten workers, and waits 110 s for each answer.
+#[rstest]
+#[case::migration(json!({"status": {"migrationState": {"completed": false}}}), "live migration")]
+#[case::host_node(json!({"status": {"phase": "Unknown", "nodeName": "host-9"}}), "VirtualMachineInstance shop/a")]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_host_says_is_blocked_holds_no_caller_for_long(
+    #[case] status: Value,
+    #[case] why: &str,
+    #[values(true, false)] is_publish: bool,
+) {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    if !is_publish {
+        driver.publish("a").await.unwrap();
+    }
+    bed.works.store(false, Ordering::Relaxed);
+    bed.instances().patch("a", &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+    let within = csi_driver::attach::BLOCKED_FOR + Duration::from_secs(1);
+    for _ in 0..3 {
+        let call = async { if is_publish { driver.publish("a").await } else { driver.unpublish("a").await } };
+        let refusal = timeout(within, call).await.unwrap().unwrap_err();
+        assert_eq!(refusal.code, Code::Aborted, "{refusal}");
+        assert!(is_publish == refusal.message.contains("is not in VirtualMachine shop/a"), "{refusal}");
+        assert!(!is_publish || refusal.message.contains(why), "{refusal}");
+    }
 }
 
 // docs/contract/csi-driver.md#conflicts

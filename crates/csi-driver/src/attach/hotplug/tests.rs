@@ -95,6 +95,54 @@ fn a_volume_is_gone_when_template_instance_and_status_have_it_no_more(
 }
 
 #[rstest]
+#[case::not_taken(with(), "Running", &[], &[], Some(Unfollowed::Added))]
+#[case::taken(with(), "Running", &[volume()], &[], None)]
+#[case::on_its_way_out_and_asked_for_again(with(), "Running", &[], &[status("Detaching")], None)]
+#[case::in_it(with(), "Running", &[volume()], &[status("Ready")], None)]
+#[case::it_does_not_run_yet(with(), "Scheduling", &[], &[], None)]
+#[case::asked_for(requested_in("addVolumeOptions", with()), "Running", &[], &[], None)]
+#[case::kept(without(), "Running", &[volume()], &[status("Ready")], Some(Unfollowed::Removed))]
+#[case::on_its_way_out(without(), "Running", &[], &[status("Detaching")], None)]
+#[case::asked_away(requested_in("removeVolumeOptions", without()), "Running", &[volume()], &[status("Ready")], None)]
+#[case::nowhere(without(), "Running", &[], &[], None)]
+fn template_and_instance_show_of_each_volume_whether_the_host_follows_the_template(
+    #[case] vm: Option<VirtualMachine>,
+    #[case] phase: &str,
+    #[case] volumes: &[Value],
+    #[case] told: &[Value],
+    #[case] expected: Option<Unfollowed>,
+) {
+    let (mut vm, mut vmi) = (vm.unwrap(), instance(phase, volumes, told));
+    assert_eq!(unfollowed(&vm, Some(&vmi), CLAIM), expected);
+    assert_eq!(unfollowed(&vm, None, CLAIM), None);
+    trim_machine(&mut vm);
+    trim_instance(&mut vmi);
+    assert_eq!(unfollowed(&vm, Some(&vmi), CLAIM), expected);
+}
+
+#[rstest]
+#[case::on_its_way("Running", "AttachedToNode", false, false)]
+#[case::not_bound("Running", "Pending", false, true)]
+#[case::starting("Scheduling", "", false, true)]
+#[case::host_node_silent("Unknown", "MountedToPod", false, true)]
+#[case::migrating("Running", "MountedToPod", true, true)]
+fn the_host_says_that_a_volume_does_not_get_on(
+    #[case] of_instance: &str,
+    #[case] of_volume: &str,
+    #[case] is_migrating: bool,
+    #[case] expected: bool,
+) {
+    let mut vmi = instance(of_instance, &[volume()], &[status(of_volume)]);
+    if is_migrating {
+        let mut json = serde_json::to_value(&vmi).unwrap();
+        json["status"]["migrationState"] = json!({"completed": false});
+        vmi = serde_json::from_value(json).unwrap();
+    }
+    trim_instance(&mut vmi);
+    assert_eq!(is_blocked(&phase(of_volume), Some(&vmi)), expected);
+}
+
+#[rstest]
 #[case::not_hotpluggable(json!({"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}), CLAIM)]
 #[case::by_another_name(json!({"name": "data", "persistentVolumeClaim": {"claimName": CLAIM, "hotpluggable": true}}), "data")]
 #[case::data_volume(json!({"name": "data", "dataVolume": {"name": CLAIM}}), "data")]

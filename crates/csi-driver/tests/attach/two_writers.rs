@@ -1,0 +1,116 @@
+//! Two that work on one volume at once: another driver that ignores annotations, or two processes of this one.
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use csi_driver::attach::Options;
+use rstest::rstest;
+use sim_apiserver::faults::{Answer, Rule};
+use tokio::time::sleep;
+use tonic::Code;
+
+use super::host::{Bed, Fate, Process};
+
+impl Bed {
+    /// While a call has added the disk to `a`, and waits, a driver that ignores annotations adds it to `b`.
+    async fn meanwhile_in_b(&self) {
+        sleep(Duration::from_secs(1)).await;
+        self.go_driver_adds("b").await;
+        self.works.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+}
+
+fn no_patches(user: &str) -> Rule {
+    let mut rule = Rule::new(Answer::Code(422));
+    rule.user = Some(user.to_owned());
+    rule.verb = Some("patch".to_owned());
+    rule.resource = Some("virtualmachines".to_owned());
+    rule
+}
+
+// docs/contract/csi-driver.md#claims
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_another_driver_brings_elsewhere_meanwhile_stays_there_alone(
+    #[values(true, false)] is_warm: bool,
+) {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    if is_warm {
+        driver.unpublish("a").await.unwrap();
+        sleep(Duration::from_secs(3)).await;
+    }
+    bed.works.store(false, Ordering::Relaxed);
+    let (answer, ()) = tokio::join!(driver.publish("a"), bed.meanwhile_in_b());
+    for answer in [answer, driver.publish("a").await] {
+        let refusal = answer.unwrap_err();
+        assert_eq!(refusal.code, Code::FailedPrecondition);
+        assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+        assert_eq!(bed.with_volume().await, ["b"]);
+        assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
+    }
+    driver.unpublish("a").await.unwrap();
+    driver.publish("b").await.unwrap();
+    driver.unpublish("b").await.unwrap();
+    driver.publish("a").await.unwrap();
+    assert_eq!(bed.with_volume().await, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_cannot_be_taken_back_is_never_called_attached() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    bed.works.store(false, Ordering::Relaxed);
+    let meanwhile = async {
+        bed.meanwhile_in_b().await;
+        bed.server.faults().add(no_patches("p1"));
+    };
+    let (answer, ()) = tokio::join!(driver.publish("a"), meanwhile);
+    // the attacher must not take it for detached
+    let refusal = answer.unwrap_err();
+    assert_eq!(refusal.code, Code::Aborted, "{refusal}");
+    assert!(refusal.message.contains("VirtualMachine shop/b on the host: it is in one machine"), "{refusal}");
+    assert!(refusal.message.contains("could not be taken out of this machine again"), "{refusal}");
+    for process in [&driver, &Process::new(&bed, "p2")] {
+        assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
+        let refusal = process.publish("a").await.unwrap_err();
+        assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+    }
+    bed.server.faults().clear();
+    driver.unpublish("a").await.unwrap();
+    assert_eq!(bed.with_volume().await, ["b"]);
+    assert_eq!(bed.annotation().await.unwrap()["vm"], "b");
+}
+
+/// A process died when it had added the disk: nobody knows whether a Pod uses it.
+#[tokio::test(start_paused = true)]
+async fn a_disk_that_this_call_did_not_add_stays_and_is_not_called_attached_either() {
+    let bed = Bed::new().await;
+    Process::new(&bed, "p1").publish("a").await.unwrap();
+    bed.go_driver_adds("b").await;
+    let driver = Process::new(&bed, "p2");
+    for _ in 0..2 {
+        sleep(Duration::from_secs(1)).await;
+        let refusal = driver.publish("a").await.unwrap_err();
+        assert_eq!(refusal.code, Code::FailedPrecondition, "{refusal}");
+        assert!(refusal.message.contains("VirtualMachine shop/b"), "{refusal}");
+        assert_eq!(bed.with_volume().await, ["a", "b"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detachment_that_was_late_with_its_last_write_takes_nothing_away_that_came_after() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    let late = Process::with(&bed, "p2", Some((3, Fate::StopsFor(20))), Options::new("p2"));
+    let meanwhile = async {
+        sleep(Duration::from_secs(2)).await;
+        driver.unpublish("a").await.unwrap();
+        driver.publish("a").await.unwrap();
+    };
+    let (answer, ()) = tokio::join!(late.unpublish("a"), meanwhile);
+    answer.unwrap();
+    assert_eq!(bed.with_volume().await, ["a"]);
+    assert_eq!(bed.annotation().await.unwrap()["op"], "attach");
+}

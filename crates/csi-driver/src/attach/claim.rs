@@ -22,6 +22,9 @@ pub const WRITES_FOR: Duration = Duration::from_secs(30);
 /// An annotation counts as left behind when whoever looks has seen the PersistentVolumeClaim unchanged for so long, by
 /// its own clock. No clocks are compared.
 pub const STALE_AFTER: Duration = Duration::from_secs(60);
+/// Another detachment of the same volume from the same machine that wrote its annotation so lately is alive, and removes
+/// it: two that write one after the other would never end.
+pub const JOINED_FOR: Duration = Duration::from_secs(1);
 /// More than any annotation of ours has.
 const LONGEST: usize = 2048;
 

@@ -16,7 +16,7 @@ use tokio::{
 };
 
 use super::{
-    claim::{self, Claim, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
+    claim::{self, Claim, JOINED_FOR, Machine, Operation, Recorded, Removal, STALE_AFTER, There},
     follow::{Followed, Following},
     hotplug::{self, Disk},
     plug::{self, Written},
@@ -172,6 +172,13 @@ impl Session<'_> {
             Removal::Forget => self.forget(machine, claim, former).await,
             Removal::Join if is_settled && matches!(disk, Disk::Removing(_)) => {
                 Ok(Removed::Leaving(sight.vm.clone()))
+            }
+            Removal::Join if !is_own && unchanged_for < JOINED_FOR => {
+                self.wait_for(format!(
+                    "another detachment of volume {volume} from {} is under way",
+                    self.attacher.host.machine_name(machine)
+                ));
+                Ok(Removed::At(Instant::now() + JOINED_FOR.saturating_sub(unchanged_for)))
             }
             Removal::Join | Removal::Claim => {
                 let ours = Claim {

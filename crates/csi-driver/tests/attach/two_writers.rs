@@ -98,6 +98,34 @@ async fn a_disk_that_this_call_did_not_add_stays_and_is_not_called_attached_eith
     }
 }
 
+#[rstest]
+#[tokio::test(start_paused = true)]
+async fn of_two_detachments_at_once_both_are_true_and_one_removes_the_annotation(
+    #[values(0, 1, 2, 5, 100)] later: u64,
+    #[values(true, false)] is_in_one_process: bool,
+    #[values(true, false)] is_slow: bool,
+) {
+    let bed = Bed::new().await;
+    let (first, second) = (Process::new(&bed, "p1"), Process::new(&bed, "p2"));
+    first.publish("a").await.unwrap();
+    bed.works.store(!is_slow, Ordering::Relaxed);
+    let other = if is_in_one_process { &first } else { &second };
+    let late = async {
+        sleep(Duration::from_millis(later)).await;
+        other.unpublish("a").await
+    };
+    let host = async {
+        sleep(Duration::from_secs(5)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+    };
+    let (one, two, ()) = tokio::join!(first.unpublish("a"), late, host);
+    one.unwrap();
+    two.unwrap();
+    assert_eq!((bed.annotation().await, bed.with_volume().await), (None, vec![]));
+    assert_eq!(bed.removals(), ["no machine has it"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_detachment_that_was_late_with_its_last_write_takes_nothing_away_that_came_after() {
     let bed = Bed::new().await;

@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod name;
+pub mod options;
 pub mod record;
 pub mod size;
 pub mod topology;

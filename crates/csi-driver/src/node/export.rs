@@ -18,6 +18,7 @@ use super::system::{mounts, unmount_all};
 use super::tools::{self, NSENTER};
 use super::{Settings, disk, mounts as seen};
 use crate::refusal::Refusal;
+use crate::volume::options;
 
 /// Keys of the publish context: the server, its export, and the options of the host's storage class.
 pub const ENDPOINT: &str = "nfs-endpoint";
@@ -64,14 +65,21 @@ fn is_name(text: &str) -> bool {
 }
 
 /// All options of the mount.
-fn options(context: &HashMap<String, String>, of_class: &[String], read_only: bool) -> String {
+///
+/// # Errors
+/// INVALID_ARGUMENT for options of the host or of the class that lead elsewhere.
+fn options(
+    context: &HashMap<String, String>,
+    of_class: &[String],
+    read_only: bool,
+) -> Result<String, Refusal> {
     let given = context.get(OPTIONS).map(|value| value.trim()).filter(|value| !value.is_empty());
-    let mut options = vec![given.unwrap_or(DEFAULT_OPTIONS)];
-    options.extend(of_class.iter().map(String::as_str));
+    let options = options::of_export(given.unwrap_or(DEFAULT_OPTIONS), of_class);
+    let mut options = options.map_err(|error| Refusal::invalid(error.to_string()))?;
     if read_only {
-        options.push("ro");
+        options.push("ro".to_owned());
     }
-    options.join(",")
+    Ok(options.join(","))
 }
 
 /// What to do for an export at its staging path.
@@ -125,7 +133,7 @@ pub(crate) async fn stage(
         if plan == Plan::MountAnew {
             unmount_all(staging).await?;
         }
-        let options = options(context, of_class, read_only);
+        let options = options(context, of_class, read_only)?;
         let text = ["--net=/proc/1/ns/net", "--", "mount", "-t", "nfs", "-o", &options, "--", &source]
             .map(OsStr::new);
         let arguments: Vec<_> = text.into_iter().chain([staging.as_os_str()]).collect();
@@ -185,7 +193,15 @@ mod tests {
     ) {
         let context = given.map(|given| (OPTIONS.to_owned(), given.to_owned())).into_iter().collect();
         let of_class: Vec<_> = of_class.iter().map(|option| (*option).to_owned()).collect();
-        assert_eq!(options(&context, &of_class, read_only), expected);
+        assert_eq!(options(&context, &of_class, read_only).unwrap(), expected);
+    }
+
+    #[test]
+    fn options_of_the_host_that_lead_elsewhere_are_refused_by_name() {
+        let context = [(OPTIONS.to_owned(), "vers=4.2,addr=10.0.0.9".to_owned())].into();
+        let refusal = options(&context, &[], false).unwrap_err();
+        assert_eq!(refusal.code, Code::InvalidArgument);
+        assert!(refusal.message.contains("\"addr\""), "{refusal}");
     }
 
     fn mount(file_system: &str) -> Mount {

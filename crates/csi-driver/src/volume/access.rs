@@ -8,6 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::options::{self, OptionError};
 use crate::csi::VolumeCapability;
 use crate::csi::volume_capability::AccessType;
 use crate::csi::volume_capability::access_mode::Mode;
@@ -23,7 +24,7 @@ pub enum Reach {
 }
 
 /// Why a set of capabilities cannot be had. CSI's code is INVALID_ARGUMENT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
     #[error("the capability of the volume is missing: say how it is accessed")]
     Missing,
@@ -37,6 +38,8 @@ pub enum AccessError {
         "a volume is used either by one node at a time or by many at once, and its capabilities ask for both"
     )]
     OneNodeAndMany,
+    #[error(transparent)]
+    Options(#[from] OptionError),
 }
 
 /// One capability, checked.
@@ -52,7 +55,7 @@ pub struct Access {
 pub struct Mount {
     /// `None` where the caller leaves the choice to the driver.
     pub file_system: Option<String>,
-    /// Options of the class. They may hold secrets, so they are never printed.
+    /// Options of the class, each by itself. They may hold secrets, so they are never printed.
     pub options: Vec<String>,
 }
 
@@ -67,7 +70,7 @@ impl std::fmt::Debug for Mount {
 
 impl Access {
     /// # Errors
-    /// For a capability without a type or a mode.
+    /// For a capability without a type or a mode, and for options that do not say how a volume is mounted.
     pub fn of(capability: Option<&VolumeCapability>) -> Result<Self, AccessError> {
         let capability = capability.ok_or(AccessError::Missing)?;
         let mount = match capability.access_type.as_ref().ok_or(AccessError::NoType)? {
@@ -77,10 +80,13 @@ impl Access {
                 options: mount.mount_flags.clone(),
             }),
         };
-        match capability.access_mode.as_ref().map(|mode| mode.mode()) {
-            None | Some(Mode::Unknown) => Err(AccessError::NoMode),
-            Some(mode) => Ok(Self { mode, mount }),
+        let mode = capability.access_mode.as_ref().map(|mode| mode.mode());
+        let mode = mode.filter(|mode| *mode != Mode::Unknown).ok_or(AccessError::NoMode)?;
+        let mut access = Self { mode, mount };
+        if let (Ok(reach), Some(mount)) = (access.reach(), &mut access.mount) {
+            mount.options = options::of_class(&mount.options, reach)?;
         }
+        Ok(access)
     }
 
     /// Whether this use only reads.

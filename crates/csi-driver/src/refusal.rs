@@ -4,15 +4,32 @@
 //! and Aborted mean "it may still be under way": it comes again, and cleans up. Any other code is final, so a write whose
 //! outcome is unknown has to answer with one of these (docs/contract/csi-driver.md#codes).
 
-use controller_kit::error_message;
 use tonic::{Code, Status};
 
 use crate::host::rights;
 
 /// What Kubernetes says when a ResourceQuota is used up.
 const QUOTA: &str = "exceeded quota";
+/// Bytes of a sentence in an answer, in the log and in an Event. Hosts, guest agents and callers write texts of any length.
+pub const LONGEST: usize = 1024;
+/// Of them those that somebody else wrote, so that the next step has room behind.
+const LONGEST_QUOTE: usize = 640;
 /// How Kubernetes begins when an admission webhook says no.
 const WEBHOOK: &str = "admission webhook";
+
+/// What an error says, on one line that is not too long.
+pub fn error_message(error: &(dyn std::error::Error + 'static)) -> String {
+    cut(&controller_kit::error_message(error), LONGEST_QUOTE)
+}
+
+/// As much of a text as fits, on one line.
+pub(crate) fn cut(text: &str, most: usize) -> String {
+    const CUT: char = '…';
+    let is_whole = text.len() <= most;
+    let end = if is_whole { text.len() } else { text.floor_char_boundary(most - CUT.len_utf8()) };
+    let line = text[..end].chars().map(|one| if one.is_control() { ' ' } else { one });
+    line.chain((!is_whole).then_some(CUT)).collect()
+}
 
 /// A refused call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,32 +40,33 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+    /// A sentence that is too long is cut.
+    pub fn new(code: Code, message: impl AsRef<str>) -> Self {
+        Self { code, message: cut(message.as_ref(), LONGEST) }
     }
 
     /// A field of the request is missing or is nothing that it may be.
-    pub fn invalid(message: impl Into<String>) -> Self {
+    pub fn invalid(message: impl AsRef<str>) -> Self {
         Self::new(Code::InvalidArgument, message)
     }
 
     /// There is no such volume, snapshot or node.
-    pub fn not_found(message: impl Into<String>) -> Self {
+    pub fn not_found(message: impl AsRef<str>) -> Self {
         Self::new(Code::NotFound, message)
     }
 
     /// Another call for the same object is under way, or somebody else wrote first: the caller comes again.
-    pub fn aborted(message: impl Into<String>) -> Self {
+    pub fn aborted(message: impl AsRef<str>) -> Self {
         Self::new(Code::Aborted, message)
     }
 
     /// Coming again does not help before somebody changed something.
-    pub fn precondition(message: impl Into<String>) -> Self {
+    pub fn precondition(message: impl AsRef<str>) -> Self {
         Self::new(Code::FailedPrecondition, message)
     }
 
     /// Somebody does not answer: it may be another time.
-    pub fn unavailable(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl AsRef<str>) -> Self {
         Self::new(Code::Unavailable, message)
     }
 
@@ -70,9 +88,7 @@ impl Refusal {
             },
             _ => Code::Unavailable,
         };
-        // a webhook may write many lines
-        let message = rights::explained(error_message(error)).replace(['\n', '\r'], " ");
-        Self::new(code, format!("{doing}: {message}"))
+        Self::new(code, format!("{doing}: {}", rights::explained(error_message(error))))
     }
 }
 
@@ -87,6 +103,34 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn a_long_text_of_the_host_is_cut_and_what_grants_a_right_is_said_all_the_same() {
+        let long = "é\n".repeat(LONGEST);
+        let refused = format!(
+            "volumesnapshots is forbidden: User \"csi\" cannot list resource \"volumesnapshots\" in API group \
+             \"snapshot.storage.k8s.io\" {long}"
+        );
+        let status = kube::core::Status::failure(&refused, "Forbidden").with_code(403);
+        let refusal = Refusal::of_host("list snapshots", &kube::Error::Api(Box::new(status)));
+        assert!(refusal.message.len() <= LONGEST && refusal.message.contains('…'), "{refusal}");
+        assert!(refusal.message.ends_with("snapshots are not listed"), "{refusal}");
+        let status = Status::from(Refusal::not_found(format!("there is no volume {long:?}")));
+        assert!(status.message().len() <= LONGEST && status.message().ends_with('…'));
+    }
+
+    #[rstest]
+    #[case("abc", 3, "abc")]
+    #[case("abcdef", 5, "ab…")]
+    #[case("aéé", 4, "a…")]
+    #[case("a\u{0}b\r\n", 5, "a b  ")]
+    fn a_text_is_cut_between_characters_and_stays_one_line(
+        #[case] text: &str,
+        #[case] most: usize,
+        #[case] expected: &str,
+    ) {
+        assert_eq!(cut(text, most), expected);
+    }
 
     fn answer(code: u16) -> kube::Error {
         kube::Error::Api(Box::new(

@@ -13,7 +13,7 @@ use crate::{
         validate_volume_capabilities_response::Confirmed,
     },
     host::{self, Host},
-    refusal::Refusal,
+    refusal::{LONGEST, Refusal, cut},
     volume::{
         access::{self, AccessError, Reach},
         name::HostName,
@@ -158,7 +158,7 @@ pub(super) fn condition(claim: &PersistentVolumeClaim) -> VolumeCondition {
     } else {
         (false, "the PersistentVolumeClaim on the host is bound".to_owned())
     };
-    VolumeCondition { abnormal, message }
+    VolumeCondition { abnormal, message: cut(&message, LONGEST) }
 }
 
 #[cfg(test)]

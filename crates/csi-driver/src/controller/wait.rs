@@ -2,7 +2,6 @@
 
 use std::{error::Error, fmt::Debug, time::Duration};
 
-use controller_kit::error_message;
 use kube::{Api, Resource, runtime::wait::await_condition};
 use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
@@ -10,7 +9,7 @@ use tonic::Code;
 
 use crate::{
     host::{is_refused, rights},
-    refusal::Refusal,
+    refusal::{Refusal, error_message},
 };
 
 /// A call waits so long for the host, then the caller comes again. The sidecars give up after 110 s, and with them a

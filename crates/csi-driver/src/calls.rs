@@ -35,11 +35,12 @@ use tonic::{
     body::Body,
     codegen::{
         BoxFuture, Service,
-        http::{HeaderMap, Request, Response},
+        http::{Request, Response},
     },
 };
 
 use self::method::{Method, Named};
+use crate::refusal::{LONGEST, cut};
 
 /// Bytes of a request. The fields of CSI are small: a map of parameters has 4 KiB at most.
 pub const LARGEST_REQUEST: usize = 1 << 20;
@@ -51,6 +52,8 @@ const CALLS_AT_ONCE: usize = 128;
 const CONTROLLER_ENDS_WITHIN: Duration = Duration::from_secs(2);
 /// How long those of the node service go on: they run programs on this machine that should come to their end.
 const NODE_ENDS_WITHIN: Duration = Duration::from_secs(8);
+/// The header with the time that a caller waits.
+pub(crate) const TIMEOUT: &str = "grpc-timeout";
 /// Characters of a name from a request that a line of the log shows.
 const SHOWN: usize = 128;
 /// Upper bounds in seconds, as the sidecars' own metrics have them.
@@ -131,7 +134,7 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let (service, calls) = (self.service.clone(), self.calls.clone());
         let method = Method::of(request.uri().path());
-        let within = timeout(request.headers());
+        let within = request.headers().get(TIMEOUT).and_then(|value| timeout(value.to_str().ok()?));
         let mut line = Line::new(method, &calls);
         Box::pin(async move {
             let late = async {
@@ -280,12 +283,12 @@ fn name(code: Code) -> &'static str {
 /// The sentence for a panic.
 fn fault(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref().map(String::as_str));
-    format!("a fault in the driver, which is to be reported: {}", text.unwrap_or("no word of it"))
+    let text = cut(text.unwrap_or("no word of it"), LONGEST);
+    format!("a fault in the driver, which is to be reported: {text}")
 }
 
-/// The time that the caller waits, by header `grpc-timeout`: at most eight digits and a unit.
-fn timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+/// The time that a caller waits, as its header [`TIMEOUT`] has it: at most eight digits and a unit.
+pub(crate) fn timeout(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let is_number = digits.len() <= 8 && digits.bytes().all(|byte| byte.is_ascii_digit());
     let number: u32 = digits.parse().ok().filter(|_| is_number)?;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use tonic::metadata::MetadataMap;
 
+use crate::calls::{TIMEOUT, timeout};
+
 /// A caller without a deadline waits so long; the sidecars of the chart wait 110 s.
 pub const DEFAULT: Duration = Duration::from_secs(100);
 /// No call lasts longer, whatever its caller asks for.
@@ -13,27 +15,9 @@ pub const AHEAD: Duration = Duration::from_secs(1);
 
 /// How long a call may work, from its header `grpc-timeout`.
 pub fn of(metadata: &MetadataMap) -> Duration {
-    let asked = metadata.get("grpc-timeout").and_then(|text| parse(text.to_str().ok()?));
+    let asked = metadata.get(TIMEOUT).and_then(|text| timeout(text.to_str().ok()?));
     let Some(asked) = asked else { return DEFAULT };
     asked.min(LONGEST).checked_sub(AHEAD).unwrap_or_default().max(asked.min(LONGEST) / 2)
-}
-
-/// At most eight digits and a unit, as gRPC has it.
-fn parse(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let number: u64 = digits.parse().ok()?;
-    Some(match unit {
-        "H" => Duration::from_secs(number * 3600),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

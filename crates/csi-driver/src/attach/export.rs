@@ -18,21 +18,12 @@ use super::session::Session;
 use crate::{
     host::{HARVESTER_SYSTEM as NAMESPACE, bound_volume, kinds::NetworkFilesystem},
     refusal::Refusal,
+    volume::context,
 };
 
 /// Asks the guest which nodes a volume is attached to: names of VolumeAttachments' nodes, without those that are being
 /// deleted, since that of the node that is detached is one of them. The error is a sentence.
 pub type Users = dyn Fn(&str) -> BoxFuture<'static, Result<Vec<String>, String>> + Send + Sync;
-
-/// Keys of the publish context, for the node service.
-pub mod context {
-    /// The address of the NFS server.
-    pub const ENDPOINT: &str = "nfs-endpoint";
-    /// The path on the server, without its slash.
-    pub const EXPORT: &str = "nfs-export";
-    /// Options to mount it with; absent where the host asks for none.
-    pub const OPTIONS: &str = "nfs-options";
-}
 
 const LONGHORN: &str = "driver.longhorn.io";
 const PROVISIONERS: [&str; 2] =

@@ -35,7 +35,7 @@ pub(super) struct Asked {
     pub(super) name: HostName,
     /// The name as CSI has it.
     csi_name: String,
-    source: HostName,
+    pub(super) source: HostName,
     is_backup: bool,
 }
 

@@ -18,12 +18,8 @@ use super::system::{mounts, unmount_all};
 use super::tools::{self, NSENTER};
 use super::{Settings, disk, mounts as seen};
 use crate::refusal::Refusal;
+use crate::volume::context::{ENDPOINT, EXPORT, OPTIONS};
 use crate::volume::options;
-
-/// Keys of the publish context: the server, its export, and the options of the host's storage class.
-pub const ENDPOINT: &str = "nfs-endpoint";
-pub const EXPORT: &str = "nfs-export";
-pub const OPTIONS: &str = "nfs-options";
 
 /// As the Go driver mounts where the host gives no options.
 const DEFAULT_OPTIONS: &str = "vers=4";

@@ -6,6 +6,7 @@ use tonic::metadata::MetadataMap;
 
 use super::content::FileSystem;
 use super::plan::Wanted;
+use crate::calls::{TIMEOUT, timeout};
 use crate::csi::{CapacityRange, VolumeCapability};
 use crate::refusal::Refusal;
 use crate::volume::access::{Access, Mount};
@@ -91,27 +92,9 @@ pub(crate) fn required(range: Option<&CapacityRange>) -> Result<u64, Refusal> {
 
 /// How long a call may wait: nine tenths of the time that its caller waits, so that the answer arrives.
 pub(crate) fn deadline(metadata: &MetadataMap) -> Duration {
-    let header = metadata.get("grpc-timeout").and_then(|value| value.to_str().ok());
+    let header = metadata.get(TIMEOUT).and_then(|value| value.to_str().ok());
     let given = header.and_then(timeout).unwrap_or(DEFAULT_DEADLINE).min(LONGEST_DEADLINE);
     given / 10 * 9
-}
-
-/// At most eight digits and a unit, as gRPC has it.
-fn timeout(text: &str) -> Option<Duration> {
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return None;
-    }
-    let number: u64 = digits.parse().ok()?;
-    match unit {
-        "H" => Some(Duration::from_secs(number * 3600)),
-        "M" => Some(Duration::from_secs(number * 60)),
-        "S" => Some(Duration::from_secs(number)),
-        "m" => Some(Duration::from_millis(number)),
-        "u" => Some(Duration::from_micros(number)),
-        "n" => Some(Duration::from_nanos(number)),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -93,12 +93,21 @@ async fn read(path: &Path) -> Result<(u64, Vec<u8>), Refusal> {
     read.await?.map_err(|error| internal(&format!("read {}", path.display()), &error))
 }
 
-/// The size of a disk.
+/// The size of a disk, of the kernel's own knowledge where sysfs has it: a disk that hangs lets nobody open it.
 ///
 /// # Errors
-/// INTERNAL where it cannot be read.
-pub(crate) async fn size(path: &Path) -> Result<u64, Refusal> {
-    Ok(read(path).await?.0)
+/// Those of the system.
+pub(crate) fn size_now(settings: &Settings, path: &Path) -> io::Result<u64> {
+    const SECTOR: u64 = 512;
+    let number = find::number(path).map(|number| number.to_string());
+    let shown = number.and_then(|number| {
+        let file = settings.sysfs.join("dev/block").join(number).join("size");
+        fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()?.checked_mul(SECTOR)
+    });
+    match shown {
+        Some(size) => Ok(size),
+        None => fs::File::open(path)?.seek(io::SeekFrom::End(0)),
+    }
 }
 
 async fn format(device: &Device, file_system: FileSystem, again: bool) -> Result<(), Refusal> {
@@ -227,7 +236,10 @@ pub(crate) async fn expand(
 pub(crate) async fn size_of(settings: &Settings, device: &Path, required: u64) -> Result<u64, Refusal> {
     let until = Instant::now() + SIZE_WITHIN;
     loop {
-        let found = size(device).await?;
+        let (shown, path) = (settings.clone(), device.to_owned());
+        let found = blocking(move || size_now(&shown, &path)).await?;
+        let found =
+            found.map_err(|error| internal(&format!("read the size of {}", device.display()), &error))?;
         if found >= required {
             return Ok(found);
         }

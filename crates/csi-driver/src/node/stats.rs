@@ -1,5 +1,6 @@
 //! How full a volume is, and whether it is well. No request leaves the machine.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::csi::{NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage};
 use crate::in_flight::Call;
 use crate::refusal::Refusal;
 
-/// A file system that has not answered by then is told as not well: an NFS server is away.
+/// A volume that has not answered by then is told as not well: an NFS server is away, or a disk hangs.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Of the volume at `path`. `look` is held until the file system answers, which may be never.
@@ -36,36 +37,43 @@ pub(crate) async fn of(
             "no volume is mounted at {path}: publish {handle} there first"
         )));
     };
-    if is_device(mount) {
-        return Ok(match find::number(path) {
-            Some(number) if !is_gone(settings, number) => match disk::size(path).await {
-                Ok(size) => answer(vec![bytes(size)], None),
-                Err(refusal) => answer(vec![], Some(&refusal.message)),
-            },
-            _ => answer(vec![], Some("the disk has left the machine")),
-        });
-    }
-    if is_gone(settings, mount.device) {
+    let is_device = is_device(mount);
+    let device = if is_device { find::number(path) } else { Some(mount.device) };
+    if device.is_none_or(|device| is_gone(settings, device)) {
         return Ok(answer(vec![], Some("the disk has left the machine")));
     }
+    let (settings, target) = (settings.clone(), path.to_owned());
+    let found = looked(look, move || {
+        if is_device {
+            Ok(vec![bytes(disk::size_now(&settings, &target)?)])
+        } else {
+            Ok(usage(&statvfs(&target)?))
+        }
+    });
+    let fault = plan::fault(seen.iter().filter(|other| other.device == mount.device));
+    Ok(match found.await? {
+        Ok(usage) => answer(usage, fault.filter(|_| !is_device)),
+        Err(why) => answer(vec![], Some(&why)),
+    })
+}
+
+/// What a disk or a file system answers, or why it has not. `look` is held until it does, which may be never: of one volume
+/// one thread waits.
+async fn looked(
+    look: Result<Call, Refusal>,
+    ask: impl FnOnce() -> io::Result<Vec<VolumeUsage>> + Send + 'static,
+) -> Result<Result<Vec<VolumeUsage>, String>, Refusal> {
     let Ok(look) = look else {
-        return Ok(answer(vec![], Some("an earlier look at the file system has not been answered")));
+        return Ok(Err("an earlier look at the volume has not been answered".to_owned()));
     };
-    let target = path.to_owned();
     let found = blocking(move || {
-        let found = statvfs(&target);
+        let found = ask();
         drop(look);
         found
     });
     Ok(match tokio::time::timeout(ANSWERS_WITHIN, found).await {
-        Err(_) => answer(vec![], Some("the file system does not answer")),
-        Ok(found) => match found? {
-            Ok(found) => {
-                let fault = plan::fault(seen.iter().filter(|other| other.device == mount.device));
-                answer(usage(&found), fault)
-            }
-            Err(error) => answer(vec![], Some(&format!("the file system answers: {error}"))),
-        },
+        Err(_) => Err("the volume does not answer".to_owned()),
+        Ok(found) => found?.map_err(|error| format!("the volume answers: {error}")),
     })
 }
 
@@ -115,7 +123,29 @@ pub(crate) fn absent(path: impl std::fmt::Display) -> Refusal {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc;
+
     use super::*;
+    use crate::in_flight::InFlight;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_volume_that_hangs_holds_one_thread_and_no_call() {
+        let looks = InFlight::default();
+        let (answer, hangs) = mpsc::channel::<()>();
+        let look = looks.begin("pvc-1");
+        let first = tokio::spawn(looked(look, move || {
+            assert!(hangs.recv().is_err(), "nobody answers");
+            Ok(vec![])
+        }));
+        tokio::task::yield_now().await;
+        tokio::time::advance(ANSWERS_WITHIN + Duration::from_secs(1)).await;
+        assert_eq!(first.await.unwrap().unwrap(), Err("the volume does not answer".to_owned()));
+        let second = looked(looks.begin("pvc-1"), || unreachable!("a thread of this volume hangs already"));
+        assert!(second.await.unwrap().unwrap_err().contains("earlier look"));
+        let other = looked(looks.begin("pvc-2"), || Ok(vec![]));
+        assert_eq!(other.await.unwrap(), Ok(vec![]));
+        drop(answer);
+    }
 
     #[test]
     fn numbers_beyond_csis_are_the_largest() {

@@ -10,16 +10,16 @@
 //! what they decided before: kubelet wrote it when the driver registered.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use controller_kit::error_message;
 use harvester_api::VirtualMachineInstance;
 use kube::{ResourceExt as _, api::ListParams};
 use program::health::Check;
+use serde_json::Value;
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -28,6 +28,7 @@ use tokio::{
 use crate::{
     guest::Guest,
     host::{Host, reach::Reached},
+    refusal::error_message,
 };
 
 /// Addresses that are no machine's own: Calico gives the first one to its interfaces, and loopback has the other
@@ -68,12 +69,29 @@ pub struct Machine {
     pub addresses: BTreeSet<String>,
 }
 
+/// The addresses that the host gave the machine: those of its spec, and of what it shows the interfaces that have the name
+/// of a network of the spec. Others are told by the guest agent, and whoever owns a machine may let it tell another's.
 impl From<&VirtualMachineInstance> for Machine {
     fn from(instance: &VirtualMachineInstance) -> Self {
-        let interfaces = instance.status.iter().flat_map(|status| &status.interfaces);
+        let specified = instance.spec.rest.get("domain");
+        let specified = specified.and_then(|domain| domain.pointer("/devices/interfaces")?.as_array());
+        let text =
+            |interface: &Value, key: &str| interface.get(key).and_then(Value::as_str).map(str::to_owned);
+        let specified: BTreeMap<_, _> = specified
+            .into_iter()
+            .flatten()
+            .filter_map(|one| Some((text(one, "name")?, text(one, "macAddress").as_deref().and_then(own))))
+            .collect();
+        let networks = instance.spec.networks.iter().map(|network| network.name.as_str());
+        let names: BTreeSet<_> = networks.chain(specified.keys().map(String::as_str)).collect();
+        let shown = instance.status.iter().flat_map(|status| &status.interfaces).filter(|interface| {
+            let is_told = specified.get(&interface.name).is_some_and(Option::is_some);
+            !is_told && names.contains(interface.name.as_str())
+        });
+        let shown = shown.filter_map(|interface| own(&interface.mac));
         Self {
             name: instance.metadata.name.clone().unwrap_or_default(),
-            addresses: interfaces.filter_map(|interface| own(&interface.mac)).collect(),
+            addresses: specified.values().flatten().cloned().chain(shown).collect(),
         }
     }
 }

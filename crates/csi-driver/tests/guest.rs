@@ -18,14 +18,14 @@ const MACHINES: &str = "
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: node-a, namespace: team-a}
-spec: {domain: {devices: {}}}
-status: {interfaces: [{mac: '52:54:00:00:00:0a'}]}
+spec: {domain: {devices: {}}, networks: [{name: nic-0}]}
+status: {interfaces: [{name: nic-0, mac: '52:54:00:00:00:0a'}]}
 ---
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: vm-1, namespace: team-a}
-spec: {domain: {devices: {}}}
-status: {interfaces: [{mac: '52:54:00:00:00:01'}]}
+spec: {domain: {devices: {}}, networks: [{name: nic-0}]}
+status: {interfaces: [{name: nic-0, mac: '52:54:00:00:00:01'}]}
 ";
 
 const NOTED: &str = "

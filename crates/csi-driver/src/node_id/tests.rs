@@ -1,4 +1,5 @@
 use rstest::rstest;
+use serde_json::json;
 
 use super::*;
 
@@ -117,12 +118,39 @@ fn calicos_and_loopbacks_addresses_are_nobodys() {
     assert!(own_addresses(&folder.path().join("none")).is_err());
 }
 
-#[test]
-fn an_instance_tells_the_addresses_of_its_interfaces() {
-    let instance: VirtualMachineInstance = serde_json::from_value(serde_json::json!({
-        "apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm-1"}, "spec": {},
-        "status": {"interfaces": [{"mac": "52:54:00:AB:CD:EF"}, {"mac": "ee:ee:ee:ee:ee:ee"}, {}]},
-    }))
-    .unwrap();
-    assert_eq!(Machine::from(&instance), machine("vm-1", &["52:54:00:ab:cd:ef"]));
+const THIRD: &str = "52:54:00:00:00:03";
+
+// docs/contract/csi-driver.md#node-id
+#[rstest]
+#[case::of_the_spec(
+    json!({"networks": [{"name": "a"}], "domain": {"devices": {"interfaces": [{"name": "a", "macAddress": OWN}]}}}),
+    json!([]),
+    &[OWN]
+)]
+#[case::shown_for_a_network_of_the_spec(json!({"networks": [{"name": "a"}]}), json!([{"name": "a", "mac": OWN}]), &[OWN])]
+#[case::told_by_the_guest_agent(
+    json!({"networks": [{"name": "a"}]}),
+    json!([{"name": "a", "mac": OWN}, {"interfaceName": "br0", "mac": OTHER, "infoSource": "guest-agent"}]),
+    &[OWN]
+)]
+#[case::told_under_a_name_that_the_spec_lacks(json!({"networks": [{"name": "a"}]}), json!([{"name": "b", "mac": OTHER}]), &[])]
+#[case::shown_otherwise_than_the_spec_has_it(
+    json!({"domain": {"devices": {"interfaces": [{"name": "a", "macAddress": OWN}, {"name": "b"}]}}}),
+    json!([{"name": "a", "mac": OTHER}, {"name": "b", "mac": THIRD}]),
+    &[OWN, THIRD]
+)]
+#[case::in_its_one_form(
+    json!({"networks": [{"name": "a"}, {"name": "b"}, {"name": "c"}]}),
+    json!([{"name": "a", "mac": "52:54:00:00:00:0A"}, {"name": "b", "mac": "ee:ee:ee:ee:ee:ee"}, {"name": "c"}]),
+    &["52:54:00:00:00:0a"]
+)]
+#[case::strange_types(json!({"domain": {"devices": {"interfaces": [7, {"name": 7}]}}}), json!([{"mac": OWN}]), &[])]
+fn no_guest_agent_gives_its_machine_the_address_of_another(
+    #[case] spec: Value,
+    #[case] shown: Value,
+    #[case] expected: &[&str],
+) {
+    let instance = json!({"metadata": {"name": "vm-1"}, "spec": spec, "status": {"interfaces": shown}});
+    let instance: VirtualMachineInstance = serde_json::from_value(instance).unwrap();
+    assert_eq!(Machine::from(&instance), machine("vm-1", expected));
 }

@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use controller_kit::{Cache, Recorder, error_message};
+use controller_kit::{Cache, Recorder};
 use futures::{
     FutureExt as _, StreamExt as _,
     future::{AbortHandle, Aborted, BoxFuture, abortable},
@@ -37,7 +37,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    api::{Patch, PatchParams},
     runtime::watcher,
 };
 use program::TaskGroup;
@@ -49,7 +49,8 @@ use tokio::{
 
 use crate::{
     attach::{Attacher, watches},
-    refusal::Refusal,
+    host,
+    refusal::{Refusal, error_message},
     volume::name::HostName,
 };
 use decide::{Seen, Step, TELL_AFTER, decide, is_void};
@@ -68,6 +69,8 @@ const HOST_AGAIN: Duration = Duration::from_secs(5);
 const AGAIN_FIRST: Duration = Duration::from_secs(5);
 /// … up to this.
 const AGAIN_LAST: Duration = Duration::from_secs(60);
+/// Calls under way at once, of all volumes.
+const CALLS_AT_ONCE: usize = 16;
 /// The attacher that was woken so often does not act.
 const DEAF_AFTER: u32 = 3;
 
@@ -86,8 +89,19 @@ struct State {
     is_ours: bool,
     /// Steps that were taken in this state: how often, and from when on again.
     tries: HashMap<Step, (u32, Instant)>,
+    /// When a step was begun last.
+    begun: Option<Instant>,
     busy: Option<Busy>,
     told: Told,
+}
+
+/// A step whose time has come.
+#[derive(Debug)]
+struct Due {
+    volume: String,
+    step: Step,
+    /// When a step for the volume was begun last.
+    begun: Option<Instant>,
 }
 
 /// A call under way.
@@ -108,6 +122,9 @@ struct Reconciler {
     volumes: Cache<PersistentVolume>,
     nodes: Cache<CSINode>,
     states: BTreeMap<String, State>,
+    /// The volumes of the last pass.
+    volumes_seen: BTreeMap<String, Volume>,
+    due: Vec<Due>,
     calls: FuturesUnordered<BoxFuture<'static, Result<Done, Aborted>>>,
     said: String,
 }
@@ -157,6 +174,8 @@ pub async fn run(parts: Parts, tasks: &TaskGroup) {
         volumes,
         nodes,
         states: BTreeMap::new(),
+        volumes_seen: BTreeMap::new(),
+        due: vec![],
         calls: FuturesUnordered::new(),
         said: String::new(),
     };
@@ -214,9 +233,38 @@ impl Reconciler {
             }
             is_there
         });
-        let wakes =
-            volumes.iter().filter_map(|(name, volume)| self.look(name, volume, &host, &nodes, &guest));
-        wakes.min()
+        let wakes = volumes.iter().filter_map(|(name, volume)| self.look(name, volume, &host, &nodes));
+        let wake = wakes.min();
+        let free = CALLS_AT_ONCE.saturating_sub(self.calls.len());
+        let begun = turns(std::mem::take(&mut self.due), free);
+        let is_busy = !begun.is_empty();
+        for due in begun {
+            self.begin(due, &volumes, &guest);
+        }
+        self.volumes_seen = volumes;
+        let look = is_busy.then(|| Instant::now() + LOOK_AT_CALLS);
+        wake.into_iter().chain(look).min()
+    }
+
+    /// Begins a step. A volume whose step did not help is left alone for a while.
+    fn begin(&mut self, due: Due, volumes: &BTreeMap<String, Volume>, guest: &Arc<Guest>) {
+        let Due { volume: name, step, .. } = due;
+        let (Some(volume), Some(state)) = (volumes.get(&name), self.states.get_mut(&name)) else { return };
+        let now = Instant::now();
+        let count = state.tries.get(&step).map_or(0, |(count, _)| *count);
+        let pause = (AGAIN_FIRST * 2_u32.saturating_pow(count)).min(AGAIN_LAST);
+        state.tries.insert(step.clone(), (count + 1, now + pause));
+        if let (Step::Nudge { attachment }, DEAF_AFTER..) = (&step, count) {
+            state.told.tell(
+                &self.parts.recorder,
+                volume,
+                std::slice::from_ref(attachment),
+                &tell::deaf(volume),
+            );
+        }
+        let (busy, work) = begin(&self.parts, guest.clone(), &name, volume, &state.now(), step);
+        (state.busy, state.begun) = (Some(busy), Some(now));
+        self.calls.push(work);
     }
 
     fn is_guest_watched(&mut self) -> bool {
@@ -250,7 +298,6 @@ impl Reconciler {
         volume: &Volume,
         host: &Host,
         nodes: &BTreeSet<String>,
-        guest: &Arc<Guest>,
     ) -> Option<Instant> {
         let now = Instant::now();
         let seen = host.seen(volume, nodes);
@@ -259,8 +306,7 @@ impl Reconciler {
             (state.seen, state.since) = (seen, now);
             state.tries.clear();
         }
-        let mut seen = state.seen.clone();
-        (seen.unchanged_for, seen.is_ours) = (now - state.since, state.is_ours);
+        let seen = state.now();
         if let Some(busy) = state.busy.take_if(|busy| is_void(&busy.step, &seen)) {
             busy.abort.abort();
         }
@@ -273,7 +319,7 @@ impl Reconciler {
         let attacher = &self.parts.attacher;
         let mut wake: Option<Instant> = None;
         let mut at = |then: Instant| wake = Some(wake.map_or(then, |wake| wake.min(then)));
-        let mut told = Vec::new();
+        let (mut told, mut is_due) = (Vec::new(), false);
         for step in steps {
             match &step {
                 Step::Look(rest) => at(now + *rest),
@@ -287,22 +333,16 @@ impl Reconciler {
                     told.push((attachments.clone(), tell::blocked(attacher.host(), volume, why)));
                 }
                 Step::Attach { .. } | Step::Detach { .. } | Step::Nudge { .. } => {
-                    let (count, then) = state.tries.get(&step).copied().unwrap_or((0, now));
-                    if state.busy.is_some() {
+                    let then = state.tries.get(&step).map_or(now, |(_, then)| *then);
+                    if state.busy.is_some() || is_due {
                         continue;
                     }
                     if then > now {
                         at(then);
                         continue;
                     }
-                    let pause = (AGAIN_FIRST * 2_u32.saturating_pow(count)).min(AGAIN_LAST);
-                    state.tries.insert(step.clone(), (count + 1, now + pause));
-                    if let (Step::Nudge { attachment }, DEAF_AFTER..) = (&step, count) {
-                        told.push((vec![attachment.clone()], tell::deaf(volume)));
-                    }
-                    let (busy, work) = begin(&self.parts, guest.clone(), name, volume, &seen, step);
-                    state.busy = Some(busy);
-                    self.calls.push(work);
+                    is_due = true;
+                    self.due.push(Due { volume: name.to_owned(), step, begun: state.begun });
                 }
             }
         }
@@ -337,9 +377,7 @@ impl Reconciler {
             Err(refusal) if refusal.code == tonic::Code::Aborted => {}
             Err(refusal) => {
                 tracing::info!(volume = name, ?step, "not healed: {refusal}");
-                let volumes = self.disks(&self.guest());
-                let Some(state) = self.states.get_mut(&name) else { return };
-                if let Some(volume) = volumes.get(&name) {
+                if let Some(volume) = self.volumes_seen.get(&name) {
                     let event = tell::waits(&step, &refusal.message);
                     state.told.tell(&self.parts.recorder, volume, &about(&step), &event);
                 }
@@ -351,8 +389,20 @@ impl Reconciler {
 impl State {
     fn new(seen: Seen) -> Self {
         let (tries, told) = (HashMap::new(), Told::default());
-        Self { seen, since: Instant::now(), is_ours: false, tries, busy: None, told }
+        Self { seen, since: Instant::now(), is_ours: false, tries, begun: None, busy: None, told }
     }
+
+    /// What was seen, and for how long.
+    fn now(&self) -> Seen {
+        Seen { unchanged_for: self.since.elapsed(), is_ours: self.is_ours, ..self.seen.clone() }
+    }
+}
+
+/// The steps that are begun where so many calls are free: those of volumes that have waited longest for a turn.
+fn turns(mut due: Vec<Due>, free: usize) -> Vec<Due> {
+    due.sort_by_key(|one| one.begun);
+    due.truncate(free);
+    due
 }
 
 /// The VolumeAttachments that a step is for.
@@ -404,16 +454,16 @@ async fn fresh(
     name: &str,
     seen: Seen,
 ) -> Result<(Seen, HashMap<String, String>), Refusal> {
-    let list = Api::<VolumeAttachment>::all(client.clone()).list(&ListParams::default()).await;
+    let list = host::list(&Api::<VolumeAttachment>::all(client.clone())).await;
     let list = list.map_err(|error| {
         Refusal::unavailable(format!(
             "list the VolumeAttachments of the guest cluster: {}",
             error_message(&error)
         ))
     })?;
-    let versions = list.items.iter();
+    let versions = list.iter();
     let versions = versions.map(|it| (it.name_any(), it.resource_version().unwrap_or_default())).collect();
-    let attachments = guest.disks(&list.items).remove(name).map(|volume| volume.attachments);
+    let attachments = guest.disks(&list).remove(name).map(|volume| volume.attachments);
     Ok((Seen { attachments: attachments.unwrap_or_default(), ..seen }, versions))
 }
 
@@ -451,5 +501,25 @@ async fn until(then: Option<Instant>) {
     match then {
         Some(then) => sleep_until(then).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_tried_again_and_again_takes_no_turn_of_others() {
+        let begun = Instant::now() + Duration::from_secs(100);
+        let due = |volume: &str, ago: Option<u64>| Due {
+            volume: volume.to_owned(),
+            step: Step::Nudge { attachment: volume.to_owned() },
+            begun: ago.map(|ago| begun - Duration::from_secs(ago)),
+        };
+        let all =
+            vec![due("noisy", Some(1)), due("patient", Some(60)), due("new", None), due("late", Some(5))];
+        let begun: Vec<_> = turns(all, 3).into_iter().map(|one| one.volume).collect();
+        assert_eq!(begun, ["new", "patient", "late"]);
+        assert!(turns(vec![due("new", None)], 0).is_empty());
     }
 }

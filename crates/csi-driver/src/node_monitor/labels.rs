@@ -4,9 +4,12 @@
 //! for it, so the label says "this may go with the cluster": it follows the reclaim policy of the PersistentVolume
 //! (docs/contract/csi-driver.md#cluster-label).
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex},
+};
 
-use controller_kit::{Action, Cache, ObjectKey, Queue, error_message};
+use controller_kit::{Action, Cache, ObjectKey, Queue};
 use harvester_api::{VirtualMachine, labels};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{
@@ -21,6 +24,7 @@ use harvester_api::names::CSI_DRIVER;
 
 use crate::{
     host::Host,
+    refusal::error_message,
     volume::{name::HostName, record},
 };
 
@@ -69,6 +73,46 @@ struct Labels {
     guest: Client,
     host: Host,
     sources: Sources,
+    by_claim: ByClaim,
+}
+
+/// Names of PersistentVolumes, by the claim that is their volume: a guest may have thousands, and each is looked at for its
+/// own claim alone.
+#[derive(Default)]
+struct ByClaim(Mutex<Index>);
+
+#[derive(Default)]
+struct Index {
+    volumes: HashMap<String, BTreeSet<String>>,
+    claims: HashMap<String, HostName>,
+}
+
+impl ByClaim {
+    /// Changes may be told in another order than they came in, so the volume is looked up again.
+    fn note(&self, volume: &str, look_up: impl FnOnce() -> Option<HostName>) {
+        let Index { volumes, claims } = &mut *self.0.lock().expect("no panic while a name is added");
+        let claim = look_up();
+        let former = match &claim {
+            Some(claim) => claims.insert(volume.to_owned(), claim.clone()),
+            None => claims.remove(volume),
+        };
+        if let Some(former) = former
+            && let Some(names) = volumes.get_mut(former.as_str())
+        {
+            names.remove(volume);
+            if names.is_empty() {
+                volumes.remove(former.as_str());
+            }
+        }
+        if let Some(claim) = claim {
+            volumes.entry(claim.to_string()).or_default().insert(volume.to_owned());
+        }
+    }
+
+    fn of(&self, claim: &str) -> BTreeSet<String> {
+        let all = self.0.lock().expect("no panic while a name is added");
+        all.volumes.get(claim).cloned().unwrap_or_default()
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +125,7 @@ struct Error {
 
 /// Starts the controller; it works until `tasks` ends.
 pub fn start(tasks: &TaskGroup, guest: Client, host: Host, sources: Sources) {
-    let controller = Arc::new(Labels { guest, host, sources });
+    let controller = Arc::new(Labels { guest, host, sources, by_claim: ByClaim::default() });
     let queue = Queue::<ObjectKey>::new();
     let worker = controller.clone();
     queue.run(tasks, 1, move |key| {
@@ -90,7 +134,11 @@ pub fn start(tasks: &TaskGroup, guest: Client, host: Host, sources: Sources) {
     });
     let Sources { volumes, claims, machines, machine } = &controller.sources;
     let (changed, namespace) = (queue.clone(), controller.host.namespace().to_owned());
+    let noted = controller.clone();
     volumes.on_change(move |change| {
+        noted
+            .by_claim
+            .note(&change.key.name, || noted.sources.volumes.get(&change.key).and_then(|one| handle(&one)));
         for handle in [&change.old, &change.new].into_iter().flatten().filter_map(|volume| handle(volume)) {
             changed.add(ObjectKey::new(&namespace, handle.as_str()));
         }
@@ -136,7 +184,8 @@ impl Labels {
         if !volumes.is_ready() {
             volumes.ready().await;
         }
-        let own: Vec<_> = volumes.list().into_iter().filter(|one| is_of(one, &key.name)).collect();
+        let own = self.by_claim.of(&key.name).into_iter();
+        let own: Vec<_> = own.filter_map(|name| volumes.get(&ObjectKey::new("", name))).collect();
         let policies: Vec<_> = own.iter().map(|volume| policy(volume)).collect();
         let failed = |doing| {
             let claim = self.host.claim_name(&key.name);
@@ -188,10 +237,6 @@ fn handle(volume: &PersistentVolume) -> Option<HostName> {
     HostName::from_handle(&csi.volume_handle)
 }
 
-fn is_of(volume: &PersistentVolume, claim: &str) -> bool {
-    handle(volume).is_some_and(|name| name.as_str() == claim)
-}
-
 /// Kubernetes' default is to retain.
 fn policy(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
@@ -233,6 +278,23 @@ mod tests {
         let claim = json!({"metadata": {"name": UID, "labels": labels}});
         let claim = serde_json::from_value(claim).unwrap();
         assert_eq!(decide(cluster, policies, &claim), expected);
+    }
+
+    #[test]
+    fn the_volumes_of_a_claim_are_known_by_its_name() {
+        let all = ByClaim::default();
+        let note =
+            |volume: &str, claim: Option<&str>| all.note(volume, || claim.and_then(HostName::from_handle));
+        note("pv-a", Some("pvc-1"));
+        note("pv-b", Some("pvc-1"));
+        note("pv-b", Some("pvc-1"));
+        assert_eq!(all.of("pvc-1"), BTreeSet::from(["pv-a".to_owned(), "pv-b".to_owned()]));
+        note("pv-a", Some("pvc-2"));
+        assert_eq!(all.of("pvc-1"), BTreeSet::from(["pv-b".to_owned()]));
+        note("pv-a", None);
+        note("pv-b", None);
+        let index = all.0.lock().unwrap();
+        assert!(index.volumes.is_empty() && index.claims.is_empty());
     }
 
     #[test]

@@ -222,6 +222,10 @@ impl Attacher {
         timeout(within, work).await.unwrap_or_else(|_| Err(too_late(waits_for)))
     }
 
+    pub(crate) fn users(&self) -> &export::Users {
+        &*self.options.users
+    }
+
     pub(crate) fn host(&self) -> &Host {
         &self.host
     }

@@ -4,6 +4,7 @@
 pub mod kinds;
 pub mod missing;
 pub mod observed;
+mod owner;
 pub mod quantity;
 pub mod reach;
 pub mod rights;
@@ -28,6 +29,7 @@ const PAGE: u32 = 500;
 pub struct Host {
     client: Client,
     namespace: String,
+    owner: owner::Owner,
 }
 
 /// The PersistentVolume on the host. Before a claim is bound the name is what its author wrote, another's volume perhaps.
@@ -39,7 +41,7 @@ pub(crate) fn bound_volume(claim: &PersistentVolumeClaim) -> Option<&str> {
 
 impl Host {
     pub fn new(client: Client, namespace: impl Into<String>) -> Self {
-        Self { client, namespace: namespace.into() }
+        Self { client, namespace: namespace.into(), owner: owner::Owner::default() }
     }
 
     pub fn client(&self) -> Client {

@@ -112,6 +112,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
             users: users(guest.clone()),
             ..attach::Options::new(settings.holder.clone())
         },
+        machine: node_id.clone(),
         tasks: tasks.clone(),
     };
     let (service, attacher) = controllers.on(unreached(UNREAD));
@@ -162,12 +163,15 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
 struct Controllers {
     settings: controller::Settings,
     attaching: attach::Options,
+    /// The machine that this process runs in.
+    machine: watch::Receiver<Option<String>>,
     tasks: TaskGroup,
 }
 
 impl Controllers {
     /// The one on this host, and its attacher.
     fn on(&self, host: Host) -> (ControllerServer<ControllerService>, Arc<Attacher>) {
+        let host = host.for_cluster_of(self.machine.clone());
         let attacher = Arc::new(Attacher::new(host.clone(), &self.tasks, self.attaching.clone()));
         let service = ControllerService::new(host, self.settings.clone(), attacher.clone());
         (ControllerServer::new(service), attacher)

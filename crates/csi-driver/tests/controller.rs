@@ -5,6 +5,7 @@
 mod controller {
     mod bench;
     mod component;
+    mod owners;
     mod snapshots;
     mod volumes;
 }

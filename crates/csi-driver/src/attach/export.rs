@@ -37,6 +37,7 @@ impl Session<'_> {
         let claim = host.claims().get_opt(self.volume.as_str()).await;
         let claim = claim.map_err(|error| Refusal::of_host(&format!("read {name}"), &error))?;
         let claim = claim.ok_or_else(|| Refusal::not_found(format!("there is no {name}")))?;
+        host.check_owner(&claim).await?;
         let spec = claim.spec.clone().unwrap_or_default();
         if spec.volume_mode.as_deref() == Some("Block") {
             return Err(Refusal::precondition(format!(
@@ -133,7 +134,12 @@ impl Session<'_> {
         if !users.is_empty() {
             return Ok(());
         }
-        self.set_export(&api, &found, "Disabled").await
+        match host.check_owner(claim.as_deref().expect("its spec was read")).await {
+            // this cluster had no part in it
+            Err(refusal) if refusal.code == tonic::Code::PermissionDenied => Ok(()),
+            Err(refusal) => Err(refusal),
+            Ok(()) => self.set_export(&api, &found, "Disabled").await,
+        }
     }
 
     async fn create_export(

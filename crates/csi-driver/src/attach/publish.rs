@@ -163,6 +163,9 @@ impl Session<'_> {
             let name = host.claim_name(self.volume);
             return refuse(Refusal::precondition(format!("{name} is being deleted: wait for a new volume")));
         }
+        if let Err(why) = host.check_owner(claim).await {
+            return refuse(why);
+        }
         let Some(vm) = &sight.vm else {
             return refuse(Refusal::not_found(format!("there is no {}", host.machine_name(machine))));
         };

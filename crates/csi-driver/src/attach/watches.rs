@@ -11,7 +11,7 @@ use std::{
 };
 
 use controller_kit::{Cache, ObjectKey, Watched};
-use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations};
+use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, labels::GUEST_CLUSTER};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::watcher;
 use program::TaskGroup;
@@ -195,7 +195,9 @@ fn config() -> watcher::Config {
 
 fn trim_claim(claim: &mut PersistentVolumeClaim) {
     let metadata = &mut claim.metadata;
-    metadata.labels = None;
+    if let Some(labels) = &mut metadata.labels {
+        labels.retain(|key, _| key == GUEST_CLUSTER);
+    }
     metadata.owner_references = None;
     if let Some(annotations) = &mut metadata.annotations {
         annotations.retain(|key, _| ANNOTATIONS.contains(&key.as_str()));

@@ -8,6 +8,7 @@ use super::{create, published::Machines};
 use crate::{
     attach::{
         claim::{Claim, Operation},
+        export::Users,
         hotplug,
     },
     host::{self, Host},
@@ -16,9 +17,10 @@ use crate::{
 };
 
 /// The answer for a volume that is gone is OK.
-pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Refusal> {
+pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -> Result<(), Refusal> {
     let claim = create::read(host, name).await?;
     if let Some(claim) = &claim {
+        host.check_owner(claim).await?;
         let annotation = claim.annotations().get(CSI_ATTACH);
         // Harvester keeps a claim that a machine uses, but not from the garbage collector
         if annotation.is_some() || create::is_restored(claim) {
@@ -32,7 +34,7 @@ pub(super) async fn delete_volume(host: &Host, name: &HostName) -> Result<(), Re
         delete_restore(host, name, is_restored == Some(true)).await?;
     }
     let Some(claim) = claim else { return Ok(()) };
-    delete_export(host, &claim).await?;
+    delete_export(host, users, name, &claim).await?;
     match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
@@ -92,20 +94,50 @@ async fn delete_restore(host: &Host, name: &HostName, is_there: bool) -> Result<
 }
 
 /// The export of a volume for many nodes. Where nobody wrote down what the volume is, there is an export or there is none.
-async fn delete_export(host: &Host, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
+/// One that is on may be in use: it is off when its last node has left.
+async fn delete_export(
+    host: &Host,
+    users: &Users,
+    name: &HostName,
+    claim: &PersistentVolumeClaim,
+) -> Result<(), Refusal> {
     let reach = record::reach_of(claim);
     let Some(volume) = host::bound_volume(claim).filter(|_| reach != Some(Reach::Disk)) else {
         return Ok(());
     };
-    match host.network_filesystems().delete(volume, &host::of_uid(None)).await {
+    let doing = |verb: &str| format!("{verb} NetworkFilesystem {volume} on the host");
+    let export = match host.network_filesystems().get(volume).await {
+        Ok(export) => export,
+        Err(error) if host::is_not_found(&error) => return Ok(()),
+        // a host before 1.4 has no exports, and nothing that says what its claims are
+        Err(error) if host::is_refused(&error) && reach.is_none() => return Ok(()),
+        Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
+    };
+    if export.spec.desired_state != "Disabled" {
+        refuse_if_used(name, users(name.as_str()).await)?;
+    }
+    let this = host::of_uid(export.metadata.uid.as_deref());
+    match host.network_filesystems().delete(volume, &this).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
-        // a host before 1.4 has no exports, and nothing that says what its claims are
-        Err(error) if host::is_refused(&error) && reach.is_none() => Ok(()),
-        Err(error) => {
-            Err(Refusal::of_host(&format!("delete NetworkFilesystem {volume} on the host"), &error))
-        }
+        Err(error) => Err(Refusal::of_host(&doing("delete"), &error)),
     }
+}
+
+/// A question about nodes that gets no answer never counts as "none".
+fn refuse_if_used(name: &HostName, users: Result<Vec<String>, String>) -> Result<(), Refusal> {
+    let mut nodes = users.map_err(|why| {
+        Refusal::unavailable(format!("whether nodes use the export of volume {name} is not known: {why}"))
+    })?;
+    nodes.sort();
+    nodes.dedup();
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::precondition(format!(
+        "volume {name} has VolumeAttachments on Node {}, where its export is mounted: end the Pods there first",
+        nodes.join(" and ")
+    )))
 }
 
 /// Harvester's webhook answers 409, as does a server whose object has another UID by now.
@@ -134,6 +166,20 @@ mod tests {
     const ATTACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"attach","holder":"pod"}"#;
     const DETACH: &str = r#"{"vm":"a","vmUid":"uid-a","op":"detach","holder":"pod"}"#;
     const FORMER: &str = r#"{"vm":"a","vmUid":"uid-former","op":"attach","holder":"pod"}"#;
+
+    #[rstest]
+    #[case::nobody(Ok(vec![]), None)]
+    #[case::nodes(Ok(vec!["b".to_owned(), "a".to_owned()]), Some(Code::FailedPrecondition))]
+    #[case::nobody_knows(Err("forbidden".to_owned()), Some(Code::Unavailable))]
+    fn an_export_that_nodes_use_is_not_deleted(
+        #[case] users: Result<Vec<String>, String>,
+        #[case] expected: Option<Code>,
+    ) {
+        let name = HostName::from_handle("pvc-1").unwrap();
+        let refusal = refuse_if_used(&name, users).err();
+        assert_eq!(refusal.as_ref().map(|refusal| refusal.code), expected);
+        assert!(expected != Some(Code::FailedPrecondition) || refusal.unwrap().message.contains("a and b"));
+    }
 
     #[rstest]
     #[case::on_its_way(ATTACH, false, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]

@@ -36,8 +36,11 @@ pub(super) fn no_volume(handle: &str) -> Refusal {
     Refusal::not_found(format!("there is no volume {handle:?}"))
 }
 
+/// The claim of a volume of this cluster.
 pub(super) async fn existing(host: &Host, name: &HostName) -> Result<PersistentVolumeClaim, Refusal> {
-    create::read(host, name).await?.ok_or_else(|| no_volume(name.as_str()))
+    let claim = create::read(host, name).await?.ok_or_else(|| no_volume(name.as_str()))?;
+    host.check_owner(&claim).await?;
+    Ok(claim)
 }
 
 pub(super) async fn validate(

@@ -127,7 +127,7 @@ pub static GRANTS: [Grant; 44] = [
     ),
     wide("get", STORAGE, "storageclasses", "1.2", "the class of a new volume is not checked"),
     wide("list", STORAGE, "storageclasses", "1.2", "the default class of the host is not known"),
-    wide("get", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
+    wide("get", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is created, attached or deleted"),
     wide("list", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is created: ask for ReadWriteOnce"),
     wide("watch", HARVESTER, EXPORTS, "1.4", LATE),
     wide("create", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),

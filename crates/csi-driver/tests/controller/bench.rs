@@ -1,6 +1,6 @@
 //! An API server with Harvester's kinds, a service in front of it, and short ways to call it and to play the host.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use csi_driver::{
     attach::Attacher,
@@ -36,13 +36,14 @@ pub(crate) const GIB: i64 = 1 << 30;
 /// The name that a provisioner gives.
 pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const USER: &str = "csi";
-const KINDS: [(&str, &str, &str, &str, &str); 6] = [
+const KINDS: [(&str, &str, &str, &str, &str); 7] = [
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteBackup", "volumeremotebackups", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteRestore", "volumeremoterestores", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "NetworkFilesystem", "networkfilesystems", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "Setting", "settings", "Cluster"),
     ("kubevirt.io", "v1", "VirtualMachine", "virtualmachines", "Namespaced"),
+    ("kubevirt.io", "v1", "VirtualMachineInstance", "virtualmachineinstances", "Namespaced"),
 ];
 
 pub(crate) struct Bench {
@@ -94,12 +95,34 @@ impl Bench {
 
     /// The service of another process.
     pub(crate) fn another(server: &ApiServer) -> ControllerService {
-        let host = Host::new(server.client(User::named(USER).with_group("system:masters")), NAMESPACE);
-        ControllerService::new(
-            host.clone(),
-            Settings::default(),
-            Attacher::new(host, &program::TaskGroup::new(), csi_driver::attach::Options::new("pod-a")),
-        )
+        Self::on(Self::host(server), csi_driver::attach::Options::new("pod-a"))
+    }
+
+    /// The same, with the driver in this machine.
+    pub(crate) async fn in_machine(name: &str) -> Self {
+        let bench = Self::new().await;
+        let machine = tokio::sync::watch::channel(Some(name.to_owned())).1;
+        let host = Self::host(&bench.server).for_cluster_of(machine);
+        Self { service: Self::on(host, csi_driver::attach::Options::new("pod-a")), ..bench }
+    }
+
+    /// From now on these nodes use each volume, or nobody knows.
+    pub(crate) fn used_by(&mut self, nodes: Result<Vec<String>, String>) {
+        let users: Arc<csi_driver::attach::export::Users> = Arc::new(move |_| {
+            let nodes = nodes.clone();
+            Box::pin(async move { nodes })
+        });
+        let options = csi_driver::attach::Options { users, ..csi_driver::attach::Options::new("pod-a") };
+        self.service = Self::on(Self::host(&self.server), options);
+    }
+
+    fn host(server: &ApiServer) -> Host {
+        Host::new(server.client(User::named(USER).with_group("system:masters")), NAMESPACE)
+    }
+
+    fn on(host: Host, options: csi_driver::attach::Options) -> ControllerService {
+        let attacher = Attacher::new(host.clone(), &program::TaskGroup::new(), options);
+        ControllerService::new(host, Settings::default(), attacher)
     }
 
     /// A request of the service's has this answer, the nth one or each.

@@ -68,7 +68,8 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
             &[Call::DeleteRestored, Call::Publish, Call::UnpublishExport, Call::Expand, Call::Get, Call::List]
         }
         ("list", "virtualmachineinstances") => &[Call::Publish],
-        ("get", "networkfilesystems") => &[Call::PublishExport],
+        // one that is not seen may be on
+        ("get", "networkfilesystems") => &[Call::DeleteExport, Call::PublishExport],
         ("list" | "create", "networkfilesystems") => &[Call::CreateExport],
         ("patch", "networkfilesystems") => &[Call::PublishExport, Call::UnpublishExport],
         ("delete", "networkfilesystems") => &[Call::DeleteExport],

@@ -39,7 +39,10 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
     let claim = host.claims().get_opt(name.as_str()).await;
     let claim = claim.map_err(|error| Refusal::of_host(&doing(), &error))?;
     match claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        Some(claim) => Ok(of_volume(&claim)),
+        Some(claim) => {
+            host.check_owner(&claim).await?;
+            Ok(of_volume(&claim))
+        }
         None => Err(Refusal::not_found(format!("there is no volume {name} to copy, or it is being deleted"))),
     }
 }

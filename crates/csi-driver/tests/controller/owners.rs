@@ -1,0 +1,105 @@
+//! Volumes of other guest clusters in the namespace, and exports that nodes use.
+
+use csi_driver::csi::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerGetVolumeRequest, ControllerPublishVolumeRequest,
+    controller_server::Controller, volume_capability::access_mode::Mode,
+};
+use serde_json::json;
+use tonic::{Code, Request, Status};
+
+use super::bench::{Bench, GIB, NAMESPACE, UID, files, from_volume, volume, volume_for};
+
+const LABEL: &str = "guestcluster.harvesterhci.io/name";
+
+async fn machine(bench: &Bench, name: &str, cluster: &str) {
+    let labels = if cluster.is_empty() { json!({}) } else { json!({LABEL: cluster}) };
+    let json = json!({"metadata": {"name": name, "labels": labels}, "spec": {"template": {"spec": {}}}});
+    bench.create("kubevirt.io/v1", "VirtualMachine", NAMESPACE, json).await;
+}
+
+/// A cluster `red` of one machine, whose driver is called, and a bound volume with the label of this cluster.
+async fn red_with_a_volume_of(cluster: &str) -> Bench {
+    let bench = Bench::in_machine("red-1").await;
+    machine(&bench, "red-1", "red").await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    bench.patch("v1", "PersistentVolumeClaim", UID, json!({"metadata": {"labels": {LABEL: cluster}}})).await;
+    bench
+}
+
+async fn publish(bench: &Bench) -> Result<(), Status> {
+    let request = ControllerPublishVolumeRequest {
+        volume_id: UID.to_owned(),
+        node_id: "red-1".to_owned(),
+        volume_capability: Some(files(Mode::SingleNodeWriter)),
+        ..ControllerPublishVolumeRequest::default()
+    };
+    let mut request = Request::new(request);
+    request.set_timeout(std::time::Duration::from_secs(30));
+    bench.service.controller_publish_volume(request).await.map(drop)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() {
+    let bench = red_with_a_volume_of("blue").await;
+    machine(&bench, "blue-1", "blue").await;
+    let capacity_range = Some(CapacityRange { required_bytes: 2 * GIB, limit_bytes: 0 });
+    let grow =
+        ControllerExpandVolumeRequest { volume_id: UID.to_owned(), capacity_range, ..Default::default() };
+    let get = ControllerGetVolumeRequest { volume_id: UID.to_owned() };
+    let refusals = [
+        publish(&bench).await.unwrap_err(),
+        bench.service.controller_expand_volume(Request::new(grow)).await.unwrap_err(),
+        bench.service.controller_get_volume(Request::new(get)).await.unwrap_err(),
+        bench.create_volume(from_volume(volume("copy", GIB), UID)).await.unwrap_err(),
+        bench.snapshot("taken", UID, None).await.unwrap_err(),
+        bench.delete_volume(UID).await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.code(), Code::PermissionDenied, "{refusal}");
+        assert!(refusal.message().contains("is a volume of guest cluster blue"), "{refusal}");
+    }
+    let claim = bench.claim(UID).await;
+    assert!(claim.metadata.deletion_timestamp.is_none());
+    assert!(!claim.metadata.annotations.unwrap().contains_key("driver.harvesterhci.io/attach"));
+}
+
+// docs/contract/csi-driver.md#cluster-label
+#[rstest::rstest]
+#[case::of_our_cluster("red", "red")]
+#[case::of_a_cluster_without_machines("gone", "red")]
+#[case::of_a_machine_without_a_label("blue", "")]
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_no_other_cluster_of_the_namespace_has_is_served(
+    #[case] of: &str,
+    #[case] machine_of: &str,
+) {
+    let bench = Bench::in_machine("red-1").await;
+    machine(&bench, "red-1", machine_of).await;
+    machine(&bench, "blue-1", "blue").await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.patch("v1", "PersistentVolumeClaim", UID, json!({"metadata": {"labels": {LABEL: of}}})).await;
+    bench.delete_volume(UID).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_export_that_is_on_and_used_is_not_deleted_and_its_nodes_are_named() {
+    let mut bench = Bench::new().await;
+    bench.used_by(Ok(vec!["node-b".to_owned()]));
+    let exported = volume_for(UID, GIB, Mode::MultiNodeMultiWriter);
+    assert!(bench.create_volume(exported.clone()).await.is_err(), "its claim is not bound");
+    bench.bind(UID, "1Gi").await;
+    bench.create_volume(exported).await.unwrap();
+    let export = bench.api("harvesterhci.io/v1beta1", "NetworkFilesystem", "harvester-system");
+    let on = kube::api::Patch::Merge(json!({"spec": {"desiredState": "Enabled"}}));
+    export.patch(&format!("pvc-of-{UID}"), &kube::api::PatchParams::default(), &on).await.unwrap();
+    let refusal = bench.delete_volume(UID).await.unwrap_err();
+    assert_eq!(refusal.code(), Code::FailedPrecondition);
+    assert!(refusal.message().contains("node-b"), "{refusal}");
+    bench.used_by(Err("the guest is away".to_owned()));
+    assert_eq!(bench.delete_volume(UID).await.unwrap_err().code(), Code::Unavailable);
+    assert!(bench.claim(UID).await.metadata.deletion_timestamp.is_none());
+    bench.used_by(Ok(vec![]));
+    bench.delete_volume(UID).await.unwrap();
+    assert_eq!(export.get_opt(&format!("pvc-of-{UID}")).await.unwrap(), None);
+}

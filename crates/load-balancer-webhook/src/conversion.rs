@@ -6,6 +6,7 @@
 //! UID and generation, and comes back on the way to v1beta1, but for what was changed in v1alpha1 meanwhile. An annotation
 //! that somebody saved with an earlier version of the object, or copied to another one, counts for nothing.
 
+mod handler;
 mod review;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +18,7 @@ use harvester_api::names::DHCP_ADDRESS;
 use harvester_api::{IPPool, VirtualMachineInstance, labels};
 use serde_json::{Map, Value, json};
 
+pub(crate) use handler::converted;
 pub(crate) use review::{Needs, Review, answer, refusal};
 
 /// Bytes of what is kept in an annotation. All annotations of an object may have 262,144.

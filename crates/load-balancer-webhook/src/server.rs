@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{ConnectInfo, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::post;
 use axum::{Extension, Router};
@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout_at};
 
 use crate::body::{Budget, Complete, LARGEST, LARGEST_LIST};
-use crate::conversion::{self, Known, Needs, Review, machines};
+use crate::conversion;
 use crate::limits::{LONGEST_REPEATED, Outline, Weight};
 use crate::peers::{Peer, Peers, TURNS};
 use crate::registration::TIMEOUT;
@@ -29,8 +29,6 @@ use crate::reviewer::{Reviewer, Unseen};
 /// So many heavy reviews are decided at once, beside the others. Each takes memory for up to ten ordinary ones; a second
 /// one finds a turn where the first of another peer is stuck.
 const HEAVY_AT_ONCE: usize = 2;
-/// A list of load balancers that has more bytes is heavy.
-const HEAVY_LIST: usize = 1 << 20;
 /// How long a review may take, from its head to its decision: an API server that gives up does not learn why.
 const REVIEW_WITHIN: Duration = TIMEOUT.saturating_sub(Duration::from_secs(1));
 
@@ -40,8 +38,8 @@ enum Role {
     Mutator,
 }
 
-struct Server {
-    reviewer: Reviewer,
+pub(crate) struct Server {
+    pub(crate) reviewer: Reviewer,
     bodies: Budget,
     turns: Semaphore,
     /// The turns of heavy reviews.
@@ -54,7 +52,9 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
     let (bodies, peers) = (Budget::new(), Peers::default());
     let (turns, heavy) = (Semaphore::new(TURNS), Semaphore::new(HEAVY_AT_ONCE));
     let server = Arc::new(Server { reviewer, bodies, turns, heavy, peers });
-    let route = |role: Role| {
+    // without a role it is a review of conversion
+    let route = |role: Option<Role>| {
+        let largest = if role.is_some() { LARGEST } else { LARGEST_LIST };
         post(
             move |State(server): State<Arc<Server>>,
                   connection: Option<Extension<ConnectInfo<SocketAddr>>>,
@@ -63,35 +63,22 @@ pub(crate) fn router(reviewer: Reviewer) -> Router {
                 let until = Instant::now() + REVIEW_WITHIN;
                 let peer = server.peers.at(peer_address(connection));
                 let Complete { bytes, memory } =
-                    match server.bodies.read(&peer, &headers, body, LARGEST).await {
+                    match server.bodies.read(&peer, &headers, body, largest).await {
                         Ok(complete) => complete,
                         Err(refusal) => return refusal.into_response(),
                     };
-                let answer = answer(&server, role, &peer, bytes, until).await;
+                let answer = match role {
+                    Some(role) => answer(&server, role, &peer, bytes, until).await,
+                    None => conversion::converted(&server, &peer, bytes, until).await,
+                };
                 memory.kept_by(answer, peer).await
             },
         )
     };
-    let conversion = post(
-        async |State(server): State<Arc<Server>>,
-               connection: Option<Extension<ConnectInfo<SocketAddr>>>,
-               headers: HeaderMap,
-               body: Body| {
-            let until = Instant::now() + REVIEW_WITHIN;
-            let peer = server.peers.at(peer_address(connection));
-            let Complete { bytes, memory } =
-                match server.bodies.read(&peer, &headers, body, LARGEST_LIST).await {
-                    Ok(complete) => complete,
-                    Err(refusal) => return refusal.into_response(),
-                };
-            let answer = converted(&server, &peer, bytes, until).await;
-            memory.kept_by(answer, peer).await
-        },
-    );
     Router::new()
-        .route("/v1/webhook/validation", route(Role::Validator))
-        .route("/v1/webhook/mutation", route(Role::Mutator))
-        .route("/v1/webhook/conversion", conversion)
+        .route("/v1/webhook/validation", route(Some(Role::Validator)))
+        .route("/v1/webhook/mutation", route(Some(Role::Mutator)))
+        .route("/v1/webhook/conversion", route(None))
         .with_state(server)
 }
 
@@ -144,51 +131,13 @@ async fn answer(server: &Server, role: Role, peer: &Peer, body: Vec<u8>, until: 
     }
 }
 
-/// The answer to a review of conversion.
-async fn converted(server: &Server, peer: &Peer, body: Vec<u8>, until: Instant) -> Response {
-    let needs = match Review::read(&body) {
-        Ok(review) => review.needs(),
-        Err((uid, why)) => {
-            tracing::warn!(why, "refused a request that is no review of conversion");
-            return json_text(conversion::refusal(&uid, &why));
-        }
-    };
-    let weight = if body.len() > HEAVY_LIST { Weight::Heavy } else { Weight::Turns(1) };
-    let Ok(_turns) = timeout_at(until, turns(server, peer, weight)).await else {
-        tracing::warn!(peer = %peer.address, "a review of conversion waited too long for its turn");
-        return cannot_decide("too many reviews are waiting, of this peer or of all: try again");
-    };
-    let pools = match needs {
-        Needs { pools: false, .. } => Arc::default(),
-        Needs { pools: true, .. } => match timeout_at(until, server.reviewer.pools_with_records()).await {
-            Ok(Ok(pools)) => pools,
-            Ok(Err(error)) => return cannot_decide(&error.to_string()),
-            Err(_) => return cannot_decide("the API server has not answered in time what pools there are"),
-        },
-    };
-    let vmis = if needs.machines { server.reviewer.vmis() } else { Vec::new() };
-    // a list of thousands takes a while, and a bug in it must not take the connection down
-    let answer = tokio::task::spawn_blocking(move || {
-        let known = Known { pools: &pools, machines: machines(&vmis) };
-        let review = Review::read(&body).expect("it was read before");
-        conversion::answer(&review, &known)
-    });
-    match answer.await {
-        Ok(answer) => json_text(answer),
-        Err(error) => {
-            tracing::error!(%error, "a conversion panicked");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the conversion has a bug").into_response()
-        }
-    }
-}
-
-fn json_text(text: String) -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], text).into_response()
-}
-
 /// Waits for the turns of a review: in the line of its peer, then in that of all. Heavy ones have lines of their own,
 /// where they hold up no others.
-async fn turns<'a>(server: &'a Server, peer: &'a Peer, weight: Weight) -> [SemaphorePermit<'a>; 2] {
+pub(crate) async fn turns<'a>(
+    server: &'a Server,
+    peer: &'a Peer,
+    weight: Weight,
+) -> [SemaphorePermit<'a>; 2] {
     let (count, of_peer, of_all) = match weight {
         Weight::Turns(count) => (count, &peer.turns, &server.turns),
         Weight::Heavy => (1, &peer.heavy, &server.heavy),
@@ -198,7 +147,7 @@ async fn turns<'a>(server: &'a Server, peer: &'a Peer, weight: Weight) -> [Semap
     [take(of_peer).await, take(of_all).await]
 }
 
-fn cannot_decide(why: &str) -> Response {
+pub(crate) fn cannot_decide(why: &str) -> Response {
     let error = cut(why);
     tracing::warn!(%error, "could not decide");
     (StatusCode::INTERNAL_SERVER_ERROR, format!("cannot decide now: {error}")).into_response()
@@ -253,7 +202,6 @@ fn no_review(why: &str) -> Response {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use axum::body::Body;
     use axum::http::Request;
     use futures::channel::mpsc::unbounded;
     use kube::Client;
@@ -262,7 +210,6 @@ mod tests {
     use serde_json::json;
     use tokio::io::AsyncWriteExt as _;
     use tokio::net::TcpSocket;
-    use tokio::sync::Semaphore;
     use tower::ServiceExt as _;
 
     use super::*;

@@ -4,6 +4,7 @@
 pub mod apply;
 pub mod body;
 pub mod builtin;
+pub mod conversion;
 pub mod defaults;
 pub mod discovery;
 pub mod event;

@@ -13,7 +13,7 @@ mod definition;
 mod endpoint_slice;
 mod event;
 mod lease;
-mod metadata;
+pub(crate) mod metadata;
 pub mod names;
 mod node;
 mod pod;

@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 
 use self::call::Caller;
 use self::matching::{Matched, matches};
-use crate::Failure;
 use crate::endpoint::Endpoint;
 use crate::form::in_version;
-use crate::kind::Behaviour;
+use crate::kind::{Behaviour, Kind};
 use crate::server::{ApiServer, Ask};
 use crate::write::metadata::uid;
+use crate::{Failure, conversion};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const MUTATING: &str = "mutatingwebhookconfigurations.admissionregistration.k8s.io";
@@ -120,14 +120,21 @@ pub(crate) async fn mutate(
     let mut changed: Option<Value> = None;
     for webhook in webhooks(server, ask, MUTATING) {
         let current = Write { new: changed.as_ref().or(write.new), ..write };
-        let Some(response) = consult(server, ask, &webhook, current).await? else { continue };
+        let Some(Consent { response, version, shown }) = consult(server, ask, &webhook, current).await?
+        else {
+            continue;
+        };
         let Some(patch) = response["patch"].as_str() else { continue };
         let Some(object) = current.new else { continue };
-        let patched = patched(object, patch).map_err(|why| {
+        let translated = ask.kind.conversion.is_some() && version != ask.version;
+        let patched = patched(if translated { &shown } else { object }, patch).map_err(|why| {
             let name = webhook["name"].as_str().unwrap_or_default();
             Failure::internal(&format!("failed to apply the patch of webhook {name:?}: {why}"))
         })?;
-        changed = Some(patched);
+        changed = Some(match translated {
+            true => conversion::in_version(server, &ask.kind, ask.version, &patched).await?,
+            false => patched,
+        });
     }
     Ok(changed)
 }
@@ -159,23 +166,31 @@ fn webhooks(server: &ApiServer, ask: &Ask, table: &str) -> Vec<Value> {
     webhooks.flatten().cloned().collect()
 }
 
-/// Asks one webhook, if it wants to be asked: its response, when it allowed the write.
+/// What a webhook answered that allowed a write.
+struct Consent {
+    response: Value,
+    /// The version in which it was asked, and the object in it.
+    version: usize,
+    shown: Value,
+}
+
+/// Asks one webhook, if it wants to be asked; nothing else when it allowed the write.
 async fn consult(
     server: &ApiServer,
     ask: &Ask,
     webhook: &Value,
     write: Write<'_>,
-) -> Result<Option<Value>, Failure> {
+) -> Result<Option<Consent>, Failure> {
     let Some(matched) = matches(server, ask, webhook, write) else { return Ok(None) };
     let name = webhook["name"].as_str().unwrap_or_default();
     let harmless = matches!(webhook["sideEffects"].as_str(), Some("None" | "NoneOnDryRun"));
     if write.dry_run && !harmless {
         return Err(Failure::bad_request(format!("admission webhook {name:?} does not support dry run")));
     }
-    let review = review(server, ask, &matched, write);
+    let mut review = review(server, ask, &matched, write).await?;
     let id = review["request"]["uid"].clone();
     let timeout = webhook["timeoutSeconds"].as_u64().map_or(TIMEOUT, Duration::from_secs);
-    let answer = tokio::time::timeout(timeout, reach(server, webhook, &review)).await;
+    let answer = tokio::time::timeout(timeout, reach(server, webhook, "", &review)).await;
     let response = match answer {
         Ok(Ok(answer)) if answer["response"]["uid"] == id => Ok(answer["response"].clone()),
         Ok(Ok(_)) => Err("expected response.uid to be that of the request".to_owned()),
@@ -196,7 +211,8 @@ async fn consult(
     let warnings = response["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
     ask.warn(warnings.map(str::to_owned).collect());
     if response["allowed"] == true {
-        return Ok(Some(response));
+        let shown = review["request"]["object"].take();
+        return Ok(Some(Consent { response, version: matched.version, shown }));
     }
     let status = &response["status"];
     let code = status["code"].as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(0);
@@ -204,20 +220,40 @@ async fn consult(
     Err(Failure::denied_by_webhook(name, code, message))
 }
 
-fn review(server: &ApiServer, ask: &Ask, matched: &Matched, write: Write<'_>) -> Value {
+/// An object in the version in which a webhook wants to see it.
+async fn shown(
+    server: &ApiServer,
+    kind: &Kind,
+    version: usize,
+    object: Option<&Value>,
+) -> Result<Value, Failure> {
+    match object {
+        None => Ok(Value::Null),
+        Some(object) if kind.conversion.is_none() => Ok(in_version(kind, version, object)),
+        Some(object) => conversion::in_version(server, kind, version, object)
+            .await
+            .map_err(|failure| Failure::internal(&failure.message)),
+    }
+}
+
+async fn review(
+    server: &ApiServer,
+    ask: &Ask,
+    matched: &Matched,
+    write: Write<'_>,
+) -> Result<Value, Failure> {
     let api = ask.kind.api(matched.version);
     let asked = ask.api();
     let kind = |api: &sim_apimachinery::kind::Kind| json!({"group": api.group, "version": api.version, "kind": api.kind});
     let resource = |api: &sim_apimachinery::kind::Kind| json!({"group": api.group, "version": api.version, "resource": api.plural});
-    let shown = |object: Option<&Value>| {
-        object.map_or(Value::Null, |object| in_version(&ask.kind, matched.version, object))
-    };
     let mut request = json!({
         "uid": uid(server), "kind": kind(api), "resource": resource(api),
         "requestKind": kind(asked), "requestResource": resource(asked),
         "name": write.name, "operation": write.operation.as_str(),
         "userInfo": {"username": ask.user.name, "groups": ask.user.groups},
-        "object": shown(write.new), "oldObject": shown(write.old), "dryRun": write.dry_run,
+        "object": shown(server, &ask.kind, matched.version, write.new).await?,
+        "oldObject": shown(server, &ask.kind, matched.version, write.old).await?,
+        "dryRun": write.dry_run,
         "options": {"apiVersion": "meta.k8s.io/v1", "kind": write.operation.options()},
     });
     if !ask.namespace().is_empty() {
@@ -227,23 +263,28 @@ fn review(server: &ApiServer, ask: &Ask, matched: &Matched, write: Write<'_>) ->
         request["subResource"] = ask.subresource().into();
         request["requestSubResource"] = ask.subresource().into();
     }
-    json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    Ok(json!({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}))
 }
 
 /// Sends a review to where the webhook is.
-async fn reach(server: &ApiServer, webhook: &Value, review: &Value) -> Result<Value, String> {
+pub(crate) async fn reach(
+    server: &ApiServer,
+    webhook: &Value,
+    query: &str,
+    review: &Value,
+) -> Result<Value, String> {
     let config = &webhook["clientConfig"];
     let admission = &server.0.admission;
     let bundle = config["caBundle"].as_str().unwrap_or_default();
     if let Some(url) = config["url"].as_str() {
-        return admission.caller.post(url, None, bundle, review).await;
+        return admission.caller.post(&format!("{url}{query}"), None, bundle, review).await;
     }
     let service = &config["service"];
     let text = |field: &str| service[field].as_str().unwrap_or_default();
     let (namespace, name) = (text("namespace"), text("name"));
     let path = text("path").trim_start_matches('/');
     let port = service["port"].as_u64().and_then(|port| u16::try_from(port).ok()).unwrap_or(443);
-    let url = format!("https://{name}.{namespace}.svc:{port}/{path}");
+    let url = format!("https://{name}.{namespace}.svc:{port}/{path}{query}");
     if let Some(endpoint) = admission.endpoint(namespace, name) {
         return call::in_process(&endpoint, &url, review).await;
     }

@@ -61,6 +61,8 @@ pub(crate) struct Kind {
     /// `apiVersion` under which objects are kept.
     pub(crate) stored_as: String,
     pub(crate) behaviour: Behaviour,
+    /// `conversion.webhook` of a definition whose versions need one.
+    pub(crate) conversion: Option<Arc<Value>>,
     /// Name of the table that keeps the objects.
     pub(crate) table: Arc<str>,
 }

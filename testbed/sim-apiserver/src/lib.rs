@@ -7,6 +7,7 @@ mod audit;
 mod builder;
 mod clock;
 mod collect;
+mod conversion;
 mod documents;
 mod endpoint;
 pub mod faults;

@@ -8,6 +8,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::Failure;
+use crate::conversion::shown;
 use crate::form::{Form, Include, Shape, bytes, in_version, metadata_only, to_bytes};
 use crate::kind::Kind;
 use crate::machinery;
@@ -55,11 +56,12 @@ impl Pages {
 }
 
 /// One object.
-pub(crate) fn get(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+pub(crate) async fn get(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
     let stored = find(server, ask)?;
     match ask.subresource() {
-        "" | "status" | "ephemeralcontainers" => Ok(present(server, ask, StatusCode::OK, &stored)),
+        "" | "status" | "ephemeralcontainers" => present(server, ask, StatusCode::OK, &stored).await,
         "scale" => {
+            let stored = shown(server, &ask.kind, ask.version, &stored).await?;
             let scale = crate::scale::read(&ask.kind, ask.version, &stored.value)?;
             Ok(value_response(StatusCode::OK, &scale))
         }
@@ -75,8 +77,14 @@ pub(crate) fn find(server: &ApiServer, ask: &Ask) -> Result<Arc<Stored>, Failure
 }
 
 /// A kept object, in the form that was asked for.
-pub(crate) fn present(server: &ApiServer, ask: &Ask, code: StatusCode, stored: &Stored) -> Response<Body> {
-    match ask.shape {
+pub(crate) async fn present(
+    server: &ApiServer,
+    ask: &Ask,
+    code: StatusCode,
+    stored: &Arc<Stored>,
+) -> Result<Response<Body>, Failure> {
+    let stored = shown(server, &ask.kind, ask.version, stored).await?;
+    Ok(match ask.shape {
         Shape::Table(include) => {
             let mut table = table(server, &ask.kind, ask.version, include, &[&stored.value]);
             table["metadata"]["resourceVersion"] = stored.value["metadata"]["resourceVersion"].clone();
@@ -86,7 +94,7 @@ pub(crate) fn present(server: &ApiServer, ask: &Ask, code: StatusCode, stored: &
             let form = Form::of(&ask.kind, ask.version, shape);
             json_response(code, stored.bytes(form, |value| bytes(&ask.kind, ask.version, shape, value)))
         }
-    }
+    })
 }
 
 /// A table of objects with the columns that kubectl prints.
@@ -110,12 +118,15 @@ pub(crate) fn table(
 }
 
 /// Many objects: all, or a page of them.
-pub(crate) fn list(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+pub(crate) async fn list(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
     let selection = Selection::of(ask)?;
-    let page = match &ask.query.continue_at {
+    let mut page = match &ask.query.continue_at {
         Some(token) => continued(server, ask, token)?,
         None => first(server, ask, &selection)?,
     };
+    for stored in &mut page.items {
+        *stored = shown(server, &ask.kind, ask.version, stored).await?;
+    }
     let mut metadata = json!({"resourceVersion": page.revision.to_string()});
     if let Some(token) = &page.token {
         metadata["continue"] = token.clone().into();

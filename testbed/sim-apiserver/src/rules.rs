@@ -31,7 +31,8 @@ pub(crate) fn complete(ask: &Ask, new: &mut Value) {
 /// A custom resource is kept as the version that is stored knows it, whatever version it was written in.
 pub(crate) fn as_stored(ask: &Ask, new: &mut Value) {
     let stored = ask.kind.versions.iter().position(|version| version.api.storage);
-    if let Some(stored) = stored.filter(|stored| ask.kind.is_custom() && *stored != ask.version) {
+    let pruned = ask.kind.is_custom() && ask.kind.conversion.is_none();
+    if let Some(stored) = stored.filter(|stored| pruned && *stored != ask.version) {
         machinery::conform(&ask.kind, stored, new);
     }
 }

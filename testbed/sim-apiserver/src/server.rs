@@ -416,9 +416,9 @@ impl ApiServer {
         options::check(&ask)?;
         let mut answer = match verb {
             _ if review::is_question(&ask) => review::answer(self, &ask),
-            Verb::Get => read::get(self, &ask),
-            Verb::List => read::list(self, &ask),
-            Verb::Watch => watch::start(self, &ask),
+            Verb::Get => read::get(self, &ask).await,
+            Verb::List => read::list(self, &ask).await,
+            Verb::Watch => watch::start(self, &ask).await,
             Verb::Create | Verb::Update | Verb::Patch | Verb::Delete | Verb::DeleteCollection => {
                 write::answer(self, &ask).await
             }

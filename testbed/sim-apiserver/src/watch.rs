@@ -13,6 +13,7 @@ use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, sleep_until};
 
 use crate::Failure;
+use crate::conversion::shown;
 use crate::faults::Interruption;
 use crate::form::{Form, Shape, bytes, to_bytes};
 use crate::read::{revision_of, table};
@@ -59,7 +60,7 @@ struct WatchedForm {
 }
 
 /// Answers with a stream of events.
-pub(crate) fn start(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
+pub(crate) async fn start(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Failure> {
     let selection = Selection::of(ask)?;
     let now = Instant::now();
     let timeout = ask.query.timeout_seconds.map_or(TIMEOUT, Duration::from_secs);
@@ -81,7 +82,7 @@ pub(crate) fn start(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Fai
         next_bookmark: ask.query.bookmarks.then(|| now + BOOKMARKS),
     };
     if initial {
-        watching.send_state(ask.query.initial_events == Some(true) && ask.query.bookmarks);
+        watching.send_state(ask.query.initial_events == Some(true) && ask.query.bookmarks).await;
     } else if asked.is_none() {
         watching.seen = server.0.store.revision();
     }
@@ -94,11 +95,12 @@ pub(crate) fn start(server: &ApiServer, ask: &Ask) -> Result<Response<Body>, Fai
 
 impl Watching {
     /// The state as ADDED events, and when asked for the bookmark that says that this was all.
-    fn send_state(&mut self, with_mark: bool) {
+    async fn send_state(&mut self, with_mark: bool) {
         let (revision, objects) = self.server.0.store.list(&self.ask.kind.table, self.selection.namespace());
-        for stored in objects.iter().filter(|stored| self.selection.matches(&stored.value)) {
-            let line = self.line("ADDED", stored);
-            self.ready.push_back(line);
+        for stored in objects {
+            if self.selection.matches(&stored.value) {
+                self.send("ADDED", &stored).await;
+            }
         }
         self.seen = revision;
         if with_mark {
@@ -116,20 +118,19 @@ impl Watching {
                 return None;
             }
             self.signal.mark_unchanged();
-            self.read_on();
+            self.read_on().await;
             if self.ready.is_empty() {
                 self.wait().await;
             }
         }
     }
 
-    fn read_on(&mut self) {
+    async fn read_on(&mut self) {
         match self.server.0.store.changes_after(&self.ask.kind.table, self.seen) {
             Ok((changes, revision)) => {
                 for change in &changes {
                     if let Some(event) = project(change, &self.selection) {
-                        let line = self.changed(event, change);
-                        self.ready.push_back(line);
+                        self.changed(event, change).await;
                     }
                 }
                 self.seen = self.seen.max(revision);
@@ -174,15 +175,35 @@ impl Watching {
         self.ended = true;
     }
 
-    fn changed(&self, ty: &'static str, change: &Change) -> Bytes {
+    async fn changed(&mut self, ty: &'static str, change: &Change) {
         match &change.previous {
             // it left the selection: the watcher gets what it knew, with the revision at which it went
             Some(previous) if ty == "DELETED" && !change.deleted => {
                 let mut last = previous.value.clone();
                 last["metadata"]["resourceVersion"] = change.revision.to_string().into();
-                self.line_of(ty, &last)
+                self.send(ty, &Arc::new(Stored::unkept(last))).await;
             }
-            _ => self.line(ty, &change.object),
+            _ => self.send(ty, &change.object).await,
+        }
+    }
+
+    /// An object that cannot be converted ends the watch, as on a real server.
+    async fn send(&mut self, ty: &'static str, stored: &Arc<Stored>) {
+        if self.ended {
+            return;
+        }
+        // the definition may name another webhook than when the watch began
+        let WatchedForm { kind, version, .. } = &self.ask;
+        let kinds = self.server.kinds();
+        let newest = kinds.get(&kind.group, &kind.plural);
+        let newest = newest.and_then(|newest| Some((newest, newest.version(&kind.api(*version).version)?)));
+        let (kind, version) = newest.unwrap_or((kind, *version));
+        match shown(&self.server, kind, version, stored).await {
+            Ok(stored) => self.ready.push_back(self.line(ty, &stored)),
+            Err(failure) => {
+                self.ready.push_back(event("ERROR", &to_bytes(&failure.to_value())));
+                self.ended = true;
+            }
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Ans
         }
         Verb::Create => {
             let stored = create::create(server, ask).await?;
-            Ok(present(server, ask, StatusCode::CREATED, &stored))
+            present(server, ask, StatusCode::CREATED, &stored).await
         }
         Verb::Update | Verb::Patch => modify::modify(server, ask).await,
         Verb::Delete => delete::one(server, ask).await,
@@ -49,7 +49,7 @@ pub(crate) async fn answer(server: &ApiServer, ask: &Ask) -> Result<Response<Ans
     answer
 }
 
-/// The object in a request's body, in the words of the storage version.
+/// The object in a request's body, in the words of the storage version where no webhook converts.
 fn object(ask: &Ask) -> Result<Value, Failure> {
     let body = match ask.media {
         Media::Json => Body::read_object(ask.api(), &ask.body)?,
@@ -89,7 +89,9 @@ fn in_kept_words(ask: &Ask, mut object: Value, warnings: Vec<String>) -> Value {
     if ask.kind.behaviour == Behaviour::NewEvent {
         return sim_apimachinery::event::from_new(&object);
     }
-    object["apiVersion"] = ask.kind.stored_as.clone().into();
+    if ask.kind.conversion.is_none() {
+        object["apiVersion"] = ask.kind.stored_as.clone().into();
+    }
     object
 }
 

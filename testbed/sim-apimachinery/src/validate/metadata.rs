@@ -16,53 +16,76 @@ const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDelet
 pub fn faults(kind: &Kind, old: Option<&Value>, object: &Value) -> Vec<Cause> {
     let mut causes = vec![];
     let metadata = &object["metadata"];
-    let mut fault = |field: &str, value: &Value, details: Vec<String>| {
-        causes.extend(details.iter().map(|detail| Cause::invalid(field, value, detail)));
-    };
-    let not_text = || vec!["must be a string".to_owned()];
     let name = text(&metadata["name"]);
     if old.is_none() {
         let prefix = text(&metadata["generateName"]);
         if !prefix.is_empty() {
-            fault("metadata.generateName", &metadata["generateName"], prefix_faults(kind, prefix));
+            causes.extend(invalid(
+                "metadata.generateName",
+                &metadata["generateName"],
+                prefix_faults(kind, prefix),
+            ));
         }
         if !name.is_empty() {
-            fault("metadata.name", &metadata["name"], name_faults(kind, name));
+            causes.extend(invalid("metadata.name", &metadata["name"], name_faults(kind, name)));
         }
     }
     if metadata["generation"].as_i64().is_some_and(|generation| generation < 0) {
         let detail = "must be greater than or equal to 0".to_owned();
-        fault("metadata.generation", &metadata["generation"], vec![detail]);
+        causes.extend(invalid("metadata.generation", &metadata["generation"], vec![detail]));
     }
-    for (key, value) in entries(&metadata["labels"]) {
-        fault("metadata.labels", &json!(key), names::label_key(key));
-        fault("metadata.labels", value, value.as_str().map_or_else(not_text, names::label_value));
-    }
-    let mut size = 0;
-    for (key, value) in entries(&metadata["annotations"]) {
-        fault("metadata.annotations", &json!(key), names::label_key(&key.to_ascii_lowercase()));
-        match value.as_str() {
-            Some(text) => size += key.len() + text.len(),
-            None => fault("metadata.annotations", value, not_text()),
-        }
-    }
+    causes.extend(label_faults("metadata.labels", &metadata["labels"]));
+    let (annotations, too_long) = annotation_faults("metadata.annotations", &metadata["annotations"]);
+    causes.extend(annotations);
     for (i, finalizer) in elements(&metadata["finalizers"]).iter().enumerate() {
-        fault("metadata.finalizers", finalizer, finalizer.as_str().map_or_else(not_text, names::label_key));
+        causes.extend(invalid(
+            "metadata.finalizers",
+            finalizer,
+            finalizer.as_str().map_or_else(not_text, names::label_key),
+        ));
         let name = text(finalizer);
         if kind.origin == Origin::Builtin && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name) {
             let detail = "name is neither a standard finalizer name nor is it fully qualified".to_owned();
-            fault(&format!("metadata.finalizers[{i}]"), finalizer, vec![detail]);
+            causes.extend(invalid(&format!("metadata.finalizers[{i}]"), finalizer, vec![detail]));
         }
     }
     if name.is_empty() {
         causes.push(Cause::required("metadata.name", "name or generateName is required"));
     }
-    if size > ANNOTATIONS {
-        causes.push(Cause::too_long("metadata.annotations", ANNOTATIONS));
-    }
+    causes.extend(too_long);
     owners(elements(&metadata["ownerReferences"]), &mut causes);
     finalizers(old, metadata, &mut causes);
     causes
+}
+
+/// The faults of labels.
+pub(crate) fn label_faults(field: &str, labels: &Value) -> Vec<Cause> {
+    let faults = entries(labels).flat_map(|(key, value)| {
+        let of_value = value.as_str().map_or_else(not_text, names::label_value);
+        [(json!(key), names::label_key(key)), (value.clone(), of_value)]
+    });
+    faults.flat_map(|(value, details)| invalid(field, &value, details)).collect()
+}
+
+/// The faults of annotations, and the one of all together.
+pub(crate) fn annotation_faults(field: &str, annotations: &Value) -> (Vec<Cause>, Option<Cause>) {
+    let (mut causes, mut size) = (vec![], 0);
+    for (key, value) in entries(annotations) {
+        causes.extend(invalid(field, &json!(key), names::label_key(&key.to_ascii_lowercase())));
+        match value.as_str() {
+            Some(text) => size += key.len() + text.len(),
+            None => causes.extend(invalid(field, value, not_text())),
+        }
+    }
+    (causes, (size > ANNOTATIONS).then(|| Cause::too_long(field, ANNOTATIONS)))
+}
+
+fn not_text() -> Vec<String> {
+    vec!["must be a string".to_owned()]
+}
+
+fn invalid(field: &str, value: &Value, details: Vec<String>) -> Vec<Cause> {
+    details.into_iter().map(|detail| Cause::invalid(field, value, &detail)).collect()
 }
 
 fn name_faults(kind: &Kind, name: &str) -> Vec<String> {

@@ -25,6 +25,7 @@ pub(super) fn kinds() -> impl Iterator<Item = Kind> {
                     .unwrap_or_else(|| Arc::new(Schema::anything())),
             }],
             behaviour,
+            conversion: None,
             // both groups of events are one storage
             table: if behaviour == Behaviour::NewEvent {
                 api.plural.as_str().into()

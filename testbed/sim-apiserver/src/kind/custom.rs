@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sim_apimachinery::json::elements;
+use sim_apimachinery::json::{elements, set_default};
 use sim_apimachinery::kind as api;
 use sim_apimachinery::schema::Schema;
 
@@ -28,6 +28,8 @@ pub(crate) fn kind(definition: &Value) -> Option<Kind> {
         stored_as: format!("{group}/{}", storage["name"].as_str()?),
         versions: described.map(|api| version(versions, &schemas, api)).collect(),
         behaviour: Behaviour::Custom,
+        conversion: (spec["conversion"]["strategy"] == "Webhook")
+            .then(|| Arc::new(spec["conversion"]["webhook"].clone())),
         table: api::qualified(plural, group).into(),
     })
 }
@@ -53,6 +55,9 @@ pub(crate) fn complete(definition: &mut Value, kind: &Kind, now: &str) {
     let accepted = names.clone();
     if definition["spec"].get("conversion").is_none() {
         definition["spec"]["conversion"] = json!({"strategy": "None"});
+    }
+    if let Some(service) = definition.pointer_mut("/spec/conversion/webhook/clientConfig/service") {
+        set_default(service, "port", 443);
     }
     let condition = |kind: &str, reason: &str, message: &str| json!({"type": kind, "status": "True", "lastTransitionTime": now, "reason": reason, "message": message});
     let storage = api::group_version(&kind.stored_as).1;

@@ -6,7 +6,6 @@ use serde_json::Value;
 use sim_apimachinery::{builtin, kind as api};
 
 use super::{follow_definition, metadata, object};
-use crate::Failure;
 use crate::admission::{self, Write};
 use crate::kind::Behaviour;
 use crate::machinery::{self, Operation};
@@ -14,6 +13,7 @@ use crate::request::Target;
 use crate::rules;
 use crate::server::{ApiServer, Ask};
 use crate::store::{Inner, Key, Lifetime, Stored};
+use crate::{Failure, conversion};
 
 /// Makes the object in the body of a POST.
 pub(super) async fn create(server: &ApiServer, ask: &Ask) -> Result<Arc<Stored>, Failure> {
@@ -62,6 +62,7 @@ pub(super) async fn store(
     rules::validate(server, ask, None, &object)?;
     admission::validate(server, ask, Write { new: Some(&object), ..write }).await?;
     rules::as_stored(ask, &mut object);
+    let mut object = conversion::kept(server, kind, object).await?;
     let table = &kind.table;
     let stored = server.0.store.transact(|inner| {
         // again, under the lock: it may have gone while webhooks were asked

@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 use sim_apimachinery::{kind as api, options};
 
 use super::{is_held, removed};
-use crate::Failure;
 use crate::admission::{self, Write};
 use crate::kind::Behaviour;
 use crate::read::present;
 use crate::selection::Selection;
 use crate::server::{ApiServer, Ask, value_response};
 use crate::store::{Key, Stored};
+use crate::{Failure, conversion};
 
 /// The finalizer of an object that waits for its dependents.
 pub(crate) const FOREGROUND: &str = "foregroundDeletion";
@@ -99,10 +99,10 @@ pub(super) async fn one(server: &ApiServer, ask: &Ask) -> Result<Response<Body>,
     let key = Key::new(ask.namespace(), ask.name());
     match delete(server, ask, &key, &options).await? {
         Deletion::Removed(stored) if ANSWERED_WHOLE.contains(&ask.kind.plural.as_str()) => {
-            Ok(present(server, ask, StatusCode::OK, &stored))
+            present(server, ask, StatusCode::OK, &stored).await
         }
         Deletion::Removed(stored) => Ok(removed(ask, &stored)),
-        Deletion::Waiting(stored) => Ok(present(server, ask, StatusCode::OK, &stored)),
+        Deletion::Waiting(stored) => present(server, ask, StatusCode::OK, &stored).await,
     }
 }
 
@@ -115,6 +115,7 @@ pub(super) async fn many(server: &ApiServer, ask: &Ask) -> Result<Response<Body>
     for stored in objects.iter().filter(|stored| selection.matches(&stored.value)) {
         match delete(server, ask, &Key::of(&stored.value), &options).await {
             Ok(Deletion::Removed(stored) | Deletion::Waiting(stored)) => {
+                let stored = conversion::shown(server, &ask.kind, ask.version, &stored).await?;
                 items.push(crate::form::in_version(&ask.kind, ask.version, &stored.value));
             }
             Err(failure) if failure.code == 404 => {}

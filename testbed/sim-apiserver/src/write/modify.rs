@@ -8,7 +8,6 @@ use serde_json::Value;
 use sim_apimachinery::kind as api;
 
 use super::{create, differs, follow_definition, key, metadata, object, patch};
-use crate::Failure;
 use crate::admission::{self, Write};
 use crate::kind::{Behaviour, Kind};
 use crate::machinery::{self, Operation};
@@ -17,6 +16,7 @@ use crate::request::{Media, Verb};
 use crate::rules;
 use crate::server::{ApiServer, Ask, value_response};
 use crate::store::Stored;
+use crate::{Failure, conversion};
 
 /// A patch that meets a newer version so often gives up with a conflict, as a real server does.
 const ATTEMPTS: usize = 5;
@@ -47,23 +47,24 @@ pub(super) async fn modify(server: &ApiServer, ask: &Ask) -> Result<Response<Bod
                 server.authorize(&ask.user, Verb::Create, &ask.target, ask.name())?;
                 let object = patch::applied_to_nothing(server, ask)?;
                 let stored = create::store(server, ask, object, Operation::Apply).await?;
-                return Ok(present(server, ask, StatusCode::CREATED, &stored));
+                return present(server, ask, StatusCode::CREATED, &stored).await;
             }
             if ask.verb == Verb::Update && ask.api().create_on_update && ask.subresource().is_empty() {
                 server.authorize(&ask.user, Verb::Create, &ask.target, ask.name())?;
                 let mut object = object(ask)?;
                 metadata::made_by_update(ask, &mut object)?;
                 let stored = create::store(server, ask, object, Operation::Update).await?;
-                return Ok(present(server, ask, StatusCode::CREATED, &stored));
+                return present(server, ask, StatusCode::CREATED, &stored).await;
             }
             return Err(Failure::not_found(ask.api(), ask.name()));
         };
         match attempt(server, ask, &current).await {
             Ok(Some(stored)) if ask.subresource() == "scale" => {
+                let stored = conversion::shown(server, &ask.kind, ask.version, &stored).await?;
                 let scale = crate::scale::read(&ask.kind, ask.version, &stored.value)?;
                 return Ok(value_response(StatusCode::OK, &scale));
             }
-            Ok(Some(stored)) => return Ok(present(server, ask, StatusCode::OK, &stored)),
+            Ok(Some(stored)) => return present(server, ask, StatusCode::OK, &stored).await,
             // somebody else was faster: a patch means the newest state, and a PUT with a version fails on the next try
             Ok(None) => {}
             Err(failure) => return Err(failure),
@@ -78,7 +79,8 @@ async fn attempt(
     ask: &Ask,
     current: &Arc<Stored>,
 ) -> Result<Option<Arc<Stored>>, Failure> {
-    let old = &current.value;
+    let known = conversion::shown(server, &ask.kind, ask.version, current).await?;
+    let old = &known.value;
     let mut new = match ask.subresource() {
         "scale" => crate::scale::write(ask, old, &patch::scale(ask, old)?)?,
         _ if ask.verb == Verb::Update => object(ask)?,
@@ -109,13 +111,14 @@ async fn attempt(
     rules::validate(server, ask, Some(old), &new)?;
     rules::as_stored(ask, &mut new);
     if !differs(old, &new) {
-        return Ok(Some(current.clone()));
+        return Ok(Some(known));
     }
     admission::validate(server, ask, Write { new: Some(&new), ..write }).await?;
     if ask.api().keeps_generation && counts(ask.api(), old, &new) {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(0) + 1;
         new["metadata"]["generation"] = generation.into();
     }
+    let mut new = conversion::kept(server, &ask.kind, new).await?;
     let stored = server.0.store.transact(|inner| {
         let newest = inner.get(&ask.kind.table, &key(ask));
         if newest.is_none_or(|newest| newest.revision != current.revision) {

@@ -4,6 +4,7 @@
 
 mod access;
 mod admission;
+mod conversion;
 mod deletion;
 mod faults;
 mod foreign;

@@ -115,10 +115,15 @@ where
 {
     let code = response.status();
     let body = Limited::new(response.into_body(), BODY_LIMIT).collect().await.map_err(|e| e.to_string())?;
+    let body = body.to_bytes();
+    if code.is_server_error() {
+        let text = String::from_utf8_lossy(&body);
+        return Err(format!("an error on the server ({text:?}) has prevented the request from succeeding"));
+    }
     if !code.is_success() {
         return Err(format!("the webhook answered {code}"));
     }
-    serde_json::from_slice(&body.to_bytes()).map_err(|e| format!("the webhook's answer is no review: {e}"))
+    serde_json::from_slice(&body).map_err(|e| format!("the webhook's answer is no review: {e}"))
 }
 
 async fn connect(peer: &Peer) -> Result<SendRequest<Full<Bytes>>, String> {

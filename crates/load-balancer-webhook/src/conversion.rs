@@ -21,8 +21,11 @@ use serde_json::{Map, Value, json};
 pub(crate) use handler::converted;
 pub(crate) use review::{Needs, Review, answer, refusal};
 
-/// Bytes of what is kept in an annotation. All annotations of an object may have 262,144.
+/// Bytes of what is kept in an annotation.
 const KEPT_MAX: usize = 128 << 10;
+/// Bytes of all annotations of an object, keys and values: an API server that gets more from a conversion fails the whole
+/// list.
+const ANNOTATIONS_MAX: usize = 256 << 10;
 
 /// Of a health check that names some of them: what the mutating webhook would fill in.
 const DEFAULTS: [(&str, &str, u32); 4] = [
@@ -112,7 +115,13 @@ fn to_alpha(object: &mut Value) {
     .to_string();
     set(object, "spec", spec.map(|_| of_spec));
     set(object, "status", status.map(|_| of_status));
-    if kept.len() <= KEPT_MAX && object["metadata"].is_object() {
+    let others = object["metadata"]["annotations"].as_object().into_iter().flatten();
+    let others: usize = others
+        .filter(|(key, _)| *key != KEPT)
+        .map(|(key, text)| key.len() + text.as_str().unwrap_or_default().len())
+        .sum();
+    let fits = kept.len() <= KEPT_MAX && others + KEPT.len() + kept.len() <= ANNOTATIONS_MAX;
+    if fits && object["metadata"].is_object() {
         let annotations = &mut object["metadata"]["annotations"];
         if !annotations.is_object() {
             *annotations = json!({});

@@ -152,6 +152,20 @@ fn an_object_too_large_to_be_kept_is_shown_all_the_same() {
     assert_eq!((&alpha["metadata"].get("annotations"), &alpha["spec"]["ipam"]), (&None, &json!("pool")));
 }
 
+// an API server refuses what a conversion makes larger than it takes from a client, and with it the whole list
+#[rstest]
+#[case::room(200 << 10, true)]
+#[case::no_room((256 << 10) - 300, false)]
+fn annotations_that_leave_no_room_break_no_list(#[case] bytes: usize, #[case] kept: bool) {
+    let mut full = beta();
+    full["metadata"]["annotations"] = json!({"of-the-user": "x".repeat(bytes)});
+    let alpha = convert(full, ALPHA, &Known::default());
+    let annotations = alpha["metadata"]["annotations"].as_object().unwrap();
+    let size: usize = annotations.iter().map(|(key, text)| key.len() + text.as_str().unwrap().len()).sum();
+    assert!(size <= 262_144, "{size}");
+    assert_eq!(annotations.contains_key(KEPT), kept);
+}
+
 fn review(to: &str, objects: &Value) -> Value {
     let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview",
         "request": {"uid": "r-1", "desiredAPIVersion": to, "objects": objects}})
@@ -290,6 +304,37 @@ fn any_beta() -> impl Strategy<Value = Value> {
     })
 }
 
+/// An object of v1alpha1 as its schema lets it be, with what v1beta1 requires.
+fn any_alpha() -> impl Strategy<Value = Value> {
+    let text = || prop::option::of("[a-z]{1,8}");
+    let listener = ("[a-z]{0,8}", 1..65_536_i64, 1..65_536_i64).prop_map(
+        |(name, port, backend)| json!({"name": name, "port": port, "protocol": "UDP", "backendPort": backend}),
+    );
+    let check = (1..65_536_i64, 0..9_i64, 0..9_i64, 0..9_i64, 0..9_i64).prop_map(|(port, a, b, c, d)| {
+        json!({"port": port, "successThreshold": a, "failureThreshold": b, "PeriodSeconds": c, "timeoutSeconds": d})
+    });
+    let spec = (
+        text(),
+        prop::sample::select(vec!["pool", "dhcp"]),
+        prop::option::of(prop::collection::vec(listener, 0..3)),
+        prop::option::of(prop::collection::vec("[a-z]{1,4}", 0..3)),
+        prop::option::of(check),
+    );
+    let address = prop::option::of(text());
+    (spec, address).prop_map(|((description, ipam, listeners, servers, check), status)| {
+        let mut object = object(ALPHA, &json!({"spec": {"ipam": ipam}}));
+        set(&mut object["spec"], "description", description.map(Value::from));
+        set(&mut object["spec"], "listeners", listeners.map(Value::from));
+        set(&mut object["spec"], "backendServers", servers.map(Value::from));
+        set(&mut object["spec"], "healthCheck", check);
+        if let Some(address) = status {
+            object["status"] = json!({});
+            set(&mut object["status"], "address", address.map(Value::from));
+        }
+        object
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -303,6 +348,19 @@ proptest! {
             expected["metadata"]["generation"] = 5.into();
         }
         prop_assert_eq!(convert(alpha, BETA, &Known::default()), expected);
+    }
+
+    // storage migration writes each object in v1beta1, and clients of the former version read it there
+    #[test]
+    fn every_object_of_the_former_version_is_the_same_after_it_was_stored_in_todays(alpha in any_alpha()) {
+        let mut stored = convert(alpha.clone(), BETA, &Known::default());
+        prop_assert!(stored["spec"].is_object(), "the schema requires it");
+        prop_assert_eq!(stored["metadata"].get("annotations"), None);
+        stored["metadata"]["generation"] = 9.into();
+        let back = convert(stored, ALPHA, &Known::default());
+        prop_assert_eq!(&back["spec"], &alpha["spec"]);
+        let said = |object: &Value| object["status"]["address"].clone();
+        prop_assert_eq!(said(&back), said(&alpha));
     }
 
     #[test]

@@ -31,6 +31,9 @@ pub enum Address {
 /// Makes the webhook's part of an object true for a CA bundle, and leaves the other parts as they are.
 pub type Set = Arc<dyn Fn(&mut Value, &str) + Send + Sync>;
 
+/// Where the webhook's part of an object says whom to call and trust; null where it says nothing.
+pub type Client = Arc<dyn Fn(&Value) -> Value + Send + Sync>;
+
 /// A cluster-scoped object that must name the webhook and trust its certificates.
 #[derive(Clone)]
 pub struct Registration {
@@ -38,6 +41,7 @@ pub struct Registration {
     pub name: String,
     pub missing: Missing,
     pub set: Set,
+    pub client: Client,
 }
 
 /// The step to take when the object is not there.
@@ -96,6 +100,7 @@ fn conversion(namespace: &str, address: &Address) -> Registration {
         name: "loadbalancers.loadbalancer.harvesterhci.io".to_owned(),
         missing: Missing::Wait,
         set: Arc::new(set),
+        client: Arc::new(|data| data["spec"]["conversion"]["webhook"]["clientConfig"].clone()),
     }
 }
 
@@ -118,13 +123,25 @@ pub fn webhooks(namespace: &str, address: &Address) -> Vec<Registration> {
     [WebhookType::Validating, WebhookType::Mutating]
         .map(|webhook| {
             let (namespace, address) = (namespace.to_owned(), address.clone());
+            let name = webhook.name(&namespace);
+            let client = move |data: &Value| {
+                let entries = data["webhooks"].as_array().into_iter().flatten();
+                let entry = entries.into_iter().find(|entry| entry["name"] == name);
+                entry.map_or(Value::Null, |entry| entry["clientConfig"].clone())
+            };
             let set =
                 move |data: &mut Value, bundle: &str| webhook.set_entry(data, &namespace, &address, bundle);
             let resource = match webhook {
                 WebhookType::Validating => ApiResource::erase::<ValidatingWebhookConfiguration>(&()),
                 WebhookType::Mutating => ApiResource::erase::<MutatingWebhookConfiguration>(&()),
             };
-            Registration { resource, name: NAME.to_owned(), missing: Missing::Create, set: Arc::new(set) }
+            Registration {
+                resource,
+                name: NAME.to_owned(),
+                missing: Missing::Create,
+                set: Arc::new(set),
+                client: Arc::new(client),
+            }
         })
         .into()
 }
@@ -143,6 +160,15 @@ impl WebhookType {
         }
     }
 
+    /// Name of the webhook's entry.
+    fn name(self, namespace: &str) -> String {
+        let role = match self {
+            Self::Validating => "validator",
+            Self::Mutating => "mutator",
+        };
+        format!("{role}.{namespace}.{NAME}")
+    }
+
     /// The webhook's entry, with every default written out, so that the object compares equal once it is stored.
     fn entry(self, namespace: &str, address: &Address, bundle: &str) -> Value {
         let rule = |resource: &str, scope: &str, operations: &[&str]| {
@@ -151,12 +177,12 @@ impl WebhookType {
                 "resources": [resource], "scope": scope, "operations": operations,
             })
         };
-        let (role, policy, pool_operations): (_, _, &[&str]) = match self {
-            Self::Validating => ("validator", "Fail", &["CREATE", "UPDATE", "DELETE"]),
-            Self::Mutating => ("mutator", "Ignore", &["CREATE", "UPDATE"]),
+        let (policy, pool_operations): (_, &[&str]) = match self {
+            Self::Validating => ("Fail", &["CREATE", "UPDATE", "DELETE"]),
+            Self::Mutating => ("Ignore", &["CREATE", "UPDATE"]),
         };
         let mut entry = json!({
-            "name": format!("{role}.{namespace}.{NAME}"),
+            "name": self.name(namespace),
             "clientConfig": client(namespace, address, self.path()),
             "rules": [
                 rule("loadbalancers", "Namespaced", &["CREATE", "UPDATE"]),

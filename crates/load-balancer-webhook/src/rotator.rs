@@ -5,10 +5,11 @@
 //! ```
 //! Any number of replicas may run: a write that another replica made first counts, and the rotator looks again.
 
+mod contest;
 mod decide;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use axum::http::Uri;
@@ -24,8 +25,11 @@ use program::{Clock, TaskGroup};
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::Value;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
+use self::contest::{Contest, Told};
 use self::decide::{Plan, Seen, Step, decide};
 use crate::certificate::{Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
@@ -43,6 +47,12 @@ pub enum Error {
     #[error("{doing} {name}")]
     Request {
         doing: &'static str,
+        name: String,
+        #[source]
+        source: kube::Error,
+    },
+    #[error("register in {name}: give the webhook's role the right to do so, see deploy/rbac/ours.yaml")]
+    Forbidden {
         name: String,
         #[source]
         source: kube::Error,
@@ -72,6 +82,21 @@ pub(crate) struct Rotator {
 struct Registered {
     registration: Registration,
     newest: Arc<Mutex<Newest>>,
+    contest: Mutex<Contest>,
+}
+
+impl Registered {
+    fn contest(&self) -> MutexGuard<'_, Contest> {
+        self.contest.lock().expect("no panic while keepers are compared")
+    }
+
+    /// The object as it is known; null while it is not.
+    fn found(&self) -> Value {
+        match &*self.newest.lock().expect("no panic while an object is stored") {
+            Newest::Known(Some(object)) => object.data.clone(),
+            Newest::Known(None) | Newest::Unknown => Value::Null,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +130,7 @@ impl Rotator {
             let api = Api::all_with(client.clone(), &registration.resource);
             let newest = Arc::new(Mutex::new(Newest::Unknown));
             tasks.spawn_until_stop(follow(api, registration.clone(), newest.clone(), changed.clone()));
-            Registered { registration, newest }
+            Registered { registration, newest, contest: Mutex::default() }
         };
         let registered = registrations.into_iter().map(watched).collect();
         ca.ready().await;
@@ -139,6 +164,8 @@ impl Rotator {
                     AGAIN
                 }
             };
+            let until = self.registered.iter().filter_map(|one| one.contest().until()).min();
+            let wait = until.map_or(wait, |until| wait.min(until.saturating_duration_since(Instant::now())));
             tokio::select! {
                 () = self.changed.notified() => {}
                 () = tokio::time::sleep(wait) => {}
@@ -161,7 +188,7 @@ impl Rotator {
     }
 
     fn see(&self) -> Seen<'_> {
-        let registered = self.registered.iter().filter_map(|Registered { registration, newest }| {
+        let registered = self.registered.iter().filter_map(|Registered { registration, newest, .. }| {
             match &*newest.lock().expect("no panic while an object is stored") {
                 Newest::Unknown => None,
                 Newest::Known(object) => Some((registration, object.clone())),
@@ -238,9 +265,24 @@ impl Rotator {
             object.types.as_ref().is_some_and(|types| types.kind == one.registration.resource.kind)
                 && one.registration.name == object.name_any()
         };
-        let Some(Registered { registration, newest }) = self.registered.iter().find(written) else {
+        let Some(registered) = self.registered.iter().find(written) else {
             return Ok(());
         };
+        let Registered { registration, newest, .. } = registered;
+        let [theirs, ours] =
+            [registered.found(), object.data.clone()].map(|data| (registration.client)(&data));
+        match registered.contest().leave(&theirs, &ours, Instant::now()) {
+            Some(Told::Before) => return Ok(()),
+            Some(Told::Now) => {
+                tracing::warn!(
+                    ?registration,
+                    "another program registers itself here with a certificate of its own, and is left alone for some \
+                     minutes: let only one webhook of load balancers run"
+                );
+                return Ok(());
+            }
+            None => {}
+        }
         let api = Api::<DynamicObject>::all_with(self.client.clone(), &registration.resource);
         let answer = match &write {
             Write::Create(object) => api.create(&PostParams::default(), object).await,
@@ -250,12 +292,17 @@ impl Rotator {
             Ok(mut object) => {
                 object.metadata.managed_fields = None;
                 tracing::info!(?registration, "registered this webhook and its certificates");
+                registered.contest().replaced(theirs, ours, Instant::now());
                 *newest.lock().expect("no panic while an object is stored") =
                     Newest::Known(Some(Arc::new(object)));
                 Ok(())
             }
             // another replica was faster: the watch brings its version, and the rotator looks again
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let (name, source) = (format!("{registration:?}"), kube::Error::Api(status));
+                Err(Error::Forbidden { name, source })
+            }
             Err(source) => {
                 Err(Error::Request { doing: "register in", name: format!("{registration:?}"), source })
             }

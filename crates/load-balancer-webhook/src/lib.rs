@@ -31,6 +31,7 @@ mod rotator;
 mod secret;
 mod server;
 mod status;
+mod stored;
 
 use std::io;
 use std::net::TcpListener;

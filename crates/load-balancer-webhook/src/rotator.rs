@@ -34,6 +34,7 @@ use self::decide::{Plan, Seen, Step, decide};
 use crate::certificate::{Serving, new_authority, new_serving};
 use crate::registration::{Address, NAME, Registration, Write};
 use crate::secret::{self, CA_SECRET, TLS_SECRET};
+use crate::stored;
 
 /// How long after a failure the rotator tries again.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -317,6 +318,7 @@ async fn follow(
     newest: Arc<Mutex<Newest>>,
     changed: Arc<Notify>,
 ) {
+    let mut told = None;
     let mut versions = Box::pin(watcher::watch_object(api, &registration.name).default_backoff());
     while let Some(version) = versions.next().await {
         match version {
@@ -326,6 +328,11 @@ async fn follow(
                     object.types = Some(types(&registration.resource));
                     object.metadata.managed_fields = None;
                 }
+                let advice = object.as_ref().and_then(|object| stored::advice(&object.data));
+                if let Some(advice) = advice.as_ref().filter(|_| advice != told) {
+                    tracing::warn!("{advice}");
+                }
+                told = advice;
                 *newest.lock().expect("no panic while an object is stored") =
                     Newest::Known(object.map(Arc::new));
                 changed.notify_one();

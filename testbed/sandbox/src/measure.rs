@@ -60,6 +60,7 @@ async fn all(environment: &mut Environment, output: &Output) -> Result<()> {
         .context("a hostile write")?;
     say("webhook-hostile-ms", hostile.milliseconds);
     say("webhook-hostile-mib", hostile.mebibytes);
+    say("conversion-1000-ms", hostile::conversion(&environment.harvester).await.context("a conversion")?);
     environment.end_webhook().await?;
     tally(environment).quiet(QUIET).await?;
     say("rss-ccm-idle-mib", environment.resident_mib(commands::CLOUD_CONTROLLER_MANAGER)?);

@@ -43,6 +43,35 @@ pub(super) async fn cost(harvester: &Client, pid: u32) -> Result<Cost> {
     })
 }
 
+/// Milliseconds of the median answer to a list of a thousand objects in the other version.
+pub(super) async fn conversion(harvester: &Client) -> Result<f64> {
+    const OBJECTS: usize = 1_000;
+    let (client, _) = webhook(harvester).await?;
+    let mut object = review(0)["request"]["object"].take();
+    object["spec"]["listeners"].as_array_mut().expect("it has some").truncate(3);
+    object["status"] = json!({"address": "192.0.2.7", "backendServers": ["10.0.0.1", "10.0.0.2"],
+        "allocatedAddress": {"ipPool": "edge", "ip": "192.0.2.7", "mask": "255.255.255.0"}});
+    let review = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": {
+        "uid": "list", "desiredAPIVersion": "loadbalancer.harvesterhci.io/v1alpha1", "objects": vec![object; OBJECTS]}})
+    .to_string()
+    .into_bytes();
+    let mut times = Vec::new();
+    for _ in 0..TIMES {
+        let request =
+            http::Request::post("/v1/webhook/conversion").header("content-type", "application/json");
+        let begun = Instant::now();
+        let answer: Value = client.request(request.body(review.clone())?).await.map_err(plain)?;
+        times.push(begun.elapsed().as_secs_f64() * 1_000.0);
+        let converted = answer["response"]["convertedObjects"].as_array().map_or(0, Vec::len);
+        ensure!(
+            converted == OBJECTS,
+            "the webhook converts {converted} objects: {}",
+            answer["response"]["result"]
+        );
+    }
+    Ok(percentile(&mut times, 0.50))
+}
+
 /// A client for the webhook, and the path of its reviews of LoadBalancer objects.
 async fn webhook(harvester: &Client) -> Result<(Client, String)> {
     let configurations = Api::<ValidatingWebhookConfiguration>::all(harvester.clone());

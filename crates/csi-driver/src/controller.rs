@@ -9,6 +9,7 @@ mod create;
 mod delete;
 mod expand;
 mod inspect;
+mod needed;
 mod page;
 mod published;
 mod snapshots;

@@ -17,7 +17,9 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use kinds::{NetworkFilesystem, Setting, VolumeRemoteBackup, VolumeRemoteRestore, VolumeSnapshot};
+use kinds::{
+    NetworkFilesystem, Setting, VolumeRemoteBackup, VolumeRemoteRestore, VolumeSnapshot, VolumeSnapshotClass,
+};
 
 /// Namespace of Harvester's own objects, the NFS exports among them.
 pub(crate) const HARVESTER_SYSTEM: &str = "harvester-system";
@@ -72,6 +74,10 @@ impl Host {
 
     pub fn snapshots(&self) -> Api<VolumeSnapshot> {
         Api::namespaced(self.client(), &self.namespace)
+    }
+
+    pub fn snapshot_classes(&self) -> Api<VolumeSnapshotClass> {
+        Api::all(self.client())
     }
 
     /// The remote backups of a namespace, which may be another tenant's.

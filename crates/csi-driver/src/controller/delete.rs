@@ -4,7 +4,7 @@ use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{create, published::Machines};
+use super::{create, needed, published::Machines};
 use crate::{
     attach::{
         claim::{Claim, Operation},
@@ -26,6 +26,9 @@ pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -
         if annotation.is_some() || create::is_restored(claim) {
             let (machines, running) = (Machines::list(host).await?, instances(host).await?);
             refuse_if_attached(name, annotation.map_or("", String::as_str), &machines, &running)?;
+        }
+        if claim.metadata.deletion_timestamp.is_none() {
+            needed::by_snapshots(host, name).await?;
         }
     }
     // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8

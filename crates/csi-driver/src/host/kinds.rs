@@ -2,7 +2,7 @@
 //! external snapshotter. A field that is missing or of another type reads as its default: one odd object must not hide
 //! the others of a list (docs/contract/csi-driver.md#odd-objects).
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
     api::core::v1::PersistentVolumeClaimSpec,
@@ -114,6 +114,21 @@ pub struct VolumeSnapshotError {
     #[serde(deserialize_with = "lenient")]
     pub message: Option<String>,
 }
+
+/// How snapshots are made.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeSnapshotClass {
+    pub api_version: String,
+    pub kind: String,
+    pub metadata: ObjectMeta,
+    #[serde(deserialize_with = "lenient")]
+    pub driver: String,
+    #[serde(deserialize_with = "lenient")]
+    pub parameters: BTreeMap<String, String>,
+}
+
+kind!(VolumeSnapshotClass, "snapshot.storage.k8s.io", "v1", "volumesnapshotclasses", ClusterResourceScope);
 
 /// A copy of a volume in the host's backup target.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -87,7 +87,7 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Every right that calls of the controller service, NodeGetInfo and the search for the node ID ask for.
-pub static GRANTS: [Grant; 44] = [
+pub static GRANTS: [Grant; 45] = [
     machine("get", "", CLAIMS, "no volume is found"),
     machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),
     machine("watch", "", CLAIMS, LATE),
@@ -147,9 +147,22 @@ pub static GRANTS: [Grant; 44] = [
         ..wide("get", HARVESTER, "settings", "1.7", "no snapshot is made")
     },
     wide("get", SNAPSHOTS, TAKEN, "1.7", "no snapshot is made or restored"),
-    wide("list", SNAPSHOTS, TAKEN, "1.7", "snapshots are not listed"),
+    wide(
+        "list",
+        SNAPSHOTS,
+        TAKEN,
+        "1.7",
+        "snapshots are not listed, and a volume is deleted with those that it has",
+    ),
     wide("create", SNAPSHOTS, TAKEN, "1.7", "no snapshot is made"),
     wide("delete", SNAPSHOTS, TAKEN, "1.7", "no snapshot is deleted"),
+    wide(
+        "get",
+        SNAPSHOTS,
+        "volumesnapshotclasses",
+        "1.7",
+        "a volume is not deleted before its snapshots that are backups either",
+    ),
     guest("get", STORAGE, "csinodes", "a node has no ID at its start while the host is away"),
     guest("list", "", "persistentvolumes", "no volume for many nodes is detached from its last node"),
     guest("list", STORAGE, "volumeattachments", "no volume for many nodes is detached from its last node"),
@@ -199,7 +212,7 @@ impl Grant {
             None => right,
         };
         match (self.role, resource) {
-            (Role::Guest, _) | (_, "storageclasses" | "settings") => right,
+            (Role::Guest, _) | (_, "storageclasses" | "volumesnapshotclasses" | "settings") => right,
             (_, EXPORTS) => right.within(super::HARVESTER_SYSTEM),
             _ => right.within(namespace),
         }

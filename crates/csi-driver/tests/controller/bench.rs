@@ -38,6 +38,7 @@ pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const USER: &str = "csi";
 const KINDS: [(&str, &str, &str, &str, &str); 7] = [
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
+    ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses", "Cluster"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteBackup", "volumeremotebackups", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteRestore", "volumeremoterestores", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "NetworkFilesystem", "networkfilesystems", "Namespaced"),

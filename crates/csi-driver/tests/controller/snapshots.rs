@@ -338,3 +338,60 @@ async fn a_backup_that_is_not_there_or_too_large_is_not_restored() {
     assert_eq!(code(GIB / 2, "backup:shop/whole").await, Code::OutOfRange);
     assert!(bench.api(HARVESTER, "VolumeRemoteRestore", NAMESPACE).get_opt(UID).await.unwrap().is_none());
 }
+
+/// A snapshot of `source` that somebody made with this class of the host.
+async fn taken_with(bench: &Bench, name: &str, class: &str) {
+    let spec = json!({"source": {"persistentVolumeClaimName": "source"}, "volumeSnapshotClassName": class});
+    bench
+        .create(SNAPSHOT, "VolumeSnapshot", NAMESPACE, json!({"metadata": {"name": name}, "spec": spec}))
+        .await;
+}
+
+async fn class_of_backups(bench: &Bench) {
+    let class = json!({"metadata": {"name": "backups"}, "driver": "driver.longhorn.io", "deletionPolicy": "Delete",
+        "parameters": {"type": "bak"}});
+    bench.create(SNAPSHOT, "VolumeSnapshotClass", "", class).await;
+}
+
+// docs/contract/csi-driver.md#needed
+#[tokio::test(start_paused = true)]
+async fn a_volume_with_a_snapshot_is_kept_until_the_snapshot_is_gone() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.create_volume(volume("other", GIB)).await.unwrap();
+    taken_with(&bench, "before", "longhorn-snapshot").await;
+    let refused = bench.delete_volume("source").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("VolumeSnapshot before"), "{refused}");
+    bench.delete_volume("other").await.unwrap();
+    assert!(bench.claims().get_opt("source").await.unwrap().is_some());
+    bench.delete_snapshot("before").await.unwrap();
+    bench.delete_volume("source").await.unwrap();
+    assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}
+
+// docs/contract/csi-driver.md#needed
+#[tokio::test(start_paused = true)]
+async fn a_volume_goes_before_its_snapshots_where_they_are_backups() {
+    let bench = Bench::new().await;
+    class_of_backups(&bench).await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    taken_with(&bench, "saved", "backups").await;
+    bench.fault("get", "volumesnapshotclasses", Some(1), Answer::Code(403));
+    assert_eq!(bench.delete_volume("source").await.unwrap_err().code(), Code::FailedPrecondition);
+    bench.delete_volume("source").await.unwrap();
+    assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}
+
+// docs/contract/csi-driver.md#optional
+#[rstest]
+#[case(403)]
+#[case(404)]
+#[tokio::test(start_paused = true)]
+async fn a_host_without_snapshots_deletes_volumes(#[case] code: u16) {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.fault("list", "volumesnapshots", None, Answer::Code(code));
+    bench.delete_volume("source").await.unwrap();
+    assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}

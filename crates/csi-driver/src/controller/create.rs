@@ -15,7 +15,7 @@ mod restore;
 mod tests;
 
 pub(super) use claim::claimed;
-pub(super) use restore::{LONGHORN_BACKUP, is_restored};
+pub(super) use restore::{LONGHORN_BACKUP, is_restored, said};
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::PostParams;

@@ -16,6 +16,9 @@ use crate::{
 /// call ends at once: nothing waits on behalf of a caller that is gone (docs/contract/csi-driver.md#deadlines).
 pub(crate) const WAITS_FOR: Duration = Duration::from_secs(60);
 
+/// For a snapshot: the snapshotter gives up after 60 s, and would not hear why.
+pub(crate) const SNAPSHOT_WAITS_FOR: Duration = Duration::from_secs(50);
+
 /// Where the role grants no watch, the object is read again after so long.
 const READ_AGAIN: Duration = Duration::from_secs(5);
 
@@ -30,10 +33,24 @@ pub(super) async fn until<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    timeout(WAITS_FOR, watched(api, name, what, is_done)).await.unwrap_or_else(|_| {
+    within(WAITS_FOR, api, name, what, is_done).await
+}
+
+/// The same within another time.
+pub(super) async fn within<K>(
+    limit: Duration,
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal>
+where
+    K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
+{
+    timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| {
         Err(Refusal::new(
             Code::DeadlineExceeded,
-            format!("{what} after {} s: it goes on, call again", WAITS_FOR.as_secs()),
+            format!("{what} after {} s: it goes on, call again", limit.as_secs()),
         ))
     })
 }

@@ -87,7 +87,7 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Every right that calls of the controller service, NodeGetInfo and the search for the node ID ask for.
-pub static GRANTS: [Grant; 45] = [
+pub static GRANTS: [Grant; 47] = [
     machine("get", "", CLAIMS, "no volume is found"),
     machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),
     machine("watch", "", CLAIMS, LATE),
@@ -135,6 +135,7 @@ pub static GRANTS: [Grant; 45] = [
     wide("delete", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is deleted"),
     wide("get", HARVESTER, BACKUPS, "1.8", "no remote backup is made or restored"),
     wide("list", HARVESTER, BACKUPS, "1.8", "remote backups are not listed"),
+    wide("watch", HARVESTER, BACKUPS, "1.8", LATE),
     wide("create", HARVESTER, BACKUPS, "1.8", "no remote backup is made"),
     wide("delete", HARVESTER, BACKUPS, "1.8", "no remote backup is deleted"),
     wide("get", HARVESTER, RESTORES, "1.8", NO_RESTORE),
@@ -154,6 +155,7 @@ pub static GRANTS: [Grant; 45] = [
         "1.7",
         "snapshots are not listed, and a volume is deleted with those that it has",
     ),
+    wide("watch", SNAPSHOTS, TAKEN, "1.7", LATE),
     wide("create", SNAPSHOTS, TAKEN, "1.7", "no snapshot is made"),
     wide("delete", SNAPSHOTS, TAKEN, "1.7", "no snapshot is deleted"),
     wide(

@@ -50,15 +50,18 @@ fn complete() -> Value {
     json!({"success": true, "sourceSpec": {"resources": {"requests": {"storage": "1Gi"}}}})
 }
 
-// docs/contract/csi-driver.md#snapshots
+// docs/contract/csi-driver.md#cut
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_that_is_not_ready_is_no_fault() {
+async fn a_snapshot_is_told_when_the_host_has_cut_it_and_not_before() {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB + 1)).await.unwrap();
-    let first = bench.snapshot("Snap", "source", None).await.unwrap();
-    assert_eq!((first.ready_to_use, first.size_bytes), (false, GIB + 1));
-    assert!(first.creation_time.is_some());
-    let object = bench.api(SNAPSHOT, "VolumeSnapshot", NAMESPACE).get(&first.snapshot_id).await.unwrap();
+    let late = bench.snapshot("snap", "source", None).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(
+        late.message().contains("VolumeSnapshot shop/snap on the host has not been taken after 50 s"),
+        "{late}"
+    );
+    let object = bench.api(SNAPSHOT, "VolumeSnapshot", NAMESPACE).get("snap").await.unwrap();
     assert_eq!(
         object.data["spec"],
         json!({"source": {"persistentVolumeClaimName": "source"},
@@ -69,10 +72,36 @@ async fn a_snapshot_that_is_not_ready_is_no_fault() {
         labels,
         json!({"harvesterhci.io/snapHostSC": "longhorn", "harvesterhci.io/snapHostVolumeMode": "Block"})
     );
-    ready(&bench, &first.snapshot_id).await;
-    let again = bench.snapshot("Snap", "source", None).await.unwrap();
+    let (cut, ()) = tokio::join!(bench.snapshot("snap", "source", None), async {
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        let status = json!({"status": {"readyToUse": false, "creationTime": "2026-01-01T00:00:05Z"}});
+        bench.patch(SNAPSHOT, "VolumeSnapshot", "snap", status).await;
+    });
+    let cut = cut.unwrap();
+    assert_eq!((cut.ready_to_use, cut.size_bytes), (false, GIB + 1));
+    assert_eq!(cut.creation_time.unwrap().seconds, 1_767_225_605);
+    ready(&bench, "snap").await;
+    let again = bench.snapshot("snap", "source", None).await.unwrap();
     assert!(again.ready_to_use);
-    assert_eq!((again.snapshot_id, again.size_bytes), (first.snapshot_id, first.size_bytes));
+    assert_eq!((again.snapshot_id, again.size_bytes), (cut.snapshot_id, cut.size_bytes));
+}
+
+// docs/contract/csi-driver.md#cut
+#[tokio::test(start_paused = true)]
+async fn a_remote_backup_is_told_when_it_is_complete_and_until_then_what_the_host_says() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    let (late, ()) = tokio::join!(bench.snapshot("b", "source", Some("backup")), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let condition =
+            json!([{"type": "Ready", "status": "False", "reason": "Waiting", "message": "target is away"}]);
+        bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"conditions": condition}})).await;
+    });
+    let late = late.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("the host says: Waiting target is away"), "{late}");
+    bench.patch(HARVESTER, "VolumeRemoteBackup", "b", json!({"status": {"success": true}})).await;
+    assert!(bench.snapshot("b", "source", Some("backup")).await.unwrap().ready_to_use);
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,8 +116,8 @@ async fn a_snapshot_needs_a_name_and_a_volume_that_is_there() {
         assert_eq!(code("s", "").await, Code::InvalidArgument);
         assert_eq!(code("s", "absent").await, Code::NotFound);
         assert_eq!(code("s", "../x").await, Code::NotFound);
-        bench.snapshot("s", "source", kind).await.unwrap();
-        bench.snapshot("s", "source", kind).await.unwrap();
+        bench.taken("s", "source", kind).await.unwrap();
+        bench.taken("s", "source", kind).await.unwrap();
         assert_eq!(code("s", "other").await, Code::AlreadyExists);
     }
 }
@@ -101,7 +130,7 @@ async fn what_keeps_the_host_from_a_snapshot_is_told() {
     let refused = bench.snapshot("s", "source", None).await.unwrap_err();
     assert_eq!(refused.code(), Code::PermissionDenied);
     assert!(refused.message().contains("setting csi-driver-config"), "{refused}");
-    bench.snapshot("s", "source", None).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
     bench
         .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"error": {"message": "no space left"}}}))
         .await;
@@ -115,7 +144,7 @@ async fn snapshots_are_filtered_before_they_are_paged_and_tokens_survive_another
     for source in ["one", "two"] {
         bench.create_volume(volume(source, GIB)).await.unwrap();
         for number in 0..5 {
-            bench.snapshot(&format!("{source}-{number}"), source, None).await.unwrap();
+            bench.taken(&format!("{source}-{number}"), source, None).await.unwrap();
         }
     }
     // docs/contract/csi-driver.md#odd-objects
@@ -146,8 +175,8 @@ async fn snapshots_are_filtered_before_they_are_paged_and_tokens_survive_another
 async fn a_snapshot_is_deleted_at_once_and_gone_however_often_it_is_asked_for() {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.snapshot("s", "source", None).await.unwrap();
-    bench.snapshot("b", "source", Some("backup")).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench.taken("b", "source", Some("backup")).await.unwrap();
     for id in ["s", "s", "backup:shop/b", "backup:shop/b", "absent", "backup:x", "../x"] {
         bench.delete_snapshot(id).await.unwrap();
     }
@@ -167,8 +196,8 @@ async fn a_snapshot_is_deleted_at_once_and_gone_however_often_it_is_asked_for() 
 async fn a_host_that_lacks_one_kind_of_snapshot_lists_the_other(#[case] resource: &str) {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB)).await.unwrap();
-    bench.snapshot("s", "source", None).await.unwrap();
-    bench.snapshot("s", "source", Some("backup")).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench.taken("s", "source", Some("backup")).await.unwrap();
     bench.fault("list", resource, None, Answer::Code(403));
     assert_eq!(ids(&bench, ListSnapshotsRequest::default()).await.len(), 1);
     bench.server.faults().clear();
@@ -181,7 +210,7 @@ async fn a_host_that_lacks_one_kind_of_snapshot_lists_the_other(#[case] resource
 async fn a_snapshot_is_restored_with_the_class_and_the_mode_of_its_volume() {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB + 1)).await.unwrap();
-    bench.snapshot("s", "source", None).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
     let early = bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap_err();
     assert_eq!(early.code(), Code::FailedPrecondition);
     ready(&bench, "s").await;

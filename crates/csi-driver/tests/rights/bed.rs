@@ -228,10 +228,29 @@ impl<'a> Bed<'a> {
     }
 
     async fn backup(&self, name: &str) {
-        self.snapshot(&self.whole, name, true).await.unwrap();
+        self.back_up(&self.whole, name).await.unwrap();
+    }
+
+    async fn back_up(&self, service: &ControllerService, name: &str) -> Result<(), Status> {
+        let mut host = Box::pin(self.backs_up(name).fuse());
+        let mut answer = Box::pin(self.snapshot(service, name, true));
+        loop {
+            tokio::select! {
+                answer = &mut answer => return answer.map(drop),
+                () = &mut host => {}
+            }
+        }
+    }
+
+    /// Plays the host's part of a backup.
+    async fn backs_up(&self, name: &str) {
+        let key = format!("team-a/{name}");
+        while self.cluster.harvester.get::<VolumeRemoteBackup>(&key).await.is_none() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         let spec = json!({"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}});
         let done = json!({"status": {"success": true, "sourceSpec": spec}});
-        self.cluster.harvester.patch_status::<VolumeRemoteBackup>(&format!("team-a/{name}"), done).await;
+        self.cluster.harvester.patch_status::<VolumeRemoteBackup>(&key, done).await;
     }
 
     /// Plays the host's part of a restore.
@@ -396,7 +415,7 @@ impl<'a> Bed<'a> {
                 answer.map(|list| assert_eq!(list.into_inner().entries.len(), 2, "a list is whole or fails"))
             }
             Call::Snapshot => self.snapshot(service, name, false).await.map(drop),
-            Call::Backup => self.snapshot(service, name, true).await.map(drop),
+            Call::Backup => self.back_up(service, name).await,
             Call::DeleteSnapshot => {
                 self.ready_snapshot(name).await;
                 self.delete_snapshot(service, name).await

@@ -145,7 +145,7 @@ async fn with_the_hosts_reason(host: &Host, asked: &Asked, refusal: Refusal) -> 
 }
 
 /// The last thing that the host said about a backup or a restore.
-fn said(conditions: &[HostCondition]) -> String {
+pub(in super::super) fn said(conditions: &[HostCondition]) -> String {
     let words = conditions.iter().rev().find(|one| !one.message.is_empty() || !one.reason.is_empty());
     words.map_or_else(
         || "the host gives no reason".to_owned(),

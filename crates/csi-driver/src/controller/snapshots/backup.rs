@@ -9,7 +9,10 @@ use tonic::Code;
 
 use super::{Asked, handle::Handle, timestamp};
 use crate::{
-    controller::{create::LONGHORN_BACKUP, inspect},
+    controller::{
+        create::{LONGHORN_BACKUP, said},
+        inspect, wait,
+    },
     csi::Snapshot,
     host::{self, Host, kinds::VolumeRemoteBackup, quantity},
     refusal::Refusal,
@@ -22,7 +25,7 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
     let existing = api.get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(backup) = existing {
-        return matches(asked, &backup);
+        return made(host, asked, &backup).await;
     }
     let claim = inspect::existing(host, &asked.source).await?;
     let mut backup = VolumeRemoteBackup::named(asked.name.as_str());
@@ -35,7 +38,7 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
     backup.spec.r#type = LONGHORN_BACKUP.to_owned();
     backup.spec.source = asked.source.to_string();
     match api.create(&PostParams::default(), &backup).await {
-        Ok(backup) => matches(asked, &backup),
+        Ok(backup) => made(host, asked, &backup).await,
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             Err(Refusal::aborted(format!("{} was created by somebody else just now: call again", object())))
         }
@@ -43,6 +46,30 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
             "the host has no VolumeRemoteBackups: remote backups need Harvester 1.8",
         )),
         Err(error) => Err(Refusal::of_host(&format!("create {}", object()), &error)),
+    }
+}
+
+/// The backup when it is complete: nothing of the host says earlier that it has the content of now.
+async fn made(host: &Host, asked: &Asked, backup: &VolumeRemoteBackup) -> Result<Snapshot, Refusal> {
+    let shown = matches(asked, backup)?;
+    if shown.ready_to_use {
+        return Ok(shown);
+    }
+    let (api, name) = (host.backups_of(host.namespace()), asked.name.as_str());
+    let object = host.name_of("VolumeRemoteBackup", name);
+    let what = format!("{object} is not complete");
+    let is_done =
+        |backup: &VolumeRemoteBackup| backup.status.success || backup.metadata.deletion_timestamp.is_some();
+    match wait::within(wait::SNAPSHOT_WAITS_FOR, api.clone(), name, &what, is_done).await {
+        Ok(Some(backup)) => matches(asked, &backup),
+        Ok(None) => Err(Refusal::aborted(format!("{object} was deleted: call again"))),
+        Err(refusal) => Err(match api.get_opt(name).await {
+            Ok(Some(backup)) => Refusal::new(
+                refusal.code,
+                format!("{}; {}", refusal.message, said(&backup.status.conditions)),
+            ),
+            _ => refusal,
+        }),
     }
 }
 

@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::{Asked, class, timestamp};
 use crate::{
-    controller::inspect,
+    controller::{inspect, wait},
     csi::Snapshot,
     host::{self, Host, kinds::VolumeSnapshot},
     refusal::Refusal,
@@ -21,13 +21,13 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
     let existing = host.snapshots().get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(snapshot) = existing {
-        return matches(asked, &snapshot);
+        return cut(host, asked, snapshot).await;
     }
     let claim = inspect::existing(host, &asked.source).await?;
     let class = class::of(host, &claim).await?;
     let manifest = manifest(asked, &claim, class);
     match host.snapshots().create(&PostParams::default(), &manifest).await {
-        Ok(snapshot) => matches(asked, &snapshot),
+        Ok(snapshot) => cut(host, asked, snapshot).await,
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             Err(Refusal::aborted(format!("{} was created by somebody else just now: call again", object())))
         }
@@ -36,6 +36,31 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
         }
         Err(error) => Err(Refusal::of_host(&format!("create {}", object()), &error)),
     }
+}
+
+/// The snapshot when the host has cut it, though it may still work on it. At our answer an application that was stopped for
+/// it writes on.
+async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) -> Result<Snapshot, Refusal> {
+    matches(asked, &snapshot)?;
+    if is_settled(&snapshot) {
+        return matches(asked, &snapshot);
+    }
+    let object = host.name_of("VolumeSnapshot", &asked.name);
+    let what = format!("{object} has not been taken");
+    let (api, name) = (host.snapshots(), asked.name.as_str());
+    match wait::within(wait::SNAPSHOT_WAITS_FOR, api, name, &what, is_settled).await? {
+        Some(snapshot) => matches(asked, &snapshot),
+        None => Err(Refusal::aborted(format!("{object} was deleted: call again"))),
+    }
+}
+
+/// Whether the host has cut the snapshot, or says why it has not.
+fn is_settled(snapshot: &VolumeSnapshot) -> bool {
+    let status = &snapshot.status;
+    status.ready_to_use == Some(true)
+        || status.creation_time.is_some()
+        || status.error.is_some()
+        || snapshot.metadata.deletion_timestamp.is_some()
 }
 
 fn manifest(asked: &Asked, claim: &PersistentVolumeClaim, class: String) -> VolumeSnapshot {
@@ -54,8 +79,8 @@ fn manifest(asked: &Asked, claim: &PersistentVolumeClaim, class: String) -> Volu
     snapshot
 }
 
-/// The snapshot that is there, if it is the one that is asked for. One that is not ready is no fault: the caller asks
-/// again. What the host could not do is one.
+/// The snapshot that is there, if it is the one that is asked for. One that is cut and not ready is no fault: the caller
+/// asks again. What the host could not do is one.
 fn matches(asked: &Asked, snapshot: &VolumeSnapshot) -> Result<Snapshot, Refusal> {
     let name = &asked.name;
     if snapshot.metadata.deletion_timestamp.is_some() {
@@ -209,6 +234,18 @@ mod tests {
     ) {
         let answer = matches(&asked(name, source), &snapshot(&status));
         assert_eq!(answer.map(|one| one.ready_to_use).map_err(|refusal| refusal.code), expected);
+    }
+
+    // docs/contract/csi-driver.md#cut
+    #[rstest]
+    #[case::no_status(json!(null), false)]
+    #[case::begun(json!({"readyToUse": false, "boundVolumeSnapshotContentName": "c"}), false)]
+    #[case::odd_time(json!({"creationTime": "soon"}), false)]
+    #[case::cut(json!({"readyToUse": false, "creationTime": "2026-01-01T00:00:05Z"}), true)]
+    #[case::ready(json!({"readyToUse": true}), true)]
+    #[case::failed(json!({"error": {"message": "no space"}}), true)]
+    fn a_snapshot_is_waited_for_until_it_is_cut_or_failed(#[case] status: Value, #[case] expected: bool) {
+        assert_eq!(is_settled(&snapshot(&status)), expected);
     }
 
     #[test]

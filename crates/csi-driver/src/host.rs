@@ -19,10 +19,13 @@ use serde::de::DeserializeOwned;
 
 use kinds::{
     NetworkFilesystem, Setting, VolumeRemoteBackup, VolumeRemoteRestore, VolumeSnapshot, VolumeSnapshotClass,
+    longhorn,
 };
 
 /// Namespace of Harvester's own objects, the NFS exports among them.
 pub(crate) const HARVESTER_SYSTEM: &str = "harvester-system";
+/// Namespace of Longhorn's objects.
+pub(crate) const LONGHORN_SYSTEM: &str = "longhorn-system";
 /// Objects on each page of a list.
 const PAGE: u32 = 500;
 
@@ -92,6 +95,11 @@ impl Host {
     /// The NFS exports of all tenants, by the names of Longhorn's volumes.
     pub fn network_filesystems(&self) -> Api<NetworkFilesystem> {
         Api::namespaced(self.client(), HARVESTER_SYSTEM)
+    }
+
+    /// The volumes of all tenants, by the names of their PersistentVolumes.
+    pub fn longhorn_volumes(&self) -> Api<longhorn::Volume> {
+        Api::namespaced(self.client(), LONGHORN_SYSTEM)
     }
 
     pub fn settings(&self) -> Api<Setting> {

@@ -3,11 +3,13 @@
 //! ```text
 //! request ──► claim there? ─ yes ► is it this volume? ──────────────► answer
 //!                          └ no ─► class, source ──► create the claim ─► answer     (for many nodes: its export too)
+//!                                └ with content: when the host has copied it
 //!                                └ backup ─► VolumeRemoteRestore ─► the host makes the claim ─► annotate and grow it
 //! ```
 
 mod claim;
 mod content;
+mod copy;
 mod export;
 pub(super) mod request;
 mod restore;
@@ -42,6 +44,8 @@ pub(super) async fn create_volume(host: &Host, asked: &Asked) -> Result<CreateVo
     };
     if asked.reach == Reach::Export {
         export::ensure(host, &asked.name, claim).await.map_err(under_way)?;
+    } else if asked.source.is_some() {
+        copy::finish(host, asked, claim).await.map_err(under_way)?;
     }
     Ok(asked.answer(size))
 }

@@ -28,7 +28,7 @@ pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -
             refuse_if_attached(name, annotation.map_or("", String::as_str), &machines, &running)?;
         }
         if claim.metadata.deletion_timestamp.is_none() {
-            needed::by_snapshots(host, name).await?;
+            needed::volume(host, name).await?;
         }
     }
     // a claim that nobody restored has no VolumeRemoteRestore, whose right came with Harvester 1.8

@@ -1,7 +1,8 @@
-//! What on the host still needs a volume, so that it is not deleted (docs/contract/csi-driver.md#needed).
+//! What on the host still needs a volume or a snapshot, so that it is not deleted (docs/contract/csi-driver.md#needed).
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use super::classes::LONGHORN;
@@ -16,10 +17,60 @@ use crate::{
 
 /// Types of Longhorn's snapshots that are copies elsewhere: backups (in two spellings) and backing images.
 const COPIES: [&str; 3] = ["bak", "bs", "bi"];
+const CLAIM: &str = "PersistentVolumeClaim";
+const SNAPSHOT: &str = "VolumeSnapshot";
 
-/// Refuses while the volume has snapshots that would go with it.
-pub(super) async fn by_snapshots(host: &Host, name: &HostName) -> Result<(), Refusal> {
+/// Refuses while the volume has snapshots that would go with it, or is to be copied, as itself or as a snapshot of it.
+pub(super) async fn volume(host: &Host, name: &HostName) -> Result<(), Refusal> {
     let of_it: Vec<_> = snapshots(host).await?.into_iter().filter(|one| is_of(one, name)).collect();
+    let is_source = |kind: &str, source: &str| match kind {
+        CLAIM => source == name.as_str(),
+        SNAPSHOT => of_it.iter().any(|one| one.metadata.name.as_deref() == Some(source)),
+        _ => false,
+    };
+    by_claims(host, &format!("volume {name}"), is_source).await?;
+    by_snapshots(host, name, &of_it).await
+}
+
+/// Refuses while a volume is to be made of the snapshot.
+pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<(), Refusal> {
+    let is_source = |kind: &str, source: &str| kind == SNAPSHOT && source == name.as_str();
+    by_claims(host, &format!("snapshot {name}"), is_source).await
+}
+
+/// The host fills a claim that is not bound later: with a class that waits for a first consumer, when it is attached.
+async fn by_claims(host: &Host, what: &str, is_source: impl Fn(&str, &str) -> bool) -> Result<(), Refusal> {
+    let claims = host::list(&host.claims()).await.map_err(|error| {
+        let doing = format!("list the PersistentVolumeClaims of namespace {} on the host", host.namespace());
+        Refusal::of_host(&doing, &error)
+    })?;
+    let is_waiting =
+        |claim: &&PersistentVolumeClaim| source_of(claim).is_some_and(|(kind, name)| is_source(kind, name));
+    let waiting: Vec<_> = claims.iter().filter(is_waiting).map(ResourceExt::name_any).collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    Err(Refusal::precondition(format!(
+        "{what} is still to be copied into PersistentVolumeClaim {} in namespace {} on the host: wait until that is bound, \
+         or delete it first",
+        waiting.join(" and "),
+        host.namespace()
+    )))
+}
+
+/// Kind and name of what a claim that is not bound is to be made of.
+fn source_of(claim: &PersistentVolumeClaim) -> Option<(&str, &str)> {
+    let phase = claim.status.as_ref().and_then(|status| status.phase.as_deref());
+    if !matches!(phase, None | Some("Pending")) || claim.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let spec = claim.spec.as_ref()?;
+    let old = spec.data_source.as_ref().map(|source| (&*source.kind, &*source.name));
+    let reference = spec.data_source_ref.as_ref().filter(|source| source.namespace.is_none());
+    old.or_else(|| reference.map(|source| (&*source.kind, &*source.name)))
+}
+
+async fn by_snapshots(host: &Host, name: &HostName, of_it: &[VolumeSnapshot]) -> Result<(), Refusal> {
     let mut kept = vec![];
     let mut known = BTreeMap::new();
     for snapshot in of_it.iter().filter(|one| one.metadata.deletion_timestamp.is_none()) {
@@ -80,6 +131,23 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[rstest]
+    #[case::clone(json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "a"}}), "Pending", Some("a"))]
+    #[case::restore(json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}), "Pending", Some("s"))]
+    #[case::by_reference(json!({"dataSourceRef": {"kind": "VolumeSnapshot", "name": "s"}}), "Pending", Some("s"))]
+    #[case::of_elsewhere(json!({"dataSourceRef": {"kind": "VolumeSnapshot", "name": "s", "namespace": "n"}}), "Pending", None)]
+    #[case::filled(json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}), "Bound", None)]
+    #[case::lost(json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}), "Lost", None)]
+    #[case::empty(json!({}), "Pending", None)]
+    fn a_claim_needs_its_source_until_it_is_bound(
+        #[case] spec: Value,
+        #[case] phase: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let claim = serde_json::from_value(json!({"spec": spec, "status": {"phase": phase}})).unwrap();
+        assert_eq!(source_of(&claim).map(|(_, name)| name), expected);
+    }
 
     #[rstest]
     #[case::backup(json!({"driver": LONGHORN, "parameters": {"type": "bak"}}), true)]

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 use crate::{
-    host::{is_refused, rights},
+    host::{is_not_found, is_refused, rights},
     refusal::{Refusal, error_message},
 };
 
@@ -47,12 +47,7 @@ pub(super) async fn within<K>(
 where
     K: Clone + Debug + Send + DeserializeOwned + Resource + 'static,
 {
-    timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| {
-        Err(Refusal::new(
-            Code::DeadlineExceeded,
-            format!("{what} after {} s: it goes on, call again", limit.as_secs()),
-        ))
-    })
+    timeout(limit, watched(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, limit)))
 }
 
 async fn watched<K>(
@@ -74,13 +69,48 @@ where
         let why = cause.map_or_else(|| error_message(&error), |cause| error_message(cause));
         return Err(Refusal::new(Code::Unavailable, format!("{what}: {}", rights::explained(why))));
     }
+    read(api, name, what, is_done).await
+}
+
+/// The same for a kind that no role lets us watch.
+pub(super) async fn by_reading<K>(
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    timeout(WAITS_FOR, read(api, name, what, is_done)).await.unwrap_or_else(|_| Err(late(what, WAITS_FOR)))
+}
+
+async fn read<K>(
+    api: Api<K>,
+    name: &str,
+    what: &str,
+    is_done: impl Fn(&K) -> bool,
+) -> Result<Option<K>, Refusal>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
     loop {
-        let object = api.get_opt(name).await.map_err(|error| Refusal::of_host(what, &error))?;
-        if is_as_wanted(object.as_ref()) {
+        let object = match api.get(name).await {
+            Ok(object) => Some(object),
+            // also where the host lacks the kind
+            Err(error) if is_not_found(&error) => None,
+            Err(error) => return Err(Refusal::of_host(what, &error)),
+        };
+        if object.as_ref().is_none_or(&is_done) {
             return Ok(object);
         }
         sleep(READ_AGAIN).await;
     }
+}
+
+fn late(what: &str, limit: Duration) -> Refusal {
+    let seconds = limit.as_secs();
+    Refusal::new(Code::DeadlineExceeded, format!("{what} after {seconds} s: it goes on, call again"))
 }
 
 /// What an API server said, below the words of whoever watched.

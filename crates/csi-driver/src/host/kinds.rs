@@ -63,6 +63,8 @@ macro_rules! kind {
     };
 }
 
+pub mod longhorn;
+
 /// A snapshot of a volume, beside the volume.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -48,6 +48,7 @@ pub struct Grant {
 const KUBEVIRT: &str = "kubevirt.io";
 const SUBRESOURCES: &str = "subresources.kubevirt.io";
 const SNAPSHOTS: &str = "snapshot.storage.k8s.io";
+const LONGHORN: &str = "longhorn.io";
 const HARVESTER: &str = "harvesterhci.io";
 const STORAGE: &str = "storage.k8s.io";
 const CLAIMS: &str = "persistentvolumeclaims";
@@ -87,9 +88,14 @@ const fn guest(verb: &'static str, group: &'static str, resource: &'static str, 
 }
 
 /// Every right that calls of the controller service, NodeGetInfo and the search for the node ID ask for.
-pub static GRANTS: [Grant; 47] = [
+pub static GRANTS: [Grant; 48] = [
     machine("get", "", CLAIMS, "no volume is found"),
-    machine("list", "", CLAIMS, "volumes are not listed, and changes are noticed up to ten seconds late"),
+    machine(
+        "list",
+        "",
+        CLAIMS,
+        "volumes are neither listed nor deleted, and changes are noticed up to ten seconds late",
+    ),
     machine("watch", "", CLAIMS, LATE),
     machine("create", "", CLAIMS, "no volume is created"),
     machine("patch", "", CLAIMS, "no volume is attached, detached or grown"),
@@ -143,6 +149,13 @@ pub static GRANTS: [Grant; 47] = [
     wide("watch", HARVESTER, RESTORES, "1.8", LATE),
     wide("create", HARVESTER, RESTORES, "1.8", NO_RESTORE),
     wide("delete", HARVESTER, RESTORES, "1.8", "no volume that was restored from a remote backup is deleted"),
+    wide(
+        "get",
+        LONGHORN,
+        "volumes",
+        "1.4",
+        "a restored or copied volume counts as filled when its claim on Harvester is bound",
+    ),
     Grant {
         name: Some("csi-driver-config"),
         ..wide("get", HARVESTER, "settings", "1.7", "no snapshot is made")
@@ -216,6 +229,7 @@ impl Grant {
         match (self.role, resource) {
             (Role::Guest, _) | (_, "storageclasses" | "volumesnapshotclasses" | "settings") => right,
             (_, EXPORTS) => right.within(super::HARVESTER_SYSTEM),
+            _ if self.group == LONGHORN => right.within(super::LONGHORN_SYSTEM),
             _ => right.within(namespace),
         }
     }

@@ -36,9 +36,10 @@ pub(crate) const GIB: i64 = 1 << 30;
 /// The name that a provisioner gives.
 pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const USER: &str = "csi";
-const KINDS: [(&str, &str, &str, &str, &str); 7] = [
+const KINDS: [(&str, &str, &str, &str, &str); 8] = [
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses", "Cluster"),
+    ("longhorn.io", "v1beta2", "Volume", "volumes", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteBackup", "volumeremotebackups", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "VolumeRemoteRestore", "volumeremoterestores", "Namespaced"),
     ("harvesterhci.io", "v1beta1", "NetworkFilesystem", "networkfilesystems", "Namespaced"),
@@ -59,6 +60,7 @@ impl Bench {
             .namespace(NAMESPACE)
             .namespace("other")
             .namespace("harvester-system")
+            .namespace("longhorn-system")
             .build();
         let admin = server.client(User::admin());
         let definitions: Api<CustomResourceDefinition> = Api::all(admin.clone());
@@ -199,6 +201,28 @@ impl Bench {
 
     pub(crate) async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
         Ok(self.service.create_volume(Request::new(request)).await?.into_inner().volume.unwrap())
+    }
+
+    /// A volume on a host that gives claims their volumes.
+    pub(crate) async fn filled(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
+        tokio::select! {
+            answer = self.create_volume(request) => answer,
+            () = self.binds() => unreachable!("it goes on for ever"),
+        }
+    }
+
+    /// A second later a claim has a volume of the size that it asks for.
+    async fn binds(&self) {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            for claim in self.claims().list(&ListParams::default()).await.unwrap().items {
+                let json = serde_json::to_value(&claim).unwrap();
+                let size = json["spec"]["resources"]["requests"]["storage"].as_str().unwrap();
+                if json["status"]["capacity"]["storage"] != size {
+                    self.bind(&claim.name_any(), size).await;
+                }
+            }
+        }
     }
 
     pub(crate) async fn delete_volume(&self, id: &str) -> Result<(), Status> {

@@ -214,7 +214,7 @@ async fn a_snapshot_is_restored_with_the_class_and_the_mode_of_its_volume() {
     let early = bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap_err();
     assert_eq!(early.code(), Code::FailedPrecondition);
     ready(&bench, "s").await;
-    let restored = bench.create_volume(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap();
+    let restored = bench.filled(from_snapshot(volume(UID, GIB + 1), "s")).await.unwrap();
     assert_eq!(restored.capacity_bytes, GIB + 1);
     assert!(restored.content_source.is_some());
     let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
@@ -254,7 +254,7 @@ async fn a_snapshot_of_the_go_driver_is_restored_by_its_labels() {
             json!({"metadata": {"name": "strange"}, "status": status}),
         )
         .await;
-    bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap();
+    bench.filled(from_snapshot(volume(UID, GIB), "s")).await.unwrap();
     assert_eq!(bench.claim(UID).await.spec.unwrap().volume_mode.as_deref(), Some("Filesystem"));
     let small = bench.create_volume(from_snapshot(volume("a", GIB / 2), "s")).await.unwrap_err();
     assert_eq!(small.code(), Code::OutOfRange);
@@ -423,4 +423,68 @@ async fn a_host_without_snapshots_deletes_volumes(#[case] code: u16) {
     bench.fault("list", "volumesnapshots", None, Answer::Code(code));
     bench.delete_volume("source").await.unwrap();
     assert!(bench.claims().get_opt("source").await.unwrap().is_none());
+}
+
+/// Longhorn's volume behind a claim that `bind` gave one.
+async fn longhorn_volume(bench: &Bench, of: &str, state: &str) {
+    let metadata = json!({"name": format!("pvc-of-{of}")});
+    let spec = json!({"dataSource": "snap://pvc-of-source/s"});
+    let status = json!({"cloneStatus": {"state": state}});
+    let volume = json!({"metadata": metadata, "spec": spec, "status": status});
+    bench.create("longhorn.io/v1beta2", "Volume", "longhorn-system", volume).await;
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_restored_volume_is_there_when_the_host_has_filled_it() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench
+        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
+        .await;
+    let request = || from_snapshot(volume(UID, GIB), "s");
+    let late = bench.create_volume(request()).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("is not filled after 60 s"), "{late}");
+    longhorn_volume(&bench, UID, "initiated").await;
+    bench.bind(UID, "1Gi").await;
+    let late = bench.create_volume(request()).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("Longhorn has not copied all of"), "{late}");
+    let api = bench.api("longhorn.io/v1beta2", "Volume", "longhorn-system");
+    let done = kube::api::Patch::Merge(json!({"status": {"cloneStatus": {"state": "completed"}}}));
+    let (answer, _) = tokio::join!(bench.create_volume(request()), async {
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        api.patch(&format!("pvc-of-{UID}"), &kube::api::PatchParams::default(), &done).await.unwrap()
+    });
+    assert_eq!(answer.unwrap().capacity_bytes, GIB);
+}
+
+// docs/contract/csi-driver.md#optional
+#[tokio::test(start_paused = true)]
+async fn a_restored_volume_is_there_when_it_is_bound_where_longhorns_volumes_may_not_be_read() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    ready(&bench, "s").await;
+    longhorn_volume(&bench, UID, "initiated").await;
+    bench.fault("get", "volumes", None, Answer::Code(403));
+    bench.filled(from_snapshot(volume(UID, 2 * GIB), "s")).await.unwrap();
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_a_claim_waits_for_is_not_deleted() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    ready(&bench, "s").await;
+    let request = from_snapshot(volume(UID, 2 * GIB), "s");
+    assert_eq!(bench.create_volume(request.clone()).await.unwrap_err().code(), Code::DeadlineExceeded);
+    let refused = bench.delete_snapshot("s").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&format!("into PersistentVolumeClaim {UID}")), "{refused}");
+    bench.filled(request).await.unwrap();
+    bench.delete_snapshot("s").await.unwrap();
 }

@@ -172,7 +172,7 @@ async fn a_host_without_exports_refuses_a_volume_for_many_nodes_before_there_is_
 async fn a_volume_is_copied_from_another() {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB + 1)).await.unwrap();
-    let copy = bench.create_volume(from_volume(volume(UID, GIB + 1), "source")).await.unwrap();
+    let copy = bench.filled(from_volume(volume(UID, GIB + 1), "source")).await.unwrap();
     assert!(copy.content_source.is_some());
     let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
     assert_eq!(spec["dataSource"], json!({"kind": "PersistentVolumeClaim", "name": "source"}));
@@ -181,6 +181,57 @@ async fn a_volume_is_copied_from_another() {
     assert_eq!(small.code(), Code::OutOfRange);
     let absent = bench.create_volume(from_volume(volume("c", GIB), "absent")).await.unwrap_err();
     assert_eq!(absent.code(), Code::NotFound);
+}
+
+/// The class of the host's volumes waits for a first consumer.
+async fn class_waits(bench: &Bench) {
+    let classes = bench.api("storage.k8s.io/v1", "StorageClass", "");
+    classes.delete("longhorn", &kube::api::DeleteParams::default()).await.unwrap();
+    let class = json!({"metadata": {"name": "longhorn"}, "provisioner": "driver.longhorn.io",
+        "volumeBindingMode": "WaitForFirstConsumer"});
+    bench.create("storage.k8s.io/v1", "StorageClass", "", class).await;
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_clone_on_a_class_that_waits_is_refused() {
+    let bench = Bench::new().await;
+    class_waits(&bench).await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.bind("source", "1Gi").await;
+    let refused = bench.create_volume(from_volume(volume(UID, GIB), "source")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("take a snapshot and restore it"), "{refused}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_not_there_yet_is_not_copied() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    let late = bench.create_volume(from_volume(volume(UID, GIB), "source")).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(
+        late.message().contains("shop/source on the host, which is to be copied, is not bound"),
+        "{late}"
+    );
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_being_copied_is_not_deleted() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.bind("source", "1Gi").await;
+    let late = bench.create_volume(from_volume(volume(UID, GIB), "source")).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    let refused = bench.delete_volume("source").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains(&format!("into PersistentVolumeClaim {UID}")), "{refused}");
+    bench.filled(from_volume(volume(UID, GIB), "source")).await.unwrap();
+    bench.delete_volume("source").await.unwrap();
 }
 
 // docs/contract/csi-driver.md#delete

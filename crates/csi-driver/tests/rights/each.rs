@@ -55,7 +55,9 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
             Call::Snapshot,
             Call::Backup,
         ],
-        ("list", "persistentvolumeclaims") => &[Call::List],
+        ("list", "persistentvolumeclaims") => {
+            &[Call::Delete, Call::DeleteExport, Call::DeleteRestored, Call::List, Call::DeleteSnapshot]
+        }
         ("create", "persistentvolumeclaims") => {
             &[Call::Create, Call::CreateOnDefault, Call::CreateExport, Call::Restore, Call::Clone]
         }
@@ -80,7 +82,9 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
         ("create", "volumeremoterestores") => &[Call::RestoreBackup],
         ("delete", "volumeremoterestores") => &[Call::DeleteRestored],
         ("get", "settings") | ("create", "volumesnapshots") => &[Call::Snapshot],
-        ("get", "volumesnapshots") => &[Call::Restore, Call::Snapshot, Call::GetSnapshot],
+        ("get", "volumesnapshots") => {
+            &[Call::Restore, Call::Snapshot, Call::DeleteSnapshot, Call::GetSnapshot]
+        }
         ("delete", "volumesnapshots") => &[Call::DeleteSnapshot],
         _ => &[],
     }
@@ -200,7 +204,7 @@ test_cluster::component_tests! {
 
     #[simulated_only("the table of rights is walked by time")]
     async fn without_a_right_on_snapshots_the_calls_that_need_it_are_refused_and_told(cluster: TestCluster) {
-        check(&cluster, &["volumesnapshots", "settings"]).await;
+        check(&cluster, &["volumesnapshots", "settings", "volumes"]).await;
     }
 
     #[simulated_only("the table of rights is walked by time")]

@@ -4,7 +4,7 @@ use harvester_api::labels;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
 use kube::ResourceExt;
 
-use super::super::classes;
+use super::super::{classes, wait};
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
     host::{self, Host, kinds::VolumeSnapshot},
@@ -38,13 +38,32 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
     let doing = || format!("read {}", host.claim_name(name));
     let claim = host.claims().get_opt(name.as_str()).await;
     let claim = claim.map_err(|error| Refusal::of_host(&doing(), &error))?;
-    match claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()) {
-        Some(claim) => {
-            host.check_owner(&claim).await?;
-            Ok(of_volume(&claim))
-        }
-        None => Err(Refusal::not_found(format!("there is no volume {name} to copy, or it is being deleted"))),
+    let claim = there(name, claim)?;
+    host.check_owner(&claim).await?;
+    let content = of_volume(&claim);
+    if let Some(class) = &content.class
+        && let Some(class) = classes::named(host, class).await?
+        && classes::waits_for_consumer(&class)
+    {
+        // it would have the content of the time of its first attachment
+        return Err(Refusal::precondition(format!(
+            "StorageClass {} of volume {name} on the host waits for a first consumer, and copies when the copy is attached \
+             and not now: take a snapshot and restore it",
+            class.name_any()
+        )));
     }
+    let what = format!("{}, which is to be copied, is not bound", host.claim_name(name));
+    let is_settled = |claim: &PersistentVolumeClaim| {
+        host::bound_volume(claim).is_some() || claim.metadata.deletion_timestamp.is_some()
+    };
+    let bound = wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
+    Ok(of_volume(&there(name, bound)?))
+}
+
+fn there(name: &HostName, claim: Option<PersistentVolumeClaim>) -> Result<PersistentVolumeClaim, Refusal> {
+    claim.filter(|claim| claim.metadata.deletion_timestamp.is_none()).ok_or_else(|| {
+        Refusal::not_found(format!("there is no volume {name} to copy, or it is being deleted"))
+    })
 }
 
 fn of_snapshot(host: &Host, name: &HostName, snapshot: &VolumeSnapshot) -> Result<Content, Refusal> {

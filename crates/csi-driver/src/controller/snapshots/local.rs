@@ -9,7 +9,7 @@ use tonic::Code;
 
 use super::{Asked, class, timestamp};
 use crate::{
-    controller::{inspect, wait},
+    controller::{inspect, needed, wait},
     csi::Snapshot,
     host::{self, Host, kinds::VolumeSnapshot},
     refusal::Refusal,
@@ -116,12 +116,17 @@ fn matches(asked: &Asked, snapshot: &VolumeSnapshot) -> Result<Snapshot, Refusal
 }
 
 pub(super) async fn delete(host: &Host, name: &HostName) -> Result<(), Refusal> {
-    match host.snapshots().delete(name.as_str(), &host::of_uid(None)).await {
+    let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeSnapshot", name));
+    let snapshot = match host.snapshots().get(name.as_str()).await {
+        Ok(snapshot) => snapshot,
+        Err(error) if host::is_not_found(&error) => return Ok(()),
+        Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
+    };
+    needed::snapshot(host, name).await?;
+    match host.snapshots().delete(name.as_str(), &host::of_uid(snapshot.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
-        Err(error) => {
-            Err(Refusal::of_host(&format!("delete {}", host.name_of("VolumeSnapshot", name)), &error))
-        }
+        Err(error) => Err(Refusal::of_host(&doing("delete"), &error)),
     }
 }
 

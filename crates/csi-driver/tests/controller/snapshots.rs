@@ -488,3 +488,31 @@ async fn a_snapshot_that_a_claim_waits_for_is_not_deleted() {
     bench.filled(request).await.unwrap();
     bench.delete_snapshot("s").await.unwrap();
 }
+
+// docs/contract/csi-driver.md#filled
+#[tokio::test(start_paused = true)]
+async fn a_restore_into_a_larger_volume_is_copied_first_and_grown_then() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench
+        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
+        .await;
+    let request = || from_snapshot(volume(UID, 2 * GIB), "s");
+    let asks_for = async || {
+        let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+        spec["resources"]["requests"]["storage"].as_str().unwrap().to_owned()
+    };
+    let (answer, ()) = tokio::join!(bench.create_volume(request()), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(asks_for().await, "1Gi");
+        longhorn_volume(&bench, UID, "completed").await;
+        bench.bind(UID, "1Gi").await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(asks_for().await, "2Gi");
+        bench.bind(UID, "2Gi").await;
+    });
+    let answer = answer.unwrap();
+    assert_eq!(answer.capacity_bytes, 2 * GIB);
+    assert_eq!(bench.create_volume(request()).await.unwrap(), answer);
+}

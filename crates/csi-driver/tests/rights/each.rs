@@ -27,8 +27,9 @@ fn is_asked_for(piece: &Piece) -> Option<&'static Grant> {
 }
 
 /// A call that has left something behind on the host says that it is under way.
-const UNDER_WAY: [(&str, &str, Call); 2] = [
+const UNDER_WAY: [(&str, &str, Call); 3] = [
     ("create", "networkfilesystems", Call::CreateExport),
+    ("patch", "persistentvolumeclaims", Call::Restore),
     ("patch", "persistentvolumeclaims", Call::RestoreBackup),
 ];
 /// The first list of a watch may be enough.
@@ -62,7 +63,7 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
             &[Call::Create, Call::CreateOnDefault, Call::CreateExport, Call::Restore, Call::Clone]
         }
         ("patch", "persistentvolumeclaims") => {
-            &[Call::RestoreBackup, Call::Publish, Call::Unpublish, Call::Expand]
+            &[Call::Restore, Call::RestoreBackup, Call::Publish, Call::Unpublish, Call::Expand]
         }
         ("delete", "persistentvolumeclaims") => &[Call::Delete, Call::DeleteExport, Call::DeleteRestored],
         ("get", "virtualmachines" | "virtualmachineinstances") => &[Call::UnpublishExport],

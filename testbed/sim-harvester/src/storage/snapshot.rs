@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! VolumeSnapshot, source bound ──2 s──► readyToUse, restoreSize, creationTime
-//! claim with a dataSource ──source ready, and no larger──► bound
+//! claim with a dataSource ──source ready, and as large──► bound
 //! ```
 //! A snapshot whose status somebody wrote keeps it: so a test has one that is never ready. Contents are not copied.
 
@@ -124,10 +124,11 @@ pub(super) fn obstacle(
     let spec = claim.spec.as_ref()?;
     let wanted = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get("storage"));
     let wanted = wanted.and_then(|size| thousandths(&size.0));
-    let too_small = |size: Option<&str>| {
+    // Longhorn copies between equal sizes only
+    let differs = |size: Option<&str>| {
         let size = size?;
-        (wanted < thousandths(size))
-            .then(|| format!("the requested size is less than the size {size} of the source"))
+        (wanted != thousandths(size))
+            .then(|| format!("the requested size is different than the size {size} of the source"))
     };
     let source = spec.data_source.clone().map(|source| (source.kind, source.name));
     let reference = spec.data_source_ref.clone().map(|source| (source.kind, source.name));
@@ -137,12 +138,12 @@ pub(super) fn obstacle(
             let snapshot = snapshot(&name);
             let status = snapshot.as_ref().and_then(|snapshot| snapshot.status.as_ref());
             match status.filter(|status| status.ready_to_use == Some(true)) {
-                Some(status) => too_small(status.restore_size.as_deref()),
+                Some(status) => differs(status.restore_size.as_deref()),
                 None => Some(format!("snapshot {name} is not there, or not ready")),
             }
         }
         "PersistentVolumeClaim" => match other(&name).filter(|other| is_bound(other)) {
-            Some(other) => too_small(capacity(&other)),
+            Some(other) => differs(capacity(&other)),
             None => Some(format!("claim {name} is not there, or not bound")),
         },
         _ => None,
@@ -284,11 +285,12 @@ mod tests {
     #[case::no_source(json!(null), None)]
     #[case::ready(json!({"kind": "VolumeSnapshot", "name": "ready"}), None)]
     #[case::not_ready(json!({"kind": "VolumeSnapshot", "name": "new"}), Some("snapshot new is not there, or not ready"))]
-    #[case::larger(json!({"kind": "VolumeSnapshot", "name": "large"}), Some("less than the size 4Gi"))]
+    #[case::larger(json!({"kind": "VolumeSnapshot", "name": "large"}), Some("different than the size 4Gi"))]
+    #[case::smaller(json!({"kind": "VolumeSnapshot", "name": "small"}), Some("different than the size 512Mi"))]
     #[case::claim(json!({"kind": "PersistentVolumeClaim", "name": "bound"}), None)]
     #[case::claim_unbound(json!({"kind": "PersistentVolumeClaim", "name": "b"}), Some("claim b is not there"))]
     #[case::other(json!({"kind": "VolumeImportSource", "name": "blank"}), None)]
-    fn a_volume_is_made_of_a_source_that_is_ready_and_no_larger(
+    fn a_volume_is_made_of_a_source_that_is_ready_and_as_large(
         #[case] source: Value,
         #[case] expected: Option<&str>,
     ) {
@@ -297,6 +299,7 @@ mod tests {
         let of = |name: &str| match name {
             "ready" => Some(Arc::new(snapshot(&json!({"readyToUse": true, "restoreSize": "1Gi"})))),
             "large" => Some(Arc::new(snapshot(&json!({"readyToUse": true, "restoreSize": "4Gi"})))),
+            "small" => Some(Arc::new(snapshot(&json!({"readyToUse": true, "restoreSize": "512Mi"})))),
             "new" => Some(Arc::new(snapshot(&Value::Null))),
             _ => None,
         };

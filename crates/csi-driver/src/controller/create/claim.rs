@@ -51,6 +51,10 @@ pub(super) struct Content {
     /// Size of the source's claim; `None` where the host does not say.
     pub(super) claimed: Option<u64>,
     pub(super) class: Option<String>,
+    /// Whether the host copies between equal sizes only, as Longhorn does: a larger volume is grown afterwards.
+    pub(super) copies_equals: bool,
+    /// Whether the host copies when somebody uses the volume.
+    pub(super) waits: bool,
     pub(super) is_block: bool,
     /// `None` where nobody wrote it down.
     pub(super) reach: Option<Reach>,
@@ -99,9 +103,18 @@ pub(super) fn filled(asked: &Asked, content: Content) -> Result<Plan, Refusal> {
         Some(claimed) => Size::from_source(asked.range.as_ref(), claimed)?,
         None => asked.size,
     };
+    let whole = content.claimed.map_or_else(|| size.on_host(), |claimed| size.on_host_with(claimed));
+    let claimed = content.claimed.filter(|_| content.copies_equals).unwrap_or(whole);
+    if content.waits && claimed < whole {
+        return Err(Refusal::precondition(format!(
+            "the host copies into a volume of the source's size, {claimed} bytes, and StorageClass {} on the host does it at \
+             the first attachment: ask for that size, and grow the volume when it is attached",
+            content.class.as_deref().unwrap_or_default()
+        )));
+    }
     Ok(Plan {
         size: size.asked,
-        claimed: content.claimed.map_or_else(|| size.on_host(), |claimed| size.on_host_with(claimed)),
+        claimed,
         class: content.class,
         is_block: content.is_block,
         needs_image: false,

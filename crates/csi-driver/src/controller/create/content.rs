@@ -1,10 +1,16 @@
 //! The snapshot or the volume that another volume is made of, as the host has it.
 
 use harvester_api::labels;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TypedLocalObjectReference};
+use k8s_openapi::api::{
+    core::v1::{PersistentVolumeClaim, TypedLocalObjectReference},
+    storage::v1::StorageClass,
+};
 use kube::ResourceExt;
 
-use super::super::{classes, wait};
+use super::super::{
+    classes::{self, LONGHORN},
+    wait,
+};
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
     host::{self, Host, kinds::VolumeSnapshot},
@@ -27,10 +33,11 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
             return Err(Refusal::of_host(&doing, &error));
         }
     };
-    if let Some(class) = &content.class {
-        classes::named(host, class).await?;
-    }
-    Ok(content)
+    let class = match &content.class {
+        Some(class) => classes::named(host, class).await?,
+        None => None,
+    };
+    Ok(with(content, class.as_ref()))
 }
 
 /// A volume.
@@ -41,10 +48,11 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
     let claim = there(name, claim)?;
     host.check_owner(&claim).await?;
     let content = of_volume(&claim);
-    if let Some(class) = &content.class
-        && let Some(class) = classes::named(host, class).await?
-        && classes::waits_for_consumer(&class)
-    {
+    let class = match &content.class {
+        Some(class) => classes::named(host, class).await?,
+        None => None,
+    };
+    if let Some(class) = class.as_ref().filter(|class| classes::waits_for_consumer(class)) {
         // it would have the content of the time of its first attachment
         return Err(Refusal::precondition(format!(
             "StorageClass {} of volume {name} on the host waits for a first consumer, and copies when the copy is attached \
@@ -57,7 +65,16 @@ pub(super) async fn volume(host: &Host, name: &HostName) -> Result<Content, Refu
         host::bound_volume(claim).is_some() || claim.metadata.deletion_timestamp.is_some()
     };
     let bound = wait::until(host.claims(), name.as_str(), &what, is_settled).await?;
-    Ok(of_volume(&there(name, bound)?))
+    Ok(with(of_volume(&there(name, bound)?), class.as_ref()))
+}
+
+/// What its class says about the content, as far as it is known.
+fn with(content: Content, class: Option<&StorageClass>) -> Content {
+    Content {
+        copies_equals: class.is_none_or(|class| class.provisioner == LONGHORN),
+        waits: class.is_some_and(classes::waits_for_consumer),
+        ..content
+    }
 }
 
 fn there(name: &HostName, claim: Option<PersistentVolumeClaim>) -> Result<PersistentVolumeClaim, Refusal> {
@@ -94,6 +111,8 @@ fn of_snapshot(host: &Host, name: &HostName, snapshot: &VolumeSnapshot) -> Resul
     Ok(Content {
         claimed: snapshot.status.restore_size,
         class,
+        copies_equals: true,
+        waits: false,
         is_block: mode == "Block",
         reach,
         data_source: TypedLocalObjectReference {
@@ -108,6 +127,8 @@ fn of_volume(claim: &PersistentVolumeClaim) -> Content {
     Content {
         claimed: claimed(claim),
         class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
+        copies_equals: true,
+        waits: false,
         is_block: record::is_block(claim),
         reach: record::reach_of(claim),
         data_source: TypedLocalObjectReference {

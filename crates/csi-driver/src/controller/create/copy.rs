@@ -1,25 +1,47 @@
-//! A volume with the content of a snapshot or of another volume: it is there when the host has filled it
-//! (docs/contract/csi-driver.md#filled).
+//! A volume with the content of a snapshot or of another volume: it is there when the host has filled it, and then grown it
+//! to a larger size than its source's (docs/contract/csi-driver.md#filled).
 //!
 //! With the answer the guest lets go of what the content comes from.
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{
+    ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 use tonic::Code;
 
-use super::super::{classes, wait};
-use super::request::Asked;
+use super::super::{classes, expand, wait};
+use super::{claim, request::Asked};
 use crate::{
-    host::{Host, bound_volume, kinds::longhorn},
+    host::{Host, bound_volume, kinds::longhorn, quantity},
     refusal::Refusal,
 };
 
-/// Waits until the host has filled the volume of the claim.
+/// Waits until the host has filled the volume of the claim, and grown it.
 pub(super) async fn finish(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
     let Some(claim) = bound(host, asked, claim).await? else { return Ok(()) };
     if let Some(volume) = bound_volume(&claim) {
         filled(host, asked, volume).await?;
     }
-    Ok(())
+    grow(host, asked, claim).await
+}
+
+async fn grow(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
+    let (name, size) = (&asked.name, wanted(asked, &claim));
+    if claim::claimed(&claim) == Some(size) {
+        return expand::wait_until_grown(host, name, &claim, size).await;
+    }
+    let patch = json!({"metadata": {"resourceVersion": claim.resource_version()},
+        "spec": {"resources": {"requests": {"storage": quantity::of_bytes(size)}}}});
+    let patched = host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
+    let claim = patched.map_err(|error| expand::refusal_of_growth(host, name, &error))?;
+    expand::wait_until_grown(host, name, &claim, size).await
+}
+
+/// What the claim is to ask for in the end: Longhorn's begins with the size of its source.
+fn wanted(asked: &Asked, claim: &PersistentVolumeClaim) -> u64 {
+    asked.size.on_host_with(claim::claimed(claim).unwrap_or(0))
 }
 
 /// The claim when it is bound; `None` where the host binds it at the first attachment, or does not say when.
@@ -36,7 +58,9 @@ async fn bound(
         Some(name) => classes::named(host, name).await?,
         None => None,
     };
-    if class.is_none_or(|class| classes::waits_for_consumer(&class)) {
+    // a class that we may not read may wait, but not where the volume has to grow
+    let is_to_grow = claim::claimed(&claim) != Some(wanted(asked, &claim));
+    if class.map_or(!is_to_grow, |class| classes::waits_for_consumer(&class)) {
         return Ok(None);
     }
     let what = format!("{} is not filled", host.claim_name(&asked.name));

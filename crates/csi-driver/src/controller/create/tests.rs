@@ -207,6 +207,8 @@ fn content(claimed: Option<i64>, reach: Option<Reach>) -> Content {
     Content {
         claimed: claimed.map(|bytes| bytes as u64),
         class: Some("gold".to_owned()),
+        copies_equals: false,
+        waits: false,
         is_block: false,
         reach,
         data_source: TypedLocalObjectReference {
@@ -238,6 +240,27 @@ fn a_volume_with_content_is_as_large_as_its_source(
         assert_eq!((plan.class.as_deref(), plan.is_block), (Some("gold"), false), "they are the source's");
         (plan.size as i64, plan.claimed as i64)
     });
+    assert_eq!(sizes.map_err(|refusal| refusal.code), expected);
+}
+
+// docs/contract/csi-driver.md#filled
+#[rstest]
+#[case::larger(Some(GIB), 2 * GIB, false, Ok((2 * GIB, GIB)))]
+#[case::same(Some(GIB), GIB, true, Ok((GIB, GIB)))]
+#[case::within_the_rounding(Some(GIB + STEP), GIB + 1, true, Ok((GIB + 1, GIB + STEP)))]
+#[case::larger_and_later(Some(GIB), 2 * GIB, true, Err(Code::FailedPrecondition))]
+#[case::unknown(None, 2 * GIB, false, Ok((2 * GIB, 2 * GIB)))]
+fn where_the_host_copies_between_equal_sizes_the_claim_begins_with_its_sources(
+    #[case] source: Option<i64>,
+    #[case] required: i64,
+    #[case] waits: bool,
+    #[case] expected: Result<(i64, i64), Code>,
+) {
+    let range = CapacityRange { required_bytes: required, limit_bytes: 0 };
+    let request = CreateVolumeRequest { capacity_range: Some(range), ..from_snapshot("s") };
+    let content = Content { copies_equals: true, waits, ..content(source, None) };
+    let plan = filled(&asked(&request), content);
+    let sizes = plan.map(|plan| (plan.size as i64, plan.claimed as i64));
     assert_eq!(sizes.map_err(|refusal| refusal.code), expected);
 }
 

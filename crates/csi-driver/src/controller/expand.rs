@@ -1,7 +1,12 @@
 //! ControllerExpandVolume (docs/contract/csi-driver.md#growth).
 
+use std::collections::BTreeMap;
+
 use harvester_api::annotations::{CSI_ATTACH, CSI_VOLUME};
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::{
+    api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition},
+    apimachinery::pkg::api::resource::Quantity,
+};
 use kube::{
     ResourceExt,
     api::{Patch, PatchParams},
@@ -27,6 +32,7 @@ use crate::{
 const ATTEMPTS: usize = 5;
 /// Harvester's refusals to grow a volume begin with it.
 const REFUSED_BY_HARVESTER: &str = "PVC_EXPAND";
+const STORAGE: &str = "storage";
 /// Kubernetes' refusal where the class does not allow it.
 const REFUSED_BY_CLASS: &str = "must support resize";
 
@@ -55,7 +61,9 @@ pub(super) async fn expand(
         return Err(no_growth(name));
     }
     let (decision, claim) = write(host, name, size).await?;
-    wait_until_grown(host, name, &claim, decision.claimed).await?;
+    let is_new = decision.patch.is_some_and(|patch| patch.get("spec").is_some());
+    let former = if is_new { pending(&claim) } else { None };
+    wait_until_grown(host, name, &claim, decision.claimed, former.cloned()).await?;
     Ok(ControllerExpandVolumeResponse {
         capacity_bytes: i64::try_from(decision.size).unwrap_or(i64::MAX),
         node_expansion_required: is_in_use(host, name, &claim).await?,
@@ -171,18 +179,20 @@ fn of_growth(doing: &str, error: &kube::Error) -> Refusal {
     }
 }
 
-/// Waits until the host's volume has `claimed` bytes.
+/// Waits until the host's volume has `claimed` bytes. `former` is what the host said of an earlier growth.
 pub(super) async fn wait_until_grown(
     host: &Host,
     name: &HostName,
     claim: &PersistentVolumeClaim,
     claimed: u64,
+    former: Option<PersistentVolumeClaimCondition>,
 ) -> Result<(), Refusal> {
-    if is_grown(claim, claimed) {
+    let is_done = |claim: &PersistentVolumeClaim| is_grown(claim, claimed, former.as_ref());
+    if is_done(claim) {
         return Ok(());
     }
     let what = format!("{} has not grown to {claimed} bytes", host.claim_name(name));
-    let grown = wait::until(host.claims(), name.as_str(), &what, |claim| is_grown(claim, claimed)).await;
+    let grown = wait::until(host.claims(), name.as_str(), &what, is_done).await;
     match grown {
         Ok(Some(_)) => Ok(()),
         Ok(None) => Err(inspect::no_volume(name.as_str())),
@@ -196,12 +206,34 @@ pub(super) async fn wait_until_grown(
 }
 
 /// The volume has the size. That of a claim with a file system, which the host grows when a pod uses it next, has it too.
-fn is_grown(claim: &PersistentVolumeClaim, claimed: u64) -> bool {
+fn is_grown(
+    claim: &PersistentVolumeClaim,
+    claimed: u64,
+    former: Option<&PersistentVolumeClaimCondition>,
+) -> bool {
     let Some(status) = &claim.status else { return false };
-    let capacity = status.capacity.as_ref().and_then(|capacity| quantity::bytes(capacity.get("storage")?));
-    let conditions = status.conditions.as_deref().unwrap_or_default();
-    capacity.is_some_and(|capacity| capacity >= claimed)
-        || conditions.iter().any(|one| one.type_ == "FileSystemResizePending" && one.status == "True")
+    if storage(status.capacity.as_ref()).is_some_and(|capacity| capacity >= claimed) {
+        return true;
+    }
+    let pending = pending(claim);
+    let Some(allocated) = storage(status.allocated_resources.as_ref()) else {
+        return pending.is_some() && pending != former;
+    };
+    // newer hosts say how large the growth is that they speak of, and who has to go on with it
+    let state = status.allocated_resource_statuses.as_ref().and_then(|all| all.get(STORAGE));
+    allocated >= claimed
+        && pending.is_some()
+        && state.map_or(pending != former, |state| state.starts_with("Node"))
+}
+
+/// That a pod has to use the volume before its file system grows; of this growth, or of an earlier one.
+pub(super) fn pending(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+    let conditions = claim.status.as_ref()?.conditions.as_deref()?;
+    conditions.iter().find(|one| one.type_ == "FileSystemResizePending" && one.status == "True")
+}
+
+fn storage(quantities: Option<&BTreeMap<String, Quantity>>) -> Option<u64> {
+    quantity::bytes(quantities?.get(STORAGE)?)
 }
 
 /// Whether a machine has the volume. In one that has not, the node service grows the file system when it comes.
@@ -286,6 +318,35 @@ mod tests {
         #[case] code: Code,
     ) {
         assert_eq!(decision(record, has, required, limit).unwrap_err().code, code);
+    }
+
+    const GROWN: &str = "NodeResizePending";
+    const GROWS: &str = "ControllerResizeInProgress";
+
+    // docs/contract/csi-driver.md#growth
+    #[rstest]
+    #[case::of_a_host_that_says_no_size(None, None, None, true)]
+    #[case::of_an_earlier_growth(None, None, Some("1"), false)]
+    #[case::of_a_smaller_size(Some(GIB), Some(GROWN), None, false)]
+    #[case::of_this_size(Some(2 * GIB), Some(GROWN), Some("1"), true)]
+    #[case::is_not_done(Some(2 * GIB), Some(GROWS), None, false)]
+    #[case::nobody_is_named(Some(2 * GIB), None, None, true)]
+    #[case::nobody_is_named_for_an_earlier_one(Some(2 * GIB), None, Some("1"), false)]
+    fn a_condition_of_the_last_growth_is_no_answer_to_this_one(
+        #[case] allocated: Option<i64>,
+        #[case] state: Option<&str>,
+        #[case] former: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let condition = json!({"type": "FileSystemResizePending", "status": "True", "message": "1"});
+        let mut claim = claim(None, 2 * GIB);
+        claim.status =
+            serde_json::from_value(json!({"capacity": {"storage": "1Gi"}, "conditions": [condition],
+            "allocatedResources": allocated.map(|bytes| json!({"storage": bytes.to_string()})),
+            "allocatedResourceStatuses": state.map(|state| json!({"storage": state}))}))
+            .unwrap();
+        let former = former.and_then(|_| pending(&claim).cloned());
+        assert_eq!(is_grown(&claim, 2 << 30, former.as_ref()), expected);
     }
 
     #[rstest]

@@ -392,6 +392,33 @@ async fn a_volume_has_grown_when_the_answer_comes() {
     assert_eq!(bench.create_volume(volume(UID, GIB)).await.unwrap().capacity_bytes, 2 * GIB);
 }
 
+// docs/contract/csi-driver.md#growth
+#[tokio::test(start_paused = true)]
+async fn a_file_system_that_waited_for_a_pod_before_is_not_taken_for_grown() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    let says = async |at: &str| {
+        let condition =
+            json!([{"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": at}]);
+        let status = json!({"status": {"conditions": condition}});
+        let (params, patch) = (kube::api::PatchParams::default(), kube::api::Patch::Merge(status));
+        bench.claims().patch_status(UID, &params, &patch).await.unwrap();
+    };
+    says("2026-01-01T00:00:00Z").await;
+    let (answer, ()) = tokio::join!(expand(&bench, UID, 2 * GIB), async {
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        let size = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+        assert_eq!(size["resources"]["requests"]["storage"], "2Gi");
+    });
+    assert_eq!(answer.unwrap_err().code(), Code::DeadlineExceeded);
+    let (answer, ()) = tokio::join!(expand(&bench, UID, 3 * GIB), async {
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        says("2026-01-01T00:01:00Z").await;
+    });
+    assert_eq!(answer.unwrap().capacity_bytes, 3 * GIB);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_growth_against_another_writer_is_decided_again() {
     let bench = Bench::new().await;

@@ -30,13 +30,14 @@ pub(super) async fn finish(host: &Host, asked: &Asked, claim: PersistentVolumeCl
 async fn grow(host: &Host, asked: &Asked, claim: PersistentVolumeClaim) -> Result<(), Refusal> {
     let (name, size) = (&asked.name, wanted(asked, &claim));
     if claim::claimed(&claim) == Some(size) {
-        return expand::wait_until_grown(host, name, &claim, size).await;
+        return expand::wait_until_grown(host, name, &claim, size, None).await;
     }
     let patch = json!({"metadata": {"resourceVersion": claim.resource_version()},
         "spec": {"resources": {"requests": {"storage": quantity::of_bytes(size)}}}});
     let patched = host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await;
     let claim = patched.map_err(|error| expand::refusal_of_growth(host, name, &error))?;
-    expand::wait_until_grown(host, name, &claim, size).await
+    let former = expand::pending(&claim).cloned();
+    expand::wait_until_grown(host, name, &claim, size, former).await
 }
 
 /// What the claim is to ask for in the end: Longhorn's begins with the size of its source.

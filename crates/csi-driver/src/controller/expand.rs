@@ -91,6 +91,12 @@ async fn write(
         match host.claims().patch(name.as_str(), &PatchParams::default(), &Patch::Merge(patch)).await {
             Ok(claim) => return Ok((decision, claim)),
             Err(kube::Error::Api(status)) if status.is_conflict() => {}
+            // Kubernetes before 1.32 takes no growth back
+            Err(kube::Error::Api(status))
+                if status.code == 422 && create::claimed(&claim) > Some(decision.claimed) =>
+            {
+                return Err(no_shrinking(name, &claim, size));
+            }
             Err(error) => return Err(refusal_of_growth(host, name, &error)),
         }
     }
@@ -118,14 +124,13 @@ fn decide(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Result<
     if size.asked <= claimed {
         // a growth that the rounding has already is none, and no fault (docs/contract/csi-driver.md#sizes)
         if told != Some(size.asked) && size.on_host() < claimed {
-            return Err(Refusal::new(
-                Code::OutOfRange,
-                format!(
-                    "volume {name} has {} bytes and does not shrink to {}: ask for a larger size",
-                    told.unwrap_or(claimed),
-                    size.asked
-                ),
-            ));
+            // a growth that the host could not do may be taken back to a smaller one
+            let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed, None));
+            if capacity.is_none_or(|capacity| size.on_host() <= capacity) {
+                return Err(no_shrinking(name, claim, size));
+            }
+            let (size, claimed) = (size.asked, size.on_host());
+            return Ok(Decision { size, claimed, patch: Some(patch(claim, recorded, size, Some(claimed))) });
         }
         let size = told.filter(|told| size.allows(*told)).unwrap_or(size.asked);
         let patch =
@@ -134,6 +139,30 @@ fn decide(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Result<
     }
     let (size, claimed) = (size.asked, size.on_host());
     Ok(Decision { size, claimed, patch: Some(patch(claim, recorded, size, Some(claimed))) })
+}
+
+fn no_shrinking(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> Refusal {
+    let has = VolumeRecord::of(claim).map(|record| record.size).or_else(|| create::claimed(claim));
+    Refusal::new(
+        Code::OutOfRange,
+        format!(
+            "volume {name} has {} bytes and does not shrink to {}: ask for a larger size",
+            has.unwrap_or_default(),
+            size.asked
+        ),
+    )
+}
+
+fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
+    storage(claim.status.as_ref()?.capacity.as_ref())
+}
+
+/// The size of a volume as CSI is told. A growth that the host has not done does not count.
+pub(super) fn size(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let claimed = create::claimed(claim);
+    let told = VolumeRecord::of(claim).map(|record| record.size).or(claimed)?;
+    let capacity = capacity(claim).filter(|_| !is_grown(claim, claimed.unwrap_or(told), None));
+    Some(capacity.map_or(told, |capacity| told.min(capacity)))
 }
 
 /// The new sizes on the version of the claim that was decided on. A volume of the Go driver stays without our annotation.
@@ -318,6 +347,50 @@ mod tests {
         #[case] code: Code,
     ) {
         assert_eq!(decision(record, has, required, limit).unwrap_err().code, code);
+    }
+
+    // docs/contract/csi-driver.md#growth
+    #[rstest]
+    #[case::to_a_smaller_growth(100 * GIB, 10 * GIB, 20 * GIB, Ok(20 * GIB))]
+    #[case::to_what_it_has(100 * GIB, 10 * GIB, 10 * GIB, Err(Code::OutOfRange))]
+    #[case::below_what_it_has(100 * GIB, 10 * GIB, 5 * GIB, Err(Code::OutOfRange))]
+    #[case::it_has_grown(100 * GIB, 100 * GIB, 20 * GIB, Err(Code::OutOfRange))]
+    fn a_growth_is_taken_back_to_no_less_than_the_volume_has(
+        #[case] claimed: i64,
+        #[case] capacity: i64,
+        #[case] required: i64,
+        #[case] expected: Result<i64, Code>,
+    ) {
+        let mut claim = claim(Some(OURS), claimed);
+        claim.status =
+            serde_json::from_value(json!({"capacity": {"storage": capacity.to_string()}})).unwrap();
+        let size = Size::of(Some(&CapacityRange { required_bytes: required, limit_bytes: 0 })).unwrap();
+        let decision = decide(&HostName::from_handle("pvc-1").unwrap(), &claim, size);
+        let told = decision.map(|decision| {
+            let patch = decision.patch.unwrap();
+            assert_eq!(patch["spec"]["resources"]["requests"]["storage"], "20Gi");
+            assert!(patch["metadata"]["annotations"][CSI_VOLUME].as_str().unwrap().contains("21474836480"));
+            decision.size as i64
+        });
+        assert_eq!(told.map_err(|refusal| refusal.code), expected);
+    }
+
+    #[rstest]
+    #[case::as_told(Some(GIB + 1), Some(GIB + STEP), GIB + STEP, GIB + 1)]
+    #[case::grows(Some(100 * GIB), Some(10 * GIB), 100 * GIB, 10 * GIB)]
+    #[case::of_the_go_driver(None, Some(10 * GIB), 100 * GIB, 10 * GIB)]
+    #[case::not_bound(Some(GIB), None, GIB, GIB)]
+    fn a_growth_that_the_host_has_not_done_is_no_size(
+        #[case] recorded: Option<i64>,
+        #[case] capacity: Option<i64>,
+        #[case] claimed: i64,
+        #[case] expected: i64,
+    ) {
+        let record = recorded.map(|size| json!({"name": "D", "size": size, "reach": "disk"}).to_string());
+        let mut claim = claim(record.as_deref(), claimed);
+        let capacity = capacity.map(|bytes| json!({"storage": bytes.to_string()}));
+        claim.status = serde_json::from_value(json!({"capacity": capacity})).unwrap();
+        assert_eq!(super::size(&claim), Some(expected as u64));
     }
 
     const GROWN: &str = "NodeResizePending";

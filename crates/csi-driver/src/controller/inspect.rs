@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{create, page::page, published::Machines};
+use super::{create, expand, page::page, published::Machines};
 use crate::{
     csi::{
         ControllerGetVolumeResponse, ListVolumesRequest, ListVolumesResponse,
@@ -17,7 +17,7 @@ use crate::{
     volume::{
         access::{self, AccessError, Reach},
         name::HostName,
-        record::{self, VolumeRecord},
+        record,
     },
 };
 
@@ -135,7 +135,7 @@ fn entries(claims: &[PersistentVolumeClaim], machines: &Machines) -> Vec<list_vo
 }
 
 fn volume(claim: &PersistentVolumeClaim) -> Volume {
-    let size = VolumeRecord::of(claim).map(|record| record.size).or_else(|| create::claimed(claim));
+    let size = expand::size(claim);
     Volume {
         volume_id: claim.name_any(),
         capacity_bytes: size.and_then(|size| i64::try_from(size).ok()).unwrap_or(0),

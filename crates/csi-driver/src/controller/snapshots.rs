@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use k8s_openapi::{api::core::v1::PersistentVolumeClaim, apimachinery::pkg::apis::meta::v1::Time};
 use prost_types::Timestamp;
 
-use super::{create, inspect, page::page};
+use super::{expand, inspect, page::page};
 use crate::{
     csi::{
         CreateSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, list_snapshots_response,
@@ -21,7 +21,7 @@ use crate::{
     volume::{
         access::Reach,
         name::HostName,
-        record::{self, SnapshotRecord, VolumeRecord},
+        record::{self, SnapshotRecord},
     },
 };
 use handle::Handle;
@@ -55,10 +55,9 @@ impl Asked {
 
     /// The annotation of the snapshot of a claim.
     fn record(&self, claim: &PersistentVolumeClaim) -> SnapshotRecord {
-        let size = VolumeRecord::of(claim).map(|record| record.size).or_else(|| create::claimed(claim));
         SnapshotRecord {
             name: self.csi_name.clone(),
-            size: size.unwrap_or(0),
+            size: expand::size(claim).unwrap_or(0),
             reach: record::reach_of(claim).unwrap_or(Reach::Disk),
             class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
             volume_mode: if record::is_block(claim) { "Block" } else { "Filesystem" }.to_owned(),

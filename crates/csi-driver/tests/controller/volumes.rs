@@ -419,6 +419,27 @@ async fn a_file_system_that_waited_for_a_pod_before_is_not_taken_for_grown() {
     assert_eq!(answer.unwrap().capacity_bytes, 3 * GIB);
 }
 
+// docs/contract/csi-driver.md#growth
+#[tokio::test(start_paused = true)]
+async fn a_growth_that_failed_can_be_taken_back_to_a_smaller_one() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    assert_eq!(expand(&bench, UID, 100 * GIB).await.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(bench.taken("s", UID, None).await.unwrap().size_bytes, GIB);
+    let listed = list(&bench, 0, "").await.unwrap().entries.remove(0).volume.unwrap();
+    assert_eq!(listed.capacity_bytes, GIB);
+    bench.fault("patch", "persistentvolumeclaims", Some(1), Answer::Code(422));
+    assert_eq!(expand(&bench, UID, 2 * GIB).await.unwrap_err().code(), Code::OutOfRange);
+    let (answer, ()) = tokio::join!(expand(&bench, UID, 2 * GIB), async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+        assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
+        bench.bind(UID, "2Gi").await;
+    });
+    assert_eq!(answer.unwrap().capacity_bytes, 2 * GIB);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_growth_against_another_writer_is_decided_again() {
     let bench = Bench::new().await;

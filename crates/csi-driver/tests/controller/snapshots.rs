@@ -189,6 +189,18 @@ async fn a_snapshot_is_deleted_at_once_and_gone_however_often_it_is_asked_for() 
     assert_eq!(bench.service.get_snapshot(get("s")).await.unwrap_err().code(), Code::NotFound);
 }
 
+// docs/contract/csi-driver.md#restore
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_somebody_else_is_not_deleted() {
+    let bench = Bench::new().await;
+    taken_with(&bench, "of-a-machine", "longhorn-snapshot").await;
+    let refused = bench.delete_snapshot("of-a-machine").await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("Retain"), "{refused}");
+    let snapshots = bench.api(SNAPSHOT, "VolumeSnapshot", NAMESPACE);
+    assert!(snapshots.get_opt("of-a-machine").await.unwrap().is_some());
+}
+
 #[rstest]
 #[case("volumeremotebackups")]
 #[case("volumesnapshots")]
@@ -388,7 +400,7 @@ async fn a_volume_with_a_snapshot_is_kept_until_the_snapshot_is_gone() {
     let bench = Bench::new().await;
     bench.create_volume(volume("source", GIB)).await.unwrap();
     bench.create_volume(volume("other", GIB)).await.unwrap();
-    taken_with(&bench, "before", "longhorn-snapshot").await;
+    bench.taken("before", "source", None).await.unwrap();
     let refused = bench.delete_volume("source").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("VolumeSnapshot before"), "{refused}");

@@ -115,6 +115,7 @@ fn matches(asked: &Asked, snapshot: &VolumeSnapshot) -> Result<Snapshot, Refusal
     }
 }
 
+/// Those of others, of a machine's backup for one, are needed by others.
 pub(super) async fn delete(host: &Host, name: &HostName) -> Result<(), Refusal> {
     let doing = |verb: &str| format!("{verb} {}", host.name_of("VolumeSnapshot", name));
     let snapshot = match host.snapshots().get(name.as_str()).await {
@@ -122,6 +123,13 @@ pub(super) async fn delete(host: &Host, name: &HostName) -> Result<(), Refusal> 
         Err(error) if host::is_not_found(&error) => return Ok(()),
         Err(error) => return Err(Refusal::of_host(&doing("read"), &error)),
     };
+    if !is_ours(&snapshot) {
+        return Err(Refusal::precondition(format!(
+            "{} was not made by this driver: set the deletionPolicy of its VolumeSnapshotContent to Retain, and delete it on \
+             the host",
+            host.name_of("VolumeSnapshot", name)
+        )));
+    }
     needed::snapshot(host, name).await?;
     match host.snapshots().delete(name.as_str(), &host::of_uid(snapshot.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
@@ -152,15 +160,20 @@ pub(super) async fn one(host: &Host, name: &HostName) -> Result<Option<Snapshot>
     }
 }
 
+/// Whether this driver made the snapshot, or the Go driver, which writes the labels alone.
+fn is_ours(snapshot: &VolumeSnapshot) -> bool {
+    let marks = [labels::SNAPSHOT_CLASS, labels::SNAPSHOT_VOLUME_MODE];
+    SnapshotRecord::of(&snapshot.metadata).is_some()
+        || marks.iter().all(|key| snapshot.labels().contains_key(*key))
+}
+
 /// The snapshot as CSI sees it; `None` for one that is going, or that this driver could not restore.
 fn shown(snapshot: &VolumeSnapshot) -> Option<Snapshot> {
     let metadata = &snapshot.metadata;
-    let recorded = SnapshotRecord::of(metadata);
-    let marks = [labels::SNAPSHOT_CLASS, labels::SNAPSHOT_VOLUME_MODE];
-    let is_ours = recorded.is_some() || marks.iter().all(|key| snapshot.labels().contains_key(*key));
-    if !is_ours || metadata.deletion_timestamp.is_some() {
+    if !is_ours(snapshot) || metadata.deletion_timestamp.is_some() {
         return None;
     }
+    let recorded = SnapshotRecord::of(metadata);
     let status = &snapshot.status;
     let size = recorded.map(|record| record.size).filter(|size| *size > 0).or(status.restore_size);
     Some(Snapshot {

@@ -77,7 +77,7 @@ pub(crate) fn start(world: &Arc<World>, tasks: &TaskGroup) {
 }
 
 /// Codes after which the driver may still be at work.
-fn may_go_on(code: Code) -> bool {
+pub(crate) fn may_go_on(code: Code) -> bool {
     matches!(
         code,
         Code::Cancelled

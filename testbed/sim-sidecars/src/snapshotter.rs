@@ -17,6 +17,7 @@ use tonic::Status;
 use crate::{
     kinds::{VolumeSnapshot, VolumeSnapshotContent},
     plugin::within,
+    provisioner::may_go_on,
     retries,
     world::{
         Problem, World, delete, handle as handle_of, held, is_going, let_go, patch, patch_status, quantity,
@@ -203,7 +204,9 @@ async fn content(world: &World, name: &str) -> Result<(), Problem> {
         return Ok(());
     }
     let api = world.all::<VolumeSnapshotContent>();
-    if is_going(&*content) {
+    // what the driver may still be making is made first, and deleted then
+    let is_being_made = content.annotations().contains_key(BEING_CREATED) && handle(&content).is_none();
+    if is_going(&*content) && !is_being_made {
         let deletes = text(spec, &["deletionPolicy"]).as_deref() == Some("Delete");
         if let Some(snapshot_id) = handle(&content).filter(|_| deletes) {
             let mut driver = world.controller.controller();
@@ -218,13 +221,7 @@ async fn content(world: &World, name: &str) -> Result<(), Problem> {
     }
     let status = content.status.clone().unwrap_or_default().fields;
     if status.get("readyToUse") == Some(&Value::Bool(true)) {
-        return match content.annotations().get(BEING_CREATED) {
-            Some(_) => {
-                let done = json!({"metadata": {"annotations": {BEING_CREATED: null}}});
-                Ok(patch(&api, &world.contents, name, done).await?)
-            }
-            None => Ok(()),
-        };
+        return is_made(world, &content).await;
     }
     let told = match take(world, &content).await {
         Ok(told) => told,
@@ -232,6 +229,9 @@ async fn content(world: &World, name: &str) -> Result<(), Problem> {
             let message = format!("Failed to check and update snapshot content: {problem}");
             let error = json!({"message": message, "time": world.clock.now_text()});
             patch_status(&api, &world.contents, name, json!({"readyToUse": false, "error": error})).await?;
+            if matches!(&problem, Problem::Call(status) if !may_go_on(status.code())) {
+                is_made(world, &content).await?;
+            }
             return Err(problem);
         }
     };
@@ -239,7 +239,20 @@ async fn content(world: &World, name: &str) -> Result<(), Problem> {
     let status = json!({"snapshotHandle": told.snapshot_id, "readyToUse": told.ready_to_use, "error": null,
         "restoreSize": told.size_bytes, "creationTime": time});
     patch_status(&api, &world.contents, name, status).await?;
+    is_made(world, &content).await?;
     if told.ready_to_use { Ok(()) } else { Err(Problem::Waits("the snapshot is not ready".to_owned())) }
+}
+
+/// The driver is making nothing for the content any more.
+async fn is_made(world: &World, content: &VolumeSnapshotContent) -> Result<(), Problem> {
+    let api = world.all::<VolumeSnapshotContent>();
+    let name = content.name_any();
+    let known = world.contents.get(&ObjectKey::new("", &*name));
+    if !known.is_some_and(|content| content.annotations().contains_key(BEING_CREATED)) {
+        return Ok(());
+    }
+    let done = json!({"metadata": {"annotations": {BEING_CREATED: null}}});
+    Ok(patch(&api, &world.contents, &name, done).await?)
 }
 
 /// Asks the driver to take the snapshot, or about one that was taken elsewhere.
@@ -253,11 +266,11 @@ async fn take(world: &World, content: &VolumeSnapshotContent) -> Result<Snapshot
         let found = listed.entries.into_iter().next().and_then(|entry| entry.snapshot);
         return Ok(found.ok_or_else(|| Status::not_found("the driver lists no such snapshot"))?);
     }
+    let class = class(world, text(spec, &["volumeSnapshotClassName"])).await?;
     if !content.annotations().contains_key(BEING_CREATED) {
         let mark = json!({"metadata": {"annotations": {BEING_CREATED: "yes"}}});
         patch(&world.all(), &world.contents, &content.name_any(), mark).await?;
     }
-    let class = class(world, text(spec, &["volumeSnapshotClassName"])).await?;
     let parameters = class.data["parameters"].as_object().into_iter().flatten();
     let request = CreateSnapshotRequest {
         name: format!("snapshot-{}", text(spec, &["volumeSnapshotRef", "uid"]).unwrap_or_default()),

@@ -1,5 +1,7 @@
 //! The order of the calls, with a node service that only listens: nothing is mounted, and time costs nothing.
 
+use std::time::Duration;
+
 use k8s_openapi::api::{
     core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
@@ -74,13 +76,36 @@ test_cluster::component_tests! {
         assert_eq!(left.list(&Default::default()).await.unwrap().items.len(), 0);
         tasks.end().await;
     }
+
+    #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
+    async fn a_snapshot_that_is_deleted_while_it_is_made_is_made_first_and_deleted_then(cluster: TestCluster) {
+        let (tasks, clock) = (TaskGroup::new(), Clock::starting_at(cluster.start()));
+        let pace = Pace { call: Duration::from_secs(1), ..Pace::default() };
+        let lab = Lab::start(&cluster, &tasks, pace, clock).await;
+        cluster.guest.apply(&claim("data", "1Gi", "")).await;
+        lab.bound("data").await;
+        lab.calls.take();
+        // the host takes two seconds, and the first call is given up after one
+        drop(create_snapshot(&lab).await);
+        cluster.advance(Duration::from_millis(1500)).await;
+        lab.delete::<VolumeSnapshot>("before").await;
+        lab.none::<VolumeSnapshot>().await;
+        assert_eq!(lab.calls.take(), ["CreateSnapshot", "DeleteSnapshot"]);
+        assert!(cluster.harvester.list::<sim_harvester::VolumeSnapshot>().await.is_empty());
+        tasks.end().await;
+    }
 }
 
-pub(crate) async fn apply_snapshot(lab: &Lab) {
+async fn create_snapshot(lab: &Lab) -> Api<VolumeSnapshot> {
     let snapshots = Api::<VolumeSnapshot>::namespaced(lab.guest.clone(), "default");
     let snapshot: VolumeSnapshot =
         serde_json::from_value(test_cluster::manifests::documents(SNAPSHOT).unwrap().remove(0)).unwrap();
     snapshots.create(&Default::default(), &snapshot).await.unwrap();
+    snapshots
+}
+
+pub(crate) async fn apply_snapshot(lab: &Lab) {
+    let snapshots = create_snapshot(lab).await;
     until("the snapshot to be ready", || async {
         let status = snapshots.get("before").await.unwrap().status?;
         (status.fields.get("readyToUse")? == true).then_some(())

@@ -27,7 +27,7 @@ use std::{
 use cloud_provider::{Decision, Failure, LoadBalancers, Requeue, RequeueFn, wants_load_balancer};
 use controller_kit::{Cache, Change, ObjectKey, RawObject, error_message, replace};
 use guest_vms::GuestVms;
-use harvester_api::{LoadBalancer, annotations, labels, names};
+use harvester_api::{LoadBalancer, annotations, names};
 use k8s_openapi::api::core::v1::{Node, Service};
 use kube::{
     Api, Client, ResourceExt,
@@ -46,7 +46,7 @@ use self::{
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
-    sharing::{let_go, related},
+    sharing::{is_marked, let_go, related},
 };
 use crate::{
     cluster::GuestCluster,
@@ -418,10 +418,12 @@ impl LoadBalancers for HarvesterLoadBalancers {
     /// Those that share an address with it, or ask for it.
     fn dependents(&self, service: &Service) -> Vec<ObjectKey> {
         let mut others = self.shared.related(service);
-        // one that used an address before keeps its owner until its status shows another
-        if service.labels().contains_key(labels::PRIMARY_SERVICE) {
-            let owners = self.index.owners(&ingress(service)).into_iter();
-            others.extend(owners.filter(|owner| self.services.get(owner).is_some()));
+        // one that leaves an address keeps its owner, and its port from the others, until its status shows another
+        if is_marked(service) {
+            for owner in self.index.owners(&ingress(service)) {
+                others.extend(self.shared.group(&owner));
+                others.extend(self.services.get(&owner).map(|_| owner));
+            }
             others.remove(&ObjectKey::of(service));
         }
         others.into_iter().collect()

@@ -43,6 +43,8 @@ mod service_events;
 mod sharing;
 #[path = "component/sharing_labels.rs"]
 mod sharing_labels;
+#[path = "component/sharing_moves.rs"]
+mod sharing_moves;
 #[path = "component/source_ranges.rs"]
 mod source_ranges;
 #[path = "component/take_over.rs"]

@@ -305,7 +305,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Held::Nothing => handover::given(service, object.map(|object| &**object))
                     .filter(|_| taken_back || withheld),
                 // the address of its former primary serves until it has one of its own
-                Held::Valid => None,
+                Held::Valid | Held::Former => None,
                 Held::Lost => sharing::given(service).filter(|_| !has_address),
             };
             let published = object.filter(|_| !withheld);
@@ -335,7 +335,10 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     let leaves = match path {
         Datapath::Guest => seen.held == Held::Lost && view.publish != Publish::Withdrawn,
         // there the label comes before the address
-        Datapath::Host => seen.held != Held::Nothing && ingress(service).is_empty() && !seen.is_carried,
+        Datapath::Host => {
+            let has_nothing = seen.held != Held::Nothing && ingress(service).is_empty() && !seen.is_carried;
+            has_nothing || seen.held == Held::Former
+        }
     };
     if has_address || leaves {
         view.labels = sharing::own_labels(service);

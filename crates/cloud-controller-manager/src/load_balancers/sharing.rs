@@ -13,17 +13,17 @@ use std::{
 
 use cloud_provider::LoadBalancers;
 use controller_kit::{Change, Explanation, ObjectKey, RawObject};
-use harvester_api::{LoadBalancer, annotations, labels, names::DHCP_ADDRESS};
+use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 
 use self::{
     chain::{Chain, admits, follow},
-    group::{Group, Member, admit},
+    group::{Claim, Group, Member, admit},
 };
 pub(super) use self::{
     groups::Groups,
-    index::{Index, label, label_value, normal},
+    index::{Index, is_marked, label, label_value, normal},
 };
 use super::{
     Found, HarvesterLoadBalancers,
@@ -100,7 +100,7 @@ impl HarvesterLoadBalancers {
         };
         let address = address.filter(|_| !self.is_withheld(primary, object));
         // on the host datapath the label comes before the address, for a Service that has nothing to lose by it
-        let loses = !uses(service, &key) && !ingress(service).is_empty();
+        let loses = !ingress(service).is_empty() && (!uses(service, &key) || self.is_leaving(service));
         let address = address.filter(|_| !loses || !is_taken_back(Some(object)));
         if (path == Datapath::Guest || loses) && address.is_none() {
             return missing("address");
@@ -130,17 +130,48 @@ impl HarvesterLoadBalancers {
     fn group_now(&self, primary: &Service, object: &LoadBalancer) -> Group {
         let key = ObjectKey::of(primary);
         let path = Datapath::of_object(&object.spec);
-        let keys = self.shared.group(&key);
+        let mut keys = self.shared.group(&key);
+        keys.extend(self.shared.showing(&addresses_of(primary, Some(object))));
+        keys.remove(&key);
         let members = keys.iter().filter_map(|key| self.services.get(key)).filter(|it| self.is_wanted(it));
         let members = members.filter_map(|service| {
-            let uses = uses(&service, &key);
-            (uses || self.asks(&service, &key)).then(|| {
-                let fault = self.unfit(primary, object, path, &service, uses);
-                let shows = shows_address_of(&service, primary, Some(object));
-                Member { service, uses, shows, fault }
-            })
+            let claim = self.claim(&service, primary, object)?;
+            let fault = self.unfit(primary, object, path, &service, claim != Claim::Asked);
+            Some(Member { service, claim, fault })
         });
         admit(primary, members.collect(), path == Datapath::Host)
+    }
+
+    fn claim(&self, service: &Service, primary: &Service, object: &LoadBalancer) -> Option<Claim> {
+        let key = ObjectKey::of(primary);
+        let shows = shows_address_of(service, primary, Some(object));
+        if uses(service, &key) {
+            return Some(if shows { Claim::Shown } else { Claim::Labelled });
+        }
+        // an address that was another's before may be in a status: nobody gets listeners by that
+        let has_place = || match Datapath::of_object(&object.spec) {
+            Datapath::Guest => true,
+            Datapath::Host => secondaries_in(object).contains(&secondary_prefix(&ObjectKey::of(service))),
+        };
+        if shows && is_marked(service) && has_place() {
+            return Some(Claim::Leaving);
+        }
+        self.asks(service, &key).then_some(Claim::Asked)
+    }
+
+    /// Whether the object of a primary that the Service leaves, and whose address its status shows, carries it still.
+    fn is_leaving(&self, service: &Service) -> bool {
+        if !is_marked(service) {
+            return false;
+        }
+        let asking = ObjectKey::of(service);
+        self.index.owners(&ingress(service)).iter().filter_map(|key| self.services.get(key)).any(|primary| {
+            let found = self.load_balancer(&self.key(&primary));
+            found.object().filter(|object| !is_taken_back(Some(object))).is_some_and(|object| {
+                Datapath::of_object(&object.spec) == Datapath::Host
+                    && self.group(&primary, object).has(&asking, Claim::Leaving)
+            })
+        })
     }
 
     /// Why the Service may not share the address of this primary, whatever its ports.
@@ -229,6 +260,9 @@ impl HarvesterLoadBalancers {
 
     /// The state of the address that the Service was given with its label.
     pub(super) fn held_by(&self, service: &Service) -> Held {
+        if self.is_leaving(service) {
+            return Held::Former;
+        }
         let Some(value) = label(service) else { return Held::Nothing };
         let primary = self.shared.labelled(value).and_then(|key| self.services.get(&key));
         let Some(primary) = primary else { return Held::Lost };
@@ -287,11 +321,17 @@ impl HarvesterLoadBalancers {
         let carried = match object.filter(|_| !all.is_empty()) {
             None => Vec::new(),
             Some(object) => {
-                let mut admitted = self.group(primary, object).admitted.clone();
+                let group = self.group(primary, object);
                 // one that came too late to get the address, or asks for it no more, does not keep it for nothing
-                admitted.retain(|it| uses(it, &key) && (!ingress(it).is_empty() || self.asks(it, &key)));
-                admitted.sort_by_cached_key(|service| ObjectKey::of(&**service));
-                admitted
+                let is_carried = |member: &&Member| match member.claim {
+                    Claim::Shown | Claim::Leaving => true,
+                    Claim::Labelled => self.asks(&member.service, &key),
+                    Claim::Asked => false,
+                };
+                let carried = group.admitted.iter().filter(is_carried);
+                let mut carried: Vec<_> = carried.map(|member| member.service.clone()).collect();
+                carried.sort_by_cached_key(|service| ObjectKey::of(&**service));
+                carried
             }
         };
         let shows = |service: &Service| {
@@ -317,10 +357,7 @@ impl HarvesterLoadBalancers {
         former.remove(&ObjectKey::of(primary));
         former.retain(|user| {
             let service = self.services.get(user);
-            service.is_some_and(|service| {
-                service.labels().contains_key(labels::PRIMARY_SERVICE)
-                    && (may_wait || self.is_wanted(&service))
-            })
+            service.is_some_and(|service| may_wait || self.is_wanted(&service))
         });
         former
     }
@@ -333,7 +370,7 @@ impl HarvesterLoadBalancers {
     /// Whether the object of another Service has listeners for the ports of this one as for those of a secondary. That
     /// Service takes them away; from an object without Service nobody does.
     pub(super) fn is_carried(&self, service: &Service) -> bool {
-        if !service.labels().contains_key(labels::PRIMARY_SERVICE) {
+        if !is_marked(service) {
             return false;
         }
         let prefix = secondary_prefix(&ObjectKey::of(service));

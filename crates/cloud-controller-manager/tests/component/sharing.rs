@@ -64,7 +64,7 @@ spec: {{type: LoadBalancer, selector: {{app: web}}, ports: [{{name: http, port: 
 }
 
 /// Gives a Service another wish, or none.
-async fn ask_again(cluster: &TestCluster, key: &str, primary: Value) {
+pub(crate) async fn ask_again(cluster: &TestCluster, key: &str, primary: Value) {
     cluster.guest.patch::<Service>(key, json!({"metadata": {"annotations": {PRIMARY: primary}}})).await;
     cluster.settle().await;
 }
@@ -112,7 +112,7 @@ pub(crate) fn allocated(ip: &str) -> Value {
 }
 
 /// On the host datapath, where Harvester announces it.
-fn given(ip: &str) -> Value {
+pub(crate) fn given(ip: &str) -> Value {
     json!({"status": {"allocatedAddress": {"ipPool": "lab", "ip": ip}, "address": ip}})
 }
 

@@ -71,6 +71,9 @@ pub(crate) enum Held {
     Nothing,
     /// The primary that the label names has it, as far as we know.
     Valid,
+    /// Host datapath: the status shows the address of a primary that the label names no more, and that carries the ports
+    /// until another one does.
+    Former,
     /// The primary is gone, or has another address, or none.
     Lost,
 }
@@ -171,7 +174,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let given = match seen.held {
         // by an object of its own, which is gone
         Held::Nothing => handover::given(service, None),
-        Held::Valid | Held::Lost => given(service),
+        Held::Valid | Held::Former | Held::Lost => given(service),
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_asked = given.is_some() && asked == given.as_ref();
@@ -190,6 +193,10 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
         view.publish = Publish::Unchanged;
     }
     if goes_on {
+        if seen.held == Held::Former {
+            // it has come to nothing at the primary that the label names
+            view.labels = own_labels(service);
+        }
         let addresses = ingress(service).into_iter().map(IngressAddress::parse).collect();
         view.load_balancer = LoadBalancerState::Present { addresses };
         if let Some(given) = given.filter(|_| path == Datapath::Guest && asked.is_none_or(String::is_empty)) {
@@ -246,8 +253,13 @@ pub(super) fn keep(seen: &Seen<'_>, path: Datapath) -> Option<(Removal, Option<W
 /// address: without that it keeps the primary for nothing.
 pub(super) fn goes_on(seen: &Seen<'_>) -> bool {
     let has_it = || settled_datapath(seen) != Some(Datapath::Host) || !ingress(seen.service).is_empty();
-    let waits = matches!(seen.sharing, Sharing::Waits(_) | Sharing::Refused { revoked: false, .. });
-    waits && seen.held == Held::Valid && has_it()
+    match (&seen.sharing, seen.held) {
+        (Sharing::Own | Sharing::With(_), _) | (_, Held::Nothing | Held::Lost) => false,
+        // no word of the next primary is about the former one
+        (_, Held::Former) => true,
+        (Sharing::Refused { revoked, .. }, Held::Valid) => !revoked && has_it(),
+        (Sharing::Waits(_), Held::Valid) => has_it(),
+    }
 }
 
 fn is_revoked(seen: &Seen<'_>) -> bool {

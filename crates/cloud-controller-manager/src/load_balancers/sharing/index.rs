@@ -31,7 +31,8 @@ struct State {
     by_label: HashMap<String, BTreeSet<ObjectKey>>,
     /// By the prefix of their listeners.
     by_prefix: HashMap<String, ObjectKey>,
-    /// By an address that the status of the Service shows.
+    /// By an address that the status of the Service shows. Only Services that have the label, if an empty one: they use
+    /// an address or may still be leaving one.
     by_shown: HashMap<String, BTreeSet<ObjectKey>>,
     /// Services whose label value does not say their name.
     digested: HashMap<String, ObjectKey>,
@@ -53,7 +54,7 @@ impl Index {
         state.update(key, newest().as_deref());
     }
 
-    /// The Services whose status shows one of these addresses.
+    /// The Services that have the label, if an empty one, and whose status shows one of these addresses.
     pub(crate) fn showing(&self, addresses: &[&str]) -> BTreeSet<ObjectKey> {
         let state = self.state();
         let showing = addresses.iter().filter_map(|ip| state.by_shown.get(&normal(ip)));
@@ -132,10 +133,8 @@ impl Index {
         let used = used(service).and_then(|label| self.labelled(&label));
         related.extend(last.iter().chain(&used).flat_map(|primary| self.group(primary)));
         related.extend(used);
-        // one that used an address before keeps its owner until its status shows another
-        if service.labels().contains_key(labels::PRIMARY_SERVICE) {
-            related.extend(self.showing(&ingress(service)));
-        }
+        // one that leaves an address keeps its owner until its status shows another, and its owner carries it so long
+        related.extend(self.showing(&ingress(service)));
         related.remove(&key);
         related
     }
@@ -162,7 +161,7 @@ impl State {
             digested.remove(&own);
         }
         let Some(service) = service else { return };
-        let shown = ingress(service).into_iter().map(normal).collect();
+        let shown = ingress(service).into_iter().filter(|_| is_marked(service)).map(normal).collect();
         let entry = Entry { request: primary(service).ok().flatten(), label: used(service), shown };
         if let Some(request) = &entry.request {
             by_request.entry(request.clone()).or_default().insert(key.clone());
@@ -199,6 +198,11 @@ fn remove<K: Eq + Hash>(keys_of: &mut HashMap<K, BTreeSet<ObjectKey>>, of: Optio
 /// (docs/contract/cloud-controller-manager.md#12.4).
 pub(crate) fn label(service: &Service) -> Option<&str> {
     service.labels().get(labels::PRIMARY_SERVICE).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Whether the Service has the label, if an empty one: it uses the address of another one, or did so.
+pub(crate) fn is_marked(service: &Service) -> bool {
+    service.labels().contains_key(labels::PRIMARY_SERVICE)
 }
 
 /// The label of a Service while it uses the address of another one. The annotation is only the user's request, which

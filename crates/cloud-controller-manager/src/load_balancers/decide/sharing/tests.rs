@@ -144,6 +144,24 @@ fn a_shared_address_is_kept_as_long_as_it_may_be_used(
     assert!(matches!(view.load_balancer, LoadBalancerState::Present { .. }) && decision.write.is_none());
 }
 
+/// Whatever its next primary says: the former one carries it, and the next one does not wait for it.
+#[rstest]
+#[case::waits(Sharing::Waits("shop/main is not there".into()))]
+#[case::refused(refused(false))]
+#[case::revoked(refused(true))]
+fn on_the_host_datapath_a_service_that_could_not_move_keeps_its_former_place(#[case] sharing: Sharing) {
+    let recorded = json!({annotations::RECORDED_DATA_PATH: "host"});
+    let service = asking(&recorded, Some("shop.main"), Some("10.0.0.7"));
+    let view =
+        decided(&service, None, |seen| (seen.sharing, seen.held) = (sharing.clone(), Held::Former)).view;
+    assert_eq!((&view.publish, label_in(&view)), (&Publish::Unchanged, Some("")));
+    assert_eq!(view.load_balancer, LoadBalancerState::Present { addresses: ip("10.0.0.7") });
+    // after its label is empty
+    let service = asking(&recorded, Some(""), Some("10.0.0.7"));
+    let view = decided(&service, None, |seen| (seen.sharing, seen.held) = (sharing, Held::Former)).view;
+    assert_eq!((view.publish, view.labels), (Publish::Unchanged, Labels::new()));
+}
+
 /// Somebody deleted its own object in Harvester while it waits for its primary.
 #[test]
 fn an_address_of_its_own_that_is_gone_is_withdrawn_while_it_waits() {
@@ -220,6 +238,8 @@ fn a_secondary_keeps_the_shared_address_until_it_has_its_own(
 #[case::carried("vm", Held::Lost, None, true, None)]
 #[case::never_given("vm", Held::Valid, None, false, Some(""))]
 #[case::in_use("vm", Held::Valid, Some("10.0.0.9"), false, None)]
+// by another one than the label names
+#[case::carried_by_its_former_primary("vm", Held::Former, Some("10.0.0.9"), true, Some(""))]
 fn a_service_that_does_not_have_the_shared_address_lets_its_former_primary_go(
     #[case] workload: &str,
     #[case] held: Held,

@@ -1,0 +1,309 @@
+//! Secondaries that move from the primary `shop/web` to the primary `shop/docs`, whose object Harvester may refuse to
+//! change.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+};
+
+use harvester_api::LoadBalancer;
+use http::{Method, Request};
+use k8s_openapi::api::core::v1::Service;
+use kube::{Api, Client, ResourceExt, api::ListParams, client::Body};
+use serde_json::{Value, json};
+use test_cluster::{TestCluster, User};
+
+use super::{
+    harness::{Ccm, announced_service, create_service, harvester_says, ingress, join, service, until},
+    host_datapath::CHECKED,
+    sharing::{ON_HOST, allocated, ask, ask_again, at, given, is, object_of, says_about, shared, told_about},
+};
+
+const WEB: &str = "127.9.0.1";
+const DOCS: &str = "127.9.0.2";
+
+/// The listeners of each object by its Service, and the addresses of the other Services, whenever they change.
+#[derive(Default)]
+struct History {
+    now: String,
+    before: Vec<String>,
+}
+
+/// Between the program and its clusters.
+#[derive(Clone, Default)]
+struct Between {
+    /// The Service whose object nobody may change; empty: any.
+    refused: Arc<Mutex<Option<&'static str>>>,
+    history: Arc<Mutex<History>>,
+}
+
+impl Between {
+    /// The program, with a Service `shop/web` and a Service `shop/docs` on the host datapath.
+    async fn start(cluster: &TestCluster) -> (Ccm, Self) {
+        let between = Self::default();
+        let ours = |cluster: &test_cluster::Cluster| cluster.client(User::CloudControllerManager);
+        let guest = between.client(cluster, ours(&cluster.guest));
+        let harvester = between.client(cluster, ours(&cluster.harvester));
+        let ccm = Ccm::start_between(cluster, guest, harvester, |_| ()).await;
+        join(cluster, "worker-1", "worker-1", "").await;
+        create_service(cluster, CHECKED, "").await;
+        harvester_says(cluster, given(WEB)).await;
+        ask(cluster, "docs", 82, "''", ON_HOST).await;
+        says_about(cluster, "docs", given(DOCS)).await;
+        (ccm, between)
+    }
+
+    fn refuse(&self, service: Option<&'static str>) {
+        *self.refused.lock().expect("no panic while it is set") = service;
+    }
+
+    /// What changed since the last call.
+    fn history(&self) -> Vec<String> {
+        std::mem::take(&mut self.history.lock().expect("no panic while it is written").before)
+    }
+
+    fn now(&self) -> String {
+        self.history.lock().expect("no panic while it is written").now.clone()
+    }
+
+    fn client(&self, cluster: &TestCluster, ours: Client) -> Client {
+        let nobody = cluster.harvester.client(User::Nobody);
+        let (guest, harvester) = (cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver));
+        let (namespace, this) = (ours.default_namespace().to_owned(), self.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let refused = this.refused.lock().expect("no panic while it is set");
+            let is_put = request.method() == Method::PUT;
+            let is_refused = refused.is_some_and(|service| {
+                is_put && request.uri().path().contains(&format!("/loadbalancers/blue-shop-{service}"))
+            });
+            drop(refused);
+            let is_write = request.method() != Method::GET;
+            let client = if is_refused { nobody.clone() } else { ours.clone() };
+            let (guest, harvester, history) = (guest.clone(), harvester.clone(), this.history.clone());
+            async move {
+                let answer = client.send(request).await.map_err(tower::BoxError::from);
+                if is_write {
+                    let now = state(guest, harvester).await;
+                    let mut history = history.lock().expect("no panic while it is written");
+                    if history.now != now {
+                        history.now.clone_from(&now);
+                        history.before.push(now);
+                    }
+                }
+                answer
+            }
+        });
+        Client::new(service, namespace)
+    }
+}
+
+/// Such as `web: 80 81, docs: 82; api at 127.9.0.1`; without the Services that have objects.
+async fn state(guest: Client, harvester: Client) -> String {
+    let all = ListParams::default();
+    let objects =
+        Api::<LoadBalancer>::namespaced(harvester, "team-a").list(&all).await.expect("they are read");
+    let services = Api::<Service>::namespaced(guest, "shop").list(&all).await.expect("they are read");
+    let label = |object: &LoadBalancer| {
+        object.labels().get("cloudprovider.harvesterhci.io/serviceName").cloned().unwrap_or_default()
+    };
+    let objects: BTreeMap<_, _> = objects.iter().map(|object| (label(object), object)).collect();
+    let listeners = objects.iter().map(|(service, object)| {
+        let mut ports: Vec<_> = object.spec.listeners.iter().map(|listener| listener.port).collect();
+        ports.sort_unstable();
+        format!("{service}: {ports:?}")
+    });
+    let secondaries = services.iter().filter(|service| !objects.contains_key(&service.name_any()));
+    let addresses =
+        secondaries.map(|service| format!("{} at {}", service.name_any(), ingress(service).concat()));
+    [listeners.collect::<Vec<_>>().join(", "), addresses.collect::<Vec<_>>().join(", ")].join("; ")
+}
+
+async fn delete(cluster: &TestCluster, name: &str) {
+    cluster.guest.delete::<Service>(&format!("shop/{name}")).await;
+    cluster.settle().await;
+}
+
+async fn is_gone(cluster: &TestCluster, name: &str) -> bool {
+    cluster.guest.get::<Service>(&format!("shop/{name}")).await.is_none()
+        && object_of(cluster, name).await.is_none()
+}
+
+async fn is_at(cluster: &TestCluster, name: &str, address: &str) {
+    let key = format!("shop/{name}");
+    let what = format!("{name} is at {address}");
+    until(cluster, &what, async || ingress(&at(cluster, &key).await) == [address]).await;
+}
+
+async fn set_port(cluster: &TestCluster, name: &str, port: u16) {
+    let ports = json!({"spec": {"ports": [{"name": "http", "port": port}]}});
+    cluster.guest.patch::<Service>(&format!("shop/{name}"), ports).await;
+    cluster.settle().await;
+}
+
+test_cluster::component_tests! {
+    /// docs/contract/data-paths.md#row-10: its port is in an object at every time.
+    async fn a_secondary_keeps_the_listener_of_its_primary_until_the_next_primary_carries_it(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.history();
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        assert!(!told_about(&cluster, "docs", "SyncLoadBalancerFailed").await.is_empty());
+        assert_eq!(between.history(), [""; 0]);
+        assert_eq!(between.now(), "docs: [82], web: [80, 81]; api at 127.9.0.1");
+        // it follows its node port, and another Service does not get its port
+        set_port(&cluster, "api", 83).await;
+        ask(&cluster, "admin", 83, "web", ON_HOST).await;
+        let told = told_about(&cluster, "admin", "PortConflict").await;
+        assert!(told.len() == 1 && told[0].contains("service shop/api still has port 83/TCP"), "{told:?}");
+        delete(&cluster, "admin").await;
+        assert_eq!(between.now(), "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        between.history();
+        between.refuse(None);
+        until(&cluster, "the port is let go", async || between.now().contains("web: [80];")).await;
+        assert_eq!(between.history(), [
+            "docs: [82, 83], web: [80, 83]; api at 127.9.0.1",
+            "docs: [82, 83], web: [80, 83]; api at 127.9.0.2",
+            "docs: [82, 83], web: [80]; api at 127.9.0.2",
+        ]);
+        ccm.stop().await;
+    }
+
+    /// Whatever it asks for in the meantime.
+    async fn a_secondary_that_moves_on_before_it_arrived_keeps_its_listener(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        for wish in [json!("nobody"), json!("api"), Value::Null] {
+            ask_again(&cluster, "shop/api", wish.clone()).await;
+            assert_eq!(ingress(&at(&cluster, "shop/api").await), [WEB], "{wish}");
+            let listeners = object_of(&cluster, "web").await.unwrap().spec.listeners;
+            assert_eq!(listeners.len(), 2, "{wish}");
+            assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some(""), "{wish}: docs may go");
+        }
+        says_about(&cluster, "api", given("127.9.0.3")).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), ["127.9.0.3"]);
+        assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 1);
+        ccm.stop().await;
+    }
+
+    async fn a_secondary_that_turns_back_loses_nothing(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        between.history();
+        ask_again(&cluster, "shop/api", json!("web")).await;
+        assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some("shop.web"));
+        assert_eq!(between.history(), [""; 0]);
+        ccm.stop().await;
+    }
+
+    async fn a_primary_goes_when_those_that_leave_it_have_arrived_elsewhere(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        delete(&cluster, "web").await;
+        assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 2);
+        assert!(service(&cluster).await.is_some());
+        between.refuse(None);
+        is_at(&cluster, "api", DOCS).await;
+        until(&cluster, "web is gone", async || is_gone(&cluster, "web").await).await;
+        ccm.stop().await;
+    }
+
+    /// Nobody waits for it, neither the primary that it leaves nor the one that cannot carry it.
+    async fn a_secondary_that_is_deleted_in_a_move_is_carried_by_nobody(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        delete(&cluster, "api").await;
+        assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
+        assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 1);
+        between.refuse(None);
+        delete(&cluster, "web").await;
+        delete(&cluster, "docs").await;
+        for name in ["web", "docs"] {
+            assert!(is_gone(&cluster, name).await, "{name}");
+        }
+        ccm.stop().await;
+    }
+
+    async fn a_port_is_free_when_the_secondary_that_leaves_has_arrived_elsewhere(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        ask(&cluster, "admin", 81, "web", ON_HOST).await;
+        assert_eq!(told_about(&cluster, "admin", "PortConflict").await.len(), 1);
+        between.refuse(None);
+        is_at(&cluster, "admin", WEB).await;
+        is_at(&cluster, "api", DOCS).await;
+        ccm.stop().await;
+    }
+
+    /// There nothing carries it: kube-proxy in the guest leads to the Service whose status shows the address.
+    async fn a_port_on_the_guest_datapath_is_free_when_kube_vip_shows_the_next_address(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "docs", 82, "''", "").await;
+        says_about(&cluster, "docs", allocated(DOCS)).await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let shows = async |ip: &str| {
+            let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": ip}]}}});
+            cluster.guest.patch_status::<Service>("shop/api", status).await;
+            cluster.settle().await;
+        };
+        shows(WEB).await;
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is(DOCS, "shop.docs"));
+        ask(&cluster, "admin", 81, "web", "").await;
+        let told = told_about(&cluster, "admin", "PortConflict").await;
+        assert!(told.len() == 1 && told[0].contains("service shop/api still has port 81/TCP"), "{told:?}");
+        shows(DOCS).await;
+        assert_eq!(shared(&cluster, "shop/admin").await, is(WEB, "shop.web"));
+        ccm.stop().await;
+    }
+
+    /// No order of writes changes two listeners in two objects at once: each keeps its place, and is told who has the other.
+    async fn two_secondaries_that_want_each_others_port_keep_their_own_until_one_gives_in(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        ask(&cluster, "admin", 81, "docs", ON_HOST).await;
+        between.history();
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        ask_again(&cluster, "shop/admin", json!("web")).await;
+        for (name, other) in [("api", "admin"), ("admin", "api")] {
+            let told = told_about(&cluster, name, "PortConflict").await.concat();
+            assert!(told.contains(&format!("service shop/{other} has port 81/TCP")), "{told}");
+        }
+        assert_eq!(between.history(), [""; 0]);
+        set_port(&cluster, "admin", 84).await;
+        is_at(&cluster, "admin", WEB).await;
+        is_at(&cluster, "api", DOCS).await;
+        ccm.stop().await;
+    }
+
+    /// Their labels name the primaries that they move to, which cannot have both.
+    async fn a_port_that_two_secondaries_get_in_a_ring_of_moves_leaves_each_where_it_is(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        ask(&cluster, "admin", 84, "docs", ON_HOST).await;
+        between.refuse(Some(""));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        ask_again(&cluster, "shop/admin", json!("web")).await;
+        set_port(&cluster, "admin", 81).await;
+        between.refuse(None);
+        until(&cluster, "the objects follow", async || {
+            object_of(&cluster, "docs").await.unwrap().spec.listeners.iter().any(|it| it.port == 81)
+        }).await;
+        let expected = "docs: [81, 82], web: [80, 81]; admin at 127.9.0.2, api at 127.9.0.1";
+        assert_eq!(between.now(), expected);
+        delete(&cluster, "admin").await;
+        is_at(&cluster, "api", DOCS).await;
+        ccm.stop().await;
+    }
+}

@@ -245,6 +245,23 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// Its object follows those that leave it, and waits for no one that is deleted.
+    async fn a_primary_that_becomes_a_secondary_lets_go_of_a_secondary_that_is_deleted(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/web", json!("docs")).await;
+        set_port(&cluster, "api", 83).await;
+        assert_eq!(between.now(), "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        delete(&cluster, "api").await;
+        assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
+        assert_eq!(between.now(), "docs: [82], web: [80]; ");
+        between.refuse(None);
+        is_at(&cluster, "web", DOCS).await;
+        assert_eq!(object_of(&cluster, "web").await, None);
+        ccm.stop().await;
+    }
+
     /// There nothing carries it: kube-proxy in the guest leads to the Service whose status shows the address.
     async fn a_port_on_the_guest_datapath_is_free_when_kube_vip_shows_the_next_address(cluster: TestCluster) {
         let ccm = Ccm::start(&cluster).await;

@@ -11,7 +11,7 @@ use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
     load_balancers::{
         object::{
-            DatapathFields, listeners, listeners_of_secondary, object as object_at, prefix_of_secondary,
+            self, DatapathFields, listeners, listeners_of_secondary, object as object_at, prefix_of_secondary,
         },
         selector::{Selector, select},
     },
@@ -134,19 +134,23 @@ pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
     select(&seen.identity.cluster, &backends.eligible, &backends.all).ok()
 }
 
-/// The object of a Service that gives its load balancer up stays for its secondaries: it follows their ports and the
-/// Nodes. A Service of another type has no node ports, and those that it had may be anybody's: their listeners go
-/// (docs/contract/data-paths.md#row-12), and the health check goes to the first port that is left.
-pub(super) fn keep_for_secondaries(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) {
+/// The object of a Service that gives it up stays for its secondaries, and until the Service shares another address: it
+/// follows their ports and the Nodes. A Service of another type has no node ports, and those that it had may be anybody's:
+/// their listeners go (docs/contract/data-paths.md#row-12), and the health check goes to the first port that is left.
+pub(super) fn keep_for_secondaries(seen: &Seen<'_>, kept: &LoadBalancer, json: &mut Value) {
     let node_ports: Vec<_> = ports(seen.service).iter().filter_map(|port| port.node_port).collect();
     let spec = object_at(json, "spec");
     let before = spec.get("listeners").cloned();
     let mut listeners = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
-    let leads_here = |it: &Value| {
-        let is_secondarys = prefix_of_secondary(it["name"].as_str().unwrap_or_default()).is_some();
-        is_secondarys || node_ports.iter().any(|port| it["backendPort"] == *port)
-    };
-    listeners.retain(leads_here);
+    let is_secondarys = |it: &Value| prefix_of_secondary(it["name"].as_str().unwrap_or_default()).is_some();
+    match object::listeners(seen.service).ok().filter(|_| seen.wanted) {
+        Some(own) => {
+            listeners.retain(is_secondarys);
+            listeners.splice(0..0, own.iter().map(|listener| json!(listener)));
+        }
+        None => listeners
+            .retain(|it| is_secondarys(it) || node_ports.iter().any(|port| it["backendPort"] == *port)),
+    }
     spec.insert("listeners".to_owned(), Value::Array(listeners));
     // a secondary may have got the port of one that went
     seen.secondaries.carry(json);
@@ -166,7 +170,7 @@ pub(super) fn keep_for_secondaries(seen: &Seen<'_>, object: &LoadBalancer, json:
             None => drop(spec.remove("healthCheck")),
         }
     }
-    let flows = !object.spec.backend_server_selector.is_empty();
+    let flows = !kept.spec.backend_server_selector.is_empty();
     if let Some(selector) = selector(seen).filter(|_| flows) {
         spec.insert("backendServerSelector".to_owned(), json!(selector));
     }

@@ -156,12 +156,19 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     }
     // what this Service had before it shared goes when it is used no more
     let own = own.filter(|own| own.metadata.deletion_timestamp.is_none());
-    let free = own.is_some() && in_place && seen.secondaries.all.is_empty();
+    let write = match own {
+        Some(_) if in_place && seen.secondaries.all.is_empty() => Some(Write::Delete(seen.key.clone())),
+        // a secondary that is deleted waits until it is in no object
+        Some(own) if Datapath::of_object(&own.spec) == Datapath::Host => {
+            own.edited(|json| keep_for_secondaries(seen, own, json)).map(Write::Update)
+        }
+        _ => None,
+    };
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));
     events.extend(overdue_announcement(seen));
     view.again = again(seen);
-    Decision { view, write: free.then(|| Write::Delete(seen.key.clone())), events }
+    Decision { view, write, events }
 }
 
 /// For a Service that asks for the address of another one and cannot have it now: it has no object of its own. It keeps

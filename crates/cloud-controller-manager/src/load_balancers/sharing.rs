@@ -1,5 +1,6 @@
 //! Services that share one address: a primary, which has an object, and secondaries, which have none
-//! (docs/contract/cloud-controller-manager.md#12.4). This part reads the caches; `decide/sharing` decides.
+//! (docs/contract/cloud-controller-manager.md#12.4). This part reads the caches and keeps nothing of its own that they do
+//! not say; `decide/sharing` decides.
 
 mod chain;
 mod group;

@@ -18,6 +18,7 @@ use super::harness::{
     Ccm, FINALIZER, allocate, announced_service, asked, create_service, events, finalizers, harvester_says,
     interposed, load_balancer, service, told, until,
 };
+use super::sharing::{allocated, ask, ask_again, object_of, says_about, shared};
 
 test_cluster::component_tests! {
     /// The Go program repairs no drift.
@@ -38,6 +39,35 @@ test_cluster::component_tests! {
         let labels = load_balancer(&cluster).await.unwrap().metadata.labels;
         harvester_says(&cluster, json!({"metadata": {"labels": null}})).await;
         assert_eq!(load_balancer(&cluster).await.unwrap().metadata.labels, labels);
+        ccm.stop().await;
+    }
+
+    /// So its secondaries hear what becomes of the address.
+    async fn labels_that_somebody_takes_off_the_object_of_a_primary_that_goes_come_back(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        cluster.guest.delete::<Service>("shop/web").await;
+        cluster.settle().await;
+        let labels = load_balancer(&cluster).await.unwrap().metadata.labels;
+        harvester_says(&cluster, json!({"metadata": {"labels": null}})).await;
+        assert_eq!(load_balancer(&cluster).await.unwrap().metadata.labels, labels);
+        let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
+        harvester_says(&cluster, json!({"status": {"allocatedAddress": null, "conditions": [ready]}})).await;
+        assert_eq!(shared(&cluster, "shop/api").await.0, None);
+        ccm.stop().await;
+    }
+
+    /// It is there until kube-vip shows the shared address.
+    async fn labels_that_somebody_takes_off_the_object_of_a_service_that_is_to_share_come_back(cluster: TestCluster) {
+        let ccm = Ccm::start(&cluster).await;
+        announced_service(&cluster, "{}").await;
+        ask(&cluster, "docs", 82, "''", "").await;
+        says_about(&cluster, "docs", allocated("127.9.0.2")).await;
+        ask_again(&cluster, "shop/web", json!("docs")).await;
+        let labels = object_of(&cluster, "web").await.expect("kube-vip shows its address still").metadata.labels;
+        says_about(&cluster, "web", json!({"metadata": {"labels": null}})).await;
+        assert_eq!(object_of(&cluster, "web").await.unwrap().metadata.labels, labels);
         ccm.stop().await;
     }
 

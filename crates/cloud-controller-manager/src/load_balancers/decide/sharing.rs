@@ -7,13 +7,13 @@
 //! ```
 //! The label says who uses an address: while it is there the primary's object stays. So it comes with the address, and
 //! goes with it or after it. A Service that was given another address keeps the former primary too, by its status, as long
-//! as that shows the former address.
+//! as that shows the former address. On the host datapath the former primary's object carries its ports so long.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use cloud_provider::{Decision, IngressAddress, Labels, LoadBalancerState, Publish, Removal, View};
-use controller_kit::{Explanation, ObjectKey, PendingEvent};
-use harvester_api::{annotations, labels};
+use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
+use harvester_api::{LoadBalancer, annotations, labels};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -28,7 +28,7 @@ use super::{
 use crate::{
     datapath::{Datapath, choose},
     load_balancers::{
-        object::{listeners_of_secondary, object as object_at, prefix_of_secondary},
+        object::{ForService, listeners_of_secondary, object as object_at, prefix_of_secondary},
         sharing::{label, label_value},
     },
 };
@@ -158,11 +158,8 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let own = own.filter(|own| own.metadata.deletion_timestamp.is_none());
     let write = match own {
         Some(_) if in_place && seen.secondaries.all.is_empty() => Some(Write::Delete(seen.key.clone())),
-        // a secondary that is deleted waits until it is in no object
-        Some(own) if Datapath::of_object(&own.spec) == Datapath::Host => {
-            own.edited(|json| keep_for_secondaries(seen, own, json)).map(Write::Update)
-        }
-        _ => None,
+        Some(own) => kept(seen, own).map(Write::Update),
+        None => None,
     };
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));
@@ -243,10 +240,10 @@ pub(super) fn keep(seen: &Seen<'_>, path: Datapath) -> Option<(Removal, Option<W
         // nobody keeps it, and until it is gone it leads to the node ports of those that use it
         return Some((Removal::Foreground, None));
     }
-    // an object of the guest datapath has no listeners of ours
-    let object = object.filter(|_| path == Datapath::Host);
-    let kept = object.and_then(|it| it.edited(|json| keep_for_secondaries(seen, it, json)));
-    let is_empty = |json: &Value| json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty);
+    let kept = object.and_then(|object| kept(seen, object));
+    let is_empty = |json: &Value| {
+        path == Datapath::Host && json["spec"]["listeners"].as_array().is_some_and(Vec::is_empty)
+    };
     let blocked = Removal::Blocked(events::in_use(&seen.key, &users.all));
     match kept {
         // no object is without listeners: this one goes, and then those that wait for it. A Service that others serve had
@@ -254,6 +251,18 @@ pub(super) fn keep(seen: &Seen<'_>, path: Datapath) -> Option<(Removal, Option<W
         Some(json) if is_empty(&json) => None,
         kept => Some((blocked, kept.map(Write::Update))),
     }
+}
+
+/// The object of a Service that gives it up, while others use its address or it has no other one: its labels are how a
+/// change of it finds them.
+fn kept(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Option<Value> {
+    object.edited(|json| {
+        ForService { identity: &seen.identity, service: seen.service }.mark(json);
+        // a secondary that is deleted waits until it is in no object. On the guest datapath listeners are none of ours
+        if Datapath::of_object(&object.spec) == Datapath::Host {
+            keep_for_secondaries(seen, object, json);
+        }
+    })
 }
 
 /// Whether a Service that cannot share now keeps what it was given. On the host datapath the label comes before the

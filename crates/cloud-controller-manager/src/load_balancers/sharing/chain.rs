@@ -1,4 +1,5 @@
-//! The Service at the end of a chain of Services that ask for each other's address.
+//! The primary of a Service: the one at the end of a chain of Services that ask for each other's address. A chain in a ring
+//! has none.
 
 use std::{collections::HashSet, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! The ports of the Services that share one address.
+//! Each port of an address, with its protocol, belongs to one Service of the group: the primary or a secondary.
 
 use std::{collections::HashMap, sync::Arc};
 

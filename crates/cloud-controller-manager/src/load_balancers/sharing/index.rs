@@ -1,4 +1,4 @@
-//! Which Service asks for the address of which, and which uses it.
+//! Which Service asks for the address of which, by annotation; which uses it, by label; and which shows it, by status.
 
 use std::{
     collections::{BTreeSet, HashMap},

@@ -31,6 +31,7 @@ mod cluster;
 mod inventory;
 pub mod manifests;
 pub mod real;
+pub mod releases;
 mod request;
 mod run;
 mod test_cluster;

@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
 use serde_json::{Value, json};
-use test_cluster::{Side, TestCluster, manifests};
+use test_cluster::{Side, TestCluster, manifests, releases};
 
 const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
 const ROLES: [&str; 2] = ["harvesterhci.io:cloudprovider", "harvesterhci.io:csi-driver"];
@@ -67,16 +67,9 @@ pub(crate) async fn unbind_in_the_cluster(cluster: &TestCluster) {
     cluster.harvester.delete::<ClusterRoleBinding>(&cluster.guest_cluster().csi_account()).await;
 }
 
-/// The rows of the releases: since when the role for the whole cluster grants what.
+/// Whether the roles of this release grant it.
 pub(crate) fn is_granted_by(piece: &Piece, minor: u32) -> bool {
-    let since = match (piece.role.as_str(), piece.resource.as_str(), piece.group.as_str()) {
-        ("harvesterhci.io:cloudprovider", ..) | (_, "storageclasses", _) => 2,
-        (_, "networkfilesystems" | "networkfilesystems/status", _) | (_, _, "longhorn.io") => 4,
-        (_, "volumeattachments", _) => 5,
-        (_, "settings", _) if piece.names == ["csi-online-expand-validation"] => 6,
-        (_, "settings", _) | (_, _, "snapshot.storage.k8s.io") => 7,
-        (_, "volumeremotebackups" | "volumeremoterestores", _) | (_, "virtualmachines", _) => 8,
-        other => panic!("no row for {other:?}"),
-    };
-    minor >= since
+    let names: Vec<_> = piece.names.iter().map(String::as_str).collect();
+    let since = releases::since(&piece.role, &piece.group, &piece.resource, &names);
+    minor >= since.unwrap_or_else(|| panic!("no row for {piece:?}"))
 }

@@ -40,6 +40,9 @@ pub struct Watches(Arc<Inner>);
 
 struct Inner {
     host: Host,
+    /// Its end is the end of the watches when no call is under way: those that are go on for a moment, and wait for what
+    /// the host does.
+    process: TaskGroup,
     tasks: TaskGroup,
     state: Mutex<State>,
     /// Counts changes of machines, instances and claims.
@@ -64,9 +67,13 @@ pub struct Call(Watches);
 
 impl Watches {
     pub fn new(host: Host, tasks: &TaskGroup) -> Self {
-        let inner =
-            Inner { host, tasks: tasks.child(), state: Mutex::default(), changes: watch::Sender::new(0) };
-        Self(Arc::new(inner))
+        Self(Arc::new(Inner {
+            host,
+            process: tasks.clone(),
+            tasks: TaskGroup::new(),
+            state: Mutex::default(),
+            changes: watch::Sender::new(0),
+        }))
     }
 
     /// Begins a call, and the watches where they do not run. Inside a runtime.
@@ -122,7 +129,15 @@ impl Watches {
                 }
                 last_call + KEPT_FOR
             };
-            sleep_until(ends_at).await;
+            if self.0.process.stop.run_until_cancelled(sleep_until(ends_at)).await.is_none() {
+                return self.end_with_process(&self.state());
+            }
+        }
+    }
+
+    fn end_with_process(&self, state: &State) {
+        if state.calls == 0 && self.0.process.stop.is_cancelled() {
+            self.0.tasks.stop.cancel();
         }
     }
 
@@ -178,6 +193,7 @@ impl Drop for Call {
         let mut state = self.0.state();
         state.calls -= 1;
         state.last_call = Some(Instant::now());
+        self.0.end_with_process(&state);
     }
 }
 

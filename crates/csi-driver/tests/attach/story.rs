@@ -275,3 +275,27 @@ async fn an_annotation_that_nobody_changes_for_a_minute_holds_up_nobody() {
     let fenced = bed.machines().get("b").await.unwrap().metadata.annotations.unwrap();
     assert!(fenced.contains_key(harvester_api::annotations::CSI_FENCE));
 }
+
+// docs/contract/csi-driver.md#exits
+#[tokio::test(start_paused = true)]
+async fn a_call_under_way_at_sigterm_is_answered_as_soon_as_the_host_has_done_its_work() {
+    let bed = Bed::new().await;
+    let driver = Process::new(&bed, "p1");
+    driver.publish("a").await.unwrap();
+    driver.unpublish("a").await.unwrap();
+    bed.works.store(false, Ordering::Relaxed);
+    let host = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        driver.tasks.stop.cancel();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        bed.works.store(true, Ordering::Relaxed);
+        bed.wake();
+        // the process gives its calls two seconds after SIGTERM
+        tokio::time::sleep(Duration::from_millis(900)).await;
+    };
+    tokio::select! {
+        biased;
+        answer = driver.publish("a") => answer.unwrap(),
+        () = host => panic!("the call waits for a watch that has ended"),
+    }
+}

@@ -14,7 +14,7 @@ use kube::Client;
 use program::TaskGroup;
 use serde_json::Value;
 use sim_apiserver::User as Account;
-use test_cluster::{GuestCluster, Rights, Side, User, manifests};
+use test_cluster::{GuestCluster, Rights, Side, User, manifests, releases};
 
 use crate::{
     folder::Folder,
@@ -80,7 +80,7 @@ impl Clusters {
         };
         let (guest, harvester) = (cluster(Side::Guest, guest)?, cluster(Side::Harvester, harvester)?);
         for cluster in [&guest, &harvester] {
-            cluster.furnish(options.rights, &guest_cluster).await?;
+            cluster.furnish(options, &guest_cluster).await?;
         }
         if let Some(servers) = &mut real {
             // garbage collection looks for new kinds every half minute only: after the kinds are there
@@ -119,8 +119,8 @@ impl Cluster {
         self.served.kubeconfig(&rancher_account(), crate::VM_NAMESPACE)
     }
 
-    async fn furnish(&self, rights: options::Rights, guest: &GuestCluster) -> Result<()> {
-        let rights = match rights {
+    async fn furnish(&self, options: &options::Options, guest: &GuestCluster) -> Result<()> {
+        let rights = match options.rights {
             options::Rights::Ours => Rights::Ours,
             options::Rights::Existing => Rights::Existing,
         };
@@ -129,7 +129,9 @@ impl Cluster {
             apply(&self.admin, "namespace", &namespace).await?;
         }
         let kinds = manifests::kinds(self.side);
-        for object in kinds.iter().chain(&manifests::roles(rights, self.side, guest)) {
+        let mut roles = manifests::roles(rights, self.side, guest);
+        roles.iter_mut().for_each(|role| releases::cut(role, options.harvester_behaviour.minor));
+        for object in kinds.iter().chain(&roles) {
             let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
             apply_one(&self.admin, object).await.with_context(|| format!("apply {name}"))?;
         }
@@ -158,4 +160,41 @@ fn guest_cluster() -> GuestCluster {
 
 fn audit_file(dir: &Path, side: Side) -> PathBuf {
     dir.join(format!("{}.audit.log", side.name()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use k8s_openapi::api::rbac::v1::ClusterRole;
+    use rstest::rstest;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        options: options::Options,
+    }
+
+    #[rstest]
+    #[case::before_patches("v1.7.1", false, true)]
+    #[case::before_snapshots("v1.6.0", false, false)]
+    #[case::newest("v1.9.0", true, true)]
+    #[tokio::test]
+    async fn the_role_of_the_csi_driver_is_that_of_the_release(
+        #[case] release: &str,
+        #[case] may_patch: bool,
+        #[case] may_snapshot: bool,
+    ) {
+        let options = Line::parse_from(["sandbox", "--harvester-behaviour", release]).options;
+        let (dir, tasks) = (Folder::take(None).unwrap(), TaskGroup::new());
+        let clusters = Clusters::start(&options, &dir, &tasks).await.unwrap();
+        let roles = kube::Api::<ClusterRole>::all(clusters.harvester.admin.clone());
+        let rules = roles.get("harvesterhci.io:csi-driver").await.unwrap().rules.unwrap();
+        let grants = |resource: &str| {
+            rules.iter().any(|rule| rule.resources.iter().flatten().any(|granted| granted == resource))
+        };
+        assert_eq!((grants("virtualmachines"), grants("volumesnapshots")), (may_patch, may_snapshot));
+        tasks.end().await;
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    fs,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -27,8 +26,7 @@ use crate::{
     options::{Options, Rights, Server},
     output::Output,
     parts::{Part, PartCommand, PartInfo},
-    rancher::fixtures::HARVESTER,
-    storage::Storage,
+    storage::{self, Storage},
     user_manifests::UserManifests,
 };
 
@@ -113,7 +111,8 @@ impl Environment {
             clusters.harvester.kubeconfig(User::Driver, "harvester.kubeconfig", crate::VM_NAMESPACE)?,
         ];
 
-        fixtures::hosts_and_vms(&harvester, options.guest_nodes).await?;
+        fixtures::hosts_and_vms(&harvester, options.guest_nodes, &options.harvester_behaviour.version)
+            .await?;
         let simulating = tasks.child();
         let simulation = simulate(options, &clusters, &address_plan, &simulating).await?;
         if let Some(server) = clusters.harvester.simulated() {
@@ -160,10 +159,14 @@ impl Environment {
                 .map_err(|error| environment.blame(error))?;
             progress("load balancer and cloud controller manager");
         }
-        if !options.no_controllers && !options.measure {
-            let storage = environment.start_storage().await;
+        if !options.no_controllers && options.wants_storage() {
+            let storage = environment.start_storage(options).await;
             let left_out = storage.map_err(|error| environment.blame(error))?;
-            progress("CSI driver, with stand-ins for sidecars and kubelets");
+            progress(if options.measure {
+                "CSI driver"
+            } else {
+                "CSI driver, with stand-ins for sidecars and kubelets"
+            });
             if let Some(why) = left_out {
                 output.note(&format!("pods get no volumes here: {why}"));
             }
@@ -202,14 +205,22 @@ impl Environment {
     }
 
     /// Starts what has to do with volumes, and returns why pods get none, if they do not.
-    async fn start_storage(&mut self) -> Result<Option<String>> {
-        let program = self.program.as_deref();
-        let (clusters, simulation) = (&self.clusters, &self.simulation);
-        let storage =
-            Storage::start(clusters, &self.dir, program, simulation, &self.vms, &self.simulating).await?;
+    async fn start_storage(&mut self, options: &Options) -> Result<Option<String>> {
+        let around = storage::Around {
+            clusters: &self.clusters,
+            dir: &self.dir,
+            program: self.program.as_deref(),
+            simulation: &self.simulation,
+            vms: &self.vms,
+            harvester_version: &options.harvester_behaviour.version,
+            has_callers: !options.measure,
+        };
+        let storage = Storage::start(around, &self.simulating).await?;
         let (nodes, left_out) = (storage.nodes(), storage.left_out().map(str::to_owned));
         self.storage = Some(storage);
-        ready::storage(&self.guest, &nodes).await?;
+        if !options.measure {
+            ready::storage(&self.guest, &nodes).await?;
+        }
         Ok(left_out)
     }
 
@@ -465,12 +476,7 @@ impl Environment {
     /// Memory of a part, in MiB.
     pub(crate) fn resident_mib(&self, name: &str) -> Result<f64> {
         let part = self.parts.iter().find(|part| part.command.name == name).context("no such part")?;
-        let file = format!("/proc/{}/status", part.info().pid);
-        let status = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib: f64 =
-            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).context("no VmRSS")?;
-        Ok(kib / 1024.0)
+        part.resident_mib()
     }
 }
 
@@ -493,7 +499,8 @@ async fn simulate(
             network: address_plan.vms(),
             workloads: vec![Workload::web()],
             writes_slices: options.server == Server::Sim,
-            harvester_vip: Release::of_harvester(HARVESTER).context("a release of Harvester")?,
+            harvester_vip: Release::of_harvester(&options.harvester_behaviour.version)
+                .context("a release of Harvester")?,
             guest_vip: Release::From12,
             carrier: Carrier::Sockets(WireMap::for_this_process()),
             lan,

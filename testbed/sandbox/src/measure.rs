@@ -11,6 +11,7 @@ mod first_use;
 mod hostile;
 mod same_pod;
 mod service_batch;
+mod storage;
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ const IDLE: Duration = Duration::from_millis(200);
 /// The time over which the steady state is watched.
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Measures what is asked for, or everything, and prints it.
+/// Measures what is asked for, or everything but storage, and prints it.
 ///
 /// # Errors
 /// When something does not happen in time, or a file cannot be read.
@@ -47,6 +48,27 @@ pub(crate) async fn figures(
         None => all(environment, output).await,
         Some(Only::Creation) => creation(environment, output).await,
         Some(Only::Ccm) => cloud_controller_manager(environment, output).await,
+        Some(Only::Storage) => storage::all(environment, &Told(output)).await,
+    }
+}
+
+/// What is told of figures.
+struct Told<'a>(&'a Output);
+
+impl Told<'_> {
+    fn figure(&self, name: &str, value: f64) {
+        self.0.note(&format!("figure {name} {value:.4}"));
+    }
+
+    fn left_out(&self, names: &[&str], why: &str) {
+        for name in names {
+            self.0.note(&format!("figure {name} not measured: {why}"));
+        }
+    }
+
+    /// What explains a figure.
+    fn remark(&self, text: &str) {
+        self.0.note(text);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The options of the command line.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
 
 use clap::{Args, ValueEnum};
 
@@ -45,7 +45,12 @@ pub(crate) struct Options {
     #[arg(long, value_enum, default_value_t = Rights::Ours)]
     pub(crate) rights: Rights,
 
-    /// Measure the figures of the benchmark, print them, and exit.
+    /// Release of Harvester, from 1.3 to 1.9, that the Harvester cluster behaves as: what it says that it is, how disks
+    /// come into VMs, what its kube-vip does, and what its roles grant a CSI driver.
+    #[arg(long, value_name = "RELEASE", default_value = "v1.7.1")]
+    pub(crate) harvester_behaviour: Harvester,
+
+    /// Measure the figures of the benchmark but those of storage, print them, and exit.
     #[arg(long, conflicts_with_all = ["check", "no_controllers"])]
     pub(crate) measure: bool,
 
@@ -69,6 +74,8 @@ pub(crate) enum Only {
     Creation,
     /// Those of the cloud controller manager: nodes, sharing, ports, starts, a large cluster.
     Ccm,
+    /// Those of the CSI driver, which are measured so alone.
+    Storage,
 }
 
 /// Kind of API server.
@@ -85,9 +92,57 @@ pub(crate) enum Rights {
     Existing,
 }
 
+/// A release of Harvester.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Harvester {
+    /// As its Setting `server-version` says it.
+    pub(crate) version: String,
+    /// The second number.
+    pub(crate) minor: u32,
+}
+
+impl FromStr for Harvester {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let version = text.strip_prefix('v').unwrap_or(text);
+        let mut numbers = version.split(['.', '-']).map(str::parse::<u32>);
+        let minor = match (numbers.next(), numbers.next()) {
+            (Some(Ok(1)), Some(Ok(minor))) if (3..=9).contains(&minor) => minor,
+            _ => return Err("write a release from v1.3.0 to v1.9.0".to_owned()),
+        };
+        let patch = if version.matches('.').count() == 1 { ".0" } else { "" };
+        Ok(Self { version: format!("v{version}{patch}"), minor })
+    }
+}
+
 impl Options {
+    /// Whether the CSI driver runs. It does not while other programs are measured.
+    pub(crate) fn wants_storage(&self) -> bool {
+        !self.measure || self.only == Some(Only::Storage)
+    }
+
     /// Whether the example is wanted: not when something else was given to apply.
     pub(crate) fn wants_example(&self) -> bool {
         !self.no_example && self.harvester_manifest.is_empty() && self.guest_manifest.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case("v1.7.1", Some(("v1.7.1", 7)))]
+    #[case("1.8", Some(("v1.8.0", 8)))]
+    #[case("v1.9.0-rc2", Some(("v1.9.0-rc2", 9)))]
+    #[case("v1.2.2", None)]
+    #[case("v2.7.0", None)]
+    #[case("master", None)]
+    fn a_release_is_read_as_people_write_it(#[case] text: &str, #[case] expected: Option<(&str, u32)>) {
+        let read = text.parse::<Harvester>().ok();
+        assert_eq!(read.as_ref().map(|read| (read.version.as_str(), read.minor)), expected);
     }
 }

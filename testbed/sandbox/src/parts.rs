@@ -97,6 +97,19 @@ impl Part {
         PartInfo { name: self.command.name.clone(), pid: self.child.id().unwrap_or_default(), command }
     }
 
+    /// Its memory, in MiB.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub(crate) fn resident_mib(&self) -> Result<f64> {
+        let file = format!("/proc/{}/status", self.info().pid);
+        let status = fs::read_to_string(&file).with_context(|| format!("read {file}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib: f64 =
+            line.and_then(|line| line.split_whitespace().next()?.parse().ok()).context("no VmRSS")?;
+        Ok(kib / 1024.0)
+    }
+
     /// SIGKILL: nothing is said to the part, nothing is put in order by it.
     ///
     /// # Errors

@@ -31,7 +31,6 @@ use crate::{
     folder::Folder,
     manifests::{self, plain},
     parts::{Part, PartCommand, PartInfo},
-    rancher::fixtures::HARVESTER,
 };
 
 const DRIVER: &str = "harvester-csi-driver";
@@ -41,24 +40,50 @@ const SOCKET_MAX: usize = 107;
 /// A namespace is made at once, or never.
 const NAMESPACE_WITHIN: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(5);
+
+/// What is there before storage is.
+pub(crate) struct Around<'a> {
+    pub(crate) clusters: &'a Clusters,
+    pub(crate) dir: &'a Folder,
+    pub(crate) program: Option<&'a Path>,
+    pub(crate) simulation: &'a SimHarvester,
+    pub(crate) vms: &'a [GuestVm],
+    pub(crate) harvester_version: &'a str,
+    /// Sidecars and kubelets call the driver; else whoever measures does.
+    pub(crate) has_callers: bool,
+}
+
 /// Everything that runs for storage.
 pub(crate) struct Storage {
-    controller: Part,
+    controller: Service,
     machines: Vec<Machine>,
     /// Why there are no machines.
     left_out: Option<String>,
-    sidecars: Sidecars,
+    sidecars: Option<Sidecars>,
     program: Option<PathBuf>,
     /// The arguments of every driver.
     args: Vec<String>,
     folder: PathBuf,
 }
 
+/// A process of the driver, and where it takes calls.
+pub(crate) struct Service {
+    pub(crate) part: Part,
+    pub(crate) socket: PathBuf,
+}
+
+impl Service {
+    /// The way to it.
+    pub(crate) fn plugin(&self) -> Plugin {
+        Plugin::at(&self.socket)
+    }
+}
+
 /// The inside of a VM.
 struct Machine {
     vm: GuestVm,
     mac: String,
-    part: Part,
+    service: Service,
     /// Has the mounts, until its standard input is closed.
     mounts: Child,
     kubelet: TaskGroup,
@@ -69,16 +94,10 @@ impl Storage {
     ///
     /// # Errors
     /// When something is refused or does not start.
-    pub(crate) async fn start(
-        clusters: &Clusters,
-        dir: &Folder,
-        program: Option<&Path>,
-        simulation: &SimHarvester,
-        vms: &[GuestVm],
-        tasks: &TaskGroup,
-    ) -> Result<Self> {
+    pub(crate) async fn start(around: Around<'_>, tasks: &TaskGroup) -> Result<Self> {
+        let Around { clusters, dir, program, simulation, vms, harvester_version, has_callers } = around;
         let (guest, harvester) = (&clusters.guest.admin, &clusters.harvester.admin);
-        host_objects::apply(harvester, HARVESTER).await.context("Harvester's objects for volumes")?;
+        host_objects::apply(harvester, harvester_version).await.context("Harvester's objects for volumes")?;
         kinds::apply(guest).await.context("the kinds of snapshots")?;
         for kind in kinds::all() {
             crate::clusters::established(guest, kind.metadata.name.as_deref().unwrap_or_default()).await?;
@@ -93,18 +112,28 @@ impl Storage {
             format!("--kubeconfig={}", cloud.display()),
             format!("--guest-kubeconfig={}", own.display()),
         ];
+        let mut machines = Vec::new();
+        for vm in vms {
+            machines.push((vm.clone(), mac(harvester, &vm.name).await?));
+        }
+        let (first, address) = machines.first().context("there is no VM")?;
+        // it runs beside the driver of a node; one that does not know its machine would look for it again and again
+        let own = [
+            format!("--nodeid={}", first.node),
+            format!("--interfaces={}", interfaces(&folder, first, address)?.display()),
+        ];
         let socket = socket(&folder, "controller")?;
         let command = PartCommand {
             name: format!("{DRIVER}-controller"),
             program: DRIVER,
             mounts_of: None,
-            args: [&args[..], &[format!("--endpoint=unix://{}", socket.display())]].concat(),
+            args: [&args[..], &own, &[format!("--endpoint=unix://{}", socket.display())]].concat(),
             environment: environment(&[]),
         };
-        let controller = Part::start(dir, program, command)?;
+        let controller = Service { part: Part::start(dir, program, command)?, socket };
         let options = Options {
             guest: guest.clone(),
-            controller: Plugin::at(&socket),
+            controller: controller.plugin(),
             pace: Pace::quick(),
             clock: Clock::system(),
         };
@@ -112,16 +141,15 @@ impl Storage {
             controller,
             machines: Vec::new(),
             left_out: machine::lacking(),
-            sidecars: Sidecars::start(options, tasks),
+            sidecars: has_callers.then(|| Sidecars::start(options, tasks)),
             program: program.map(Path::to_owned),
             args,
             folder,
         };
         if storage.left_out.is_none() {
             simulation.serve_disks(&storage.disks(), tasks).context("make a folder for disks")?;
-            for vm in vms {
-                let mac = mac(harvester, &vm.name).await?;
-                let machine = storage.machine(dir, vm.clone(), mac).await?;
+            for (vm, mac) in machines {
+                let machine = storage.machine(dir, vm, mac).await?;
                 storage.machines.push(machine);
             }
         }
@@ -140,10 +168,8 @@ impl Storage {
     /// Starts the inside of a VM.
     async fn machine(&self, dir: &Folder, vm: GuestVm, mac: String) -> Result<Machine> {
         let (mounts, id) = mounts().await?;
-        let (root, interfaces) = (self.root(&vm.name), self.folder.join(&vm.name).join("net"));
+        let (root, interfaces) = (self.root(&vm.name), interfaces(&self.folder, &vm, &mac)?);
         fs::create_dir_all(&root).context("make kubelet's folder")?;
-        fs::create_dir_all(interfaces.join("enp1s0")).context("make a network interface")?;
-        fs::write(interfaces.join("enp1s0/address"), &mac).context("make a network interface")?;
         let socket = socket(&self.folder, &vm.name)?;
         let devices = disks::links(&self.disks(), &ObjectKey::new(crate::VM_NAMESPACE, &vm.name));
         let own = [
@@ -161,9 +187,22 @@ impl Storage {
             environment: environment(&[]),
         };
         let part = Part::start(dir, self.program.as_deref(), command)?;
-        let kubelet = TaskGroup::new();
-        self.sidecars.kubelet(&vm.node, Plugin::at(&socket), &root, &kubelet);
-        Ok(Machine { vm, mac, part, mounts, kubelet })
+        let (service, kubelet) = (Service { part, socket }, TaskGroup::new());
+        if let Some(sidecars) = &self.sidecars {
+            sidecars.kubelet(&vm.node, service.plugin(), &root, &kubelet);
+        }
+        Ok(Machine { vm, mac, service, mounts, kubelet })
+    }
+
+    /// The controller service that the sidecars call.
+    pub(crate) fn controller(&mut self) -> &mut Service {
+        &mut self.controller
+    }
+
+    /// The driver in a VM.
+    pub(crate) fn driver(&self, vm: &str) -> Result<&Service> {
+        let machine = self.machines.iter().find(|machine| machine.vm.name == vm);
+        machine.map(|machine| &machine.service).with_context(|| format!("VM {vm} has no inside"))
     }
 
     /// Why pods get no volumes on this computer, if they do not.
@@ -174,7 +213,7 @@ impl Storage {
     /// Where a process of a pod on this VM comes from.
     pub(crate) fn inside(&self, vm: &str) -> Result<From> {
         let machine = self.machines.iter().find(|machine| machine.vm.name == vm);
-        let id = machine.and_then(|machine| machine.part.command.mounts_of);
+        let id = machine.and_then(|machine| machine.service.part.command.mounts_of);
         id.map(From::Process).with_context(|| format!("VM {vm} has no inside"))
     }
 
@@ -183,7 +222,7 @@ impl Storage {
         let at = self.machines.iter().position(|machine| machine.vm.name == vm);
         let machine = &mut self.machines[at.with_context(|| format!("VM {vm} has no inside"))?];
         machine.kubelet.end().await;
-        machine.part.kill().await?;
+        machine.service.part.kill().await?;
         machine.mounts.kill().await.context("end the mounts of a VM")
     }
 
@@ -197,7 +236,10 @@ impl Storage {
     }
 
     fn parts(&self) -> impl Iterator<Item = &Part> {
-        [&self.controller].into_iter().chain(self.machines.iter().map(|machine| &machine.part))
+        [&self.controller]
+            .into_iter()
+            .chain(self.machines.iter().map(|machine| &machine.service))
+            .map(|service| &service.part)
     }
 
     pub(crate) fn infos(&self) -> Vec<PartInfo> {
@@ -212,21 +254,21 @@ impl Storage {
     /// # Errors
     /// The first part that has ended, with its last words.
     pub(crate) fn still_runs(&mut self) -> Result<()> {
-        self.controller.still_runs()?;
-        self.machines.iter_mut().try_for_each(|machine| machine.part.still_runs())
+        self.controller.part.still_runs()?;
+        self.machines.iter_mut().try_for_each(|machine| machine.service.part.still_runs())
     }
 
     /// Ends the processes; kubelets and sidecars first.
     pub(crate) async fn stop(self) {
         for mut machine in self.machines {
             machine.kubelet.end().await;
-            machine.part.stop().await;
+            machine.service.part.stop().await;
             if let Err(error) = machine.mounts.kill().await {
                 tracing::warn!(vm = machine.vm.name, %error, "the mounts of a VM stay");
             }
         }
         let mut controller = self.controller;
-        controller.stop().await;
+        controller.part.stop().await;
     }
 }
 
@@ -248,6 +290,14 @@ async fn mounts() -> Result<(Child, u32)> {
     };
     tokio::time::timeout(NAMESPACE_WITHIN, made).await.context("unshare makes no mount namespace")?;
     Ok((child, id))
+}
+
+/// Makes the folder in which the kernel of a VM shows its network interfaces.
+fn interfaces(folder: &Path, vm: &GuestVm, mac: &str) -> Result<PathBuf> {
+    let all = folder.join(&vm.name).join("net");
+    fs::create_dir_all(all.join("enp1s0")).context("make a network interface")?;
+    fs::write(all.join("enp1s0/address"), mac).context("make a network interface")?;
+    Ok(all)
 }
 
 /// The socket of one driver.

@@ -113,6 +113,11 @@ impl Sidecars {
         Self(world)
     }
 
+    /// Starts the external attacher alone: nobody else makes VolumeAttachments, or deletes them.
+    pub fn attacher(options: Options, tasks: &TaskGroup) {
+        attacher::start(&World::start(options, tasks), tasks);
+    }
+
     /// Starts the kubelet of a Node, as far as volumes go: it calls `plugin` and mounts below `root`. It ends with `tasks`,
     /// as one does whose machine is switched off: what is mounted stays.
     pub fn kubelet(&self, node: &str, plugin: Plugin, root: &Path, tasks: &TaskGroup) {

@@ -50,11 +50,13 @@ impl Plugin {
         Self(BoxCloneSyncService::new(service.map_err(told)))
     }
 
-    pub(crate) fn controller(&self) -> ControllerClient<Way> {
+    /// Its controller service.
+    pub fn controller(&self) -> ControllerClient<Way> {
         ControllerClient::new(self.0.clone())
     }
 
-    pub(crate) fn node(&self) -> NodeClient<Way> {
+    /// Its node service.
+    pub fn node(&self) -> NodeClient<Way> {
         NodeClient::new(self.0.clone())
     }
 }

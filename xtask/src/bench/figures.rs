@@ -16,7 +16,7 @@ const fn figure(name: &'static str, unit: &'static str, aim: f64, go: Option<f64
 }
 
 /// All of them, in the order of the table.
-pub(super) const FIGURES: [Figure; 46] = [
+pub(super) const FIGURES: [Figure; 58] = [
     figure("service-create-p50-ms", "ms", 25.0, Some(1030.0)),
     figure("service-create-p99-ms", "ms", 100.0, None),
     figure("service-create-p50-ratio", "of the other", 0.8, None),
@@ -60,6 +60,20 @@ pub(super) const FIGURES: [Figure; 46] = [
     figure("driver-create-requests", "requests", 16.0, None),
     figure("gob-flags-us", "µs", 50.0, None),
     figure("driver-rss-mib", "MiB", 15.0, None),
+    figure("csi-attach-overhead-ms", "ms", 30.0, Some(3300.0)),
+    figure("csi-attach-requests", "requests", 2.0, Some(10.0)),
+    figure("csi-attach-cold-requests", "requests", 6.0, None),
+    figure("csi-detach-overhead-ms", "ms", 30.0, Some(1000.0)),
+    figure("csi-detach-requests", "requests", 3.0, Some(8.0)),
+    figure("csi-stats-requests-per-minute", "requests", 0.0, Some(100.0)),
+    // the Go program does not end
+    figure("csi-sigterm-s", "s", 2.0, None),
+    figure("csi-rss-idle-mib", "MiB", 12.0, Some(60.0)),
+    figure("csi-rss-100-mib", "MiB", 25.0, None),
+    // the Go program leaves volumes where they are
+    figure("csi-heal-p99-s", "s", 5.0, None),
+    figure("csi-stage-ms", "ms", 60.0, None),
+    figure("csi-sanity-failed", "specs", 0.0, Some(36.0)),
     figure("sandbox-first-curl-s", "s", 3.0, None),
     figure("first-build-s", "s", 200.0, None),
     figure("test-fresh-min", "min", 20.0, None),
@@ -69,6 +83,27 @@ pub(super) const FIGURES: [Figure; 46] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_figures_of_storage_have_the_aims_of_their_issue() {
+        let rows = [
+            ("csi-attach-overhead-ms", 30.0, Some(3300.0)),
+            ("csi-attach-requests", 2.0, Some(10.0)),
+            ("csi-attach-cold-requests", 6.0, None),
+            ("csi-detach-overhead-ms", 30.0, Some(1000.0)),
+            ("csi-detach-requests", 3.0, Some(8.0)),
+            ("csi-stats-requests-per-minute", 0.0, Some(100.0)),
+            ("csi-sigterm-s", 2.0, None),
+            ("csi-rss-idle-mib", 12.0, Some(60.0)),
+            ("csi-rss-100-mib", 25.0, None),
+            ("csi-heal-p99-s", 5.0, None),
+            ("csi-stage-ms", 60.0, None),
+            ("csi-sanity-failed", 0.0, Some(36.0)),
+        ];
+        let of_storage = FIGURES.iter().filter(|figure| figure.name.starts_with("csi-"));
+        let of_storage: Vec<_> = of_storage.map(|figure| (figure.name, figure.aim, figure.go)).collect();
+        assert_eq!(of_storage, rows);
+    }
 
     #[test]
     fn every_figure_is_in_the_document_about_benchmarks() {

@@ -19,21 +19,37 @@ pub(super) struct Report {
 #[derive(Debug, PartialEq, Serialize)]
 struct Measured {
     name: &'static str,
-    value: f64,
+    /// `None` where this machine could not tell.
+    value: Option<f64>,
+    /// Why it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_measured: Option<String>,
     unit: &'static str,
     aim: Option<f64>,
     go: Option<f64>,
 }
 
 impl Report {
-    /// Takes the lines `figure <name> <value>` out of `output`. A figure that was not measured is not in the report.
+    /// Takes the lines `figure <name> <value>` and `figure <name> not measured: <why>` out of `output`. A figure of which
+    /// there is no line is not in the report.
     pub(super) fn new(server: &str, machine: &str, output: &str) -> Self {
         let figures = FIGURES
             .iter()
             .filter_map(|figure| {
-                let value = value(output, figure.name)?;
+                let (value, not_measured) =
+                    (value(output, figure.name), why_not(output, figure.name).map(str::to_owned));
+                if value.is_none() && not_measured.is_none() {
+                    return None;
+                }
                 let aim = Some(figure.aim).filter(|aim| aim.is_finite());
-                Some(Measured { name: figure.name, value, unit: figure.unit, aim, go: figure.go })
+                Some(Measured {
+                    name: figure.name,
+                    value,
+                    not_measured,
+                    unit: figure.unit,
+                    aim,
+                    go: figure.go,
+                })
             })
             .collect();
         Self { server: server.to_owned(), machine: machine.to_owned(), figures }
@@ -49,12 +65,17 @@ impl Report {
     pub(super) fn table(&self) -> String {
         let mut table = format!("Server {}, {}\n\n", self.server, self.machine);
         table.push_str("| figure | value | unit | aim | Go |\n|---|---:|---|---:|---:|\n");
-        for Measured { name, value, unit, aim, go } in &self.figures {
-            let missed = if aim.is_some_and(|aim| *value > aim) { " (!)" } else { "" };
+        for Measured { name, value, not_measured, unit, aim, go } in &self.figures {
+            let value = value.map(|value| {
+                let missed = if aim.is_some_and(|aim| value > aim) { " (!)" } else { "" };
+                format!("{}{missed}", rounded(value))
+            });
+            let why_not = || format!("not measured: {}", not_measured.as_deref().unwrap_or_default());
+            let value = value.unwrap_or_else(why_not);
             let or_none =
                 |number: &Option<f64>| number.map_or_else(|| "–".to_owned(), |number| number.to_string());
             let (aim, go) = (or_none(aim), or_none(go));
-            writeln!(table, "| {name} | {}{missed} | {unit} | {aim} | {go} |", rounded(*value))
+            writeln!(table, "| {name} | {value} | {unit} | {aim} | {go} |")
                 .expect("a String takes everything");
         }
         table
@@ -66,6 +87,14 @@ pub(super) fn value(output: &str, name: &str) -> Option<f64> {
     output.lines().find_map(|line| {
         let mut words = line.split_whitespace();
         (words.next() == Some("figure") && words.next() == Some(name)).then(|| words.next()?.parse().ok())?
+    })
+}
+
+/// The reason of the line `figure <name> not measured: <why>` in `output`.
+fn why_not<'a>(output: &'a str, name: &str) -> Option<&'a str> {
+    output.lines().find_map(|line| {
+        let rest = line.trim().strip_prefix("figure ")?.strip_prefix(name)?;
+        rest.strip_prefix(" not measured: ")
     })
 }
 
@@ -99,7 +128,7 @@ mod tests {
     fn figures_are_read_from_the_output() {
         let report = Report::new("sim", "2 cores", OUTPUT);
         let values: Vec<_> = report.figures.iter().map(|figure| (figure.name, figure.value)).collect();
-        assert_eq!(values, [("service-create-p50-ms", 12.344), ("burst-100-p99-s", 1.75)]);
+        assert_eq!(values, [("service-create-p50-ms", Some(12.344)), ("burst-100-p99-s", Some(1.75))]);
     }
 
     #[test]
@@ -109,6 +138,19 @@ mod tests {
             {"name": "service-create-p50-ms", "value": 12.0, "unit": "ms", "aim": 25.0, "go": 1030.0},
         ]});
         assert_eq!(serde_json::from_str::<serde_json::Value>(&report.json().unwrap()).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_figure_that_cannot_be_measured_here_is_in_the_report_with_the_reason() {
+        let output = "figure csi-sanity-failed not measured: needs cargo xtask tools\n";
+        let report = Report::new("sim-storage", "2 cores", output);
+        let table = report.table();
+        let row = "| csi-sanity-failed | not measured: needs cargo xtask tools | specs | 0 | 36 |";
+        assert!(table.contains(row), "{table}");
+        let json: serde_json::Value = serde_json::from_str(&report.json().unwrap()).unwrap();
+        let figure = &json["figures"][0];
+        assert_eq!(figure["value"], serde_json::Value::Null);
+        assert_eq!(figure["not_measured"], "needs cargo xtask tools");
     }
 
     #[test]

@@ -21,8 +21,8 @@ use crate::{
 const HOSTS: [(&str, &str); 3] = [("host-1", "zone-a"), ("host-2", "zone-b"), ("host-3", "zone-c")];
 const REGION: &str = "lab";
 
-/// Makes hosts, what the node driver makes machines of, and `count` VMs that carry what the node driver writes on its machines.
-pub(super) async fn hosts_and_vms(harvester: &Client, count: u8) -> Result<()> {
+/// Makes hosts of a Harvester of this release, what the node driver makes machines of, and `count` VMs that carry what the node driver writes on its machines.
+pub(super) async fn hosts_and_vms(harvester: &Client, count: u8, version: &str) -> Result<()> {
     use k8s_openapi::api::core::v1::Node;
     let hosts = Api::<Node>::all(harvester.clone());
     for (name, zone) in HOSTS {
@@ -33,7 +33,7 @@ pub(super) async fn hosts_and_vms(harvester: &Client, count: u8) -> Result<()> {
         status["status"]["addresses"] = json!([{"type": "Hostname", "address": name}]);
         hosts.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.map_err(plain)?;
     }
-    rancher::fixtures::apply(harvester).await?;
+    rancher::fixtures::apply(harvester, version).await?;
     for number in 1..=count {
         let name = format!("{}-{number}", crate::GUEST_CLUSTER);
         let labels = json!({labels::CREATOR: labels::NODE_DRIVER, labels::GUEST_CLUSTER: crate::GUEST_CLUSTER,

@@ -36,7 +36,11 @@ pub(super) struct Count {
     pub(super) ccm_in_harvester_of_its_own: usize,
     pub(super) load_balancer_writes: usize,
     pub(super) balancers_deleted: usize,
-    /// Writes of both parts, Events among them.
+    /// Those of the CSI driver's processes, in both clusters.
+    pub(super) csi_driver: usize,
+    /// Those of them in Harvester.
+    pub(super) csi_driver_in_harvester: usize,
+    /// Writes of the parts, Events among them.
     pub(super) writes_with_events: usize,
     /// Those of the node driver, watches among them; they are in no other figure.
     pub(super) rancher: usize,
@@ -51,7 +55,10 @@ enum Side {
 impl Count {
     fn add(&mut self, side: Side, line: &Line) {
         self.rancher += usize::from(line.user == RANCHER);
-        let ours = line.user.contains("harvester-load-balancer") || line.user.contains("harvester-cloud");
+        let csi_driver = line.user.contains(":harvester-csi-driver");
+        let ours = csi_driver
+            || line.user.contains("harvester-load-balancer")
+            || line.user.contains("harvester-cloud");
         // a question about rights is posted, and writes nothing
         let asks = line.uri.starts_with("/apis/authorization.k8s.io/");
         let writes = !matches!(line.verb.as_str(), "get" | "list" | "watch") && !asks;
@@ -62,6 +69,8 @@ impl Count {
         }
         let balancer = line.user.ends_with(":harvester-load-balancer");
         self.all += 1;
+        self.csi_driver += usize::from(csi_driver);
+        self.csi_driver_in_harvester += usize::from(csi_driver && side == Side::Harvester);
         self.writes += usize::from(writes);
         let ccm_in_harvester = side == Side::Harvester && line.user.contains("harvester-cloud-provider");
         self.ccm_in_harvester += usize::from(ccm_in_harvester);
@@ -116,6 +125,8 @@ impl Tally {
                 - before.ccm_in_harvester_of_its_own,
             load_balancer_writes: self.total.load_balancer_writes - before.load_balancer_writes,
             balancers_deleted: self.total.balancers_deleted - before.balancers_deleted,
+            csi_driver: self.total.csi_driver - before.csi_driver,
+            csi_driver_in_harvester: self.total.csi_driver_in_harvester - before.csi_driver_in_harvester,
             writes_with_events: self.total.writes_with_events - before.writes_with_events,
             rancher: self.total.rancher - before.rancher,
         })
@@ -146,6 +157,8 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
+    use test_cluster::{GuestCluster, User};
+
     use super::*;
 
     fn count(lines: &[(Side, &str, &str, &str)]) -> Count {
@@ -194,9 +207,35 @@ mod tests {
             ccm_in_harvester_of_its_own: 1,
             load_balancer_writes: 1,
             balancers_deleted: 0,
+            csi_driver: 0,
+            csi_driver_in_harvester: 0,
             writes_with_events: 4,
             rancher: 1,
         };
         assert_eq!(counted, wanted);
+    }
+    #[test]
+    fn requests_of_the_csi_driver_count_in_both_clusters_by_the_accounts_that_it_has_there() {
+        let guest =
+            GuestCluster { name: crate::GUEST_CLUSTER.into(), vm_namespace: crate::VM_NAMESPACE.into() };
+        let account = |user: User, side| user.account(side, &guest).name.clone();
+        let [here, there] = [test_cluster::Side::Guest, test_cluster::Side::Harvester]
+            .map(|side| account(User::CsiDriver, side));
+        let counted = count(&[
+            (
+                Side::Harvester,
+                &there,
+                "patch",
+                "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/demo-1",
+            ),
+            (Side::Harvester, &there, "get", "/api/v1/namespaces/default/persistentvolumeclaims/pvc-1"),
+            (Side::Harvester, &there, "watch", "/apis/kubevirt.io/v1/virtualmachines?watch=true"),
+            (Side::Guest, &here, "get", "/apis/storage.k8s.io/v1/csinodes/demo-1"),
+            (Side::Guest, &here, "update", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x"),
+            (Side::Guest, &here, "create", "/api/v1/namespaces/default/events"),
+            (Side::Guest, &account(User::Driver, test_cluster::Side::Guest), "get", "/api/v1/nodes/demo-1"),
+        ]);
+        assert_eq!((counted.csi_driver, counted.csi_driver_in_harvester, counted.all), (3, 2, 3));
+        assert_eq!((counted.writes, counted.ccm_in_harvester, counted.load_balancer_writes), (1, 0, 0));
     }
 }

@@ -23,21 +23,18 @@ pub(crate) fn network() -> String {
     format!("{}/{NETWORK}", crate::VM_NAMESPACE)
 }
 
-/// Release that this Harvester says it is.
-pub(crate) const HARVESTER: &str = "v1.7.1";
-
-/// Brings all of it.
+/// Brings all of it; `version` is the release that this Harvester says it is.
 ///
 /// # Errors
 /// The server's first refusal.
-pub(crate) async fn apply(harvester: &Client) -> Result<()> {
+pub(crate) async fn apply(harvester: &Client, version: &str) -> Result<()> {
     let named = |name: &str| json!({"name": name, "namespace": crate::VM_NAMESPACE});
     let config =
         json!({"cniVersion": "0.3.1", "name": NETWORK, "type": "bridge", "bridge": "mgmt-br", "vlan": 1})
             .to_string();
     let objects = [
         json!({"apiVersion": "harvesterhci.io/v1beta1", "kind": "Setting", "metadata": {"name": "server-version"},
-            "value": HARVESTER}),
+            "value": version}),
         json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": "harvester-longhorn", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
             "provisioner": "driver.longhorn.io", "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate",

@@ -21,8 +21,8 @@ use super::Machines;
 
 /// udev's name of a disk up to the name of its volume.
 const LINK: &str = "scsi-0QEMU_QEMU_HARDDISK_drive-ua-";
-/// As many disks as all tests that run at once have.
-const NODES: u32 = 64;
+/// As many disks as all tests that run at once have, or a node of the benchmark with a hundred volumes.
+const NODES: u32 = 160;
 /// The kernel's number of the driver.
 const LOOP_MAJOR: &str = "7";
 

@@ -390,7 +390,7 @@ mod tests {
         let mut claim = claim(record.as_deref(), claimed);
         let capacity = capacity.map(|bytes| json!({"storage": bytes.to_string()}));
         claim.status = serde_json::from_value(json!({"capacity": capacity})).unwrap();
-        assert_eq!(super::size(&claim), Some(expected as u64));
+        assert_eq!(size(&claim), Some(expected as u64));
     }
 
     const GROWN: &str = "NodeResizePending";

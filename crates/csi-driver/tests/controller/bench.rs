@@ -36,7 +36,7 @@ pub(crate) const GIB: i64 = 1 << 30;
 /// The name that a provisioner gives.
 pub(crate) const UID: &str = "pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11";
 const USER: &str = "csi";
-const KINDS: [(&str, &str, &str, &str, &str); 8] = [
+const KINDS: [(&str, &str, &str, &str, &str); 9] = [
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots", "Namespaced"),
     ("snapshot.storage.k8s.io", "v1", "VolumeSnapshotClass", "volumesnapshotclasses", "Cluster"),
     ("longhorn.io", "v1beta2", "Volume", "volumes", "Namespaced"),

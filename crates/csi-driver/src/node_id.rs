@@ -17,7 +17,7 @@ use std::{
 };
 
 use harvester_api::VirtualMachineInstance;
-use kube::{ResourceExt as _, api::ListParams};
+use kube::ResourceExt as _;
 use program::health::Check;
 use serde_json::Value;
 use tokio::{
@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     guest::Guest,
-    host::{Host, reach::Reached},
+    host::{self, Host, reach::Reached},
     refusal::error_message,
 };
 
@@ -298,7 +298,7 @@ impl Finder {
 }
 
 async fn all(host: &Host) -> Asked<Vec<Machine>> {
-    let found = host.instances().list(&ListParams::default()).await.map_err(|error| {
+    let found = host::list(&host.instances()).await.map_err(|error| {
         let namespace = host.namespace();
         format!("list VirtualMachineInstances in {namespace} on the host: {}", error_message(&error))
     })?;

@@ -20,9 +20,11 @@ use std::{
 use controller_kit::{
     CREATE_EVENTS, Cache, PATCH_EVENTS, Recorder,
     election::{self, Election, Identity, Leadership},
-    error_message,
 };
-use harvester_api::{VirtualMachine, VirtualMachineInstance, annotations, names::KUBE_SYSTEM};
+use harvester_api::{
+    VirtualMachine, VirtualMachineInstance, annotations,
+    names::{CSI_DRIVER, KUBE_SYSTEM},
+};
 use k8s_openapi::api::{
     core::v1::{Node, NodeCondition, PersistentVolume, PersistentVolumeClaim},
     storage::v1::CSINode,
@@ -35,7 +37,10 @@ use program::{
 };
 use tokio::{sync::watch, time::sleep};
 
-use crate::host::{Host, reach::Reached};
+use crate::{
+    host::{Host, reach::Reached},
+    refusal::error_message,
+};
 
 /// The Lease of the Go program, so that the two never act together.
 pub const LEASE: &str = "harvester-csi-node-monitor";
@@ -170,7 +175,7 @@ impl NodeMonitor {
         let host = Host::new(leadership.client(host.client()), host.namespace());
         let config = watcher::Config::default;
         let nodes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_node);
-        let csi_nodes: Cache<CSINode> = Cache::start(tasks, Api::all(guest.clone()), config());
+        let csi_nodes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_csi_node);
         let volumes = Cache::start_trimmed(tasks, Api::all(guest.clone()), config(), trim_volume);
         let machines = Cache::start_trimmed(tasks, host.machines(), config(), trim_machine);
         let instances = Cache::start_trimmed(tasks, host.instances(), config(), trim_instance);
@@ -207,6 +212,12 @@ fn trim_node(node: &mut Node) {
         *status = Default::default();
         status.conditions = Some(ready.into_iter().collect());
     }
+}
+
+fn trim_csi_node(node: &mut CSINode) {
+    node.metadata.annotations = None;
+    node.metadata.owner_references = None;
+    node.spec.drivers.retain(|driver| driver.name == CSI_DRIVER);
 }
 
 fn trim_volume(volume: &mut PersistentVolume) {

@@ -136,22 +136,9 @@ pub async fn run(parts: Parts, tasks: &TaskGroup) {
     let config = watcher::Config::default;
     let bell = Arc::new(Notify::new());
     let guest = &parts.guest;
-    let attachments =
-        Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), |it: &mut VolumeAttachment| {
-            it.metadata.labels = None;
-        });
-    let volumes =
-        Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), |it: &mut PersistentVolume| {
-            it.metadata.annotations = None;
-            it.metadata.labels = None;
-            it.status = None;
-            if let Some(csi) = it.spec.as_mut().and_then(|spec| spec.csi.as_mut()) {
-                csi.volume_attributes = None;
-            }
-        });
-    let nodes = Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), |it: &mut CSINode| {
-        it.metadata.annotations = None;
-    });
+    let attachments = Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), join::trim_attachment);
+    let volumes = Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), join::trim_volume);
+    let nodes = Cache::start_trimmed(&tasks, Api::all(guest.clone()), config(), join::trim_node);
     let (a, b, c) = (bell.clone(), bell.clone(), bell.clone());
     attachments.on_change(move |_| a.notify_one());
     volumes.on_change(move |_| b.notify_one());

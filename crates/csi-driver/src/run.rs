@@ -11,7 +11,6 @@
 use std::{path::PathBuf, sync::Arc};
 
 use cloud_config::Options;
-use controller_kit::error_message;
 use futures::FutureExt as _;
 use kube::Client;
 use program::{Clock, TaskGroup, health::Health, http::Metrics, pod::OwnPod};
@@ -36,6 +35,7 @@ use crate::{
     node_id::Finder,
     node_monitor::NodeMonitor,
     reconcile::lead::{self, Candidate},
+    refusal::error_message,
     replaceable::Replaceable,
 };
 

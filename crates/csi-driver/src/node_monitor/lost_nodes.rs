@@ -17,8 +17,7 @@ use std::{
 };
 
 use controller_kit::{
-    Action, Cache, Change, ObjectKey, PendingEvent, Queue, RawObject, Recorder, Watched, error_message,
-    replace,
+    Action, Cache, Change, ObjectKey, PendingEvent, Queue, RawObject, Recorder, Watched, replace,
 };
 use harvester_api::{
     VirtualMachine, VirtualMachineInstance, annotations, labels,
@@ -45,6 +44,7 @@ use super::{
 use crate::{
     attach::claim::Claim,
     host::{self, Host},
+    refusal::error_message,
 };
 
 /// Without it no Node is tainted; an Event says so where one would be. Existing roles grant no `patch` on Nodes.

@@ -8,10 +8,13 @@ use std::{
 
 use harvester_api::{VirtualMachine, VirtualMachineInstance, labels, names::CSI_DRIVER};
 use k8s_openapi::api::{
-    core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim},
-    storage::v1::{CSINode, VolumeAttachment},
+    core::v1::{
+        CSIPersistentVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+        PersistentVolumeSpec,
+    },
+    storage::v1::{CSINode, VolumeAttachment, VolumeAttachmentStatus},
 };
-use kube::ResourceExt;
+use kube::{ResourceExt, api::ObjectMeta};
 
 use super::decide::{Attachment, Place, Seen, There};
 use crate::{
@@ -105,6 +108,48 @@ impl Guest {
 fn node_id(node: &CSINode) -> Option<&str> {
     let driver = node.spec.drivers.iter().find(|driver| driver.name == CSI_DRIVER)?;
     Some(driver.node_id.as_str()).filter(|id| !id.is_empty())
+}
+
+/// Keeps what is read here: a guest may have thousands of each kind, with texts of any length that anybody wrote.
+pub(super) fn trim_attachment(attachment: &mut VolumeAttachment) {
+    trim_metadata(&mut attachment.metadata, &[NODE_ID]);
+    if let Some(status) = &mut attachment.status {
+        *status = VolumeAttachmentStatus { attached: status.attached, ..VolumeAttachmentStatus::default() };
+    }
+    let source = &mut attachment.spec.source;
+    source.inline_volume_spec = None;
+}
+
+/// The same of a PersistentVolume; those of other drivers keep their names alone.
+pub(super) fn trim_volume(volume: &mut PersistentVolume) {
+    trim_metadata(&mut volume.metadata, &[]);
+    volume.status = None;
+    let spec = volume.spec.take().unwrap_or_default();
+    volume.spec = spec.csi.filter(|csi| csi.driver == CSI_DRIVER).map(|csi| PersistentVolumeSpec {
+        access_modes: spec.access_modes,
+        claim_ref: spec.claim_ref,
+        csi: Some(CSIPersistentVolumeSource {
+            driver: csi.driver,
+            volume_handle: csi.volume_handle,
+            ..CSIPersistentVolumeSource::default()
+        }),
+        ..PersistentVolumeSpec::default()
+    });
+}
+
+/// The same of a CSINode.
+pub(super) fn trim_node(node: &mut CSINode) {
+    trim_metadata(&mut node.metadata, &[]);
+    node.spec.drivers.retain(|driver| driver.name == CSI_DRIVER);
+}
+
+fn trim_metadata(metadata: &mut ObjectMeta, annotations: &[&str]) {
+    metadata.labels = None;
+    metadata.owner_references = None;
+    metadata.finalizers = None;
+    if let Some(all) = &mut metadata.annotations {
+        all.retain(|key, _| annotations.contains(&key.as_str()));
+    }
 }
 
 /// The handle, where the volume is a disk of ours.
@@ -213,10 +258,57 @@ impl Host {
     }
 }
 
-fn there(metadata: Option<&kube::api::ObjectMeta>) -> There {
+fn there(metadata: Option<&ObjectMeta>) -> There {
     match metadata {
         None => There::Missing,
         Some(metadata) if metadata.deletion_timestamp.is_some() => There::Leaving,
         Some(_) => There::Yes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(json: Value) -> T {
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn of_what_a_guest_wrote_a_cache_keeps_what_is_read_and_that_says_the_same() {
+        let long = "x".repeat(100_000);
+        let mut attachment: VolumeAttachment = read(json!({
+            "metadata": {"name": "csi-1", "uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": [long],
+                "labels": {"a": long}, "annotations": {NODE_ID: "vm-1", "other": long}},
+            "spec": {"attacher": CSI_DRIVER, "nodeName": "node-a", "source": {"persistentVolumeName": "pv"}},
+            "status": {"attached": true, "attachError": {"message": long}, "attachmentMetadata": {"a": long}}}));
+        let mut volume: PersistentVolume = read(json!({
+            "metadata": {"name": "pv", "annotations": {"a": long}},
+            "spec": {"accessModes": ["ReadWriteOnce"], "claimRef": {"name": "data", "namespace": "team"},
+                "mountOptions": [long], "csi": {"driver": CSI_DRIVER, "volumeHandle": "pvc-1",
+                    "volumeAttributes": {"a": long}, "fsType": "ext4"}},
+            "status": {"message": long}}));
+        let mut other: PersistentVolume = read(json!({"metadata": {"name": "pv-2"},
+            "spec": {"csi": {"driver": "other", "volumeHandle": long}}}));
+        let mut node: CSINode =
+            read(json!({"metadata": {"name": "node-a", "annotations": {"a": long}}, "spec": {"drivers":
+            [{"name": CSI_DRIVER, "nodeID": "vm-1"}, {"name": long, "nodeID": long}]}}));
+        let of = |attachment: &VolumeAttachment, volume: &PersistentVolume, node: &CSINode| {
+            let guest =
+                Guest { volumes: vec![Arc::new(volume.clone())], nodes: vec![Arc::new(node.clone())] };
+            let mut disks = guest.disks([attachment]);
+            let disk = disks.remove("pvc-1").unwrap();
+            (disk.attachments, disk.owners, guest.machines())
+        };
+        let whole = of(&attachment, &volume, &node);
+        trim_attachment(&mut attachment);
+        trim_volume(&mut volume);
+        trim_volume(&mut other);
+        trim_node(&mut node);
+        assert_eq!(of(&attachment, &volume, &node), whole);
+        let kept = json!([attachment, volume, other, node]).to_string();
+        assert!(kept.len() < 2_000, "{kept}");
     }
 }

@@ -83,9 +83,10 @@ impl Plug {
         self.put("virtualmachineinstances", "removevolume", vm, &json!({"name": claim})).await
     }
 
-    /// Changes the version of the machine. By subresources this cannot be done: [`Written::OtherWay`].
-    pub async fn fence(&self, vm: &VirtualMachine, holder: &str) -> Result<Written, Refusal> {
-        let patch = hotplug::fence(vm, FENCE, holder);
+    /// Changes the version of the machine, by a text that it has never had: an API server gives no new version to an
+    /// object that a write leaves as it is. By subresources this cannot be done: [`Written::OtherWay`].
+    pub async fn fence(&self, vm: &VirtualMachine, unique: &str) -> Result<Written, Refusal> {
+        let patch = hotplug::fence(vm, FENCE, unique);
         self.patch(vm, patch, "mark").await
     }
 

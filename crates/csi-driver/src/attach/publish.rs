@@ -393,7 +393,7 @@ impl Session<'_> {
                 usage: None,
             }));
         }
-        match self.attacher.plug.fence(&vm, &self.attacher.holder.name).await? {
+        match self.attacher.plug.fence(&vm, &self.attacher.next_holder()).await? {
             Written::Done(_) => Ok(Settled::Yes),
             Written::Refused { version, why } => match self.read_machine(from).await? {
                 Some(vm) if plug::version(&vm) == version => Err(why),

@@ -197,7 +197,7 @@ impl Session<'_> {
                     (None, Disk::Absent) => Ok(Removed::Again),
                     (None, _) => Ok(Removed::Leaving(None)),
                     (Some(vm), Disk::Absent | Disk::Removing(_)) => {
-                        match self.attacher.plug.fence(vm, &self.attacher.holder.name).await? {
+                        match self.attacher.plug.fence(vm, &self.attacher.next_holder()).await? {
                             Written::Done(Some(vm)) => {
                                 Ok(Removed::Leaving(Some(self.known_machine(*vm).await)))
                             }

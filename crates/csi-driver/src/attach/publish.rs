@@ -153,6 +153,19 @@ impl Session<'_> {
     }
 
     async fn next(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
+        let next = self.decided(machine, usage, sight).await?;
+        let adds = matches!(&next, Next::Write(write) if write.add);
+        // an annotation says where our processes have the volume; the Go driver may have moved it since
+        if adds && matches!(sight.recorded(), Recorded::Claim(_)) {
+            let others = self.machines_with_volume(Some(machine), false).await?;
+            if !others.is_empty() {
+                return if sight.is_fresh { Err(self.in_use(&others)) } else { Ok(Next::ReadAfresh) };
+            }
+        }
+        Ok(next)
+    }
+
+    async fn decided(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
         // what a watch says may be old: it is no reason to refuse
         let refuse = |why: Refusal| if sight.is_fresh { Err(why) } else { Ok(Next::ReadAfresh) };
         let host = &self.attacher.host;

@@ -1,0 +1,11 @@
+//! The controller service in front of a simulated Harvester: its KubeVirt, its classes, its exports.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harvester {
+    mod bed;
+    mod process;
+    mod replay;
+    mod round;
+    mod two_processes;
+}

@@ -179,7 +179,7 @@ impl Controllers {
 }
 
 /// The Nodes that use a volume, for the end of an export. One that is leaving is no user any more.
-fn users(guest: Guest) -> Arc<export::Users> {
+pub fn users(guest: Guest) -> Arc<export::Users> {
     Arc::new(move |volume: &str| {
         let (guest, volume) = (guest.clone(), volume.to_owned());
         let asked = async move {

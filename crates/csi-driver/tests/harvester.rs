@@ -4,6 +4,7 @@
 
 mod harvester {
     mod bed;
+    mod exports;
     mod process;
     mod replay;
     mod round;

@@ -7,6 +7,7 @@
 //! A claim that no annotation names stays when its VM goes: that is what a guest's own volumes live from.
 
 pub(crate) mod controller;
+pub(crate) mod export;
 pub(crate) mod snapshot;
 
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::StorageClass};

@@ -14,7 +14,7 @@ use harvester_api::VirtualMachine;
 use program::{Clock, TaskGroup};
 
 use super::{
-    ClaimStep, Step, is_bound, of_claim, of_vm,
+    ClaimStep, Step, export, is_bound, of_claim, of_vm,
     snapshot::{self, VolumeSnapshot},
 };
 use crate::{
@@ -55,6 +55,7 @@ pub(crate) fn start(
     clock: Clock,
     events: &Recorder,
 ) {
+    export::start(tasks, harvester, &vm_controller.claims);
     let storage = Storage {
         harvester: harvester.clone(),
         vm_controller: vm_controller.clone(),

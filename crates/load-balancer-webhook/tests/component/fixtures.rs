@@ -10,6 +10,7 @@ use health_check::DialError;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingWebhookConfiguration, ValidatingWebhookConfiguration,
 };
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DynamicObject, PostParams};
 use kube::core::ApiResource;
 use kube::{Api, Client};
@@ -24,6 +25,8 @@ use tokio::task::JoinHandle;
 pub(crate) const WRITER: &str = "system:serviceaccount:harvester-system:harvester-load-balancer";
 /// Name of both webhook configurations, and of the webhook's Service.
 pub(crate) const NAME: &str = "harvester-load-balancer-webhook";
+/// Name of LoadBalancer's definition.
+pub(crate) const DEFINITION: &str = "loadbalancers.loadbalancer.harvesterhci.io";
 
 pub(crate) fn config(address: Address, status_writer: &str) -> Config {
     let policy = Policy { status_writer: status_writer.to_owned() };
@@ -135,6 +138,8 @@ pub(crate) async fn reachable(cluster: &TestCluster, tasks: &TaskGroup, status_w
 pub(crate) async fn unregister(cluster: &TestCluster) {
     cluster.harvester.delete::<ValidatingWebhookConfiguration>(NAME).await;
     cluster.harvester.delete::<MutatingWebhookConfiguration>(NAME).await;
+    let none = json!({"spec": {"conversion": {"strategy": "None", "webhook": null}}});
+    cluster.harvester.patch::<CustomResourceDefinition>(DEFINITION, none).await;
 }
 
 /// A controller that runs until it is dropped or stopped.

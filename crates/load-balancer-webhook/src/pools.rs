@@ -3,9 +3,13 @@
 //! Pools are read afresh, so that two that are created one after the other see each other: a review takes no list
 //! that began before it asked. Everybody in the cluster's network can send reviews, and each list reads every pool, so
 //! a few are under way at once and the reviews that come meanwhile share the next one.
+//!
+//! Conversion is another matter: an API server that lists a thousand objects sends a thousand reviews, one after the other.
+//! They share a list for a moment.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared, WeakShared};
@@ -15,9 +19,12 @@ use kube::{Client, Resource as _, core::Request};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 /// A second list starts where the first hangs.
 const LISTS_AT_ONCE: usize = 2;
+/// How long a list serves the reviews of conversion that come after it.
+const KEPT_FOR: Duration = Duration::from_secs(1);
 
 type Answer = Result<Arc<[IPPool]>, Arc<kube::Error>>;
 type Waiting = WeakShared<BoxFuture<'static, Answer>>;
@@ -33,6 +40,8 @@ struct Lists {
     turns: Semaphore,
     /// The list that has not begun yet.
     next: Mutex<Option<Waiting>>,
+    /// The last list, for a moment.
+    last: Mutex<Option<Arc<[IPPool]>>>,
 }
 
 impl Pools {
@@ -47,8 +56,25 @@ impl Pools {
     }
 
     fn of(client: Client, records: bool) -> Self {
-        let (turns, next) = (Semaphore::new(LISTS_AT_ONCE), Mutex::default());
-        Self(Arc::new(Lists { client, records, turns, next }))
+        let turns = Semaphore::new(LISTS_AT_ONCE);
+        Self(Arc::new(Lists { client, records, turns, next: Mutex::default(), last: Mutex::default() }))
+    }
+
+    /// All pools, read no longer than a moment ago.
+    pub(crate) async fn recent(&self) -> Answer {
+        if let Some(pools) = self.0.last().clone() {
+            return Ok(pools);
+        }
+        let pools = self.list().await?;
+        // whoever reads a list ends it: the records of large pools are not held for longer
+        if self.0.last().replace(pools.clone()).is_none() {
+            let (lists, until) = (self.0.clone(), Instant::now() + KEPT_FOR);
+            tokio::spawn(async move {
+                tokio::time::sleep_until(until).await;
+                *lists.last() = None;
+            });
+        }
+        Ok(pools)
     }
 
     /// All pools, read after this call began.
@@ -67,6 +93,10 @@ impl Pools {
 }
 
 impl Lists {
+    fn last(&self) -> MutexGuard<'_, Option<Arc<[IPPool]>>> {
+        self.last.lock().expect("no panic while a list is kept")
+    }
+
     async fn read(self: Arc<Self>) -> Answer {
         let _turn = self.turns.acquire().await.expect("nothing closes this semaphore");
         *self.next.lock().expect("no panic while a list is chosen") = None;
@@ -118,5 +148,43 @@ impl Item {
         let status =
             self.status.map(|Records { allocated }| IPPoolStatus { allocated, ..IPPoolStatus::default() });
         Some(IPPool { metadata, spec, status })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thousand_reviews_of_conversion_one_after_the_other_cost_one_list_of_pools() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let service = tower::service_fn(move |_: Request<kube::client::Body>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let list = json!({"items": [{"metadata": {"name": "lab"}, "spec": {"ranges": []}}]}).to_string();
+            async move { Ok::<_, Infallible>(Response::new(Body::from(list))) }
+        });
+        let pools = Pools::with_records(Client::new(service, "default"));
+        for expected in [1, 2] {
+            for _ in 0..1_000 {
+                assert_eq!(pools.recent().await.unwrap().len(), 1);
+            }
+            assert_eq!(asked.load(Ordering::SeqCst), expected);
+            // it is not older than a moment
+            tokio::time::advance(KEPT_FOR).await;
+            tokio::task::yield_now().await;
+        }
+        // admission sees what is there now
+        for _ in 0..2 {
+            pools.list().await.unwrap();
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 4);
     }
 }

@@ -79,9 +79,9 @@ impl Reviewer {
         &self.policy
     }
 
-    /// All pools with their records, read after this call began.
+    /// All pools with their records, read no longer than a moment ago.
     pub(crate) async fn pools_with_records(&self) -> Result<Arc<[IPPool]>, Unseen> {
-        self.recorded.list().await.map_err(|source| Unseen { what: "IPPools", source })
+        self.recorded.recent().await.map_err(|source| Unseen { what: "IPPools", source })
     }
 
     /// The running VMs with their addresses.

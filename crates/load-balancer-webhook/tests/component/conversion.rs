@@ -14,10 +14,13 @@ use kube::core::{ApiResource, GroupVersionKind};
 use load_balancer_webhook::fixtures::conversion_review;
 use program::TaskGroup;
 use serde_json::{Value, json};
+use sim_apiserver::faults::{Answer, Rule};
 use test_cluster::addresses::create_pool;
-use test_cluster::{Rights, TestCluster, User};
+use test_cluster::{Rights, Side, TestCluster, User};
 
-use super::fixtures::{DEFINITION, NAME, WRITER, bundle, http, object, reachable, start, unregister, web};
+use super::fixtures::{
+    DEFINITION, NAME, WRITER, bundle, http, object, reachable, refusal, start, unregister, web,
+};
 use super::reviews::{ask, trusting};
 
 const BETA: &str = "loadbalancer.harvesterhci.io/v1beta1";
@@ -226,6 +229,29 @@ test_cluster::component_tests! {
         definitions(&cluster).patch_status(DEFINITION, &PatchParams::default(), &migrated).await.unwrap();
         away(&cluster, tasks).await;
         assert_eq!(today.get("old").await.unwrap().data, before.data, "nobody converts it any more");
+        unregister(&cluster).await;
+    }
+
+    #[simulated_only("the API server fails on purpose")]
+    async fn an_object_that_cannot_be_converted_says_why_and_is_read_when_it_can(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        reachable(&cluster, &tasks, WRITER).await;
+        create_pool(&cluster, "lab", 7, 20).await;
+        cluster.settle().await;
+        let server = cluster.harvester.simulated().unwrap();
+        let mut rule = Rule::new(Answer::Code(500));
+        (rule.user, rule.resource) = (Some(User::Webhook.account(Side::Harvester, cluster.guest_cluster()).name.clone()), Some("ippools".to_owned()));
+        server.faults().add(rule);
+        let mut old = of_alpha("old", &json!({"ipam": "pool", "listeners": http()}));
+        old.data["status"] = json!({"address": "192.0.2.7"});
+        let create = async || former(&cluster).create(&PostParams::default(), &old).await;
+        let (code, message) = refusal(create().await);
+        assert_eq!(code, 500);
+        assert!(message.contains("conversion webhook for loadbalancer.harvesterhci.io/v1alpha1, Kind=LoadBalancer failed: "), "{message}");
+        assert!(message.contains("cannot decide now: read IPPools"), "{message}");
+        server.faults().clear();
+        create().await.unwrap();
+        tasks.end().await;
         unregister(&cluster).await;
     }
 

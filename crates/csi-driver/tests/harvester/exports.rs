@@ -3,7 +3,7 @@
 use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
 
 use csi_driver::{
-    attach::{Attacher, Options as Attaching, export::context},
+    attach::{Attacher, Options as Attaching},
     controller::{ControllerService, Settings},
     csi::{
         CapacityRange, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
@@ -14,6 +14,7 @@ use csi_driver::{
     guest::Guest,
     host::{Host, kinds::NetworkFilesystem},
     run::users,
+    volume::context,
 };
 use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::VolumeAttachment};
 use program::{Clock, TaskGroup};

@@ -70,7 +70,7 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
         ("list", "virtualmachines") => {
             &[Call::DeleteRestored, Call::Publish, Call::UnpublishExport, Call::Expand, Call::Get, Call::List]
         }
-        ("list", "virtualmachineinstances") => &[Call::Publish],
+        ("list", "virtualmachineinstances") => &[Call::DeleteRestored, Call::Publish],
         // one that is not seen may be on
         ("get", "networkfilesystems") => &[Call::DeleteExport, Call::PublishExport],
         ("list" | "create", "networkfilesystems") => &[Call::CreateExport],

@@ -173,8 +173,9 @@ impl Controller for ControllerService {
     ) -> Result<Response<CreateSnapshotResponse>, Status> {
         let asked = snapshots::Asked::of(request.get_ref())?;
         let _call = self.in_flight.begin(&format!("snapshot/{}", asked.name))?;
-        // the volume itself is not held: this may wait for the host, and meanwhile the volume is attached, detached and grown
-        let snapshot = snapshots::create_snapshot(&self.host, &asked).await?;
+        // a volume that grows or is being deleted is no source
+        let of_volume = self.in_flight.begin(asked.source.as_str())?;
+        let snapshot = snapshots::create_snapshot(&self.host, &asked, of_volume).await?;
         Ok(Response::new(CreateSnapshotResponse { snapshot: Some(snapshot) }))
     }
 

@@ -17,6 +17,7 @@ use crate::{
         CreateSnapshotRequest, ListSnapshotsRequest, ListSnapshotsResponse, Snapshot, list_snapshots_response,
     },
     host::Host,
+    in_flight::Call,
     refusal::Refusal,
     volume::{
         access::Reach,
@@ -69,8 +70,21 @@ fn size_of_map(map: &HashMap<String, String>) -> usize {
     map.iter().map(|(key, value)| key.len() + value.len()).sum()
 }
 
-pub(super) async fn create_snapshot(host: &Host, asked: &Asked) -> Result<Snapshot, Refusal> {
-    if asked.is_backup { backup::create(host, asked).await } else { local::create(host, asked).await }
+/// The call for the volume ends when the host is asked: while it works, the volume is attached and detached.
+pub(super) async fn create_snapshot(
+    host: &Host,
+    asked: &Asked,
+    of_volume: Call,
+) -> Result<Snapshot, Refusal> {
+    if asked.is_backup {
+        let backup = backup::ask(host, asked).await?;
+        drop(of_volume);
+        backup::made(host, asked, &backup).await
+    } else {
+        let snapshot = local::ask(host, asked).await?;
+        drop(of_volume);
+        local::cut(host, asked, snapshot).await
+    }
 }
 
 /// The answer for a snapshot that is gone, or never was, is OK.

@@ -86,6 +86,21 @@ async fn a_snapshot_is_told_when_the_host_has_cut_it_and_not_before() {
     assert_eq!((again.snapshot_id, again.size_bytes), (cut.snapshot_id, cut.size_bytes));
 }
 
+#[rstest]
+#[case::beside_the_volume(None)]
+#[case::remote(Some("backup"))]
+#[tokio::test(start_paused = true)]
+async fn other_calls_for_a_volume_are_served_while_its_snapshot_is_waited_for(#[case] kind: Option<&str>) {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    let (late, again) = tokio::join!(bench.snapshot("s", "source", kind), async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        bench.create_volume(volume("source", GIB)).await
+    });
+    assert_eq!(late.unwrap_err().code(), Code::DeadlineExceeded);
+    assert_eq!(again.unwrap().capacity_bytes, GIB);
+}
+
 // docs/contract/csi-driver.md#cut
 #[tokio::test(start_paused = true)]
 async fn a_remote_backup_is_told_when_it_is_complete_and_until_then_what_the_host_says() {

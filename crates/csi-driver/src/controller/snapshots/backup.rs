@@ -19,13 +19,14 @@ use crate::{
     volume::record::SnapshotRecord,
 };
 
-pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refusal> {
+/// The backup of this name, which the host is asked for if it is not there.
+pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeRemoteBackup, Refusal> {
     let object = || host.name_of("VolumeRemoteBackup", &asked.name);
     let api = host.backups_of(host.namespace());
     let existing = api.get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(backup) = existing {
-        return made(host, asked, &backup).await;
+        return Ok(backup);
     }
     let claim = inspect::existing(host, &asked.source).await?;
     let mut backup = VolumeRemoteBackup::named(asked.name.as_str());
@@ -38,7 +39,7 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
     backup.spec.r#type = LONGHORN_BACKUP.to_owned();
     backup.spec.source = asked.source.to_string();
     match api.create(&PostParams::default(), &backup).await {
-        Ok(backup) => made(host, asked, &backup).await,
+        Ok(backup) => Ok(backup),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             Err(Refusal::aborted(format!("{} was created by somebody else just now: call again", object())))
         }
@@ -50,7 +51,11 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
 }
 
 /// The backup when it is complete: nothing of the host says earlier that it has the content of now.
-async fn made(host: &Host, asked: &Asked, backup: &VolumeRemoteBackup) -> Result<Snapshot, Refusal> {
+pub(super) async fn made(
+    host: &Host,
+    asked: &Asked,
+    backup: &VolumeRemoteBackup,
+) -> Result<Snapshot, Refusal> {
     let shown = matches(asked, backup)?;
     if shown.ready_to_use {
         return Ok(shown);

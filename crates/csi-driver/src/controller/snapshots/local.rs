@@ -16,18 +16,19 @@ use crate::{
     volume::{name::HostName, record::SnapshotRecord},
 };
 
-pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refusal> {
+/// The snapshot of this name, which the host is asked for if it is not there.
+pub(super) async fn ask(host: &Host, asked: &Asked) -> Result<VolumeSnapshot, Refusal> {
     let object = || host.name_of("VolumeSnapshot", &asked.name);
     let existing = host.snapshots().get_opt(asked.name.as_str()).await;
     let existing = existing.map_err(|error| Refusal::of_host(&format!("read {}", object()), &error))?;
     if let Some(snapshot) = existing {
-        return cut(host, asked, snapshot).await;
+        return Ok(snapshot);
     }
     let claim = inspect::existing(host, &asked.source).await?;
     let class = class::of(host, &claim).await?;
     let manifest = manifest(asked, &claim, class);
     match host.snapshots().create(&PostParams::default(), &manifest).await {
-        Ok(snapshot) => cut(host, asked, snapshot).await,
+        Ok(snapshot) => Ok(snapshot),
         Err(kube::Error::Api(status)) if status.is_already_exists() => {
             Err(Refusal::aborted(format!("{} was created by somebody else just now: call again", object())))
         }
@@ -40,7 +41,7 @@ pub(super) async fn create(host: &Host, asked: &Asked) -> Result<Snapshot, Refus
 
 /// The snapshot when the host has cut it, though it may still work on it. At our answer an application that was stopped for
 /// it writes on.
-async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) -> Result<Snapshot, Refusal> {
+pub(super) async fn cut(host: &Host, asked: &Asked, snapshot: VolumeSnapshot) -> Result<Snapshot, Refusal> {
     matches(asked, &snapshot)?;
     if is_settled(&snapshot) {
         return matches(asked, &snapshot);

@@ -114,7 +114,7 @@ fn node_id(node: &CSINode) -> Option<&str> {
 pub(super) fn trim_attachment(attachment: &mut VolumeAttachment) {
     trim_metadata(&mut attachment.metadata, &[NODE_ID]);
     if let Some(status) = &mut attachment.status {
-        *status = VolumeAttachmentStatus { attached: status.attached, ..VolumeAttachmentStatus::default() };
+        *status = VolumeAttachmentStatus { attached: status.attached, ..Default::default() };
     }
     let source = &mut attachment.spec.source;
     source.inline_volume_spec = None;

@@ -1,6 +1,7 @@
 //! The controller service in front of a simulated Harvester: its KubeVirt, its classes, its exports.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "a round that fails shows its seed")]
 
 mod harvester {
     mod bed;

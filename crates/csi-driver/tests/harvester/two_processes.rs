@@ -72,9 +72,8 @@ async fn rounds(against: Against, part: u64) {
         let deeds = deeds.lock().unwrap();
         (deeds.fences, deeds.stops)
     };
-    println!("{additions} additions, {fences} fences, {stops} stops");
-    // the rounds are worth something
-    assert!(additions > 50 && fences > 10 && stops > 10);
+    let done = format!("{additions} additions, {fences} fences, {stops} stops");
+    assert!(additions > 50 && fences > 10 && stops > 10, "the rounds are worth something: {done}");
     bed.tasks.end().await;
 }
 

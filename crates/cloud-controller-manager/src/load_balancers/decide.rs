@@ -270,8 +270,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Some(wanted) => wanted.apply(json),
                 None => {
                     made_for.mark(json);
-                    seen.secondaries.carry(json);
-                    source_ranges::enforce(seen, object, json);
+                    host_datapath::freeze(seen, object, json);
                 }
             });
             source_ranges::give_up(seen, object).or(edited.map(Write::Update))

@@ -323,4 +323,23 @@ test_cluster::component_tests! {
         is_at(&cluster, "api", DOCS).await;
         ccm.stop().await;
     }
+
+    /// docs/contract/data-paths.md#row-12: its node port may be another's.
+    async fn a_fault_of_a_primary_keeps_no_port_from_a_secondary_that_the_primary_has_no_more(cluster: TestCluster) {
+        let (ccm, _between) = Between::start(&cluster).await;
+        // a port keeps its node port by its name
+        let ports = json!({"spec": {"ports": [{"name": "other", "port": 8080}]}});
+        cluster.guest.patch::<Service>("shop/web", ports).await;
+        cluster.settle().await;
+        assert_eq!(told_about(&cluster, "web", "InvalidHealthCheck").await.len(), 1);
+        until(&cluster, "it leads to no VM", async || {
+            object_of(&cluster, "web").await.unwrap().spec.backend_server_selector.is_empty()
+        }).await;
+        ask(&cluster, "api", 80, "web", ON_HOST).await;
+        is_at(&cluster, "api", WEB).await;
+        let object = object_of(&cluster, "web").await.unwrap();
+        let node_port = at(&cluster, "shop/api").await.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
+        assert_eq!((object.spec.listeners[0].backend_port, object.spec.backend_server_selector.len()), (node_port, 1));
+        ccm.stop().await;
+    }
 }

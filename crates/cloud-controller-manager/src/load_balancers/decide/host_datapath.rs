@@ -5,7 +5,7 @@ use controller_kit::{Explanation, PendingEvent};
 use harvester_api::{LoadBalancer, annotations, load_balancer::MAX_LISTENERS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{NO_NODES, Seen, families, source_ranges};
 use crate::{
@@ -128,8 +128,67 @@ pub(super) fn datapath(
     (exists && faults.len() == own || faults.is_empty()).then_some(datapath)
 }
 
+/// An object stays as it is because its Service has a fault or the VMs are not known. But it leads to no node port that
+/// the Service has let go of, which may be another's (docs/contract/data-paths.md#row-12), and it carries its secondaries.
+/// No object is without listeners: one that has none left leads to no VM.
+pub(super) fn freeze(seen: &Seen<'_>, frozen: &LoadBalancer, json: &mut Value) {
+    let spec = object_at(json, "spec");
+    let before = spec.get("listeners").and_then(Value::as_array).cloned().unwrap_or_default();
+    let carried =
+        seen.secondaries.carried.iter().flat_map(|it| listeners_of_secondary(it).unwrap_or_default());
+    let carried: Vec<_> = carried.collect();
+    let is_anothers = |it: &Value| {
+        carried.iter().any(|other| it["port"] == other.port && it["protocol"] == *other.protocol)
+    };
+    if let Some(Value::Array(own)) = spec.get_mut("listeners") {
+        own.retain(|it| leads_to(seen.service, it) && !is_anothers(it));
+    }
+    seen.secondaries.carry(json);
+    source_ranges::enforce(seen, frozen, json);
+    let spec = object_at(json, "spec");
+    let listeners = spec.get("listeners").and_then(Value::as_array).cloned().unwrap_or_default();
+    if let Some(mut last) = before.into_iter().next().filter(|_| listeners.is_empty()) {
+        // under the name of no secondary, which would wait for it to go
+        let protocol = last["protocol"].as_str().unwrap_or("TCP").to_ascii_lowercase();
+        last["name"] = json!(format!("{protocol}-{}", last["port"]));
+        spec.insert("listeners".to_owned(), json!([last]));
+        spec.remove("backendServerSelector");
+        return;
+    }
+    if !listeners.is_empty() {
+        check_what_is_left(spec, &listeners);
+    }
+    let may_flow = match &seen.config.source_ranges {
+        None => true,
+        Some(Ok(ranges)) => source_ranges::may_flow(Some(ranges), Some(frozen)),
+        Some(Err(_)) => false,
+    };
+    if may_flow
+        && frozen.spec.backend_server_selector.is_empty()
+        && let Some(selector) = selector(seen)
+    {
+        spec.insert("backendServerSelector".to_owned(), json!(selector));
+    }
+}
+
+/// Whether a listener leads to a node port of the Service.
+fn leads_to(service: &Service, listener: &Value) -> bool {
+    ports(service).iter().any(|port| port.node_port.is_some_and(|port| listener["backendPort"] == port))
+}
+
+/// The health check of an object goes to the first port that is left.
+fn check_what_is_left(spec: &mut Map<String, Value>, listeners: &[Value]) {
+    let checked = spec.get("healthCheck").map(|check| check["port"].clone()).unwrap_or_default();
+    if !checked.is_null() && !listeners.iter().any(|it| it["backendPort"] == checked) {
+        match listeners.iter().find(|it| it["protocol"] == "TCP").map(|it| it["backendPort"].clone()) {
+            Some(port) => spec["healthCheck"]["port"] = port,
+            None => drop(spec.remove("healthCheck")),
+        }
+    }
+}
+
 /// The selector for an object whose other fields stay as they are; none while it cannot be told.
-pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
+fn selector(seen: &Seen<'_>) -> Option<Selector> {
     let backends = seen.backends.as_ref().filter(|backends| !backends.eligible.is_empty())?;
     select(&seen.identity.cluster, &backends.eligible, &backends.all).ok()
 }
@@ -138,7 +197,6 @@ pub(super) fn selector(seen: &Seen<'_>) -> Option<Selector> {
 /// follows their ports and the Nodes. A Service of another type has no node ports, and those that it had may be anybody's:
 /// their listeners go (docs/contract/data-paths.md#row-12), and the health check goes to the first port that is left.
 pub(super) fn keep_for_secondaries(seen: &Seen<'_>, kept: &LoadBalancer, json: &mut Value) {
-    let node_ports: Vec<_> = ports(seen.service).iter().filter_map(|port| port.node_port).collect();
     let spec = object_at(json, "spec");
     let before = spec.get("listeners").cloned();
     let mut listeners = before.as_ref().and_then(Value::as_array).cloned().unwrap_or_default();
@@ -148,8 +206,7 @@ pub(super) fn keep_for_secondaries(seen: &Seen<'_>, kept: &LoadBalancer, json: &
             listeners.retain(is_secondarys);
             listeners.splice(0..0, own.iter().map(|listener| json!(listener)));
         }
-        None => listeners
-            .retain(|it| is_secondarys(it) || node_ports.iter().any(|port| it["backendPort"] == *port)),
+        None => listeners.retain(|it| is_secondarys(it) || leads_to(seen.service, it)),
     }
     spec.insert("listeners".to_owned(), Value::Array(listeners));
     // a secondary may have got the port of one that went
@@ -163,13 +220,7 @@ pub(super) fn keep_for_secondaries(seen: &Seen<'_>, kept: &LoadBalancer, json: &
         }
         return;
     }
-    let checked = spec.get("healthCheck").map(|check| check["port"].clone()).unwrap_or_default();
-    if !checked.is_null() && !listeners.iter().any(|it| it["backendPort"] == checked) {
-        match listeners.iter().find(|it| it["protocol"] == "TCP").map(|it| it["backendPort"].clone()) {
-            Some(port) => spec["healthCheck"]["port"] = port,
-            None => drop(spec.remove("healthCheck")),
-        }
-    }
+    check_what_is_left(spec, &listeners);
     let flows = !kept.spec.backend_server_selector.is_empty();
     if let Some(selector) = selector(seen).filter(|_| flows) {
         spec.insert("backendServerSelector".to_owned(), json!(selector));
@@ -203,3 +254,6 @@ pub(in crate::load_balancers) fn was_announced_in_guest(service: &Service) -> bo
     let has = |key: &str| service.annotations().get(key).is_some_and(|value| !value.is_empty());
     has(annotations::KUBE_VIP_VIP_HOST) || has(annotations::KUBE_VIP_LOADBALANCER_IPS)
 }
+
+#[cfg(test)]
+mod tests;

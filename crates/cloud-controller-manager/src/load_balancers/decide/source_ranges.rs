@@ -19,11 +19,9 @@ use std::time::Duration;
 use controller_kit::{Explanation, PendingEvent, RawObject};
 use harvester_api::{Condition, LoadBalancer, annotations};
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::{
-    ANSWER, Phase, Seen, Write, allocated, host_datapath, ingress, not_ready, requested::is_of_this_project,
-};
+use super::{ANSWER, Phase, Seen, Write, allocated, ingress, not_ready, requested::is_of_this_project};
 use crate::{
     datapath::Datapath,
     load_balancers::object::object as object_at,
@@ -74,13 +72,8 @@ pub(super) fn enforce(seen: &Seen<'_>, object: &LoadBalancer, json: &mut Value) 
     }
     let asked = object_at(&mut json["metadata"], "annotations");
     asked.insert(annotations::SOURCE_RANGES.to_owned(), wanted.to_string().into());
-    let spec = object_at(json, "spec");
     if !may_flow(Some(wanted), Some(object)) {
-        spec.remove(SELECTOR);
-    } else if object.spec.backend_server_selector.is_empty()
-        && let Some(selector) = host_datapath::selector(seen)
-    {
-        spec.insert(SELECTOR.to_owned(), json!(selector));
+        object_at(json, "spec").remove("backendServerSelector");
     }
 }
 
@@ -167,7 +160,6 @@ fn cut(text: &str) -> String {
 /// A load balancer that enforces no source ranges is asked again after this time: somebody may have put another one in
 /// its place, and no event tells.
 pub(in crate::load_balancers) const RETRY: Duration = Duration::from_secs(10 * 60);
-const SELECTOR: &str = "backendServerSelector";
 const HINDERED: &str = "SourceRangesNotInForce";
 const UNSUPPORTED: &str = "SourceRangesUnsupported";
 const WAY_OUT: &str = "install the load balancer of this project in Harvester, remove the ranges, or use data-path: guest \

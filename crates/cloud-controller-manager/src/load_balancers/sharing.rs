@@ -137,7 +137,7 @@ impl HarvesterLoadBalancers {
         let members = keys.iter().filter_map(|key| self.services.get(key)).filter(|it| self.is_wanted(it));
         let members = members.filter_map(|service| {
             let claim = self.claim(&service, primary, object)?;
-            let fault = self.unfit(primary, object, path, &service, claim != Claim::Asked);
+            let fault = self.unfit(primary, object, path, &service, claim);
             Some(Member { service, claim, fault })
         });
         admit(primary, members.collect(), path == Datapath::Host)
@@ -182,7 +182,7 @@ impl HarvesterLoadBalancers {
         object: &LoadBalancer,
         path: Datapath,
         service: &Service,
-        uses: bool,
+        claim: Claim,
     ) -> Option<Explanation> {
         let (key, namespace) = (ObjectKey::of(primary), service.namespace().unwrap_or_default());
         if !admits(primary, &namespace, self.rules.restrict_sharing) {
@@ -200,11 +200,14 @@ impl HarvesterLoadBalancers {
         }
         let own = self.load_balancer(&self.key(service));
         // the rest is settled for a Service that uses the address. But anybody may write the label: on another data path
-        // the address of its own would be announced still when its object is gone
+        // an address of its own, or of its former primary, would be announced still when the object of that is gone
+        let uses = claim != Claim::Asked;
         let is_live = |own: &&RawObject<LoadBalancer>| own.metadata.deletion_timestamp.is_none();
         let own_address = own.object().filter(is_live).map(|own| AddressInUse::of(own, service));
         let has_own = own_address.is_some_and(|own| own != AddressInUse::Not);
-        if uses && !(has_own && self.asks(service, &key)) {
+        let is_new = matches!(claim, Claim::Asked | Claim::Labelled);
+        let announced = is_new && path == Datapath::Host && was_announced_in_guest(service);
+        if uses && !announced && !(has_own && self.asks(service, &key)) {
             return None;
         }
         let choice = choose(self.rules.policy, self.rules.allowed, &config, settled(service, own.object()));
@@ -222,13 +225,13 @@ impl HarvesterLoadBalancers {
             );
             return Some(Explanation::new("DataPathDiffers", sentence));
         }
-        if uses {
-            return None;
-        }
-        if path == Datapath::Host && was_announced_in_guest(service) {
+        if announced {
             let sentence = "kube-vip in the guest has announced it and would announce the shared address too: create \
                 it anew for the data path host";
             return Some(Explanation::new("AnnouncedInGuest", sentence));
+        }
+        if uses {
+            return None;
         }
         let given = allocated(object);
         if let Asked::For(demand) = config.requested.demand

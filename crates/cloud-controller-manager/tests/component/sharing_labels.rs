@@ -251,6 +251,40 @@ test_cluster::component_tests! {
         ccm.stop().await;
     }
 
+    /// kube-vip in the guest announces its address still, and the label may be anybody's: of an exported manifest.
+    async fn a_label_brings_no_secondary_of_the_guest_datapath_onto_the_host_datapath(cluster: TestCluster) {
+        let recorded = json!({"cloudprovider.harvesterhci.io/recorded-data-path": "host", IGNORE: "true"});
+        for (manifest, reason) in [(json!({}), "DataPathDiffers"), (recorded, "AnnouncedInGuest")] {
+            let ccm = start_on_host(&cluster).await;
+            ask(&cluster, "docs", 82, "''", "").await;
+            says_about(&cluster, "docs", allocated("127.9.0.2")).await;
+            ask(&cluster, "api", 81, "docs", "").await;
+            let host = json!({"metadata": {"annotations": {"kube-vip.io/vipHost": "worker-1"}}});
+            cluster.guest.patch::<Service>("shop/api", host).await;
+            let show = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.2"}]}}});
+            cluster.guest.patch_status::<Service>("shop/api", show).await;
+            cluster.settle().await;
+            assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.2", "shop.docs"));
+            let mut annotations = manifest;
+            annotations[PRIMARY] = json!("shop/web");
+            let metadata = json!({"labels": {PRIMARY: "shop.web"}, "annotations": annotations});
+            cluster.guest.patch::<Service>("shop/api", json!({"metadata": metadata})).await;
+            cluster.settle().await;
+            assert!(!told_about(&cluster, "api", reason).await.is_empty(), "{reason}");
+            assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 1);
+            let api = at(&cluster, "shop/api").await;
+            assert_eq!(ingress(&api), [""; 0]);
+            if reason == "DataPathDiffers" {
+                assert_eq!((annotation(&api, IGNORE), annotation(&api, LOADBALANCER_IPS)), (None, None));
+            }
+            for name in ["docs", "web", "api"] {
+                delete(&cluster, &format!("shop/{name}")).await;
+                assert_eq!(cluster.guest.get::<Service>(&format!("shop/{name}")).await, None, "{name}");
+            }
+            ccm.stop().await;
+        }
+    }
+
     /// By the status that changes: it does not wait for somebody to look at all Services again.
     async fn a_primary_that_shows_nothing_goes_when_nobody_shows_its_address(cluster: TestCluster) {
         let ccm = start(&cluster, false, "test").await;

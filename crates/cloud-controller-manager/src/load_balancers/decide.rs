@@ -14,7 +14,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use cloud_provider::{
     Annotations, Decision, FINALIZER, IngressAddress, LoadBalancerState, Publish, Removal, View,
 };
-use controller_kit::{EventType, Explanation, ObjectKey, PendingEvent, RawObject};
+use controller_kit::{EventType, ObjectKey, PendingEvent, RawObject};
 use guest_vms::Backends;
 use harvester_api::{
     Condition, ConditionStatus, Ipam, LoadBalancer, annotations, condition, names::DHCP_ADDRESS,
@@ -300,16 +300,17 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     match path {
         Datapath::Guest if comes_from_host => view.publish = Publish::Withdrawn,
         Datapath::Guest => {
-            let lost = match seen.held {
+            let lost = match &seen.held {
                 Held::Nothing => handover::given(service, object.map(|object| &**object))
                     .filter(|_| taken_back || withheld),
                 // the address of its former primary serves until it has one of its own
                 Held::Valid | Held::Former => None,
-                Held::Lost => sharing::given(service).filter(|_| !has_address),
+                Held::Lost | Held::Refused(_) => sharing::given(service).filter(|_| !has_address),
             };
             let published = object.filter(|_| !withheld);
-            let is_news =
-                |lost: &&String| taken_back || object.is_none_or(|it| allocated(it).join(",") != **lost);
+            let is_refused = matches!(seen.held, Held::Refused(_));
+            let is_others = |lost: &str| object.is_none_or(|it| allocated(it).join(",") != lost);
+            let is_news = |lost: &&String| !is_refused && (taken_back || is_others(lost));
             let one_family = handover::taken_back_of_one_family(service, published);
             let news = lost.as_ref().filter(is_news).or(one_family.as_ref());
             events.extend(news.map(|lost| events::taken_back(service, lost)));
@@ -323,7 +324,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
                 Some(address) if !taken_back && !withheld => {
                     Publish::Addresses(vec![IngressAddress::parse(address)])
                 }
-                _ if (taken_back || withheld) && seen.held == Held::Nothing || seen.held == Held::Lost => {
+                _ if (taken_back || withheld) && seen.held == Held::Nothing || seen.held.is_lost() => {
                     Publish::Withdrawn
                 }
                 _ => Publish::Unchanged,
@@ -332,7 +333,7 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     }
     // as long as it shows the address of its former primary, that one stays
     let leaves = match path {
-        Datapath::Guest => seen.held == Held::Lost && view.publish != Publish::Withdrawn,
+        Datapath::Guest => seen.held.is_lost() && view.publish != Publish::Withdrawn,
         // there the label comes before the address
         Datapath::Host => {
             let has_nothing = seen.held != Held::Nothing && ingress(service).is_empty() && !seen.is_carried;
@@ -342,8 +343,15 @@ fn serve(seen: &Seen<'_>) -> Decision<Write> {
     if has_address || leaves {
         view.labels = sharing::own_labels(service);
     }
+    if !has_address {
+        events.extend(sharing::loss(seen));
+        if leaves && path == Datapath::Guest {
+            // its own object never gave that address, and takes none back
+            view.annotations.insert(annotations::ALLOCATED_ADDRESS.to_owned(), None);
+        }
+    }
     let more = kube_vip_sentence.as_deref().filter(|_| forbidden);
-    events.extend(refusal(service, &faults, more, object.is_some()));
+    events.extend(events::refusal(service, &faults, more, object.is_some()));
     view.refused = faults;
     Decision { view, write, events }
 }
@@ -476,21 +484,6 @@ fn overdue_announcement(seen: &Seen<'_>) -> Option<PendingEvent> {
         }
         Phase::Publication(address) => Some(events::not_published(seen.service, &address)),
     }
-}
-
-/// One Event with all faults, and with `more`.
-fn refusal(
-    service: &Service,
-    faults: &[Explanation],
-    more: Option<&str>,
-    exists: bool,
-) -> Option<PendingEvent> {
-    let first = faults.first()?;
-    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(more).collect();
-    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
-    let what = if exists { "the load balancer stays as it is" } else { "no load balancer" };
-    let message = format!("{what} for service {namespace}/{name}: {}", sentences.join("; "));
-    Some(PendingEvent::warning(first.reason, message))
 }
 
 /// Why there is no address, and when to decide again.

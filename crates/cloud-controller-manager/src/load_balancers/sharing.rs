@@ -279,15 +279,13 @@ impl HarvesterLoadBalancers {
         let (then, asked) = (given(service), given(&primary));
         // without an address now, the former one may be anybody's, unless the primary too goes on with it
         let goes_on = || then.is_none() || asked == then || asked.as_deref() == Some(DHCP_ADDRESS);
+        let asking = ObjectKey::of(service);
         let is_valid = match &found {
             Found::Absent => self.is_wanted(&primary) && goes_on(),
             Found::Unlisted | Found::Unreadable(_) => true,
             Found::Present(object) if is_taken_back(Some(object)) => false,
-            // its ports are another's there
-            Found::Present(object)
-                if self.group(&primary, object).refused.contains_key(&ObjectKey::of(service)) =>
-            {
-                false
+            Found::Present(object) if let Some(fault) = self.group(&primary, object).refused.get(&asking) => {
+                return Held::Refused(fault.clone());
             }
             Found::Present(object) => match Datapath::of_object(&object.spec) {
                 Datapath::Host => {

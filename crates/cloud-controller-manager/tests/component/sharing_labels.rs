@@ -8,8 +8,8 @@ use test_cluster::TestCluster;
 
 use super::{
     harness::{
-        Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service, harvester_says, ingress,
-        load_balancer, service,
+        ALLOCATED_ADDRESS, Ccm, LOADBALANCER_IPS, annotation, announced_service, create_service,
+        harvester_says, ingress, load_balancer, service,
     },
     host_datapath::IGNORE,
     sharing::{
@@ -246,8 +246,35 @@ test_cluster::component_tests! {
         cluster.guest.patch::<Service>("shop/api", port).await;
         cluster.settle().await;
         assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        let told = told_about(&cluster, "api", "PortConflict").await;
+        assert!(told.len() == 1 && told[0].contains("lost 127.9.0.1"), "{told:?}");
         delete(&cluster, "shop/web").await;
         assert_eq!((service(&cluster).await, object_of(&cluster, "web").await), (None, None));
+        ccm.stop().await;
+    }
+
+    /// Its own object cannot be given an address, or has none yet; Harvester took nothing back.
+    async fn a_service_whose_port_became_anothers_at_its_former_address_is_told_that(cluster: TestCluster) {
+        let ccm = start(&cluster, false, "test").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        let show = json!({"status": {"loadBalancer": {"ingress": [{"ip": "127.9.0.1"}]}}});
+        cluster.guest.patch_status::<Service>("shop/api", show).await;
+        let asks_no_more = json!({"metadata": {"annotations": {PRIMARY: null}}});
+        cluster.guest.patch::<Service>("shop/api", asks_no_more).await;
+        cluster.settle().await;
+        let ready = json!({"type": "Ready", "status": "False", "message": "no address is free"});
+        says_about(&cluster, "api", json!({"status": {"conditions": [ready]}})).await;
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        let port = json!({"spec": {"ports": [{"name": "http", "port": 80}]}});
+        cluster.guest.patch::<Service>("shop/api", port).await;
+        cluster.settle().await;
+        let told = told_about(&cluster, "api", "PortConflict").await;
+        assert!(told.len() == 1 && told[0].contains("lost 127.9.0.1"), "{told:?}");
+        assert_eq!(shared(&cluster, "shop/api").await, (None, Some(String::new())));
+        // whatever happens to it later
+        says_about(&cluster, "api", json!({"metadata": {"annotations": {"touched": "yes"}}})).await;
+        assert_eq!(told_about(&cluster, "api", "AddressTakenBack").await, [""; 0]);
+        assert_eq!(annotation(&at(&cluster, "shop/api").await, ALLOCATED_ADDRESS), None);
         ccm.stop().await;
     }
 

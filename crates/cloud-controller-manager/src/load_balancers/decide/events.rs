@@ -1,6 +1,6 @@
 //! Events for the owner of a Service about matters that refuse nothing.
 
-use controller_kit::{ObjectKey, PendingEvent, RawObject};
+use controller_kit::{Explanation, ObjectKey, PendingEvent, RawObject};
 use harvester_api::{LoadBalancer, annotations, names::DHCP_ADDRESS};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -153,6 +153,21 @@ pub(super) fn keys(config: &ServiceConfig) -> Vec<PendingEvent> {
         events.push(PendingEvent::warning("HealthCheckWithoutPort", sentence));
     }
     events
+}
+
+/// One Event with all faults, and with `more`.
+pub(super) fn refusal(
+    service: &Service,
+    faults: &[Explanation],
+    more: Option<&str>,
+    exists: bool,
+) -> Option<PendingEvent> {
+    let first = faults.first()?;
+    let sentences: Vec<_> = faults.iter().map(|fault| fault.message.as_str()).chain(more).collect();
+    let (namespace, name) = (service.namespace().unwrap_or_default(), service.name_any());
+    let what = if exists { "the load balancer stays as it is" } else { "no load balancer" };
+    let message = format!("{what} for service {namespace}/{name}: {}", sentences.join("; "));
+    Some(PendingEvent::warning(first.reason, message))
 }
 
 /// Settings that were decided when the object was made, and have changed since.

@@ -64,7 +64,7 @@ pub(crate) struct Primary {
 }
 
 /// The address that a Service was given with its label.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) enum Held {
     /// There is no label.
     #[default]
@@ -76,6 +76,15 @@ pub(crate) enum Held {
     Former,
     /// The primary is gone, or has another address, or none.
     Lost,
+    /// The primary has it, and no place for this Service.
+    Refused(Explanation),
+}
+
+impl Held {
+    /// Whether the Service may use it no more.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost | Self::Refused(_))
+    }
 }
 
 /// The Services that use the address of this one.
@@ -178,7 +187,7 @@ pub(super) fn hold(seen: &Seen<'_>) -> Decision<Write> {
     let given = match seen.held {
         // by an object of its own, which is gone
         Held::Nothing => handover::given(service, None),
-        Held::Valid | Held::Former | Held::Lost => given(service),
+        Held::Valid | Held::Former | Held::Lost | Held::Refused(_) => given(service),
     };
     let asked = service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
     let is_asked = given.is_some() && asked == given.as_ref();
@@ -269,8 +278,8 @@ fn kept(seen: &Seen<'_>, object: &RawObject<LoadBalancer>) -> Option<Value> {
 /// address: without that it keeps the primary for nothing.
 pub(super) fn goes_on(seen: &Seen<'_>) -> bool {
     let has_it = || settled_datapath(seen) != Some(Datapath::Host) || !ingress(seen.service).is_empty();
-    match (&seen.sharing, seen.held) {
-        (Sharing::Own | Sharing::With(_), _) | (_, Held::Nothing | Held::Lost) => false,
+    match (&seen.sharing, &seen.held) {
+        (Sharing::Own | Sharing::With(_), _) | (_, Held::Nothing | Held::Lost | Held::Refused(_)) => false,
         // no word of the next primary is about the former one
         (_, Held::Former) => true,
         (Sharing::Refused { revoked, .. }, Held::Valid) => !revoked && has_it(),
@@ -322,6 +331,26 @@ pub(super) fn told(seen: &Seen<'_>, goes_on: bool) -> Option<PendingEvent> {
             format!("service {key} waits: {sentences}; until then {now}"),
         ),
     })
+}
+
+/// The Event about a Service that waits for an address of its own and may not use the shared one so long.
+pub(super) fn loss(seen: &Seen<'_>) -> Option<PendingEvent> {
+    // one that is refused by the next primary is told so
+    let (Held::Refused(fault), Sharing::Own | Sharing::Waits(_)) = (&seen.held, &seen.sharing) else {
+        return None;
+    };
+    let asked = seen.service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
+    let shown = ingress(seen.service);
+    let lost = asked
+        .filter(|asked| !asked.is_empty())
+        .cloned()
+        .or_else(|| shown.first().map(|ip| (*ip).to_owned()))?;
+    let key = ObjectKey::of(seen.service);
+    let sentence = format!(
+        "service {key} lost {lost}, which it shared, before it has an address of its own: {}",
+        fault.message
+    );
+    Some(PendingEvent::warning(fault.reason, sentence))
 }
 
 /// The label of a Service that gives its load balancer up. While kube-vip may announce the address it stays: the

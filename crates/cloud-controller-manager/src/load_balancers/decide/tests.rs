@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use controller_kit::Explanation;
 use guest_vms::Backend;
 use rstest::rstest;
 use serde_json::{Value, json};

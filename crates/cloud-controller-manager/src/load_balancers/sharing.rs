@@ -116,7 +116,7 @@ impl HarvesterLoadBalancers {
         Sharing::With(Primary {
             path,
             address,
-            network: primary.annotations().get(annotations::SERVICE_NETWORK).cloned(),
+            network: object.annotations().get(annotations::LB_NETWORK_REQUEST).cloned(),
             carries,
             taken_back: is_taken_back(Some(object)),
             service: key,

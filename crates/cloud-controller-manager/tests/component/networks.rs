@@ -10,6 +10,7 @@ use super::harness::{
     Ccm, LOADBALANCER_IPS, allocate, annotation, asked, create_service, events, join, limited_to,
     load_balancer, service, set_type, told, until,
 };
+use super::sharing::{ask, at, is, shared, told_about};
 
 const INTERFACE: &str = "kube-vip.io/serviceInterface";
 const NETWORK: &str = "cloudprovider.harvesterhci.io/network";
@@ -226,6 +227,38 @@ spec: {type: LoadBalancer, ports: [{port: 80}]}
         allocate(&cluster, "127.9.0.1").await;
         assert_eq!(interface(&cluster).await.as_deref(), Some("enp2s0"));
         assert_eq!(mapping(&cluster).await, None);
+        ccm.stop().await;
+    }
+
+    /// What it is given of the network goes with the address: its owner wrote none.
+    async fn a_service_that_shared_an_address_shares_it_again_whatever_network_its_primary_names(cluster: TestCluster) {
+        join(&cluster, "worker-1", "worker-1", "").await;
+        report(&cluster, "worker-1", ["enp1s0", "enp2s0"]).await;
+        let ccm = Ccm::start(&cluster).await;
+        create_service(&cluster, &asking(&cluster), "").await;
+        allocate(&cluster, "127.9.0.1").await;
+        let name = async |network: &str| {
+            let patch = json!({"metadata": {"annotations": {NETWORK: network}}});
+            cluster.guest.patch::<Service>("shop/web", patch).await;
+            cluster.settle().await;
+        };
+        let become_one = async |spec_type: &str| {
+            cluster.guest.patch::<Service>("shop/api", json!({"spec": {"type": spec_type}})).await;
+            cluster.settle().await;
+        };
+        // its object stays on its network
+        name("team-a/other").await;
+        ask(&cluster, "api", 81, "web", "").await;
+        for network in ["team-a/other", "team-a/another"] {
+            name(network).await;
+            assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"), "{network}");
+            assert_eq!(annotation(&at(&cluster, "shop/api").await, NETWORK), Some(&*net2(&cluster)));
+            become_one("ClusterIP").await;
+            assert_eq!(shared(&cluster, "shop/api").await.1, None);
+            become_one("LoadBalancer").await;
+        }
+        assert_eq!(shared(&cluster, "shop/api").await, is("127.9.0.1", "shop.web"));
+        assert_eq!(told_about(&cluster, "api", "NetworkDiffers").await, [""; 0]);
         ccm.stop().await;
     }
 }

@@ -55,7 +55,7 @@ pub(crate) struct Primary {
     pub(crate) service: ObjectKey,
     pub(crate) path: Datapath,
     pub(crate) address: Option<String>,
-    /// Its annotation.
+    /// Of its address: its annotation may have changed since the object was made.
     pub(crate) network: Option<String>,
     /// Host datapath: the ports of this Service are among the listeners of the object.
     pub(crate) carries: bool,

@@ -91,6 +91,33 @@ async fn what_nobody_stands_in_the_way_of_is_healed_within_five_seconds(
     bed.healed("a", 5).await;
 }
 
+/// Up to Harvester 1.7 the role lets nobody patch machines, and an instance takes nothing from the machine's template.
+// docs/contract/csi-driver.md#ways
+#[rstest]
+#[case::vanished(true, "")]
+#[case::orphan(false, "b")]
+#[tokio::test(start_paused = true)]
+async fn on_a_host_where_nobody_may_patch_machines_a_volume_is_healed_by_subresources(
+    #[case] is_attached: bool,
+    #[case] place: &str,
+) {
+    let bed = Arc::new(Bed::old().await);
+    bed.stopped_machine().await;
+    bed.guest().await;
+    let driver = Arc::new(Process::new(&bed, "rpc"));
+    bed.start_attacher(&driver);
+    bed.may_patch.store(false, Ordering::Relaxed);
+    if !place.is_empty() {
+        driver.publish(place).await.unwrap();
+        assert_eq!(bed.in_instance(place).await, [VOLUME]);
+    }
+    bed.wants("a", is_attached).await;
+    let _reconciler = bed.start_reconciler("healer");
+    bed.healed("a", 120).await;
+    rest(&bed).await;
+    assert_eq!((bed.in_instance("a").await, bed.in_instance("b").await), (vec![VOLUME.to_owned()], vec![]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_volume_follows_its_pod_when_the_former_attachment_is_stuck_in_its_deletion() {
     let bed = bed().await;

@@ -47,6 +47,8 @@ pub(crate) struct Bed {
     pub(crate) works: Arc<AtomicBool>,
     /// Instances take nothing from their machines' templates.
     pub(crate) is_old: Arc<AtomicBool>,
+    /// The role grants processes to patch machines.
+    pub(crate) may_patch: Arc<AtomicBool>,
     /// Where the volume was each time that a process removed its annotation.
     removals: Arc<Mutex<Vec<String>>>,
     wake: Arc<Notify>,
@@ -72,8 +74,8 @@ impl Bed {
         sim_harvester::crds::apply(&admin).await.unwrap();
         let (tasks, most) = (TaskGroup::new(), Arc::new(AtomicUsize::new(0)));
         let (works, wake) = (Arc::new(AtomicBool::new(true)), Arc::new(Notify::new()));
-        let (is_old, removals) = (Arc::default(), Arc::default());
-        let bed = Self { server, admin, tasks, most, works, is_old, removals, wake };
+        let (is_old, removals, may_patch) = (Arc::default(), Arc::default(), Arc::new(true.into()));
+        let bed = Self { server, admin, tasks, most, works, is_old, may_patch, removals, wake };
         bed.machine("a", true).await;
         bed.machine("b", true).await;
         bed.volume(VOLUME).await;
@@ -268,10 +270,11 @@ impl Process {
     pub(crate) fn with(bed: &Bed, name: &str, fate: Option<(usize, Fate)>, options: Options) -> Self {
         let client = bed.server.client(User::named(name).with_group("system:masters"));
         let writes = Arc::new(Mutex::new(0));
-        let (admin, removals) = (bed.admin.clone(), bed.removals.clone());
+        let (admin, removals, may_patch) = (bed.admin.clone(), bed.removals.clone(), bed.may_patch.clone());
         let service = tower::service_fn(move |request: http::Request<Body>| {
             let (client, writes, admin, removals) =
                 (client.clone(), writes.clone(), admin.clone(), removals.clone());
+            let is_granted = may_patch.load(Ordering::Relaxed);
             async move {
                 let is_write = request.method() != http::Method::GET;
                 let nth = {
@@ -300,6 +303,12 @@ impl Process {
                     return client.send(request).await;
                 }
                 let (head, body) = request.into_parts();
+                if !is_granted
+                    && head.method == http::Method::PATCH
+                    && head.uri.path().contains("/virtualmachines/")
+                {
+                    return Ok(old_host::no_right_to_patch());
+                }
                 let body = body.collect_bytes().await?;
                 if let Some(answer) = old_host::subresource(&admin, head.uri.path(), &body).await {
                     return Ok(answer);

@@ -21,7 +21,7 @@ use super::host::{Bed, NAMESPACE, Process};
 const VOLUMES: [&str; 2] = ["pvc-1", "pvc-2"];
 
 impl Bed {
-    async fn old() -> Self {
+    pub(crate) async fn old() -> Self {
         let bed = Self::new().await;
         sim_harvester::host_objects::apply(&bed.admin, "v1.7.1").await.unwrap();
         bed.is_old.store(true, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Bed {
     }
 
     /// Volumes in the instance of the machine.
-    async fn in_instance(&self, machine: &str) -> Vec<String> {
+    pub(crate) async fn in_instance(&self, machine: &str) -> Vec<String> {
         let vmi = self.instances().get(machine).await.unwrap();
         let mut names: Vec<_> =
             in_spec(&vmi).iter().map(|it| it["name"].as_str().unwrap().to_owned()).collect();
@@ -84,6 +84,16 @@ pub(crate) async fn subresource(admin: &Client, path: &str, body: &[u8]) -> Opti
         }
         return Some(Response::builder().status(StatusCode::ACCEPTED).body(Body::empty()).unwrap());
     }
+}
+
+/// What a role up to Harvester 1.7 has an API server say.
+pub(crate) fn no_right_to_patch() -> Response<Body> {
+    let message = "virtualmachines.kubevirt.io is forbidden: User \"csi\" cannot patch resource \"virtualmachines\" in \
+                   API group \"kubevirt.io\" in the namespace \"shop\"";
+    let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 403, "reason": "Forbidden",
+        "message": message});
+    let answer = Response::builder().status(StatusCode::FORBIDDEN);
+    answer.body(Body::from(status.to_string().into_bytes())).unwrap()
 }
 
 fn in_spec(vmi: &VirtualMachineInstance) -> Vec<Value> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::{
-    core::v1::{PersistentVolume, PersistentVolumeClaim, Pod},
+    core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
 };
 use kube::{Api, ResourceExt};
@@ -14,7 +14,51 @@ use test_cluster::TestCluster;
 
 use crate::lab::{Lab, NODES, OF_SNAPSHOT, SNAPSHOT, claim, pod, root, until};
 
+/// A class of the guest for a class of the host that nobody has made.
+const TIERED: &str = "
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: tiered}
+provisioner: driver.harvesterhci.io
+reclaimPolicy: Delete
+volumeBindingMode: Immediate
+parameters: {hostStorageClass: gold}
+";
+const GOLD: &str = "
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: gold}
+provisioner: driver.longhorn.io
+reclaimPolicy: Delete
+volumeBindingMode: Immediate
+";
+
 test_cluster::component_tests! {
+    // the provisioner writes the driver's message into an Event on the claim
+    #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
+    async fn a_class_that_the_host_does_not_have_is_named_in_an_event_on_the_guests_claim(cluster: TestCluster) {
+        let tasks = TaskGroup::new();
+        let lab = Lab::start(&cluster, &tasks, Pace::quick(), Clock::starting_at(cluster.start())).await;
+        cluster.guest.apply(TIERED).await;
+        cluster.guest.apply(&claim("data", "1Gi", "").replace("storageClassName: harvester", "storageClassName: tiered"))
+            .await;
+        let events = Api::<Event>::namespaced(lab.guest.clone(), "default");
+        let message = until("an Event on the claim", || async {
+            let of_claim = |event: &Event| {
+                let about = &event.involved_object;
+                (about.kind.as_deref(), about.name.as_deref()) == (Some("PersistentVolumeClaim"), Some("data"))
+                    && event.reason.as_deref() == Some("ProvisioningFailed")
+            };
+            events.list(&Default::default()).await.unwrap().items.into_iter().find(of_claim)?.message
+        })
+        .await;
+        let next = "StorageClass gold does not exist on the host: create it there, or name another one by hostStorageClass";
+        assert!(message.contains(next), "{message}");
+        cluster.harvester.apply(GOLD).await;
+        lab.bound("data").await;
+        tasks.end().await;
+    }
+
     #[simulated_only("the order is that of the stand-ins: the server makes no difference")]
     async fn a_volume_goes_through_its_life_in_the_order_of_the_originals(cluster: TestCluster) {
         let (tasks, folder) = (TaskGroup::new(), tempfile::tempdir().unwrap());

@@ -96,6 +96,35 @@ async fn a_class_that_does_not_exist_is_named_and_no_claim_is_left() {
     assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
 }
 
+/// The secrets of an encrypted class are the host's: its own provisioner reads them by the parameters of that class.
+#[rstest]
+#[case::absent(&[])]
+#[case::present(&[("CRYPTO_KEY_VALUE", "sesame-4711"), ("CRYPTO_KEY_PROVIDER", "secret")])]
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_an_encrypted_class_is_created_whatever_secrets_the_guest_sends_and_none_is_written(
+    #[case] secrets: &[(&str, &str)],
+) {
+    let bench = Bench::new().await;
+    let parameters = json!({"encrypted": "true", "csi.storage.k8s.io/provisioner-secret-name": "longhorn-crypto",
+        "csi.storage.k8s.io/provisioner-secret-namespace": "longhorn-system"});
+    let class = json!({"metadata": {"name": "sealed"}, "provisioner": "driver.longhorn.io",
+        "volumeBindingMode": "Immediate", "parameters": parameters});
+    bench.create("storage.k8s.io/v1", "StorageClass", "", class).await;
+    let mut request = volume(UID, GIB);
+    request.parameters.insert("hostStorageClass".to_owned(), "sealed".to_owned());
+    request.secrets = secrets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    let made = bench.create_volume(request.clone()).await.unwrap();
+    assert_eq!((made.volume_id.as_str(), made.capacity_bytes), (UID, GIB));
+    let claim = bench.claim(UID).await;
+    assert_eq!(claim.spec.as_ref().unwrap().storage_class_name.as_deref(), Some("sealed"));
+    let text = serde_json::to_string(&(&claim, &made.volume_context)).unwrap();
+    for (key, value) in secrets {
+        assert!(!text.contains(key) && !text.contains(value), "{text}");
+    }
+    request.secrets.clear();
+    assert_eq!(bench.create_volume(request).await.unwrap(), made, "another call has the same volume");
+}
+
 // docs/contract/csi-driver.md#optional
 #[tokio::test(start_paused = true)]
 async fn a_class_that_may_not_be_read_is_used_as_it_is() {

@@ -27,7 +27,7 @@ use tokio::{
 
 use crate::{
     guest::Guest,
-    host::{self, Host, reach::Reached},
+    host::{self, Host, reach::Reached, rights},
     refusal::error_message,
 };
 
@@ -281,7 +281,9 @@ impl Finder {
             return Ok(None);
         }
         let noted = self.guest.noted_node_id(&self.node).await;
-        noted.map_err(|error| format!("read CSINode {}: {}", self.node, error_message(&error)))
+        noted.map_err(|error| {
+            format!("read CSINode {}: {}", self.node, rights::explained(error_message(&error)))
+        })
     }
 
     async fn same_name(&self, host: &Host) -> Asked<Option<Machine>> {

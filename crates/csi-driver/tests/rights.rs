@@ -4,6 +4,7 @@
 mod rights {
     mod bed;
     mod each;
+    mod guest;
     mod releases;
     mod roles;
 }

@@ -1,0 +1,184 @@
+//! Each right in the guest cluster, refused in turn.
+
+use std::{collections::HashMap, time::Duration};
+
+use controller_kit::PendingEvent;
+use csi_driver::{
+    attach::{Attacher, Options},
+    controller::{ControllerService, Settings},
+    csi::{
+        CreateVolumeRequest, NodeGetInfoRequest, Topology, TopologyRequirement, VolumeCapability,
+        controller_server::Controller,
+        node_server::Node,
+        volume_capability::{AccessMode, AccessType, BlockVolume, access_mode::Mode},
+    },
+    guest::Guest,
+    host::{
+        Host,
+        missing::Missing,
+        rights::{GRANTS, Grant, Role},
+    },
+    node::{self, NodeService},
+    node_id::Finder,
+    run::users,
+};
+use k8s_openapi::api::{
+    core::v1::{Event, ObjectReference},
+    rbac::v1::ClusterRole,
+};
+use program::{Clock, TaskGroup, health::Health};
+use serde_json::{Value, json};
+use test_cluster::{TestCluster, User};
+use tokio::sync::watch;
+use tonic::Request;
+
+/// Within so long after a grant everything works again.
+const BACK_WITHIN: Duration = Duration::from_secs(60);
+const ZONE: &str = "topology.kubernetes.io/zone";
+const OBJECTS: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-a, labels: {topology.kubernetes.io/zone: east}}
+---
+apiVersion: storage.k8s.io/v1
+kind: CSINode
+metadata: {name: node-a}
+spec: {drivers: [{name: driver.harvesterhci.io, nodeID: vm-1, topologyKeys: null}]}
+";
+
+/// What of the driver asks for a right, and lasts.
+struct Driver<'a> {
+    cluster: &'a TestCluster,
+    tasks: TaskGroup,
+    node_id: watch::Receiver<Option<String>>,
+    health: Health,
+    events: Missing,
+}
+
+impl<'a> Driver<'a> {
+    fn start(cluster: &'a TestCluster) -> Self {
+        let (tasks, health, (name, node_id)) = (TaskGroup::new(), Health::default(), watch::channel(None));
+        let (host, folder) =
+            (watch::channel(Err("the host is away".to_owned())).1, tempfile::tempdir().unwrap());
+        std::fs::create_dir(folder.path().join("enp1s0")).unwrap();
+        std::fs::write(folder.path().join("enp1s0/address"), "52:54:00:00:00:01").unwrap();
+        let finder = Finder {
+            node: "node-a".to_owned(),
+            guest: Guest::new(cluster.guest.client(User::CsiDriver)),
+            host,
+            interfaces: folder.path().to_owned(),
+        };
+        let readiness = health.readiness("node-id");
+        tasks.spawn_until_stop(async move {
+            finder.find(name, readiness).await;
+            drop(folder);
+        });
+        let clock = Clock::starting_at(cluster.start());
+        let events = Missing::new(&tasks, cluster.guest.client(User::CsiDriver), clock, None);
+        Self { cluster, tasks, node_id, health, events }
+    }
+
+    /// What is off without this right says why.
+    async fn says(&self, grant: &Grant) -> Result<(), String> {
+        let guest = Guest::new(self.cluster.guest.client(User::CsiDriver));
+        match (grant.verb, grant.resource) {
+            ("get", "csinodes") => match &*self.node_id.borrow() {
+                Some(name) => Ok(assert_eq!(name, "vm-1")),
+                None => Err(self.health.readiness_report()),
+            },
+            ("list", "persistentvolumes" | "volumeattachments") => users(guest)("pvc-1").await.map(drop),
+            ("get", "nodes") => {
+                let node_id = watch::channel(Some("vm-1".to_owned())).1;
+                let service =
+                    NodeService::new(node::Settings::default(), node_id).with_topology(guest, "node-a");
+                let answer = service.node_get_info(Request::new(NodeGetInfoRequest {})).await;
+                answer.map(drop).map_err(|status| status.message().to_owned())
+            }
+            ("list", "nodes") => self.create(guest).await,
+            ("create", "events") => {
+                let about = ObjectReference {
+                    kind: Some("PersistentVolumeClaim".to_owned()),
+                    namespace: Some("default".to_owned()),
+                    name: Some("data".to_owned()),
+                    ..ObjectReference::default()
+                };
+                self.events.recorder().publish(&about, &PendingEvent::warning("Told", "all is told"));
+                self.cluster.settle().await;
+                let events = self.cluster.guest.list::<Event>().await;
+                let is_told = events.iter().any(|event| event.reason.as_deref() == Some("Told"));
+                if is_told { Ok(()) } else { Err(String::new()) }
+            }
+            other => panic!("nothing asks for {other:?} here: add it"),
+        }
+    }
+
+    async fn create(&self, guest: Guest) -> Result<(), String> {
+        let host = Host::new(self.cluster.harvester.client(User::CsiDriver), "team-a");
+        let settings = Settings { topology: Some(guest), ..Settings::default() };
+        let attacher = Attacher::new(host.clone(), &self.tasks, Options::new("pod-a"));
+        let east = Topology { segments: HashMap::from([(ZONE.to_owned(), "east".to_owned())]) };
+        let request = CreateVolumeRequest {
+            name: "in-the-east".to_owned(),
+            volume_capabilities: vec![VolumeCapability {
+                access_type: Some(AccessType::Block(BlockVolume {})),
+                access_mode: Some(AccessMode { mode: Mode::SingleNodeWriter.into() }),
+            }],
+            accessibility_requirements: Some(TopologyRequirement {
+                requisite: vec![east],
+                preferred: vec![],
+            }),
+            ..CreateVolumeRequest::default()
+        };
+        let service = ControllerService::new(host, settings, attacher);
+        let answer = service.create_volume(Request::new(request)).await;
+        answer.map(drop).map_err(|status| status.message().to_owned())
+    }
+}
+
+/// The rules without one verb on one resource.
+fn without(rules: &Value, grant: &Grant) -> Value {
+    let mut rules = rules.clone();
+    for rule in rules.as_array_mut().unwrap() {
+        let has =
+            |list: &Value, text: &str| list.as_array().is_some_and(|list| list.iter().any(|one| one == text));
+        if has(&rule["apiGroups"], grant.group) && has(&rule["resources"], grant.resource) {
+            rule["verbs"].as_array_mut().unwrap().retain(|verb| verb != grant.verb);
+        }
+    }
+    let rules = rules.as_array().unwrap().iter().filter(|rule| rule["verbs"] != json!([])).cloned();
+    rules.collect()
+}
+
+test_cluster::component_tests! {
+    // docs/contract/csi-driver.md#rights
+    #[simulated_only("the table of rights is walked by time")]
+    async fn each_right_in_the_guest_cluster_is_named_when_it_is_refused_and_back_after_the_grant(cluster: TestCluster) {
+        cluster.guest.apply(OBJECTS).await;
+        let role = cluster.guest.get::<ClusterRole>(Role::Guest.name()).await.unwrap();
+        let rules = json!(role.rules);
+        let mut wrong = vec![];
+        for grant in GRANTS.iter().filter(|grant| grant.role == Role::Guest) {
+            let name = format!("{} {}", grant.verb, grant.resource);
+            let less = without(&rules, grant);
+            assert_ne!(less, rules, "the role does not grant {name}");
+            cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": less})).await;
+            let driver = Driver::start(&cluster);
+            cluster.settle().await;
+            let refusal = format!("cannot {} resource \"{}\"", grant.verb, grant.resource);
+            match driver.says(grant).await {
+                Ok(()) => wrong.push(format!("{name}: nothing is refused")),
+                // that is in the log alone
+                Err(_) if grant.resource == "events" => {}
+                Err(text) if text.contains(&refusal) && text.contains(&grant.next_step()) => {}
+                Err(text) => wrong.push(format!("{name}: says {text}")),
+            }
+            cluster.guest.patch::<ClusterRole>(Role::Guest.name(), json!({"rules": rules})).await;
+            cluster.advance(BACK_WITHIN).await;
+            if let Err(text) = driver.says(grant).await {
+                wrong.push(format!("{name} is not back: {text}"));
+            }
+            driver.tasks.end().await;
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
+}

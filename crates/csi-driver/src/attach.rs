@@ -7,7 +7,8 @@
 //!                        ├─ follow   hosts where instances do not follow their machines' templates
 //!                        ├─ others   drivers that ignore the annotation
 //!                        ├─ watches  what the host has, while there are calls
-//!                        └─ export   volumes for many nodes: NFS exports of the host
+//!                        └─ export   volumes for many nodes: NFS exports of the host; moved: those that nodes have to
+//!                                    mount anew
 //! ```
 //! ControllerPublishVolume answers OK when the disk is in the running instance. A machine that does not run gets the
 //! volume into its template: the disk comes with the next start, and the node service waits for its device. The name of
@@ -19,6 +20,7 @@ pub mod deadline;
 pub mod export;
 mod follow;
 pub mod hotplug;
+pub mod moved;
 mod others;
 pub mod plug;
 mod publish;
@@ -69,6 +71,8 @@ pub struct Options {
     pub max_volumes_per_node: Option<usize>,
     /// Who else uses an export.
     pub users: Arc<export::Users>,
+    /// Sees exports that have moved.
+    pub exports: Option<moved::Exports>,
     /// Told when somebody calls the controller service of this process.
     pub called: watch::Sender<bool>,
 }
@@ -78,7 +82,8 @@ impl Options {
     pub fn new(holder: impl Into<String>) -> Self {
         let users: Arc<export::Users> =
             Arc::new(|_| Box::pin(async { Err("this process does not read them".to_owned()) }));
-        Self { holder: holder.into(), max_volumes_per_node: None, users, called: watch::Sender::new(false) }
+        let called = watch::Sender::new(false);
+        Self { holder: holder.into(), max_volumes_per_node: None, users, exports: None, called }
     }
 }
 
@@ -101,6 +106,10 @@ impl Attacher {
         let holder = Holder { name: format!("{}-{process:016x}", options.holder), written: 0.into() };
         let (plug, watches) = (plug::Plug::new(host.clone()), watches::Watches::new(host.clone(), tasks));
         Self { host, options, plug, watches, ages: Ages::default(), turns: Turns::default(), holder }
+    }
+
+    pub(crate) fn exports(&self) -> Option<&moved::Exports> {
+        self.options.exports.as_ref()
     }
 
     /// The watches, for others that follow what the attacher follows.
@@ -139,7 +148,13 @@ impl Attacher {
         let session = Session::of_caller(self, &volume, &waits_for);
         let work = async {
             match reach {
-                Reach::Export => session.export().await,
+                Reach::Export => {
+                    let context = session.export().await?;
+                    Ok(match &self.options.exports {
+                        Some(exports) => exports.with_former(&volume, machine, context).await,
+                        None => context,
+                    })
+                }
                 Reach::Disk if !volume.fits_a_disk() => Err(Refusal::precondition(format!(
                     "{} has a name that KubeVirt allows for no disk: use a volume with a shorter name without dots",
                     self.host.claim_name(&volume)

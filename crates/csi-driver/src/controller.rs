@@ -157,7 +157,7 @@ impl Controller for ControllerService {
         &self,
         request: Request<ListVolumesRequest>,
     ) -> Result<Response<ListVolumesResponse>, Status> {
-        Ok(Response::new(inspect::list(&self.host, request.get_ref()).await?))
+        Ok(Response::new(inspect::list(&self.host, self.attacher.exports(), request.get_ref()).await?))
     }
 
     async fn get_capacity(
@@ -221,7 +221,8 @@ impl Controller for ControllerService {
         &self,
         request: Request<ControllerGetVolumeRequest>,
     ) -> Result<Response<ControllerGetVolumeResponse>, Status> {
-        Ok(Response::new(inspect::get(&self.host, &request.get_ref().volume_id).await?))
+        let handle = &request.get_ref().volume_id;
+        Ok(Response::new(inspect::get(&self.host, self.attacher.exports(), handle).await?))
     }
 
     async fn controller_modify_volume(

@@ -1,21 +1,30 @@
 //! The guest cluster: which node ID kubelet noted for a Node, and which Nodes use a volume.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+};
 
 use harvester_api::names::CSI_DRIVER;
 use k8s_openapi::api::{
-    core::v1::{Node, PersistentVolume, PersistentVolumeSpec},
+    core::v1::{Node, ObjectReference, PersistentVolume, PersistentVolumeSpec},
     storage::v1::{CSINode, VolumeAttachment},
 };
 use kube::{Api, Client};
 
 use crate::{
     host,
-    volume::topology::{self, Segments},
+    volume::{
+        context,
+        topology::{self, Segments},
+    },
 };
 
 /// Kubelet's taint of a Node to which the cloud controller manager has not given its labels yet.
 const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+
+/// The external attacher notes the node ID here, on the VolumeAttachment.
+pub(crate) const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 
 /// The guest cluster. Cheap to clone.
 #[derive(Clone)]
@@ -38,6 +47,21 @@ pub struct User {
     pub is_attached: bool,
     /// The attacher has been asked to detach.
     pub is_leaving: bool,
+}
+
+/// A Node that an export was published to.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Mounted {
+    pub(crate) node: String,
+    /// The node ID that the external attacher noted.
+    pub(crate) machine: Option<String>,
+    /// The handle.
+    pub(crate) volume: String,
+    pub(crate) export: String,
+    /// The address of the first publication.
+    pub(crate) endpoint: String,
+    /// The PersistentVolumeClaim.
+    pub(crate) owner: Option<ObjectReference>,
 }
 
 impl Guest {
@@ -86,6 +110,34 @@ impl Guest {
         Ok(users)
     }
 
+    /// Where exports were when they were published first, by the VolumeAttachments that are there to stay.
+    ///
+    /// # Errors
+    /// When one of the lists cannot be had.
+    pub(crate) async fn mounted(&self) -> kube::Result<Vec<Mounted>> {
+        let mut attachments = host::list(&Api::<VolumeAttachment>::all(self.client())).await?;
+        attachments.retain(|one| one.spec.attacher == CSI_DRIVER && published(one).is_some());
+        if attachments.is_empty() {
+            return Ok(vec![]);
+        }
+        let volumes = host::list(&Api::<PersistentVolume>::all(self.client())).await?;
+        let volumes: HashMap<_, _> =
+            volumes.into_iter().filter_map(|one| Some((one.metadata.name?, one.spec?))).collect();
+        let mounted = attachments.into_iter().filter_map(|one| {
+            let (endpoint, export) = published(&one).map(|(a, b)| (a.to_owned(), b.to_owned()))?;
+            let volume = volumes.get(one.spec.source.persistent_volume_name.as_deref()?)?;
+            Some(Mounted {
+                machine: one.metadata.annotations.and_then(|mut all| all.remove(NODE_ID)),
+                node: one.spec.node_name,
+                volume: volume.csi.as_ref().filter(|csi| csi.driver == CSI_DRIVER)?.volume_handle.clone(),
+                export,
+                endpoint,
+                owner: volume.claim_ref.clone(),
+            })
+        });
+        Ok(mounted.collect())
+    }
+
     /// Region and zone of a Node; `None` while it has not got its labels, or is not there.
     ///
     /// # Errors
@@ -119,6 +171,15 @@ impl From<VolumeAttachment> for User {
             attachment: attachment.metadata.name.unwrap_or_default(),
         }
     }
+}
+
+/// Address and name of the export of a VolumeAttachment that is not being deleted.
+fn published(attachment: &VolumeAttachment) -> Option<(&str, &str)> {
+    let status = attachment.status.as_ref().filter(|status| status.attached)?;
+    let context = status.attachment_metadata.as_ref()?;
+    let endpoint = context.get(context::FORMER).or_else(|| context.get(context::ENDPOINT))?;
+    let stays = attachment.metadata.deletion_timestamp.is_none();
+    stays.then_some((endpoint.as_str(), context.get(context::EXPORT)?.as_str()))
 }
 
 fn is_new(node: &Node) -> bool {

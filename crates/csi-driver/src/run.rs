@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tonic::service::Routes;
 
 use crate::{
-    attach::{self, Attacher, export},
+    attach::{self, Attacher, export, moved::Exports},
     calls::Calls,
     controller::{self, ControllerService},
     csi::{controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer},
@@ -110,6 +110,7 @@ pub async fn run(parts: Parts, settings: Settings, tasks: &TaskGroup) -> Result<
         attaching: attach::Options {
             max_volumes_per_node: settings.max_volumes_per_node.map(usize::from),
             users: users(guest.clone()),
+            exports: Some(Exports::new(guest.clone(), missing.clone())),
             ..attach::Options::new(settings.holder.clone())
         },
         machine: node_id.clone(),

@@ -227,7 +227,10 @@ pub(super) async fn wait_until_grown(
         Ok(None) => Err(inspect::no_volume(name.as_str())),
         Err(refusal) => {
             let claim = create::read(host, name).await.ok().flatten();
-            let condition = claim.as_ref().map(inspect::condition).filter(|condition| condition.abnormal);
+            let condition = claim
+                .as_ref()
+                .map(|claim| inspect::condition(claim, None))
+                .filter(|condition| condition.abnormal);
             let reason = condition.map(|condition| format!("; {}", condition.message)).unwrap_or_default();
             Err(Refusal::new(refusal.code, format!("{}{reason}", refusal.message)))
         }

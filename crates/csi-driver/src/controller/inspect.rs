@@ -1,11 +1,14 @@
 //! ValidateVolumeCapabilities, ControllerGetVolume and ListVolumes: what a volume is and where it is
 //! (docs/contract/csi-driver.md#list).
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
 use super::{create, expand, page::page, published::Machines};
 use crate::{
+    attach::moved::{Exports, Moved},
     csi::{
         ControllerGetVolumeResponse, ListVolumesRequest, ListVolumesResponse,
         ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume, VolumeCondition,
@@ -88,20 +91,45 @@ fn fits(claim: &PersistentVolumeClaim, asked: Reach) -> Result<(), String> {
     }
 }
 
-pub(super) async fn get(host: &Host, handle: &str) -> Result<ControllerGetVolumeResponse, Refusal> {
+pub(super) async fn get(
+    host: &Host,
+    exports: Option<&Exports>,
+    handle: &str,
+) -> Result<ControllerGetVolumeResponse, Refusal> {
     let name = name_of(handle)?;
     let claim = existing(host, &name).await?;
     let machines = Machines::list(host).await?;
+    let moved = moved(host, exports, std::slice::from_ref(&claim), Some(&name)).await;
     Ok(ControllerGetVolumeResponse {
         volume: Some(volume(&claim)),
         status: Some(controller_get_volume_response::VolumeStatus {
             published_node_ids: machines.with(name.as_str()).to_vec(),
-            volume_condition: Some(condition(&claim)),
+            volume_condition: Some(condition(&claim, moved.get(name.as_str()))),
         }),
     })
 }
 
-pub(super) async fn list(host: &Host, request: &ListVolumesRequest) -> Result<ListVolumesResponse, Refusal> {
+/// The exports of these claims that nodes have where they are no more.
+async fn moved(
+    host: &Host,
+    exports: Option<&Exports>,
+    claims: &[PersistentVolumeClaim],
+    only: Option<&HostName>,
+) -> BTreeMap<String, Moved> {
+    let may_be_export = |claim: &PersistentVolumeClaim| {
+        record::is_volume(claim) && record::reach_of(claim) != Some(Reach::Disk)
+    };
+    match exports.filter(|_| claims.iter().any(may_be_export)) {
+        Some(exports) => exports.moved(host, only).await,
+        None => BTreeMap::new(),
+    }
+}
+
+pub(super) async fn list(
+    host: &Host,
+    exports: Option<&Exports>,
+    request: &ListVolumesRequest,
+) -> Result<ListVolumesResponse, Refusal> {
     // a strange token is refused without a list of everything
     page(Vec::<String>::new(), String::as_str, request.max_entries, &request.starting_token)?;
     let claims = host::list(&host.claims()).await.map_err(|error| {
@@ -109,7 +137,8 @@ pub(super) async fn list(host: &Host, request: &ListVolumesRequest) -> Result<Li
         Refusal::of_host(&doing, &error)
     })?;
     let machines = Machines::list(host).await?;
-    let entries = entries(&claims, &machines);
+    let moved = moved(host, exports, &claims, None).await;
+    let entries = entries(&claims, &machines, &moved);
     let (entries, next_token) = page(entries, id_of, request.max_entries, &request.starting_token)?;
     Ok(ListVolumesResponse { entries, next_token })
 }
@@ -118,7 +147,11 @@ fn id_of(entry: &list_volumes_response::Entry) -> &str {
     entry.volume.as_ref().map_or("", |volume| &volume.volume_id)
 }
 
-fn entries(claims: &[PersistentVolumeClaim], machines: &Machines) -> Vec<list_volumes_response::Entry> {
+fn entries(
+    claims: &[PersistentVolumeClaim],
+    machines: &Machines,
+    moved: &BTreeMap<String, Moved>,
+) -> Vec<list_volumes_response::Entry> {
     // a claim that is being deleted is a volume for as long as a machine has it
     let is_there = |claim: &&PersistentVolumeClaim| {
         claim.metadata.deletion_timestamp.is_none() || !machines.with(&claim.name_any()).is_empty()
@@ -128,7 +161,7 @@ fn entries(claims: &[PersistentVolumeClaim], machines: &Machines) -> Vec<list_vo
         volume: Some(volume(claim)),
         status: Some(list_volumes_response::VolumeStatus {
             published_node_ids: machines.with(&claim.name_any()).to_vec(),
-            volume_condition: Some(condition(claim)),
+            volume_condition: Some(condition(claim, moved.get(&claim.name_any()))),
         }),
     })
     .collect()
@@ -144,7 +177,7 @@ fn volume(claim: &PersistentVolumeClaim) -> Volume {
 }
 
 /// Whether something is wrong with a volume, and what the host says about it.
-pub(super) fn condition(claim: &PersistentVolumeClaim) -> VolumeCondition {
+pub(super) fn condition(claim: &PersistentVolumeClaim, moved: Option<&Moved>) -> VolumeCondition {
     let status = claim.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref()).unwrap_or("Pending");
     let conditions = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
@@ -155,6 +188,8 @@ pub(super) fn condition(claim: &PersistentVolumeClaim) -> VolumeCondition {
         (true, "the PersistentVolumeClaim on the host has lost its PersistentVolume".to_owned())
     } else if let Some(failed) = failed {
         (true, format!("the host cannot grow the volume: {}", failed.message.as_deref().unwrap_or_default()))
+    } else if let Some(moved) = moved {
+        (true, moved.message.clone())
     } else if phase == "Pending" {
         // a class that waits for a first consumer leaves it so until the volume is attached
         (false, "the PersistentVolumeClaim on the host is not bound yet".to_owned())
@@ -196,7 +231,7 @@ mod tests {
         #[case] status: Value,
         #[case] abnormal: bool,
     ) {
-        assert_eq!(condition(&claim(UID, &metadata, &status)).abnormal, abnormal);
+        assert_eq!(condition(&claim(UID, &metadata, &status), None).abnormal, abnormal);
     }
 
     // docs/contract/csi-driver.md#list
@@ -214,7 +249,7 @@ mod tests {
         ];
         let machines =
             Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": used}}]))]);
-        let list = entries(&claims, &machines);
+        let list = entries(&claims, &machines, &BTreeMap::new());
         let told: Vec<_> = list
             .iter()
             .map(|entry| {

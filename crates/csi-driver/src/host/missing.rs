@@ -63,14 +63,19 @@ impl Missing {
     }
 
     fn tell(&self, message: &str) {
-        let Inner { tasks, guest, clock, pod, recorder } = &*self.0;
         tracing::warn!(reason = REASON, "{message}");
-        let Some(pod) = pod else { return };
+        let Some(pod) = &self.0.pod else { return };
+        self.recorder().publish(pod, &PendingEvent::warning(REASON, message));
+    }
+
+    /// Writes Events in the guest cluster; begins with the first use.
+    pub fn recorder(&self) -> &Recorder {
+        let Inner { tasks, guest, clock, recorder, .. } = &*self.0;
         let start = || {
             let wanted = Wanted { rights: vec![CREATE_EVENTS, PATCH_EVENTS], fields: Vec::new() };
             let capabilities = Capabilities::start(tasks, guest.clone(), wanted);
             Recorder::start(tasks, guest.clone(), PROGRAM, *clock, &capabilities)
         };
-        recorder.get_or_init(start).publish(pod, &PendingEvent::warning(REASON, message));
+        recorder.get_or_init(start)
     }
 }

@@ -23,12 +23,11 @@ use crate::{
         hotplug::{self, Disk},
         recorded,
     },
+    guest::NODE_ID,
     node_monitor::labels::NOBODYS,
     volume::name::HostName,
 };
 
-/// The external attacher notes the node ID here, on the VolumeAttachment.
-const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// The access modes of a volume that is in one machine at a time.
 const ONE_NODE: [&str; 2] = ["ReadWriteOnce", "ReadWriteOncePod"];
 

@@ -4,5 +4,7 @@
 pub const ENDPOINT: &str = "nfs-endpoint";
 /// The path on the server, without its slash.
 pub const EXPORT: &str = "nfs-export";
+/// The address at which the node has mounted the export already, where the server has moved since.
+pub const FORMER: &str = "nfs-former-endpoint";
 /// Options of the host to mount it with; absent where it asks for none.
 pub const OPTIONS: &str = "nfs-options";

@@ -3,20 +3,27 @@
 use std::{collections::HashMap, net::Ipv4Addr, time::Duration};
 
 use csi_driver::{
-    attach::{Attacher, Options as Attaching},
+    attach::{
+        Attacher, Options as Attaching,
+        moved::{Exports, REASON},
+    },
     controller::{ControllerService, Settings},
     csi::{
-        CapacityRange, ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest, CreateVolumeRequest,
-        DeleteVolumeRequest, VolumeCapability,
+        CapacityRange, ControllerGetVolumeRequest, ControllerPublishVolumeRequest,
+        ControllerUnpublishVolumeRequest, CreateVolumeRequest, DeleteVolumeRequest, ListVolumesRequest,
+        VolumeCapability, VolumeCondition,
         controller_server::Controller,
         volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode},
     },
     guest::Guest,
-    host::{Host, kinds::NetworkFilesystem},
+    host::{Host, kinds::NetworkFilesystem, missing::Missing},
     run::users,
     volume::context,
 };
-use k8s_openapi::api::{core::v1::PersistentVolumeClaim, storage::v1::VolumeAttachment};
+use k8s_openapi::api::{
+    core::v1::{Event, PersistentVolumeClaim},
+    storage::v1::VolumeAttachment,
+};
 use program::{Clock, TaskGroup};
 use serde_json::json;
 use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, host_objects, settings::Dhcp};
@@ -32,6 +39,7 @@ spec:
   accessModes: [ReadWriteMany]
   capacity: {storage: 1Gi}
   persistentVolumeReclaimPolicy: Retain
+  claimRef: {apiVersion: v1, kind: PersistentVolumeClaim, namespace: default, name: data, uid: uid-data}
   csi: {driver: driver.harvesterhci.io, volumeHandle: pvc-6f0b2c9e-9f0e-4a6e-8c1d-2b8f6d0a4c11}
 ";
 
@@ -66,7 +74,10 @@ impl<'a> Bed<'a> {
         let namespace = &*cluster.guest_cluster().vm_namespace;
         let host = Host::new(cluster.harvester.client(User::CsiDriver), namespace);
         let guest = Guest::new(cluster.guest.client(User::CsiDriver));
-        let attaching = Attaching { users: users(guest), ..Attaching::new("pod-a") };
+        let clock = Clock::starting_at(cluster.start());
+        let events = Missing::new(&tasks, cluster.guest.client(User::CsiDriver), clock, None);
+        let exports = Some(Exports::new(guest.clone(), events));
+        let attaching = Attaching { users: users(guest), exports, ..Attaching::new("pod-a") };
         let service =
             ControllerService::new(host.clone(), Settings::default(), Attacher::new(host, &tasks, attaching));
         let bed = Self { cluster, tasks, service };
@@ -86,7 +97,8 @@ impl<'a> Bed<'a> {
     /// The attacher's VolumeAttachment for this node.
     async fn attachment(&self, node: &str) {
         let attachment = json!({"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-            "metadata": {"name": format!("va-{node}")},
+            "metadata": {"name": format!("va-{node}"),
+                "annotations": {"csi.alpha.kubernetes.io/node-id": node.replace("node", "vm")}},
             "spec": {"attacher": "driver.harvesterhci.io", "nodeName": node,
                 "source": {"persistentVolumeName": "shared"}}});
         self.cluster.guest.apply(&attachment.to_string()).await;
@@ -111,6 +123,46 @@ impl<'a> Bed<'a> {
             ..ControllerUnpublishVolumeRequest::default()
         };
         self.service.controller_unpublish_volume(Request::new(request)).await.map(drop)
+    }
+
+    /// The attacher publishes, at first or again, and writes the context into the status.
+    async fn attach(&self, node: &str) -> HashMap<String, String> {
+        let context = self.publish(&node.replace("node", "vm")).await.unwrap();
+        let status = json!({"status": {"attached": true, "attachmentMetadata": context}});
+        self.cluster.guest.patch_status::<VolumeAttachment>(&format!("va-{node}"), status).await;
+        context
+    }
+
+    /// The same by both calls.
+    async fn condition(&self) -> VolumeCondition {
+        let list = self.service.list_volumes(Request::new(ListVolumesRequest::default())).await.unwrap();
+        let listed = list.into_inner().entries.remove(0).status.unwrap().volume_condition.unwrap();
+        let request = ControllerGetVolumeRequest { volume_id: VOLUME.to_owned() };
+        let read = self.service.controller_get_volume(Request::new(request)).await.unwrap();
+        assert_eq!(read.into_inner().status.unwrap().volume_condition.as_ref(), Some(&listed));
+        listed
+    }
+
+    async fn moves_to(&self, address: &str) {
+        let key = format!("harvester-system/{}", self.export().await.metadata.name.unwrap());
+        let moved = json!({"metadata": {"annotations": {"sim.harvesterhci.io/endpoint": address}}});
+        self.cluster.harvester.patch::<NetworkFilesystem>(&key, moved).await;
+        self.until_export("the export has moved", |export| export.status.endpoint == address).await;
+    }
+
+    /// Events about moved exports on the claim of the guest.
+    async fn told(&self) -> Vec<String> {
+        let events = self.cluster.guest.list::<Event>().await;
+        let is_it = |event: &Event| {
+            let about = &event.involved_object;
+            (about.kind.as_deref(), about.name.as_deref()) == (Some("PersistentVolumeClaim"), Some("data"))
+                && event.reason.as_deref() == Some(REASON)
+        };
+        events
+            .into_iter()
+            .filter(is_it)
+            .map(|event| format!("{} {}", event.count.unwrap(), event.message.unwrap()))
+            .collect()
     }
 
     async fn export(&self) -> NetworkFilesystem {
@@ -191,12 +243,43 @@ test_cluster::component_tests! {
         let bed = Bed::start(&cluster).await;
         bed.attachment("node-a").await;
         bed.publish("vm-a").await.unwrap();
-        let key = format!("harvester-system/{}", bed.export().await.metadata.name.unwrap());
-        let moved = json!({"metadata": {"annotations": {"sim.harvesterhci.io/endpoint": "10.53.99.1"}}});
-        cluster.harvester.patch::<NetworkFilesystem>(&key, moved).await;
-        bed.until_export("the export has moved", |export| export.status.endpoint == "10.53.99.1").await;
+        bed.moves_to("10.53.99.1").await;
         assert_eq!(bed.publish("vm-a").await.unwrap()[context::ENDPOINT], "10.53.99.1");
         cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.tasks.end().await;
+    }
+
+    // docs/contract/csi-driver.md#moved
+    async fn an_export_that_moved_from_where_a_node_has_it_is_told_until_the_node_mounts_it_anew(cluster: TestCluster) {
+        let bed = Bed::start(&cluster).await;
+        for node in ["node-a", "node-b"] {
+            bed.attachment(node).await;
+        }
+        let former = bed.attach("node-a").await[context::ENDPOINT].clone();
+        assert!(!bed.condition().await.abnormal);
+        bed.moves_to("10.53.99.1").await;
+        // one that comes now has the new address
+        assert_eq!(bed.attach("node-b").await.get(context::FORMER), None);
+        for _ in 0..3 {
+            let condition = bed.condition().await;
+            assert!(condition.abnormal, "{condition:?}");
+            let moved = format!("from {former} to 10.53.99.1: end all Pods that use it");
+            assert!(condition.message.contains(&moved) && condition.message.ends_with(": node-a"), "{condition:?}");
+            // each minute the attacher publishes again
+            let context = bed.attach("node-a").await;
+            assert_eq!((&*context[context::ENDPOINT], &context[context::FORMER]), ("10.53.99.1", &former));
+        }
+        cluster.settle().await;
+        let told = bed.told().await;
+        assert!(told.len() == 1 && told[0].starts_with("1 the NFS export of volume"), "{told:?}");
+
+        cluster.guest.delete::<VolumeAttachment>("va-node-a").await;
+        bed.attachment("node-a").await;
+        assert_eq!(bed.attach("node-a").await.get(context::FORMER), None);
+        assert!(!bed.condition().await.abnormal);
+        for node in ["va-node-a", "va-node-b"] {
+            cluster.guest.delete::<VolumeAttachment>(node).await;
+        }
         bed.tasks.end().await;
     }
 }

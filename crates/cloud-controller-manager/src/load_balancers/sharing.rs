@@ -175,6 +175,37 @@ impl HarvesterLoadBalancers {
         })
     }
 
+    /// Whether the status of a Service on the host datapath shows an address that neither itself has nor the primary that
+    /// its label names: it had that of its former primary, and where it is not carried there any more ([`Self::is_leaving`])
+    /// it leads to somebody else.
+    fn shows_anothers(&self, service: &Service) -> bool {
+        let own = self.load_balancer(&self.key(service));
+        let is_on_host = settled(service, own.object()) == Some(Datapath::Host);
+        if !is_marked(service) || !is_on_host || matches!(own, Found::Unlisted | Found::Unreadable(_)) {
+            return false;
+        }
+        let primary = label(service).and_then(|value| self.services.get(&self.shared.labelled(value)?));
+        let found = primary.as_ref().map(|primary| (primary, self.load_balancer(&self.key(primary))));
+        let of_primary = found.iter().flat_map(|(primary, found)| {
+            let object = found.object().map(|object| &**object);
+            addresses_of(primary, object)
+        });
+        let of_own = own.object().into_iter().flat_map(|own| addresses_in(own));
+        let all: Vec<_> = of_own.chain(of_primary).collect();
+        ingress(service).iter().any(|shown| !all.iter().any(|ip| same(ip, shown)))
+    }
+
+    /// Why the Service whose address the status shows has no place for this one any more.
+    fn refusal_of_former(&self, service: &Service) -> Option<Explanation> {
+        let asking = ObjectKey::of(service);
+        self.index.owners(&ingress(service)).iter().filter_map(|key| self.services.get(key)).find_map(
+            |primary| {
+                let found = self.load_balancer(&self.key(&primary));
+                self.group(&primary, found.object()?).refused.get(&asking).cloned()
+            },
+        )
+    }
+
     /// Why the Service may not share the address of this primary, whatever its ports.
     fn unfit(
         &self,
@@ -266,6 +297,9 @@ impl HarvesterLoadBalancers {
     pub(super) fn held_by(&self, service: &Service) -> Held {
         if self.is_leaving(service) {
             return Held::Former;
+        }
+        if self.shows_anothers(service) {
+            return self.refusal_of_former(service).map_or(Held::Lost, Held::Refused);
         }
         let Some(value) = label(service) else { return Held::Nothing };
         let primary = self.shared.labelled(value).and_then(|key| self.services.get(&key));
@@ -441,8 +475,11 @@ fn shows_address_of(service: &Service, primary: &Service, object: Option<&LoadBa
 }
 
 fn addresses_of<'a>(primary: &'a Service, object: Option<&'a LoadBalancer>) -> Vec<&'a str> {
-    let of_object = object.map(|object| allocated(object).into_iter().chain(status_address(object)));
-    of_object.into_iter().flatten().chain(ingress(primary)).collect()
+    object.into_iter().flat_map(addresses_in).chain(ingress(primary)).collect()
+}
+
+fn addresses_in(object: &LoadBalancer) -> impl Iterator<Item = &str> {
+    allocated(object).into_iter().chain(status_address(object))
 }
 
 /// Whether all these addresses are still the primary's.

@@ -16,7 +16,9 @@ use test_cluster::{TestCluster, User};
 use super::{
     harness::{Ccm, announced_service, create_service, harvester_says, ingress, join, service, until},
     host_datapath::CHECKED,
-    sharing::{ON_HOST, allocated, ask, ask_again, at, given, is, object_of, says_about, shared, told_about},
+    sharing::{
+        ON_HOST, PRIMARY, allocated, ask, ask_again, at, given, is, object_of, says_about, shared, told_about,
+    },
 };
 
 const WEB: &str = "127.9.0.1";
@@ -340,6 +342,48 @@ test_cluster::component_tests! {
         let object = object_of(&cluster, "web").await.unwrap();
         let node_port = at(&cluster, "shop/api").await.spec.unwrap().ports.unwrap()[0].node_port.unwrap();
         assert_eq!((object.spec.listeners[0].backend_port, object.spec.backend_server_selector.len()), (node_port, 1));
+        ccm.stop().await;
+    }
+
+    /// Its port there is another's by now, or the address itself is.
+    async fn a_secondary_that_loses_its_place_while_it_moves_shows_the_address_no_more(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        for loss in ["own port", "port of another", "type", "address"] {
+            ask(&cluster, "admin", 84, "web", ON_HOST).await;
+            ask(&cluster, "api", 81, "web", ON_HOST).await;
+            is_at(&cluster, "api", WEB).await;
+            between.refuse(Some("docs"));
+            ask_again(&cluster, "shop/api", json!("docs")).await;
+            assert_eq!(ingress(&at(&cluster, "shop/api").await), [WEB], "{loss}");
+            match loss {
+                "own port" => set_port(&cluster, "api", 80).await,
+                "port of another" => set_port(&cluster, "admin", 81).await,
+                "type" => {
+                    for spec_type in ["ClusterIP", "LoadBalancer"] {
+                        cluster.guest.patch::<Service>("shop/api", json!({"spec": {"type": spec_type}})).await;
+                        cluster.settle().await;
+                    }
+                }
+                _ => {
+                    let ready = json!({"type": "Ready", "status": "False"});
+                    let status = json!({"allocatedAddress": null, "address": "", "conditions": [ready]});
+                    says_about(&cluster, "web", json!({"status": status})).await;
+                }
+            }
+            assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0], "{loss}");
+            if loss.contains("port") {
+                let told = told_about(&cluster, "api", "PortConflict").await.concat();
+                assert!(told.contains("lost 127.9.0.1, which it shared"), "{loss}: {told}");
+            }
+            // and its former primary waits for it no more
+            delete(&cluster, "admin").await;
+            if loss == "address" {
+                delete(&cluster, "web").await;
+                assert!(is_gone(&cluster, "web").await);
+            }
+            delete(&cluster, "api").await;
+            between.refuse(None);
+        }
         ccm.stop().await;
     }
 }

@@ -155,6 +155,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
             let published = if primary.carries { addresses } else { Vec::new() };
             view.publish = match &published[..] {
                 _ if primary.taken_back => Publish::Withdrawn,
+                [] if seen.held.is_lost() && !shows_own(seen) => Publish::Withdrawn,
                 [] => Publish::Unchanged,
                 _ => Publish::Addresses(published.clone()),
             };
@@ -173,6 +174,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let mut events = events::keys(&seen.config);
     events.extend(events::about_sharing(&seen.config));
     events.extend(overdue_announcement(seen));
+    events.extend(loss(seen).filter(|_| view.publish == Publish::Withdrawn));
     view.again = again(seen);
     Decision { view, write, events }
 }
@@ -291,6 +293,14 @@ fn is_revoked(seen: &Seen<'_>) -> bool {
     matches!(seen.sharing, Sharing::Refused { revoked: true, .. })
 }
 
+/// Whether the status shows an address of the own object.
+fn shows_own(seen: &Seen<'_>) -> bool {
+    let own = seen.load_balancer.object();
+    let own: Vec<_> =
+        own.into_iter().flat_map(|own| allocated(own).into_iter().chain(status_address(own))).collect();
+    ingress(seen.service).iter().any(|shown| own.iter().any(|ip| same(ip, shown)))
+}
+
 /// When to look whether kube-vip shows the address.
 fn again(seen: &Seen<'_>) -> Option<Duration> {
     let publishes = matches!(seen.phase(), Some(Phase::Publication(_)));
@@ -333,10 +343,12 @@ pub(super) fn told(seen: &Seen<'_>, goes_on: bool) -> Option<PendingEvent> {
     })
 }
 
-/// The Event about a Service that waits for an address of its own and may not use the shared one so long.
+/// The Event about a Service that waits for another address and may not use the shared one so long.
 pub(super) fn loss(seen: &Seen<'_>) -> Option<PendingEvent> {
     // one that is refused by the next primary is told so
-    let (Held::Refused(fault), Sharing::Own | Sharing::Waits(_)) = (&seen.held, &seen.sharing) else {
+    let (Held::Refused(fault), Sharing::Own | Sharing::Waits(_) | Sharing::With(_)) =
+        (&seen.held, &seen.sharing)
+    else {
         return None;
     };
     let asked = seen.service.annotations().get(annotations::KUBE_VIP_LOADBALANCER_IPS);
@@ -347,7 +359,7 @@ pub(super) fn loss(seen: &Seen<'_>) -> Option<PendingEvent> {
         .or_else(|| shown.first().map(|ip| (*ip).to_owned()))?;
     let key = ObjectKey::of(seen.service);
     let sentence = format!(
-        "service {key} lost {lost}, which it shared, before it has an address of its own: {}",
+        "service {key} lost {lost}, which it shared, before it has another address: {}",
         fault.message
     );
     Some(PendingEvent::warning(fault.reason, sentence))

@@ -74,6 +74,23 @@ fn on_the_host_datapath_the_address_is_shown_when_the_ports_are_carried(
     assert_eq!((view.publish, view.annotations), (publish, super::super::on_host()));
 }
 
+/// Anybody may write a label that proves nothing, and an address of its own is its to show.
+#[rstest]
+#[case::anothers(None, Publish::Withdrawn)]
+#[case::its_own(Some("10.0.0.7"), Publish::Unchanged)]
+fn a_lost_address_is_shown_no_more_before_the_next_primary_carries_the_ports(
+    #[case] own: Option<&str>,
+    #[case] publish: Publish,
+) {
+    let own = own.map(|ip| object("vm", &json!({"allocatedAddress": {"ip": ip}})));
+    let service = asking(&json!({}), Some("shop.main"), Some("10.0.0.7"));
+    let view = decided(&service, own.as_ref(), |seen| {
+        seen.sharing = Sharing::With(Primary { carries: false, ..primary(Datapath::Host) });
+        seen.held = Held::Lost;
+    });
+    assert_eq!(view.view.publish, publish);
+}
+
 #[rstest]
 #[case::guest(Datapath::Guest, "cluster", None, &[], true)]
 // kube-vip in the guest follows after the write that comes with the label

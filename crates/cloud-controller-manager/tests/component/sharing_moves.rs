@@ -386,4 +386,18 @@ test_cluster::component_tests! {
         }
         ccm.stop().await;
     }
+
+    /// It has another address already, and with a port that it has no more nothing leads there.
+    async fn a_service_arrives_at_its_next_primary_although_nobody_may_change_the_object_that_it_leaves(
+        cluster: TestCluster,
+    ) {
+        let (ccm, between) = Between::start(&cluster).await;
+        between.refuse(Some("web"));
+        let port = json!([{"name": "http", "port": 85}]);
+        let patch = json!({"metadata": {"annotations": {PRIMARY: "docs"}}, "spec": {"ports": port}});
+        cluster.guest.patch::<Service>("shop/web", patch).await;
+        is_at(&cluster, "web", DOCS).await;
+        until(&cluster, "its object goes", async || object_of(&cluster, "web").await.is_none()).await;
+        ccm.stop().await;
+    }
 }

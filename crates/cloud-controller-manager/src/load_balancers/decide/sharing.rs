@@ -125,7 +125,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let addresses = primary.address.as_ref().map(parse).unwrap_or_default();
     let mut view = View { labels: labelled(&label_value(&primary.service)), ..View::default() };
     let own = seen.load_balancer.object();
-    let in_place;
+    let (in_place, arrives);
     match primary.path {
         Datapath::Guest => {
             let address = primary.address.as_deref().unwrap_or_default();
@@ -148,6 +148,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
             };
             let is_shared = |ip: &str| shared.iter().any(|shared| same(shared, ip));
             in_place = !ingress(service).into_iter().any(|ip| is_own(ip) && !is_shared(ip));
+            arrives = false;
         }
         Datapath::Host => {
             view.annotations = super::on_host();
@@ -161,6 +162,7 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
             };
             let shown: Vec<_> = ingress(service).into_iter().map(IngressAddress::parse).collect();
             in_place = !published.is_empty() && shown == published;
+            arrives = !published.is_empty() && !in_place && !primary.taken_back;
             view.load_balancer = LoadBalancerState::Present { addresses: published };
         }
     }
@@ -168,6 +170,8 @@ pub(super) fn share(seen: &Seen<'_>, primary: &Primary) -> Decision<Write> {
     let own = own.filter(|own| own.metadata.deletion_timestamp.is_none());
     let write = match own {
         Some(_) if in_place && seen.secondaries.all.is_empty() => Some(Write::Delete(seen.key.clone())),
+        // it is written after the address is shown: as long as the write is refused it would hold the Service off from that
+        Some(_) if arrives => None,
         Some(own) => kept(seen, own).map(Write::Update),
         None => None,
     };

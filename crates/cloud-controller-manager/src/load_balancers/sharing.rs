@@ -101,7 +101,8 @@ impl HarvesterLoadBalancers {
         };
         let address = address.filter(|_| !self.is_withheld(primary, object));
         // on the host datapath the label comes before the address, for a Service that has nothing to lose by it
-        let loses = !ingress(service).is_empty() && (!uses(service, &key) || self.is_leaving(service));
+        let has_it = || uses(service, &key) && !self.is_leaving(service) && !self.shows_own(service);
+        let loses = !ingress(service).is_empty() && !has_it();
         let address = address.filter(|_| !loses || !is_taken_back(Some(object)));
         if (path == Datapath::Guest || loses) && address.is_none() {
             return missing("address");
@@ -204,6 +205,16 @@ impl HarvesterLoadBalancers {
                 self.group(&primary, found.object()?).refused.get(&asking).cloned()
             },
         )
+    }
+
+    /// Whether the status of the Service shows an address that its own object has.
+    fn shows_own(&self, service: &Service) -> bool {
+        let own = self.load_balancer(&self.key(service));
+        let own =
+            own.object().filter(|own| own.metadata.deletion_timestamp.is_none() && !is_taken_back(Some(own)));
+        own.is_some_and(|own| {
+            ingress(service).iter().any(|shown| addresses_in(own).any(|ip| same(ip, shown)))
+        })
     }
 
     /// Why the Service may not share the address of this primary, whatever its ports.

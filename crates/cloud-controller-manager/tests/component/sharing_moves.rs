@@ -400,4 +400,21 @@ test_cluster::component_tests! {
         until(&cluster, "its object goes", async || object_of(&cluster, "web").await.is_none()).await;
         ccm.stop().await;
     }
+
+    async fn an_address_of_its_own_stays_in_the_status_when_the_next_primary_loses_its_own_before_it_carries_the_ports(
+        cluster: TestCluster,
+    ) {
+        let (ccm, between) = Between::start(&cluster).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/web", json!("docs")).await;
+        assert_eq!(shared(&cluster, "shop/web").await.1.as_deref(), Some("shop.docs"));
+        let ready = json!({"type": "Ready", "status": "False"});
+        let status = json!({"allocatedAddress": null, "address": "", "conditions": [ready]});
+        says_about(&cluster, "docs", json!({"status": status})).await;
+        assert_eq!(ingress(&at(&cluster, "shop/web").await), [WEB]);
+        says_about(&cluster, "docs", given("127.9.0.3")).await;
+        between.refuse(None);
+        is_at(&cluster, "web", "127.9.0.3").await;
+        ccm.stop().await;
+    }
 }

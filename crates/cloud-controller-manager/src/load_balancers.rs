@@ -420,7 +420,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let mut others = self.shared.related(service);
         // one that leaves an address keeps its owner, and its port from the others, until its status shows another
         if is_marked(service) {
-            for owner in self.index.owners(&ingress(service)) {
+            for owner in self.owners(service) {
                 others.extend(self.shared.group(&owner));
                 others.extend(self.services.get(&owner).map(|_| owner));
             }
@@ -433,10 +433,11 @@ impl LoadBalancers for HarvesterLoadBalancers {
         let (woken, services, shared) = (requeue.clone(), self.services.clone(), self.shared.clone());
         self.objects.on_change(move |change| {
             for key in services_of(change) {
+                // first, as labels that it puts back are how the others find it
+                woken(Requeue::One(key.clone()));
                 for other in related(&shared, &key, services.get(&key)) {
                     woken(Requeue::One(other));
                 }
-                woken(Requeue::One(key));
             }
             for secondary in let_go(&shared, change) {
                 woken(Requeue::One(secondary));

@@ -115,11 +115,18 @@ impl Index {
         self.state().by_secondary.get(prefix).cloned().unwrap_or_default()
     }
 
-    /// The Services of the objects that have one of these addresses, by their labels.
-    pub(super) fn owners(&self, addresses: &[&str]) -> BTreeSet<ObjectKey> {
+    /// The Services of the objects that have one of these addresses, by their labels and by their annotation. `of_uid`
+    /// finds a Service.
+    pub(super) fn owners(
+        &self,
+        addresses: &[&str],
+        of_uid: impl Fn(&str) -> Option<ObjectKey>,
+    ) -> BTreeSet<ObjectKey> {
         let state = self.state();
         let objects = addresses.iter().filter_map(|ip| state.by_address.get(&normal(ip))).flatten();
-        objects.filter_map(|name| state.entries.get(name)?.service.clone()).collect()
+        let entries = objects.filter_map(|name| state.entries.get(name));
+        let services = |entry: &Entry| [entry.service.clone(), entry.uid.as_deref().and_then(&of_uid)];
+        entries.flat_map(services).flatten().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -358,7 +365,13 @@ mod tests {
         assert_eq!((objects_of("1", &web), objects_of("2", &web)), (vec![], vec!["b".to_owned()]));
         assert_eq!(objects_of("9", &api), ["b"]);
         assert_eq!((index.carriers("1-").len(), index.carriers("2-").len()), (0, 1));
-        assert_eq!(index.owners(&["10.0.0.9", "fd00:0::9"]), BTreeSet::from([api]));
+        // its labels may be taken off
+        let docs = ObjectKey::new("shop", "docs");
+        let owners = |ip: &str| {
+            let of_uid = |uid: &str| (uid == "2").then(|| docs.clone());
+            index.owners(&["10.0.0.9", ip], of_uid)
+        };
+        assert_eq!(owners("fd00:0::9"), BTreeSet::from([api, docs.clone()]));
         index.set("b", || None);
         let state = index.state();
         assert!(state.by_uid.is_empty() && state.by_service.is_empty() && state.by_secondary.is_empty());

@@ -161,13 +161,19 @@ impl HarvesterLoadBalancers {
         self.asks(service, &key).then_some(Claim::Asked)
     }
 
+    /// The Services whose objects have the address that the status of this one shows. An object whose labels somebody took
+    /// off, until they are back, is found by its annotation.
+    pub(super) fn owners(&self, service: &Service) -> BTreeSet<ObjectKey> {
+        self.index.owners(&ingress(service), |uid| self.shared.of_uid(uid))
+    }
+
     /// Whether the object of a primary that the Service leaves, and whose address its status shows, carries it still.
     fn is_leaving(&self, service: &Service) -> bool {
         if !is_marked(service) {
             return false;
         }
         let asking = ObjectKey::of(service);
-        self.index.owners(&ingress(service)).iter().filter_map(|key| self.services.get(key)).any(|primary| {
+        self.owners(service).iter().filter_map(|key| self.services.get(key)).any(|primary| {
             let found = self.load_balancer(&self.key(&primary));
             found.object().filter(|object| !is_taken_back(Some(object))).is_some_and(|object| {
                 Datapath::of_object(&object.spec) == Datapath::Host
@@ -199,12 +205,10 @@ impl HarvesterLoadBalancers {
     /// Why the Service whose address the status shows has no place for this one any more.
     fn refusal_of_former(&self, service: &Service) -> Option<Explanation> {
         let asking = ObjectKey::of(service);
-        self.index.owners(&ingress(service)).iter().filter_map(|key| self.services.get(key)).find_map(
-            |primary| {
-                let found = self.load_balancer(&self.key(&primary));
-                self.group(&primary, found.object()?).refused.get(&asking).cloned()
-            },
-        )
+        self.owners(service).iter().filter_map(|key| self.services.get(key)).find_map(|primary| {
+            let found = self.load_balancer(&self.key(&primary));
+            self.group(&primary, found.object()?).refused.get(&asking).cloned()
+        })
     }
 
     /// Whether the status of the Service shows an address that its own object has.
@@ -310,7 +314,12 @@ impl HarvesterLoadBalancers {
             return Held::Former;
         }
         if self.shows_anothers(service) {
-            return self.refusal_of_former(service).map_or(Held::Lost, Held::Refused);
+            return match self.refusal_of_former(service) {
+                Some(fault) => Held::Refused(fault),
+                // one that cannot be read may be that of its former primary
+                None if !self.objects.malformed().is_empty() => Held::Former,
+                None => Held::Lost,
+            };
         }
         let Some(value) = label(service) else { return Held::Nothing };
         let primary = self.shared.labelled(value).and_then(|key| self.services.get(&key));
@@ -422,23 +431,31 @@ impl HarvesterLoadBalancers {
         }
         let prefix = secondary_prefix(&ObjectKey::of(service));
         let carriers = self.index.carriers(&prefix).into_iter().map(|name| self.key_of(&name));
-        let by_primary = carriers.filter_map(|key| Some((self.carrying(&key, &prefix)?, key)));
+        let by_primary = carriers.flat_map(|key| {
+            let primaries = self.carrying(&key, &prefix);
+            primaries.into_iter().map(move |primary| (primary, key.clone()))
+        });
         is_any_own(by_primary, |primary| self.services.get(primary).map(|primary| self.key(&primary)))
     }
 
-    /// The Service that the labels of this object name, if the object has listeners of this prefix for another one.
-    fn carrying(&self, object: &ObjectKey, prefix: &str) -> Option<ObjectKey> {
-        let object = self.objects.get(object)?;
+    /// The Services that the labels and the annotation of this object name, if the object has listeners of this prefix for
+    /// another one.
+    fn carrying(&self, object: &ObjectKey, prefix: &str) -> Vec<ObjectKey> {
         // on the guest datapath listeners are none of ours, and nobody takes them away
-        if Datapath::of_object(&object.spec) == Datapath::Guest {
-            return None;
-        }
-        let key = labelled_service(&object)?;
-        let primary = self.services.get(&key)?;
-        // a user may name a port like the listener of a secondary
-        let is_own = |listener: &str| ports(&primary).iter().any(|it| it.name.as_deref() == Some(listener));
-        let carries = object.spec.listeners.iter().any(|it| it.name.starts_with(prefix) && !is_own(&it.name));
-        carries.then_some(key)
+        let object = self.objects.get(object);
+        let Some(object) = object.filter(|object| Datapath::of_object(&object.spec) == Datapath::Host) else {
+            return Vec::new();
+        };
+        let carries = |key: &ObjectKey| {
+            let Some(primary) = self.services.get(key) else { return false };
+            // a user may name a port like the listener of a secondary
+            let is_own =
+                |listener: &str| ports(&primary).iter().any(|it| it.name.as_deref() == Some(listener));
+            object.spec.listeners.iter().any(|it| it.name.starts_with(prefix) && !is_own(&it.name))
+        };
+        let annotated = object.annotations().get(annotations::SERVICE_UID);
+        let annotated = annotated.and_then(|uid| self.shared.of_uid(uid));
+        labelled_service(&object).into_iter().chain(annotated).filter(carries).collect()
     }
 }
 

@@ -417,4 +417,27 @@ test_cluster::component_tests! {
         is_at(&cluster, "web", "127.9.0.3").await;
         ccm.stop().await;
     }
+
+    /// Somebody takes them off in Harvester; the Service whose object it is puts them back.
+    async fn labels_taken_off_the_object_of_a_former_primary_cost_a_secondary_that_moves_nothing(cluster: TestCluster) {
+        let (ccm, between) = Between::start(&cluster).await;
+        ask(&cluster, "api", 81, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        ask_again(&cluster, "shop/api", json!("docs")).await;
+        for wish in ["nobody", "docs"] {
+            ask_again(&cluster, "shop/api", json!(wish)).await;
+            between.history();
+            let labels = ["serviceName", "serviceNamespace"];
+            let labels: Value =
+                labels.into_iter().map(|key| (format!("cloudprovider.harvesterhci.io/{key}"), Value::Null)).collect();
+            says_about(&cluster, "web", json!({"metadata": {"labels": labels}})).await;
+            until(&cluster, "the labels are back", async || object_of(&cluster, "web").await.is_some()).await;
+            cluster.settle().await;
+            assert_eq!(ingress(&at(&cluster, "shop/api").await), [WEB], "{wish}");
+            assert_eq!(object_of(&cluster, "web").await.unwrap().spec.listeners.len(), 2, "{wish}");
+        }
+        between.refuse(None);
+        is_at(&cluster, "api", DOCS).await;
+        ccm.stop().await;
+    }
 }

@@ -36,6 +36,7 @@ struct State {
     by_shown: HashMap<String, BTreeSet<ObjectKey>>,
     /// Services whose label value does not say their name.
     digested: HashMap<String, ObjectKey>,
+    by_uid: HashMap<String, ObjectKey>,
 }
 
 #[derive(Debug)]
@@ -44,6 +45,7 @@ struct Entry {
     request: Option<ObjectKey>,
     label: Option<String>,
     shown: Vec<String>,
+    uid: Option<String>,
 }
 
 impl Index {
@@ -113,6 +115,10 @@ impl Index {
         (!namespace.is_empty() && !name.is_empty()).then(|| ObjectKey::new(namespace, name))
     }
 
+    pub(crate) fn of_uid(&self, uid: &str) -> Option<ObjectKey> {
+        self.state().by_uid.get(uid).cloned()
+    }
+
     /// Those that use the address of this Service or ask for it.
     pub(crate) fn group(&self, primary: &ObjectKey) -> BTreeSet<ObjectKey> {
         let mut group = self.users(primary);
@@ -147,11 +153,12 @@ impl Index {
 impl State {
     /// `service`: the newest version of the Service, if it is there.
     fn update(&mut self, key: &ObjectKey, service: Option<&Service>) {
-        let Self { entries, by_request, by_label, by_prefix, by_shown, digested } = self;
+        let Self { entries, by_request, by_label, by_prefix, by_shown, digested, by_uid } = self;
         if let Some(old) = entries.remove(key) {
             remove(by_request, old.request.as_ref(), key);
             remove(by_label, old.label.as_ref(), key);
             by_prefix.remove(&secondary_prefix(key));
+            old.uid.iter().for_each(|uid| drop(by_uid.remove(uid)));
             old.shown.iter().for_each(|ip| remove(by_shown, Some(ip), key));
         }
         let own = label_value(key);
@@ -162,7 +169,12 @@ impl State {
         }
         let Some(service) = service else { return };
         let shown = ingress(service).into_iter().filter(|_| is_marked(service)).map(normal).collect();
-        let entry = Entry { request: primary(service).ok().flatten(), label: used(service), shown };
+        let entry = Entry {
+            request: primary(service).ok().flatten(),
+            label: used(service),
+            shown,
+            uid: service.uid(),
+        };
         if let Some(request) = &entry.request {
             by_request.entry(request.clone()).or_default().insert(key.clone());
         }
@@ -171,6 +183,9 @@ impl State {
         }
         if entry.request.is_some() || entry.label.is_some() {
             by_prefix.insert(secondary_prefix(key), key.clone());
+        }
+        if let Some(uid) = &entry.uid {
+            by_uid.insert(uid.clone(), key.clone());
         }
         for ip in &entry.shown {
             by_shown.entry(ip.clone()).or_default().insert(key.clone());
@@ -308,6 +323,7 @@ mod tests {
         let state = index.state();
         assert!(state.entries.is_empty() && state.by_request.is_empty());
         assert!(state.by_label.is_empty() && state.by_prefix.is_empty() && state.by_shown.is_empty());
+        assert!(state.by_uid.is_empty());
     }
 
     // one that waits for its port would never hear that it is free

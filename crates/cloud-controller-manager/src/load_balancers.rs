@@ -46,7 +46,7 @@ use self::{
         source_ranges::{GivenUp, RETRY},
     },
     lookup::{AddressInUse, Entry, Evidence, Index, LiveService, computed, find},
-    sharing::{is_marked, let_go, related},
+    sharing::{is_marked, let_go, related, showing},
 };
 use crate::{
     cluster::GuestCluster,
@@ -439,7 +439,7 @@ impl LoadBalancers for HarvesterLoadBalancers {
                     woken(Requeue::One(other));
                 }
             }
-            for secondary in let_go(&shared, change) {
+            for secondary in let_go(&shared, change).into_iter().chain(showing(&shared, change)) {
                 woken(Requeue::One(secondary));
             }
         });

@@ -537,6 +537,13 @@ pub(super) fn related(index: &Index, key: &ObjectKey, service: Option<Arc<Servic
     service.map_or_else(|| index.group(key), |service| index.related(&service))
 }
 
+/// The Services that use the address of an object that changed, or leave it: its own Service may have left it before them.
+pub(super) fn showing(index: &Index, change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<ObjectKey> {
+    let versions = [&change.old, &change.new];
+    let addresses: Vec<_> = versions.into_iter().flatten().flat_map(|object| addresses_in(object)).collect();
+    index.showing(&addresses)
+}
+
 /// The Services whose listeners went from an object with this change.
 pub(super) fn let_go(index: &Index, change: &Change<RawObject<LoadBalancer>>) -> Vec<ObjectKey> {
     let [old, new] = [&change.old, &change.new]

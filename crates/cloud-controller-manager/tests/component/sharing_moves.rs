@@ -142,6 +142,25 @@ async fn set_port(cluster: &TestCluster, name: &str, port: u16) {
     cluster.settle().await;
 }
 
+/// `shop/api` and `shop/admin`, which had to leave for addresses of their own and have none, are at the address of
+/// `shop/web`, which itself is at that of `shop/docs`.
+async fn leave_and_be_left(cluster: &TestCluster) -> (Ccm, Between) {
+    let (ccm, between) = Between::start(cluster).await;
+    for (name, port) in [("api", 81), ("admin", 84)] {
+        ask(cluster, name, port, "web", ON_HOST).await;
+        between.refuse(Some("docs"));
+        let key = format!("shop/{name}");
+        ask_again(cluster, &key, json!("docs")).await;
+        ask_again(cluster, &key, Value::Null).await;
+        assert_eq!(shared(cluster, &key).await.1.as_deref(), Some(""));
+        between.refuse(None);
+    }
+    ask_again(cluster, "shop/web", json!("docs")).await;
+    is_at(cluster, "web", DOCS).await;
+    assert_eq!(ingress(&at(cluster, "shop/api").await), [WEB]);
+    (ccm, between)
+}
+
 test_cluster::component_tests! {
     /// docs/contract/data-paths.md#row-10: its port is in an object at every time.
     async fn a_secondary_keeps_the_listener_of_its_primary_until_the_next_primary_carries_it(cluster: TestCluster) {
@@ -438,6 +457,32 @@ test_cluster::component_tests! {
         }
         between.refuse(None);
         is_at(&cluster, "api", DOCS).await;
+        ccm.stop().await;
+    }
+
+    /// Its object stays for others, and its own status says nothing of the address any more.
+    async fn a_secondary_without_wish_hears_what_becomes_of_an_address_that_its_primary_itself_has_left(
+        cluster: TestCluster,
+    ) {
+        let (ccm, _between) = leave_and_be_left(&cluster).await;
+        let ready = json!({"type": "Ready", "status": "False"});
+        let status = json!({"allocatedAddress": null, "address": "", "conditions": [ready]});
+        says_about(&cluster, "web", json!({"status": status})).await;
+        assert_eq!(ingress(&at(&cluster, "shop/api").await), [""; 0]);
+        ccm.stop().await;
+    }
+
+    async fn a_secondary_without_wish_goes_as_soon_as_its_listener_went(cluster: TestCluster) {
+        let (ccm, between) = leave_and_be_left(&cluster).await;
+        between.refuse(Some("web"));
+        delete(&cluster, "api").await;
+        assert!(cluster.guest.get::<Service>("shop/api").await.is_some());
+        between.refuse(None);
+        until(&cluster, "the port is let go", async || {
+            object_of(&cluster, "web").await.unwrap().spec.listeners.len() == 2
+        }).await;
+        cluster.settle().await;
+        assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
         ccm.stop().await;
     }
 }

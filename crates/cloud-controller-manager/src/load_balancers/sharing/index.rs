@@ -84,7 +84,7 @@ impl Index {
         found
     }
 
-    /// The Service whose listeners have this prefix, if it shares or asks to.
+    /// The Service whose listeners have this prefix, if it shares, asks to, or did so before.
     pub(crate) fn secondary(&self, prefix: &str) -> Option<ObjectKey> {
         self.state().by_prefix.get(prefix).cloned()
     }
@@ -181,7 +181,8 @@ impl State {
         if let Some(label) = &entry.label {
             by_label.entry(label.clone()).or_default().insert(key.clone());
         }
-        if entry.request.is_some() || entry.label.is_some() {
+        // one whose label is empty may be leaving an object yet
+        if entry.request.is_some() || is_marked(service) {
             by_prefix.insert(secondary_prefix(key), key.clone());
         }
         if let Some(uid) = &entry.uid {

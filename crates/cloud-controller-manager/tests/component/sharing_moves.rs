@@ -64,9 +64,6 @@ impl Between {
         std::mem::take(&mut self.history.lock().expect("no panic while it is written").before)
     }
 
-    fn now(&self) -> String {
-        self.history.lock().expect("no panic while it is written").now.clone()
-    }
 
     fn client(&self, cluster: &TestCluster, ours: Client) -> Client {
         let nobody = cluster.harvester.client(User::Nobody);
@@ -97,6 +94,10 @@ impl Between {
         });
         Client::new(service, namespace)
     }
+}
+
+async fn now(cluster: &TestCluster) -> String {
+    state(cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver)).await
 }
 
 /// Such as `web: 80 81, docs: 82; api at 127.9.0.1`; without the Services that have objects.
@@ -171,17 +172,17 @@ test_cluster::component_tests! {
         ask_again(&cluster, "shop/api", json!("docs")).await;
         assert!(!told_about(&cluster, "docs", "SyncLoadBalancerFailed").await.is_empty());
         assert_eq!(between.history(), [""; 0]);
-        assert_eq!(between.now(), "docs: [82], web: [80, 81]; api at 127.9.0.1");
+        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 81]; api at 127.9.0.1");
         // it follows its node port, and another Service does not get its port
         set_port(&cluster, "api", 83).await;
         ask(&cluster, "admin", 83, "web", ON_HOST).await;
         let told = told_about(&cluster, "admin", "PortConflict").await;
         assert!(told.len() == 1 && told[0].contains("service shop/api still has port 83/TCP"), "{told:?}");
         delete(&cluster, "admin").await;
-        assert_eq!(between.now(), "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
         between.history();
         between.refuse(None);
-        until(&cluster, "the port is let go", async || between.now().contains("web: [80];")).await;
+        until(&cluster, "the port is let go", async || now(&cluster).await.contains("web: [80];")).await;
         assert_eq!(between.history(), [
             "docs: [82, 83], web: [80, 83]; api at 127.9.0.1",
             "docs: [82, 83], web: [80, 83]; api at 127.9.0.2",
@@ -273,10 +274,10 @@ test_cluster::component_tests! {
         between.refuse(Some("docs"));
         ask_again(&cluster, "shop/web", json!("docs")).await;
         set_port(&cluster, "api", 83).await;
-        assert_eq!(between.now(), "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
         delete(&cluster, "api").await;
         assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
-        assert_eq!(between.now(), "docs: [82], web: [80]; ");
+        assert_eq!(now(&cluster).await, "docs: [82], web: [80]; ");
         between.refuse(None);
         is_at(&cluster, "web", DOCS).await;
         assert_eq!(object_of(&cluster, "web").await, None);
@@ -339,7 +340,7 @@ test_cluster::component_tests! {
             object_of(&cluster, "docs").await.unwrap().spec.listeners.iter().any(|it| it.port == 81)
         }).await;
         let expected = "docs: [81, 82], web: [80, 81]; admin at 127.9.0.2, api at 127.9.0.1";
-        assert_eq!(between.now(), expected);
+        assert_eq!(now(&cluster).await, expected);
         delete(&cluster, "admin").await;
         is_at(&cluster, "api", DOCS).await;
         ccm.stop().await;

@@ -153,7 +153,7 @@ fn no_shrinking(name: &HostName, claim: &PersistentVolumeClaim, size: Size) -> R
     )
 }
 
-fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
+pub(super) fn capacity(claim: &PersistentVolumeClaim) -> Option<u64> {
     storage(claim.status.as_ref()?.capacity.as_ref())
 }
 

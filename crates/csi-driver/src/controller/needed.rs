@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::classes::LONGHORN;
+use super::classes::{self, LONGHORN};
 use crate::{
     host::{
         self, Host,
@@ -38,15 +38,19 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<(), Refusal
     by_claims(host, &format!("snapshot {name}"), is_source).await
 }
 
-/// The host fills a claim that is not bound later: with a class that waits for a first consumer, when it is attached.
+/// With a class that waits for a first consumer the host fills a claim when it is attached.
 async fn by_claims(host: &Host, what: &str, is_source: impl Fn(&str, &str) -> bool) -> Result<(), Refusal> {
     let claims = host::list(&host.claims()).await.map_err(|error| {
         let doing = format!("list the PersistentVolumeClaims of namespace {} on the host", host.namespace());
         Refusal::of_host(&doing, &error)
     })?;
-    let is_waiting =
-        |claim: &&PersistentVolumeClaim| source_of(claim).is_some_and(|(kind, name)| is_source(kind, name));
-    let waiting: Vec<_> = claims.iter().filter(is_waiting).map(ResourceExt::name_any).collect();
+    let mut waiting = vec![];
+    for claim in &claims {
+        let is_of_it = source_of(claim).is_some_and(|(kind, name)| is_source(kind, name));
+        if is_of_it && waits_for_consumer(host, claim).await? {
+            waiting.push(claim.name_any());
+        }
+    }
     if waiting.is_empty() {
         return Ok(());
     }
@@ -56,6 +60,15 @@ async fn by_claims(host: &Host, what: &str, is_source: impl Fn(&str, &str) -> bo
         waiting.join(" and "),
         host.namespace()
     )))
+}
+
+/// Whether the host fills the claim at the first attachment. Of other classes CreateVolume answers when the claim is filled,
+/// and until then the guest cluster keeps snapshot and source: a claim that stays Pending is one that the host refuses,
+/// perhaps for ever, and holds nothing.
+async fn waits_for_consumer(host: &Host, claim: &PersistentVolumeClaim) -> Result<bool, Refusal> {
+    let class = claim.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref());
+    let Some(class) = class else { return Ok(false) };
+    Ok(classes::named(host, class).await?.as_ref().is_some_and(classes::waits_for_consumer))
 }
 
 /// Kind and name of what a claim that is not bound is to be made of.
@@ -109,7 +122,7 @@ fn is_of(snapshot: &VolumeSnapshot, name: &HostName) -> bool {
 }
 
 /// Whether snapshots of this class are there without the volume; where the host does not say it, they are not.
-async fn outlives(host: &Host, class: &str) -> Result<bool, Refusal> {
+pub(super) async fn outlives(host: &Host, class: &str) -> Result<bool, Refusal> {
     if class.is_empty() {
         return Ok(false);
     }

@@ -80,6 +80,17 @@ impl Size {
         Ok(size)
     }
 
+    /// A larger size.
+    ///
+    /// # Errors
+    /// Where the limit is below it.
+    pub fn raised_to(self, least: u64) -> Result<Self, SizeError> {
+        match self.limit {
+            Some(limit) if limit < least => Err(SizeError::LimitBelowRequired { required: least, limit }),
+            limit => Ok(Self { asked: least, limit }),
+        }
+    }
+
     /// What the claim asks for where its content comes from one of `source` bytes. The rounding alone is no reason for
     /// another size than the source's: Longhorn copies between equal sizes only.
     #[must_use]

@@ -81,7 +81,7 @@ impl Bench {
                 "StorageClass",
                 "",
                 json!({"metadata": {"name": "longhorn"},
-            "provisioner": "driver.longhorn.io", "volumeBindingMode": "Immediate"}),
+            "provisioner": "driver.longhorn.io", "volumeBindingMode": "Immediate", "allowVolumeExpansion": true}),
             )
             .await;
         bench
@@ -201,6 +201,18 @@ impl Bench {
 
     pub(crate) async fn create_volume(&self, request: CreateVolumeRequest) -> Result<Volume, Status> {
         Ok(self.service.create_volume(Request::new(request)).await?.into_inner().volume.unwrap())
+    }
+
+    /// A claim that the host will make of `source` when it is attached.
+    pub(crate) async fn waits_for_its_first_consumer(&self, name: &str, kind: &str, source: &str) {
+        let class = json!({"metadata": {"name": "waits"}, "provisioner": "driver.longhorn.io",
+            "volumeBindingMode": "WaitForFirstConsumer"});
+        self.create("storage.k8s.io/v1", "StorageClass", "", class).await;
+        let group = (kind == "VolumeSnapshot").then_some("snapshot.storage.k8s.io");
+        let claim = json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteMany"],
+            "storageClassName": "waits", "dataSource": {"apiGroup": group, "kind": kind, "name": source},
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        self.claims().create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
     }
 
     /// A volume on a host that gives claims their volumes.

@@ -118,7 +118,7 @@ test_cluster::component_tests! {
 
         let from = Type::Snapshot(SnapshotSource { snapshot_id: taken.snapshot_id.clone() });
         let restored = service.create_volume(volume("restored", GIB, Some(from))).await.unwrap().into_inner();
-        assert_eq!(restored.volume.unwrap().capacity_bytes, GIB);
+        assert_eq!(restored.volume.unwrap().capacity_bytes, 2 * GIB, "Longhorn copies into the size of the volume of now");
         let from = Type::Volume(VolumeSource { volume_id: id.clone() });
         let small = service.create_volume(volume("copy", GIB, Some(from.clone()))).await.unwrap_err();
         assert_eq!(small.code(), Code::OutOfRange);

@@ -507,13 +507,65 @@ async fn a_snapshot_that_a_claim_waits_for_is_not_deleted() {
     bench.create_volume(volume("source", GIB)).await.unwrap();
     bench.taken("s", "source", None).await.unwrap();
     ready(&bench, "s").await;
-    let request = from_snapshot(volume(UID, 2 * GIB), "s");
-    assert_eq!(bench.create_volume(request.clone()).await.unwrap_err().code(), Code::DeadlineExceeded);
+    bench.waits_for_its_first_consumer(UID, "VolumeSnapshot", "s").await;
     let refused = bench.delete_snapshot("s").await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains(&format!("into PersistentVolumeClaim {UID}")), "{refused}");
-    bench.filled(request).await.unwrap();
+    bench.bind(UID, "1Gi").await;
     bench.delete_snapshot("s").await.unwrap();
+}
+
+// CreateVolume has not answered, so the guest cluster keeps the snapshot as long as somebody wants the volume
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_is_deleted_though_a_claim_of_it_never_came_to_be() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    ready(&bench, "s").await;
+    let request = from_snapshot(volume(UID, 2 * GIB), "s");
+    assert_eq!(bench.create_volume(request).await.unwrap_err().code(), Code::DeadlineExceeded);
+    bench.delete_snapshot("s").await.unwrap();
+    bench.delete_volume("source").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_larger_copy_on_a_class_that_does_not_grow_is_refused_before_anything_is_made() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench
+        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
+        .await;
+    let classes = bench.api("storage.k8s.io/v1", "StorageClass", "");
+    let fixed = kube::api::Patch::Merge(json!({"allowVolumeExpansion": null}));
+    classes.patch("longhorn", &kube::api::PatchParams::default(), &fixed).await.unwrap();
+    let refused = bench.create_volume(from_snapshot(volume(UID, 2 * GIB), "s")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("StorageClass longhorn on the host do not grow"), "{refused}");
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
+}
+
+// Longhorn compares with the volume, not with the snapshot
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_before_a_growth_is_copied_into_the_size_that_its_volume_has_now() {
+    let bench = Bench::new().await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.taken("s", "source", None).await.unwrap();
+    bench
+        .patch(SNAPSHOT, "VolumeSnapshot", "s", json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}}))
+        .await;
+    bench.bind("source", "2Gi").await;
+    let late = bench.create_volume(from_snapshot(volume(UID, 3 * GIB), "s")).await.unwrap_err();
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    let spec = serde_json::to_value(bench.claim(UID).await.spec).unwrap();
+    assert_eq!(spec["resources"]["requests"]["storage"], "2Gi");
+    // a volume of the snapshot's size becomes as large as that one, unless it may not
+    let equal = bench.filled(from_snapshot(volume("equal", GIB), "s")).await.unwrap();
+    assert_eq!(equal.capacity_bytes, 2 * GIB);
+    let mut limited = from_snapshot(volume("limited", GIB), "s");
+    limited.capacity_range.as_mut().unwrap().limit_bytes = GIB;
+    let refused = bench.create_volume(limited).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
 }
 
 // docs/contract/csi-driver.md#filled

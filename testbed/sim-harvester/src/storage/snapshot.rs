@@ -124,7 +124,7 @@ pub(super) fn obstacle(
     let spec = claim.spec.as_ref()?;
     let wanted = spec.resources.as_ref().and_then(|resources| resources.requests.as_ref()?.get("storage"));
     let wanted = wanted.and_then(|size| thousandths(&size.0));
-    // Longhorn copies between equal sizes only
+    // Longhorn copies into a volume of the size that the source volume has now, also a snapshot of before it grew
     let differs = |size: Option<&str>| {
         let size = size?;
         (wanted != thousandths(size))
@@ -138,7 +138,13 @@ pub(super) fn obstacle(
             let snapshot = snapshot(&name);
             let status = snapshot.as_ref().and_then(|snapshot| snapshot.status.as_ref());
             match status.filter(|status| status.ready_to_use == Some(true)) {
-                Some(status) => differs(status.restore_size.as_deref()),
+                Some(status) => {
+                    let of = snapshot
+                        .as_ref()
+                        .and_then(|it| it.spec.source.persistent_volume_claim_name.as_deref());
+                    let volume = of.and_then(&other);
+                    differs(volume.as_deref().and_then(capacity).or(status.restore_size.as_deref()))
+                }
                 None => Some(format!("snapshot {name} is not there, or not ready")),
             }
         }

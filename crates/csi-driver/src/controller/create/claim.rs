@@ -50,11 +50,15 @@ pub(super) struct Plan {
 pub(super) struct Content {
     /// Size of the source's claim; `None` where the host does not say.
     pub(super) claimed: Option<u64>,
+    /// The size that the host copies into, where it is another: the source of a snapshot may have grown.
+    pub(super) copied_into: Option<u64>,
     pub(super) class: Option<String>,
     /// Whether the host copies between equal sizes only, as Longhorn does: a larger volume is grown afterwards.
     pub(super) copies_equals: bool,
     /// Whether the host copies when somebody uses the volume.
     pub(super) waits: bool,
+    /// Volumes of its class may grow, or nobody says.
+    pub(super) grows: bool,
     pub(super) is_block: bool,
     /// `None` where nobody wrote it down.
     pub(super) reach: Option<Reach>,
@@ -103,8 +107,20 @@ pub(super) fn filled(asked: &Asked, content: Content) -> Result<Plan, Refusal> {
         Some(claimed) => Size::from_source(asked.range.as_ref(), claimed)?,
         None => asked.size,
     };
-    let whole = content.claimed.map_or_else(|| size.on_host(), |claimed| size.on_host_with(claimed));
-    let claimed = content.claimed.filter(|_| content.copies_equals).unwrap_or(whole);
+    let size = match content.copied_into {
+        Some(least) if size.on_host() < least => size.raised_to(least)?,
+        _ => size,
+    };
+    let source = content.copied_into.or(content.claimed);
+    let whole = source.map_or_else(|| size.on_host(), |source| size.on_host_with(source));
+    let claimed = source.filter(|_| content.copies_equals).unwrap_or(whole);
+    if !content.grows && claimed < whole {
+        return Err(Refusal::precondition(format!(
+            "the host copies into a volume of the source's size, {claimed} bytes, and volumes of StorageClass {} on the host \
+             do not grow: ask for that size, or set allowVolumeExpansion there",
+            content.class.as_deref().unwrap_or_default()
+        )));
+    }
     if content.waits && claimed < whole {
         return Err(Refusal::precondition(format!(
             "the host copies into a volume of the source's size, {claimed} bytes, and StorageClass {} on the host does it at \

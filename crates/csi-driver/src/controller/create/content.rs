@@ -9,7 +9,7 @@ use kube::ResourceExt;
 
 use super::super::{
     classes::{self, LONGHORN},
-    wait,
+    expand, needed, wait,
 };
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
@@ -23,8 +23,8 @@ use crate::{
 
 /// A snapshot, which has to be ready, and its class, which has to be there still.
 pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Refusal> {
-    let content = match host.snapshots().get(name.as_str()).await {
-        Ok(snapshot) => of_snapshot(host, name, &snapshot)?,
+    let (content, snapshot) = match host.snapshots().get(name.as_str()).await {
+        Ok(snapshot) => (of_snapshot(host, name, &snapshot)?, snapshot),
         Err(error) if host::is_not_found(&error) => {
             return Err(Refusal::not_found(format!("there is no {}", host.name_of("VolumeSnapshot", name))));
         }
@@ -37,7 +37,24 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
         Some(class) => classes::named(host, class).await?,
         None => None,
     };
-    Ok(with(content, class.as_ref()))
+    let content = with(content, class.as_ref());
+    let copied_into = if content.copies_equals { size_of_now(host, &snapshot).await? } else { None };
+    Ok(Content { copied_into, ..content })
+}
+
+/// Longhorn copies a snapshot that is inside its volume into one of the size that this volume has now, which may have grown
+/// since (docs/contract/csi-driver.md#filled).
+async fn size_of_now(host: &Host, snapshot: &VolumeSnapshot) -> Result<Option<u64>, Refusal> {
+    let class = snapshot.spec.volume_snapshot_class_name.as_deref().unwrap_or_default();
+    let Some(source) = &snapshot.spec.source.persistent_volume_claim_name else { return Ok(None) };
+    let Some(source) = HostName::from_handle(source) else { return Ok(None) };
+    if needed::outlives(host, class).await? {
+        return Ok(None);
+    }
+    let claim = host.claims().get_opt(source.as_str()).await;
+    let claim =
+        claim.map_err(|error| Refusal::of_host(&format!("read {}", host.claim_name(&source)), &error))?;
+    Ok(claim.as_ref().and_then(expand::capacity))
 }
 
 /// A volume.
@@ -73,6 +90,7 @@ fn with(content: Content, class: Option<&StorageClass>) -> Content {
     Content {
         copies_equals: class.is_none_or(|class| class.provisioner == LONGHORN),
         waits: class.is_some_and(classes::waits_for_consumer),
+        grows: class.is_none_or(|class| class.allow_volume_expansion == Some(true)),
         ..content
     }
 }
@@ -110,9 +128,11 @@ fn of_snapshot(host: &Host, name: &HostName, snapshot: &VolumeSnapshot) -> Resul
     };
     Ok(Content {
         claimed: snapshot.status.restore_size,
+        copied_into: None,
         class,
         copies_equals: true,
         waits: false,
+        grows: true,
         is_block: mode == "Block",
         reach,
         data_source: TypedLocalObjectReference {
@@ -125,10 +145,13 @@ fn of_snapshot(host: &Host, name: &HostName, snapshot: &VolumeSnapshot) -> Resul
 
 fn of_volume(claim: &PersistentVolumeClaim) -> Content {
     Content {
-        claimed: claimed(claim),
+        // one that grows is as large as it was
+        claimed: expand::capacity(claim).or_else(|| claimed(claim)),
+        copied_into: None,
         class: claim.spec.as_ref().and_then(|spec| spec.storage_class_name.clone()),
         copies_equals: true,
         waits: false,
+        grows: true,
         is_block: record::is_block(claim),
         reach: record::reach_of(claim),
         data_source: TypedLocalObjectReference {

@@ -209,6 +209,8 @@ fn content(claimed: Option<i64>, reach: Option<Reach>) -> Content {
         class: Some("gold".to_owned()),
         copies_equals: false,
         waits: false,
+        grows: true,
+        copied_into: None,
         is_block: false,
         reach,
         data_source: TypedLocalObjectReference {

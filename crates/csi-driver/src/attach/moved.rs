@@ -100,13 +100,16 @@ impl Exports {
     }
 }
 
+/// Where an export is, where it was, the nodes that have it there, and one of them.
+type Found<'a> = (&'a str, BTreeSet<&'a str>, BTreeSet<&'a str>, &'a Mounted);
+
 fn moved(mounted: &[Mounted], exports: &[NetworkFilesystem]) -> BTreeMap<String, Moved> {
     let now: HashMap<_, _> = exports
         .iter()
         .filter(|export| !export.status.endpoint.is_empty())
         .map(|export| (export.name_any(), export.status.endpoint.as_str()))
         .collect();
-    let mut found: BTreeMap<&str, (&str, BTreeSet<&str>, BTreeSet<&str>, &Mounted)> = BTreeMap::new();
+    let mut found: BTreeMap<&str, Found<'_>> = BTreeMap::new();
     for one in mounted {
         let Some(to) = now.get(&one.export).filter(|to| **to != one.endpoint) else { continue };
         let (_, from, nodes, _) =

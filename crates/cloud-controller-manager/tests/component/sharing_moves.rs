@@ -64,7 +64,6 @@ impl Between {
         std::mem::take(&mut self.history.lock().expect("no panic while it is written").before)
     }
 
-
     fn client(&self, cluster: &TestCluster, ours: Client) -> Client {
         let nobody = cluster.harvester.client(User::Nobody);
         let (guest, harvester) = (cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver));

@@ -83,7 +83,10 @@ impl<'a> Driver<'a> {
         let guest = Guest::new(self.cluster.guest.client(User::CsiDriver));
         match (grant.verb, grant.resource) {
             ("get", "csinodes") => match &*self.node_id.borrow() {
-                Some(name) => Ok(assert_eq!(name, "vm-1")),
+                Some(name) => {
+                    assert_eq!(name, "vm-1");
+                    Ok(())
+                }
                 None => Err(self.health.readiness_report()),
             },
             ("list", "persistentvolumes" | "volumeattachments") => users(guest)("pvc-1").await.map(drop),

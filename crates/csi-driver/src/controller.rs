@@ -141,7 +141,7 @@ impl Controller for ControllerService {
         }
         if let Some(name) = HostName::from_handle(handle) {
             let _call = self.in_flight.begin(handle)?;
-            delete::delete_volume(&self.host, self.attacher.users(), &name).await?;
+            delete::delete_volume(&self.host, &self.attacher, &name).await?;
         }
         Ok(Response::new(DeleteVolumeResponse {}))
     }

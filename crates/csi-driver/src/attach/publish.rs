@@ -154,15 +154,23 @@ impl Session<'_> {
 
     async fn next(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {
         let next = self.decided(machine, usage, sight).await?;
-        let adds = matches!(&next, Next::Write(write) if write.add);
+        // one that is to be settled is put right first
+        let adds = matches!(&next, Next::Write(write) if write.add && write.settle.is_none());
         // an annotation says where our processes have the volume; the Go driver may have moved it since
-        if adds && matches!(sight.recorded(), Recorded::Claim(_)) {
-            let others = self.machines_with_volume(Some(machine), false).await?;
-            if !others.is_empty() {
-                return if sight.is_fresh { Err(self.in_use(&others)) } else { Ok(Next::ReadAfresh) };
-            }
+        if !adds
+            || !matches!(sight.recorded(), Recorded::Claim(_))
+            || self.machines_with_volume(Some(machine), false).await?.is_empty()
+        {
+            return Ok(next);
         }
-        Ok(next)
+        if !sight.is_fresh {
+            return Ok(Next::ReadAfresh);
+        }
+        // what a watch says may be old: it is no reason to refuse
+        match &*self.machines_with_volume(Some(machine), true).await? {
+            [] => Ok(next),
+            others => Err(self.in_use(others)),
+        }
     }
 
     async fn decided(&self, machine: &str, usage: Option<&Usage>, sight: &Sight) -> Result<Next, Refusal> {

@@ -1,12 +1,15 @@
 //! DeleteVolume (docs/contract/csi-driver.md#delete).
 
+use std::sync::Mutex;
+
 use harvester_api::{VirtualMachineInstance, annotations::CSI_ATTACH};
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 
-use super::{create, needed, published::Machines};
+use super::{create, needed, published::Machines, wait};
 use crate::{
     attach::{
+        Attacher,
         claim::{Claim, Operation},
         export::Users,
         hotplug,
@@ -17,7 +20,7 @@ use crate::{
 };
 
 /// The answer for a volume that is gone is OK.
-pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -> Result<(), Refusal> {
+pub(super) async fn delete_volume(host: &Host, attacher: &Attacher, name: &HostName) -> Result<(), Refusal> {
     let claim = create::read(host, name).await?;
     if let Some(claim) = &claim {
         host.check_owner(claim).await?;
@@ -25,7 +28,11 @@ pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -
         // Harvester keeps a claim that a machine uses, but not from the garbage collector
         if annotation.is_some() || create::is_restored(claim) {
             let (machines, running) = (Machines::list(host).await?, instances(host).await?);
-            refuse_if_attached(name, annotation.map_or("", String::as_str), &machines, &running)?;
+            refuse_if_attached(name, &machines, &running)?;
+            if let Some(machine) = annotation.and_then(|text| recorded(text, &machines)) {
+                // somebody is about to put it there, or the Go driver, which writes no annotation, has taken it away
+                attacher.take(name, &machine, &Mutex::default(), wait::WAITS_FOR).await?;
+            }
         }
         if claim.metadata.deletion_timestamp.is_none() {
             needed::volume(host, name).await?;
@@ -37,7 +44,7 @@ pub(super) async fn delete_volume(host: &Host, users: &Users, name: &HostName) -
         delete_restore(host, name, is_restored == Some(true)).await?;
     }
     let Some(claim) = claim else { return Ok(()) };
-    delete_export(host, users, name, &claim).await?;
+    delete_export(host, attacher.users(), name, &claim).await?;
     match host.claims().delete(name.as_str(), &host::of_uid(claim.uid().as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
@@ -52,10 +59,9 @@ async fn instances(host: &Host) -> Result<Vec<VirtualMachineInstance>, Refusal> 
     })
 }
 
-/// A machine has the volume, or somebody is about to put it there. Whoever adds a disk writes the annotation first.
+/// A machine has the volume.
 fn refuse_if_attached(
     name: &HostName,
-    annotation: &str,
     machines: &Machines,
     running: &[VirtualMachineInstance],
 ) -> Result<(), Refusal> {
@@ -65,10 +71,6 @@ fn refuse_if_attached(
         hotplug::disk(None, Some(vmi), name.as_str()) != hotplug::Disk::Absent
     };
     with.extend(running.iter().filter(has_it).map(ResourceExt::name_any));
-    if let Some(claim) = Claim::parse(annotation).filter(|claim| claim.operation == Operation::Attach) {
-        // a machine that was deleted has no disk any more
-        with.extend(machines.name_of(&claim.vm_uid).map(str::to_owned));
-    }
     with.sort();
     with.dedup();
     if with.is_empty() {
@@ -78,6 +80,12 @@ fn refuse_if_attached(
         "volume {name} is in VirtualMachine {}: detach it first",
         with.join(" and ")
     )))
+}
+
+/// The machine that the annotation says the volume is in. One that was deleted has no disk any more.
+fn recorded(annotation: &str, machines: &Machines) -> Option<String> {
+    let claim = Claim::parse(annotation).filter(|claim| claim.operation == Operation::Attach)?;
+    machines.name_of(&claim.vm_uid).map(str::to_owned)
 }
 
 /// A claim that the host made of a backup would be made again. It goes before the claim, and takes it along.
@@ -185,29 +193,28 @@ mod tests {
     }
 
     #[rstest]
-    #[case::on_its_way(ATTACH, false, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
-    #[case::attached(ATTACH, true, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
-    #[case::leaving(DETACH, true, Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
-    #[case::left(DETACH, false, None)]
-    #[case::the_machine_is_gone(FORMER, false, None)]
-    #[case::strange_text("?", false, None)]
-    #[case::strange_text_and_attached(
-        "?",
-        true,
-        Some("volume pvc-1 is in VirtualMachine a: detach it first")
-    )]
-    fn an_attached_volume_is_not_deleted(
-        #[case] annotation: &str,
-        #[case] is_listed: bool,
-        #[case] expected: Option<&str>,
-    ) {
-        let claim = if is_listed { "pvc-1" } else { "pvc-2" };
+    #[case::attached("pvc-1", Some("volume pvc-1 is in VirtualMachine a: detach it first"))]
+    #[case::another("pvc-2", None)]
+    fn an_attached_volume_is_not_deleted(#[case] claim: &str, #[case] expected: Option<&str>) {
         let machines =
             Machines::of(&[machine("a", &json!([{"persistentVolumeClaim": {"claimName": claim}}]))]);
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached(&name, annotation, &machines, &[]).err();
+        let refused = refuse_if_attached(&name, &machines, &[]).err();
         assert_eq!(refused.as_ref().map(|refusal| refusal.message.as_str()), expected);
         assert!(refused.is_none_or(|refusal| refusal.code == Code::FailedPrecondition));
+    }
+
+    #[rstest]
+    #[case::on_its_way_or_taken_away(ATTACH, Some("a"))]
+    #[case::left(DETACH, None)]
+    #[case::the_machine_is_gone(FORMER, None)]
+    #[case::strange_text("?", None)]
+    fn a_machine_that_the_annotation_names_is_asked_to_let_go(
+        #[case] annotation: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let machines = Machines::of(&[machine("a", &json!([]))]);
+        assert_eq!(recorded(annotation, &machines).as_deref(), expected);
     }
 
     #[rstest]
@@ -219,7 +226,7 @@ mod tests {
             "status": {"phase": phase, "volumeStatus": [{"name": "pvc-1", "phase": "Detaching"}]}});
         let running = [serde_json::from_value(vmi).unwrap()];
         let name = HostName::from_handle("pvc-1").unwrap();
-        let refused = refuse_if_attached(&name, DETACH, &Machines::default(), &running).err();
+        let refused = refuse_if_attached(&name, &Machines::default(), &running).err();
         assert_eq!(refused.is_some_and(|refusal| refusal.message.contains("VirtualMachine a")), is_refused);
     }
 }

@@ -4,7 +4,7 @@
 pub(super) mod backup;
 mod class;
 pub(super) mod handle;
-mod local;
+pub(super) mod local;
 
 use std::collections::HashMap;
 

@@ -139,7 +139,7 @@ pub static GRANTS: [Grant; 48] = [
     wide("create", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
     wide("patch", HARVESTER, EXPORTS, "1.4", NO_EXPORTS),
     wide("delete", HARVESTER, EXPORTS, "1.4", "no volume for many nodes is deleted"),
-    wide("get", HARVESTER, BACKUPS, "1.8", "no remote backup is made or restored"),
+    wide("get", HARVESTER, BACKUPS, "1.8", "no remote backup is made, restored or deleted"),
     wide("list", HARVESTER, BACKUPS, "1.8", "remote backups are not listed"),
     wide("watch", HARVESTER, BACKUPS, "1.8", LATE),
     wide("create", HARVESTER, BACKUPS, "1.8", "no remote backup is made"),

@@ -33,7 +33,7 @@ pub(super) async fn refuse_if_mounted(
         if node.is_none() && known.is_empty() {
             return Err(Refusal::precondition(format!(
                 "nothing says which Node VirtualMachine {machine} is, which has volume {handle}: look at the Pod of the \
-                 driver on that node"
+                 driver on that node, or, if the Node was deleted, stop the machine"
             )));
         }
         if node.is_some_and(|node| has_mounted(&node, handle)) {

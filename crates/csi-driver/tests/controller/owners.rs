@@ -7,7 +7,7 @@ use csi_driver::csi::{
 use serde_json::json;
 use tonic::{Code, Request, Status};
 
-use super::bench::{Bench, GIB, NAMESPACE, UID, files, from_volume, volume, volume_for};
+use super::bench::{Bench, GIB, NAMESPACE, UID, files, from_snapshot, from_volume, volume, volume_for};
 
 const LABEL: &str = "guestcluster.harvesterhci.io/name";
 
@@ -62,6 +62,46 @@ async fn a_volume_of_another_cluster_of_the_namespace_is_refused_to_each_call() 
     let claim = bench.claim(UID).await;
     assert!(claim.metadata.deletion_timestamp.is_none());
     assert!(!claim.metadata.annotations.unwrap().contains_key("driver.harvesterhci.io/attach"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_of_another_clusters_volume_is_neither_deleted_nor_restored() {
+    let bench = Bench::in_machine("red-1").await;
+    machine(&bench, "red-1", "red").await;
+    bench.create_volume(volume("source", GIB)).await.unwrap();
+    bench.bind("source", "1Gi").await;
+    bench.taken("s", "source", None).await.unwrap();
+    let ready = json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}});
+    bench.patch("snapshot.storage.k8s.io/v1", "VolumeSnapshot", "s", ready).await;
+    let label = |cluster: &str| json!({"metadata": {"labels": {LABEL: cluster}}});
+    bench.patch("v1", "PersistentVolumeClaim", "source", label("blue")).await;
+    machine(&bench, "blue-1", "blue").await;
+    let refusals = [
+        bench.create_volume(from_snapshot(volume(UID, GIB), "s")).await.unwrap_err(),
+        bench.delete_snapshot("s").await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert_eq!(refusal.code(), Code::PermissionDenied, "{refusal}");
+        assert!(refusal.message().contains("is a volume of guest cluster blue"), "{refusal}");
+    }
+    bench.patch("v1", "PersistentVolumeClaim", "source", label("red")).await;
+    bench.delete_snapshot("s").await.unwrap();
+}
+
+// the Go driver writes no annotation, and leaves ours as it is
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_the_go_driver_detached_is_deleted_though_our_annotation_is_left() {
+    let bench = Bench::in_machine("red-1").await;
+    machine(&bench, "red-1", "red").await;
+    bench.create_volume(volume(UID, GIB)).await.unwrap();
+    bench.bind(UID, "1Gi").await;
+    let vm = bench.api("kubevirt.io/v1", "VirtualMachine", NAMESPACE).get("red-1").await.unwrap();
+    let attached =
+        json!({"vm": "red-1", "vmUid": vm.metadata.uid, "op": "attach", "holder": "pod"}).to_string();
+    let annotation = json!({"metadata": {"annotations": {"driver.harvesterhci.io/attach": attached}}});
+    bench.patch("v1", "PersistentVolumeClaim", UID, annotation).await;
+    bench.delete_volume(UID).await.unwrap();
+    assert!(bench.claims().get_opt(UID).await.unwrap().is_none());
 }
 
 // docs/contract/csi-driver.md#cluster-label

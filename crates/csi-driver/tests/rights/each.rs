@@ -27,9 +27,8 @@ fn is_asked_for(piece: &Piece) -> Option<&'static Grant> {
 }
 
 /// A call that has left something behind on the host says that it is under way.
-const UNDER_WAY: [(&str, &str, Call); 3] = [
+const UNDER_WAY: [(&str, &str, Call); 2] = [
     ("create", "networkfilesystems", Call::CreateExport),
-    ("patch", "persistentvolumeclaims", Call::Restore),
     ("patch", "persistentvolumeclaims", Call::RestoreBackup),
 ];
 /// The first list of a watch may be enough.
@@ -55,6 +54,8 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
             Call::Get,
             Call::Snapshot,
             Call::Backup,
+            Call::DeleteSnapshot,
+            Call::DeleteBackup,
         ],
         ("list", "persistentvolumeclaims") => {
             &[Call::Delete, Call::DeleteExport, Call::DeleteRestored, Call::List, Call::DeleteSnapshot]
@@ -63,7 +64,7 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
             &[Call::Create, Call::CreateOnDefault, Call::CreateExport, Call::Restore, Call::Clone]
         }
         ("patch", "persistentvolumeclaims") => {
-            &[Call::Restore, Call::RestoreBackup, Call::Publish, Call::Unpublish, Call::Expand]
+            &[Call::RestoreBackup, Call::Publish, Call::Unpublish, Call::Expand]
         }
         ("delete", "persistentvolumeclaims") => &[Call::Delete, Call::DeleteExport, Call::DeleteRestored],
         ("get", "virtualmachines" | "virtualmachineinstances") => &[Call::UnpublishExport],
@@ -76,7 +77,9 @@ fn calls(verb: &str, resource: &str) -> &'static [Call] {
         ("list" | "create", "networkfilesystems") => &[Call::CreateExport],
         ("patch", "networkfilesystems") => &[Call::PublishExport, Call::UnpublishExport],
         ("delete", "networkfilesystems") => &[Call::DeleteExport],
-        ("get", "volumeremotebackups") => &[Call::RestoreBackup, Call::Backup, Call::GetBackup],
+        ("get", "volumeremotebackups") => {
+            &[Call::RestoreBackup, Call::Backup, Call::DeleteBackup, Call::GetBackup]
+        }
         ("create", "volumeremotebackups") => &[Call::Backup],
         ("delete", "volumeremotebackups") => &[Call::DeleteBackup],
         ("get", "volumeremoterestores") => &[Call::RestoreBackup, Call::DeleteRestored],

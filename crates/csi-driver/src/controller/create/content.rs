@@ -9,7 +9,9 @@ use kube::ResourceExt;
 
 use super::super::{
     classes::{self, LONGHORN},
-    expand, needed, wait,
+    expand, needed,
+    snapshots::local,
+    wait,
 };
 use super::claim::{Content, SNAPSHOT_GROUP, claimed};
 use crate::{
@@ -33,6 +35,7 @@ pub(super) async fn snapshot(host: &Host, name: &HostName) -> Result<Content, Re
             return Err(Refusal::of_host(&doing, &error));
         }
     };
+    local::check_owner(host, &snapshot).await?;
     let class = match &content.class {
         Some(class) => classes::named(host, class).await?,
         None => None,

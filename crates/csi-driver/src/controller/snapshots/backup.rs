@@ -10,13 +10,13 @@ use tonic::Code;
 use super::{Asked, handle::Handle, timestamp};
 use crate::{
     controller::{
-        create::{LONGHORN_BACKUP, said},
+        create::{self, LONGHORN_BACKUP, said},
         inspect, wait,
     },
     csi::Snapshot,
     host::{self, Host, kinds::VolumeRemoteBackup, quantity},
     refusal::Refusal,
-    volume::record::SnapshotRecord,
+    volume::{name::HostName, record::SnapshotRecord},
 };
 
 /// The backup of this name, which the host is asked for if it is not there.
@@ -109,23 +109,38 @@ pub(super) async fn delete(host: &Host, namespace: &str, name: &str) -> Result<(
             host.namespace()
         )));
     }
-    match host.backups_of(namespace).delete(name, &host::of_uid(None)).await {
+    let object = || host.name_of("VolumeRemoteBackup", name);
+    let Some(backup) = read(host, namespace, name).await? else { return Ok(()) };
+    if !is_ours(&backup) {
+        return Err(Refusal::precondition(format!(
+            "{} was not made by this driver: set the deletionPolicy of its VolumeSnapshotContent to Retain, and delete it on \
+             the host",
+            object()
+        )));
+    }
+    // a backup is whose its volume is; where that is gone nothing says it
+    if let Some(source) = HostName::from_handle(&backup.spec.source)
+        && let Some(claim) = create::read(host, &source).await?
+    {
+        host.check_owner(&claim).await?;
+    }
+    match host.backups_of(namespace).delete(name, &host::of_uid(backup.metadata.uid.as_deref())).await {
         Ok(_) => Ok(()),
         Err(error) if host::is_not_found(&error) => Ok(()),
-        Err(error) => {
-            Err(Refusal::of_host(&format!("delete {}", host.name_of("VolumeRemoteBackup", name)), &error))
-        }
+        Err(error) => Err(Refusal::of_host(&format!("delete {}", object()), &error)),
     }
+}
+
+/// Whether this driver made the backup, or the Go driver, which writes the label alone.
+fn is_ours(backup: &VolumeRemoteBackup) -> bool {
+    backup.labels().contains_key(labels::BACKUP_SOURCE_VOLUME)
+        || SnapshotRecord::of(&backup.metadata).is_some()
 }
 
 /// All backups of ours; none on a host without backups.
 pub(super) async fn all(host: &Host) -> Result<Vec<Snapshot>, Refusal> {
-    let is_ours = |backup: &&VolumeRemoteBackup| {
-        backup.labels().contains_key(labels::BACKUP_SOURCE_VOLUME)
-            || SnapshotRecord::of(&backup.metadata).is_some()
-    };
     match host::list(&host.backups_of(host.namespace())).await {
-        Ok(backups) => Ok(backups.iter().filter(is_ours).filter_map(shown).collect()),
+        Ok(backups) => Ok(backups.iter().filter(|one| is_ours(one)).filter_map(shown).collect()),
         Err(error) if host::is_absent(&error) => Ok(vec![]),
         Err(error) => {
             let doing = format!("list the VolumeRemoteBackups of namespace {} on the host", host.namespace());

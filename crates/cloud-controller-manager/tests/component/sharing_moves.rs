@@ -36,7 +36,8 @@ struct History {
 struct Between {
     /// The Service whose object nobody may change; empty: any.
     refused: Arc<Mutex<Option<&'static str>>>,
-    history: Arc<Mutex<History>>,
+    /// Held from a write until its outcome is read: each outcome is seen, and in its order.
+    history: Arc<tokio::sync::Mutex<History>>,
 }
 
 impl Between {
@@ -60,8 +61,16 @@ impl Between {
     }
 
     /// What changed since the last call.
-    fn history(&self) -> Vec<String> {
-        std::mem::take(&mut self.history.lock().expect("no panic while it is written").before)
+    async fn history(&self) -> Vec<String> {
+        std::mem::take(&mut self.history.lock().await.before)
+    }
+
+    /// What stands now: it is no news later.
+    async fn now(&self, cluster: &TestCluster) -> String {
+        let mut history = self.history.lock().await;
+        let (guest, harvester) = (cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver));
+        history.now = state(guest, harvester).await;
+        history.now.clone()
     }
 
     fn client(&self, cluster: &TestCluster, ours: Client) -> Client {
@@ -79,24 +88,21 @@ impl Between {
             let client = if is_refused { nobody.clone() } else { ours.clone() };
             let (guest, harvester, history) = (guest.clone(), harvester.clone(), this.history.clone());
             async move {
+                if !is_write {
+                    return client.send(request).await.map_err(tower::BoxError::from);
+                }
+                let mut history = history.lock().await;
                 let answer = client.send(request).await.map_err(tower::BoxError::from);
-                if is_write {
-                    let now = state(guest, harvester).await;
-                    let mut history = history.lock().expect("no panic while it is written");
-                    if history.now != now {
-                        history.now.clone_from(&now);
-                        history.before.push(now);
-                    }
+                let now = state(guest, harvester).await;
+                if history.now != now {
+                    history.now.clone_from(&now);
+                    history.before.push(now);
                 }
                 answer
             }
         });
         Client::new(service, namespace)
     }
-}
-
-async fn now(cluster: &TestCluster) -> String {
-    state(cluster.guest.client(User::Driver), cluster.harvester.client(User::Driver)).await
 }
 
 /// Such as `web: 80 81, docs: 82; api at 127.9.0.1`; without the Services that have objects.
@@ -166,23 +172,23 @@ test_cluster::component_tests! {
     async fn a_secondary_keeps_the_listener_of_its_primary_until_the_next_primary_carries_it(cluster: TestCluster) {
         let (ccm, between) = Between::start(&cluster).await;
         ask(&cluster, "api", 81, "web", ON_HOST).await;
-        between.history();
+        between.history().await;
         between.refuse(Some("docs"));
         ask_again(&cluster, "shop/api", json!("docs")).await;
         assert!(!told_about(&cluster, "docs", "SyncLoadBalancerFailed").await.is_empty());
-        assert_eq!(between.history(), [""; 0]);
-        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 81]; api at 127.9.0.1");
+        assert_eq!(between.history().await, [""; 0]);
+        assert_eq!(between.now(&cluster).await, "docs: [82], web: [80, 81]; api at 127.9.0.1");
         // it follows its node port, and another Service does not get its port
         set_port(&cluster, "api", 83).await;
         ask(&cluster, "admin", 83, "web", ON_HOST).await;
         let told = told_about(&cluster, "admin", "PortConflict").await;
         assert!(told.len() == 1 && told[0].contains("service shop/api still has port 83/TCP"), "{told:?}");
         delete(&cluster, "admin").await;
-        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
-        between.history();
+        assert_eq!(between.now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        between.history().await;
         between.refuse(None);
-        until(&cluster, "the port is let go", async || now(&cluster).await.contains("web: [80];")).await;
-        assert_eq!(between.history(), [
+        until(&cluster, "the port is let go", async || between.now(&cluster).await.contains("web: [80];")).await;
+        assert_eq!(between.history().await, [
             "docs: [82, 83], web: [80, 83]; api at 127.9.0.1",
             "docs: [82, 83], web: [80, 83]; api at 127.9.0.2",
             "docs: [82, 83], web: [80]; api at 127.9.0.2",
@@ -214,10 +220,10 @@ test_cluster::component_tests! {
         ask(&cluster, "api", 81, "web", ON_HOST).await;
         between.refuse(Some("docs"));
         ask_again(&cluster, "shop/api", json!("docs")).await;
-        between.history();
+        between.history().await;
         ask_again(&cluster, "shop/api", json!("web")).await;
         assert_eq!(shared(&cluster, "shop/api").await.1.as_deref(), Some("shop.web"));
-        assert_eq!(between.history(), [""; 0]);
+        assert_eq!(between.history().await, [""; 0]);
         ccm.stop().await;
     }
 
@@ -273,10 +279,10 @@ test_cluster::component_tests! {
         between.refuse(Some("docs"));
         ask_again(&cluster, "shop/web", json!("docs")).await;
         set_port(&cluster, "api", 83).await;
-        assert_eq!(now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
+        assert_eq!(between.now(&cluster).await, "docs: [82], web: [80, 83]; api at 127.9.0.1");
         delete(&cluster, "api").await;
         assert_eq!(cluster.guest.get::<Service>("shop/api").await, None);
-        assert_eq!(now(&cluster).await, "docs: [82], web: [80]; ");
+        assert_eq!(between.now(&cluster).await, "docs: [82], web: [80]; ");
         between.refuse(None);
         is_at(&cluster, "web", DOCS).await;
         assert_eq!(object_of(&cluster, "web").await, None);
@@ -311,14 +317,14 @@ test_cluster::component_tests! {
         let (ccm, between) = Between::start(&cluster).await;
         ask(&cluster, "api", 81, "web", ON_HOST).await;
         ask(&cluster, "admin", 81, "docs", ON_HOST).await;
-        between.history();
+        between.history().await;
         ask_again(&cluster, "shop/api", json!("docs")).await;
         ask_again(&cluster, "shop/admin", json!("web")).await;
         for (name, other) in [("api", "admin"), ("admin", "api")] {
             let told = told_about(&cluster, name, "PortConflict").await.concat();
             assert!(told.contains(&format!("service shop/{other} has port 81/TCP")), "{told}");
         }
-        assert_eq!(between.history(), [""; 0]);
+        assert_eq!(between.history().await, [""; 0]);
         set_port(&cluster, "admin", 84).await;
         is_at(&cluster, "admin", WEB).await;
         is_at(&cluster, "api", DOCS).await;
@@ -339,7 +345,7 @@ test_cluster::component_tests! {
             object_of(&cluster, "docs").await.unwrap().spec.listeners.iter().any(|it| it.port == 81)
         }).await;
         let expected = "docs: [81, 82], web: [80, 81]; admin at 127.9.0.2, api at 127.9.0.1";
-        assert_eq!(now(&cluster).await, expected);
+        assert_eq!(between.now(&cluster).await, expected);
         delete(&cluster, "admin").await;
         is_at(&cluster, "api", DOCS).await;
         ccm.stop().await;
@@ -445,7 +451,7 @@ test_cluster::component_tests! {
         ask_again(&cluster, "shop/api", json!("docs")).await;
         for wish in ["nobody", "docs"] {
             ask_again(&cluster, "shop/api", json!(wish)).await;
-            between.history();
+            between.history().await;
             let labels = ["serviceName", "serviceNamespace"];
             let labels: Value =
                 labels.into_iter().map(|key| (format!("cloudprovider.harvesterhci.io/{key}"), Value::Null)).collect();

@@ -206,6 +206,7 @@ pub(crate) fn health_check(service: &Service) -> Result<Option<HealthCheck>, Vec
         failure_threshold: number(annotations::HEALTH_CHECK_FAILURE_THRESHOLD, 3),
         period_seconds: number(annotations::HEALTH_CHECK_PERIOD_SECONDS, 5),
         timeout_seconds: number(annotations::HEALTH_CHECK_TIMEOUT_SECONDS, 3),
+        ..HealthCheck::default()
     };
     if faults.is_empty() { Ok(Some(check)) } else { Err(faults) }
 }
@@ -354,6 +355,7 @@ mod tests {
             failure_threshold: Some(failure),
             period_seconds: Some(period),
             timeout_seconds: Some(timeout),
+            ..HealthCheck::default()
         };
         assert_eq!(health_check(&service(&[])), Ok(None));
         assert_eq!(health_check(&service(&[("healthcheck-port", "")])), Ok(None));

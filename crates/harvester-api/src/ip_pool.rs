@@ -28,6 +28,13 @@ pub struct IPPoolSpec {
     pub ranges: Vec<PoolRange>,
     #[serde(default)]
     pub selector: PoolSelector,
+    /// So many addresses at most for a guest cluster or a namespace. An addition of ours, like the field below and
+    /// [`PoolRange::drain`]: absent on older schemas.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quota: Vec<PoolQuota>,
+    /// An address that was released is given to nobody else for so many seconds; 0 means none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub quarantine_seconds: i64,
 }
 
 impl IPPoolSpec {
@@ -51,6 +58,22 @@ pub struct PoolRange {
     pub range_end: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub gateway: String,
+    /// Nothing new is given out of the range; what is held stays.
+    #[serde(skip_serializing_if = "is_false")]
+    pub drain: bool,
+}
+
+/// So many addresses at most for the load balancers of one guest cluster, or of one namespace of Harvester.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PoolQuota {
+    /// Name of the guest cluster; exactly one of this and `namespace` is given.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub guest_cluster: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// 0 means that no address is given.
+    pub max: i64,
 }
 
 /// Who may draw from the pool.
@@ -69,6 +92,11 @@ pub struct PoolSelector {
 
 fn is_zero(number: &i64) -> bool {
     *number == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// One admitted combination; `*` admits any value.

@@ -11,7 +11,7 @@ pub mod load_balancer;
 pub mod names;
 
 pub use condition::{Condition, ConditionStatus};
-pub use ip_pool::{IPPool, IPPoolSpec, IPPoolStatus, PoolRange, PoolScope, PoolSelector};
+pub use ip_pool::{IPPool, IPPoolSpec, IPPoolStatus, PoolQuota, PoolRange, PoolScope, PoolSelector};
 pub use kubevirt::{VirtualMachine, VirtualMachineInstance};
 pub use load_balancer::{
     AllocatedAddress, BackendStatus, HealthCheck, IpFamilyPolicy, Ipam, Listener, LoadBalancer,

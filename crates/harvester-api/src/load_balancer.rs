@@ -135,7 +135,8 @@ fn tcp() -> String {
     "TCP".to_owned()
 }
 
-/// A TCP connect check. Numbers are signed because the schema has no bounds; see `health_check` for what counts.
+/// A check of the backends: a TCP connect, or an HTTP request where there is a path. Numbers are signed because the schema
+/// has no bounds; see `health_check` for what counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HealthCheck {
@@ -150,6 +151,13 @@ pub struct HealthCheck {
     pub period_seconds: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<i64>,
+    /// Path of the HTTP request, with its slash; empty: a TCP connect. An addition of ours, like the field below: absent
+    /// on older schemas.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub path: String,
+    /// `HTTP` or `HTTPS`; empty means `HTTP`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub scheme: String,
 }
 
 /// What there is.

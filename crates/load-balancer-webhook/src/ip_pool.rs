@@ -220,7 +220,7 @@ fn excluded(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>) -> Vec<PoolFa
 
 /// A range by itself, if it is valid.
 fn range(range: &PoolRange) -> Option<Range> {
-    let PoolRange { subnet, range_start, range_end, gateway } = range;
+    let PoolRange { subnet, range_start, range_end, gateway, drain: _ } = range;
     let [subnet, start, end, gateway] = [subnet, range_start, range_end, gateway].map(Clone::clone);
     Range::parse(&RangeSpec { subnet, start, end, gateway }).ok()
 }

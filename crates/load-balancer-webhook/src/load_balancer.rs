@@ -195,7 +195,8 @@ fn listeners(listeners: &[Listener], old: &[Listener], faults: &mut Faults) {
 
 fn health_check(check: Option<&HealthCheck>, listeners: &[Listener], faults: &mut Faults) {
     let Some(check) = check else { return };
-    let HealthCheck { port, success_threshold, failure_threshold, period_seconds, timeout_seconds } = check;
+    let HealthCheck { port, success_threshold, failure_threshold, period_seconds, timeout_seconds, .. } =
+        check;
     let Some(port) = port.filter(|port| *port != 0) else { return };
     let mut behind = listeners.iter().filter(|listener| i64::from(listener.backend_port) == port).peekable();
     if behind.peek().is_none() {

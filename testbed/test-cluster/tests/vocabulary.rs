@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use harvester_api::{
     AllocatedAddress, BackendStatus, Condition, HealthCheck, IPPool, IPPoolSpec, IPPoolStatus,
-    IpFamilyPolicy, Ipam, Listener, LoadBalancer, LoadBalancerSpec, LoadBalancerStatus, PoolRange, PoolScope,
-    PoolSelector, WorkloadType,
+    IpFamilyPolicy, Ipam, Listener, LoadBalancer, LoadBalancerSpec, LoadBalancerStatus, PoolQuota, PoolRange,
+    PoolScope, PoolSelector, WorkloadType,
 };
 use kube::{CustomResourceExt, Resource as _};
 use serde_json::Value;
@@ -40,6 +40,8 @@ fn full_load_balancer() -> LoadBalancer {
             failure_threshold: Some(1),
             period_seconds: Some(1),
             timeout_seconds: Some(1),
+            path: text(),
+            scheme: text(),
         }),
     };
     let mut balancer = LoadBalancer::new("web", spec);
@@ -71,12 +73,20 @@ fn full_load_balancer() -> LoadBalancer {
 fn full_pool() -> IPPool {
     let spec = IPPoolSpec {
         description: text(),
-        ranges: vec![PoolRange { subnet: text(), range_start: text(), range_end: text(), gateway: text() }],
+        ranges: vec![PoolRange {
+            subnet: text(),
+            range_start: text(),
+            range_end: text(),
+            gateway: text(),
+            drain: true,
+        }],
         selector: PoolSelector {
             priority: 1,
             network: text(),
             scope: vec![PoolScope { project: text(), namespace: text(), guest_cluster: text() }],
         },
+        quota: vec![PoolQuota { guest_cluster: text(), namespace: text(), max: 1 }],
+        quarantine_seconds: 1,
     };
     let mut pool = IPPool::new("lab", spec);
     pool.status = Some(IPPoolStatus {

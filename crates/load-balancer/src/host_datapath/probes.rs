@@ -21,8 +21,7 @@ pub(crate) fn targets(
     recorded: &BTreeMap<BackendId, bool>,
 ) -> BTreeMap<BackendId, Target> {
     let (Some(check), Some(port)) = (check, port(check)) else { return BTreeMap::new() };
-    let HealthCheck { port: _, success_threshold, failure_threshold, period_seconds, timeout_seconds } =
-        check;
+    let HealthCheck { success_threshold, failure_threshold, period_seconds, timeout_seconds, .. } = check;
     let check =
         Check::from_numbers(*success_threshold, *failure_threshold, *period_seconds, *timeout_seconds);
     let target = |backend: &Backend| Target {

@@ -226,6 +226,7 @@ fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IP
         range_start: spec.start.clone(),
         range_end: spec.end.clone(),
         gateway: spec.gateway.clone(),
+        ..PoolRange::default()
     };
     let namespace = if name == GLOBAL { "*" } else { name };
     let any = || "*".to_owned();
@@ -234,6 +235,7 @@ fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IP
         description: String::new(),
         ranges: specs.iter().map(range).collect(),
         selector: PoolSelector { scope: vec![scope], ..PoolSelector::default() },
+        ..IPPoolSpec::default()
     };
     let (total, available) = ranges.counts(0);
     let mut pool = IPPool::new(name, spec);

@@ -18,6 +18,9 @@ pub(super) const SIZE: i64 = 32 << 20;
 /// A process that takes no call by then never will.
 const PATIENCE: Duration = Duration::from_secs(30);
 const GLANCE: Duration = Duration::from_millis(5);
+/// Kubelet's first pauses before it stages a volume again.
+const STAGE_AGAIN: [Duration; 3] =
+    [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 /// What the answer of an attachment says to the node.
 pub(super) type Attached = HashMap<String, String>;
@@ -89,7 +92,8 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Kubelet mounts a volume once for all its pods.
+/// Kubelet mounts a volume once for all its pods, and tries again where that fails: a kernel that has just made a loop device
+/// may still hold it.
 pub(super) async fn stage(plugin: &Plugin, volume: &str, attached: &Attached, at: &Path) -> Result<()> {
     let request = NodeStageVolumeRequest {
         volume_id: volume.to_owned(),
@@ -98,7 +102,14 @@ pub(super) async fn stage(plugin: &Plugin, volume: &str, attached: &Attached, at
         volume_capability: Some(capability()),
         ..NodeStageVolumeRequest::default()
     };
-    let answer = plugin.node().node_stage_volume(request).await;
+    let mut answer = plugin.node().node_stage_volume(request.clone()).await;
+    for pause in STAGE_AGAIN {
+        if answer.is_ok() {
+            break;
+        }
+        tokio::time::sleep(pause).await;
+        answer = plugin.node().node_stage_volume(request.clone()).await;
+    }
     answer.map(drop).with_context(|| format!("stage {volume}"))
 }
 

@@ -84,6 +84,9 @@ pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyRele
 pub const MANUAL_RELEASE_REFUSED: &str = "loadbalancer.harvesterhci.io/manual-release-refused";
 /// On ConfigMap `kube-system/kubevip`: `"true"` once its pools were imported.
 pub const AFTER_CONVERSION: &str = "loadbalancer.harvesterhci.io/after-conversion";
+/// On ConfigMap `kube-system/kubevip`, by us: the entries of pools as they were imported, each with the beginning of its
+/// SHA-256, as JSON. Who changes one later is told that nobody reads it.
+pub const IMPORTED_ENTRIES: &str = "loadbalancer.harvesterhci.io/imported-entries";
 /// On ConfigMap `kube-system/kubevip`: what could not be imported and why, one line an entry.
 pub const IMPORT_ERRORS: &str = "loadbalancer.harvesterhci.io/import-errors";
 /// On a Namespace: Rancher project as `c-xxxxx:p-xxxxx`.

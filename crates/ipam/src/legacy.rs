@@ -62,15 +62,13 @@ impl Legacy {
     ) -> Self {
         let mut legacy = Self::default();
         for (key, value) in data {
-            let (kind, name) = key.split_once('-').unwrap_or((key, ""));
-            match kind {
-                _ if OTHER_PREFIXES.contains(&kind) => continue,
-                "cidr" | "range" if !name.is_empty() => {}
-                _ => {
+            let Some((kind, name)) = pool_entry(key) else {
+                let kind = key.split_once('-').map_or(&**key, |(kind, _)| kind);
+                if !OTHER_PREFIXES.contains(&kind) {
                     legacy.fault(key, key, LegacyReason::NoName);
-                    continue;
                 }
-            }
+                continue;
+            };
             let pieces: Vec<_> = value.split(',').map(str::trim).filter(|piece| !piece.is_empty()).collect();
             if pieces.is_empty() {
                 legacy.fault(key, value, LegacyReason::Empty);
@@ -119,6 +117,11 @@ impl Legacy {
     fn fault(&mut self, key: &str, entry: &str, reason: LegacyReason) {
         self.faults.push(LegacyFault { key: key.to_owned(), entry: entry.to_owned(), reason });
     }
+}
+
+/// The kind of a pool's entry, `cidr` or `range`, and the name of the pool. Other keys are none of a pool.
+pub fn pool_entry(key: &str) -> Option<(&str, &str)> {
+    key.split_once('-').filter(|(kind, name)| matches!(*kind, "cidr" | "range") && !name.is_empty())
 }
 
 fn first(mut errors: Vec<RangeError>) -> LegacyReason {

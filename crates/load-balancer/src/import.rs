@@ -4,11 +4,14 @@
 //! ConfigMap, and in an Event where our role lets it write one. A pool that is there already stays as it is and only
 //! learns which addresses were in use, so an interrupted import can be repeated; the annotation also names the ranges
 //! of the ConfigMap that such a pool lacks.
+//!
+//! Nobody reads the ConfigMap after that. Who changes a pool there is told by an Event which IPPool to edit.
 
+mod edits;
 mod in_use;
 mod plan;
 
-use std::net::IpAddr;
+use std::{collections::BTreeMap, net::IpAddr};
 
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder, replace};
 use harvester_api::{IPPool, LoadBalancer, annotations, names};
@@ -17,8 +20,10 @@ use kube::{
     Api, Client, Resource, ResourceExt,
     api::{ListParams, PostParams},
 };
+use serde_json::Value;
 
 use crate::pool::{Failure, Order, Writers};
+use edits::Entries;
 use in_use::InUse;
 use plan::{Plan, Remembered, Seen};
 
@@ -56,7 +61,7 @@ impl Import {
     pub(crate) async fn reconcile(&self) -> Result<Action, Error> {
         let Some(source) = self.config_maps.get(&key()) else { return Ok(Action::AwaitChange) };
         if source.annotations().get(annotations::AFTER_CONVERSION).is_some_and(|done| done == "true") {
-            return Ok(Action::AwaitChange);
+            return self.tell_edits(&source).await;
         }
         let seen = self.see(&source).await?;
         let plan = plan::decide(&seen);
@@ -109,9 +114,40 @@ impl Import {
             let about = source.object_ref(&());
             self.recorder.publish(&about, &PendingEvent::warning("ImportIncomplete", message));
         }
-        if let Some(json) = source.edited(|json| plan::mark(json, &faults)) {
+        let entries = Entries::of(source.data.as_ref().unwrap_or(&BTreeMap::new()));
+        let mark = |json: &mut Value| {
+            plan::mark(json, &faults);
+            entries.annotate(json);
+        };
+        self.write(source, mark).await
+    }
+
+    /// Tells who changed a pool in the ConfigMap since the import that it has no effect there. The entries of an import by
+    /// the Go program are those that are found first.
+    async fn tell_edits(&self, source: &RawObject<ConfigMap>) -> Result<Action, Error> {
+        let empty = BTreeMap::new();
+        let now = Entries::of(source.data.as_ref().unwrap_or(&empty));
+        let before = source.annotations().get(annotations::IMPORTED_ENTRIES);
+        if let Some(before) = before.and_then(|text| Entries::read(text)) {
+            let has_pool = |name: &str| self.pools.get(&ObjectKey::new("", name)).is_some();
+            let Some(message) = edits::sentence(&now.changed_since(&before), has_pool) else {
+                return Ok(Action::AwaitChange);
+            };
+            tracing::warn!(message, "edit of ConfigMap kube-system/kubevip without effect");
+            self.recorder
+                .publish(&source.object_ref(&()), &PendingEvent::warning("EditHasNoEffect", message));
+        }
+        self.write(source, |json| now.annotate(json)).await
+    }
+
+    async fn write(
+        &self,
+        source: &RawObject<ConfigMap>,
+        change: impl FnOnce(&mut Value),
+    ) -> Result<Action, Error> {
+        if let Some(json) = source.edited(change) {
             let written = replace::<ConfigMap>(&self.client, &json).await;
-            let written = written.map_err(|source| Error::Request { doing: "mark it as done", source })?;
+            let written = written.map_err(|source| Error::Request { doing: "annotate it", source })?;
             self.config_maps.wrote(written);
         }
         Ok(Action::AwaitChange)

@@ -86,6 +86,34 @@ test_cluster::component_tests! {
     }
 
     #[each_role]
+    async fn who_edits_an_imported_map_is_told_once_which_pool_to_edit(cluster: TestCluster) {
+        cluster.harvester.apply(MAP).await;
+        let first = controller(&cluster).await;
+        assert_eq!(told(&cluster, "EditHasNoEffect").await, 0);
+        let edit = |range: &str| json!({"data": {"cidr-default": range, "cidr-late": "203.0.113.0/28"}});
+        cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", edit("203.0.113.128/25")).await;
+        cluster.settle().await;
+        assert_eq!(told(&cluster, "EditHasNoEffect").await, granted(&cluster, 1));
+        // an annotation is no edit, and a restart tells nothing again
+        let annotated = json!({"metadata": {"annotations": {"team": "a"}}});
+        cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", annotated).await;
+        first.stop().await;
+        let _second = controller(&cluster).await;
+        assert_eq!(told(&cluster, "EditHasNoEffect").await, granted(&cluster, 1));
+    }
+
+    async fn an_edit_while_the_program_was_away_is_told(cluster: TestCluster) {
+        cluster.harvester.apply(MAP).await;
+        let first = controller(&cluster).await;
+        first.stop().await;
+        let edit = json!({"data": {"cidr-default": null}});
+        cluster.harvester.patch::<ConfigMap>("kube-system/kubevip", edit).await;
+        let _second = controller(&cluster).await;
+        cluster.settle().await;
+        assert_eq!(told(&cluster, "EditHasNoEffect").await, granted(&cluster, 1));
+    }
+
+    #[each_role]
     async fn a_pool_that_has_the_name_already_and_other_ranges_is_told(cluster: TestCluster) {
         cluster.harvester.apply(
             "{apiVersion: loadbalancer.harvesterhci.io/v1beta1, kind: IPPool, metadata: {name: default},

@@ -43,6 +43,7 @@ use crate::{
         HostDatapath, RefusedWrite,
         write::{self, DatapathKind, Deleted, Write, Written},
     },
+    metrics::{Metrics, Repair},
     ownership::{Owner, Ownership, is_labelled},
     pool::{
         Failure, Order, Orders, Orphans, PoolIndex, PoolWaiters, Refused, WaitingFor,
@@ -115,6 +116,7 @@ pub(crate) struct Controller {
     pub(crate) status_pace: StatusPace,
     pub(crate) slice_pace: SlicePace,
     pub(crate) refusals: Refusals,
+    pub(crate) metrics: Metrics,
 }
 
 /// A failure after which the queue tries again, with the step and the object.
@@ -182,7 +184,8 @@ impl Controller {
     async fn bring_there(&self, key: &ObjectKey) -> Result<Action, Error> {
         let mut learned = self.outcome_of_orders(key);
         // what happens to the pools after the look wakes the object
-        if self.caches.load_balancers.get(key).is_some() {
+        if let Some(lb) = self.caches.load_balancers.get(key) {
+            self.metrics.looked_at(key, &lb);
             self.waiters.enter(key, WaitingFor::Anything);
         }
         for _ in 0..ROUNDS {
@@ -217,6 +220,9 @@ impl Controller {
             for event in &events {
                 let PendingEvent { reason, message, .. } = event;
                 tracing::warn!(load_balancer = %key, reason, message);
+                if *reason == decide::ADDRESS_LOST {
+                    self.metrics.repaired(Repair::LostAddress);
+                }
                 self.recorder.publish(&lb.object_ref(&()), event);
             }
         }
@@ -240,6 +246,7 @@ impl Controller {
         if !steps.is_empty() {
             return Ok(None);
         }
+        self.metrics.settled(key, seen.object.as_deref().map(|lb| &**lb));
         match waits_for {
             Some(waits_for) => self.waiters.enter(key, waits_for),
             None => self.waiters.leave(key),

@@ -28,6 +28,7 @@ mod condition;
 mod controller;
 mod host_datapath;
 mod import;
+mod metrics;
 mod ownership;
 mod pool;
 mod record_gc;

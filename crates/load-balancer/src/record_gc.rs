@@ -14,7 +14,7 @@ mod candidates;
 use std::{
     collections::HashMap,
     net::IpAddr,
-    sync::{Mutex, MutexGuard, atomic::AtomicI64},
+    sync::{Mutex, MutexGuard},
 };
 
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder};
@@ -22,12 +22,12 @@ use harvester_api::{IPPool, LoadBalancer};
 use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Client, Resource, ResourceExt};
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::{
     caches::Caches,
     host_datapath::write,
+    metrics::{Metrics, Repair},
     pool::{Answer, Failure, Order, Writers},
     reuse::{self, Holder},
     status_reverted,
@@ -54,17 +54,16 @@ pub(crate) struct RecordGc {
     services: Cache<RawObject<Service>>,
     writers: Writers,
     memory: Mutex<HashMap<String, Candidates>>,
-    foreign: Gauge<i64, AtomicI64>,
+    metrics: Metrics,
 }
 
 impl RecordGc {
-    /// `foreign` shows how many records of other programs are held.
     pub(crate) fn new(
         client: Client,
         recorder: Recorder,
         caches: &Caches,
         writers: Writers,
-        foreign: Gauge<i64, AtomicI64>,
+        metrics: Metrics,
     ) -> Self {
         Self {
             client,
@@ -74,7 +73,7 @@ impl RecordGc {
             services: caches.services.clone(),
             writers,
             memory: Mutex::default(),
-            foreign,
+            metrics,
         }
     }
 
@@ -118,7 +117,7 @@ impl RecordGc {
         let memory = self.memory();
         let foreign: usize = memory.values().map(Candidates::foreign_records).sum();
         // the lock is held until the gauge is set, so that no worker overwrites a later count
-        self.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
+        self.metrics.foreign.set(i64::try_from(foreign).unwrap_or(i64::MAX));
         drop(memory);
         Ok(again.map_or(Action::AwaitChange, Action::RequeueAfter))
     }
@@ -183,6 +182,7 @@ impl RecordGc {
                 Ok(false)
             }
             Ok(_) => {
+                self.metrics.repaired(Repair::AbandonedRecord);
                 tracing::warn!(pool = name, %address, holder, "abandoned: its load balancer is not there; released");
                 Ok(true)
             }

@@ -165,11 +165,12 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
     tokio::join!(caches.ready(), config_maps.ready(), capabilities.known());
 
     let queues = Queues::default();
+    queues.metrics.leading.set(1);
     queues.register(&mut registry.lock().expect("no panic while registering metrics"));
     // before all other subscribers: a controller that a change wakes finds the change in the index
     let index = PoolIndex::follow(&caches);
     let host = HostAddresses::watch(tasks, &client, capabilities.clone()).await;
-    let orphans = Orphans::counted_by(queues.orphans.clone());
+    let orphans = Orphans::counted_by(queues.metrics.orphans.clone());
     let writers = Writers::new(client.clone(), clock, tasks.clone(), &caches, index.clone(), orphans.clone());
     let orders = Orders::new(writers.clone(), queues.load_balancers.clone());
     let waiters = PoolWaiters::default();
@@ -220,6 +221,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         status_pace: StatusPace::default(),
         slice_pace: SlicePace::default(),
         refusals: Refusals::default(),
+        metrics: queues.metrics.clone(),
         caches: caches.clone(),
     };
     let pool_controller = PoolController {
@@ -228,7 +230,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pools: caches.pools.clone(),
         writers: writers.clone(),
     };
-    let record_gc = RecordGc::new(client.clone(), recorder, &caches, writers, queues.foreign.clone());
+    let record_gc = RecordGc::new(client.clone(), recorder, &caches, writers, queues.metrics.clone());
     work(tasks, workers, &queues, controller, pool_controller, record_gc, import);
     work_on_vms(tasks, &queues, &client, &caches);
     at_work.send_replace(true);

@@ -17,7 +17,7 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    sync::{Arc, Mutex, atomic::AtomicI64},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -26,16 +26,13 @@ use harvester_api::{IPPool, LoadBalancer, WorkloadType, annotations, finalizers}
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Resource, ResourceExt};
 use program::capabilities::Capabilities;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{family::Family, gauge::Gauge},
-    registry::Registry,
-};
+use prometheus_client::registry::Registry;
 
 use crate::{
     caches::Caches,
     controller,
     host_datapath::HostDatapath,
+    metrics::Metrics,
     pool::{Orders, Orphans, PoolIndex, PoolWaiters, Waker, Writers},
     vms,
 };
@@ -52,22 +49,7 @@ pub(crate) struct Queues {
     pub(crate) vmis: Queue<ObjectKey>,
     pub(crate) removed_clusters: Queue<ObjectKey>,
     pub(crate) imports: Queue<ObjectKey>,
-    usage: Usage,
-    /// Records that other programs made in our pools.
-    pub(crate) foreign: Gauge<i64, AtomicI64>,
-    /// Services that keep addresses without load balancer.
-    pub(crate) orphans: Gauge<i64, AtomicI64>,
-}
-
-#[derive(Clone, Default)]
-struct Usage {
-    total: Family<PoolLabel, Gauge<i64, AtomicI64>>,
-    available: Family<PoolLabel, Gauge<i64, AtomicI64>>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PoolLabel {
-    pool: String,
+    pub(crate) metrics: Metrics,
 }
 
 impl Default for Queues {
@@ -81,9 +63,7 @@ impl Default for Queues {
             vmis: Queue::by_namespace(),
             removed_clusters: Queue::by_namespace(),
             imports: Queue::new(),
-            usage: Usage::default(),
-            foreign: Gauge::default(),
-            orphans: Gauge::default(),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -96,22 +76,7 @@ impl Queues {
         for (name, queue) in named {
             queue.metrics().register(registry, name);
         }
-        registry.register("pool_addresses", "Usable addresses of a pool", self.usage.total.clone());
-        registry.register(
-            "pool_records_foreign",
-            "Records that other programs made in our pools and that name no load balancer",
-            self.foreign.clone(),
-        );
-        registry.register(
-            "services_orphaned",
-            "Services that keep addresses without load balancer, and that we may not delete",
-            self.orphans.clone(),
-        );
-        registry.register(
-            "pool_addresses_available",
-            "Addresses that nobody holds",
-            self.usage.available.clone(),
-        );
+        self.metrics.register(registry);
     }
 }
 
@@ -175,10 +140,10 @@ impl Wiring<'_> {
     fn connect_pools(&self, waker: &Waker) {
         let Self { caches, queues, index, .. } = self;
         let (pools, load_balancers) = (queues.pools.clone(), queues.load_balancers.clone());
-        let (records, usage) = (queues.records.clone(), queues.usage.clone());
+        let (records, metrics) = (queues.records.clone(), queues.metrics.clone());
         let (waker, index, all) = (waker.clone(), (*index).clone(), caches.pools.clone());
         caches.pools.on_change(move |change| {
-            usage.note(change);
+            metrics.pool_changed(change);
             records.add_after(change.key.clone(), RECORDS_JOINED);
             let lost = lost_holders(change);
             if needs_refresh(change) || !lost.is_empty() {
@@ -287,23 +252,6 @@ fn left_pools(change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
     of(&change.old).into_iter().filter(|named| !after.contains(named)).map(|(pool, _)| pool).collect()
 }
 
-impl Usage {
-    fn note(&self, change: &Change<RawObject<IPPool>>) {
-        let label = PoolLabel { pool: change.key.name.clone() };
-        match &change.new {
-            Some(pool) => {
-                let numbers = pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
-                self.total.get_or_create(&label).set(numbers.0);
-                self.available.get_or_create(&label).set(numbers.1);
-            }
-            None => {
-                self.total.remove(&label);
-                self.available.remove(&label);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
@@ -314,7 +262,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::{caches::no_server, pool::WaitingFor};
+    use crate::{caches::no_server, metrics::Repair, pool::WaitingFor};
 
     fn pool(allocated: &Value, available: i64) -> Arc<RawObject<IPPool>> {
         let object = json!({"metadata": {"name": "edge", "finalizers": [finalizers::IP_POOL]}, "spec": {"ranges": []},
@@ -362,10 +310,14 @@ mod tests {
     async fn every_metric_is_documented_and_every_documented_metric_is_there() {
         let (queues, mut registry) = (Queues::default(), Registry::with_prefix("harvester_load_balancer"));
         queues.register(&mut registry);
-        let label = PoolLabel { pool: "edge".to_owned() };
-        for usage in [&queues.usage.total, &queues.usage.available] {
-            usage.get_or_create(&label).set(1);
-        }
+        queues.metrics.pool_changed(&change(
+            Some(pool(&json!({}), 9)),
+            Some(pool(&json!({"10.0.0.1": "shop/web"}), 8)),
+        ));
+        queues.metrics.repaired(Repair::LostAddress);
+        let waits = json!({"metadata": {"name": "web"}, "spec": {},
+            "status": {"conditions": [{"type": "Ready", "status": "False", "reason": "PoolExhausted"}]}});
+        queues.metrics.settled(&ObjectKey::new("shop", "web"), Some(&serde_json::from_value(waits).unwrap()));
         assert_eq!(registered(&registry), documented("harvester-load-balancer"));
     }
 

@@ -44,6 +44,9 @@ use serve::serve;
 /// refused: the object is looked at again after this time.
 pub(crate) const UNWATCHED_AGAIN: Duration = Duration::from_secs(60);
 
+/// The Event of an object whose address a pool gives to another.
+pub(crate) const ADDRESS_LOST: &str = "AddressLost";
+
 /// The cluster as the controller saw it. `decide` knows nothing else.
 #[derive(Clone)]
 pub(crate) struct Seen {
@@ -391,7 +394,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
         let message = format!(
             "address {lost} belongs to somebody else according to the pools; the load balancer gives it up"
         );
-        plan.events.push(PendingEvent::warning("AddressLost", message));
+        plan.events.push(PendingEvent::warning(ADDRESS_LOST, message));
     }
     if plan.steps.is_empty() && is_vm {
         plan.events.extend(refused_withdrawal(seen, lb));

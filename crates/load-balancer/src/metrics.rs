@@ -1,0 +1,365 @@
+//! What the load balancer tells Prometheus. Each metric has a row in docs/load-balancing.md.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64},
+};
+
+use controller_kit::{Change, ObjectKey, RawObject};
+use harvester_api::{
+    IPPool, LoadBalancer,
+    condition::{self, ConditionStatus},
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use tokio::time::Instant;
+
+/// Reasons that are counted by their names, at most: more than there are in this program. A reason that somebody else wrote
+/// into a condition makes no series without end.
+const REASONS: usize = 64;
+/// The name of all reasons beyond.
+const OTHER: &str = "Other";
+
+/// The metrics of one process. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Metrics {
+    total: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+    available: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+    held: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
+    allocations: Family<PoolLabel, Counter>,
+    releases: Family<PoolLabel, Counter>,
+    repairs: Family<RepairLabel, Counter>,
+    not_ready: Family<ReasonLabel, Gauge<i64, AtomicI64>>,
+    refusals: Family<ReasonLabel, Counter>,
+    until_address: Histogram,
+    /// Records that other programs made in our pools.
+    pub(crate) foreign: Gauge<i64, AtomicI64>,
+    /// Services that keep addresses without load balancer.
+    pub(crate) orphans: Gauge<i64, AtomicI64>,
+    /// 1 while this process leads.
+    pub(crate) leading: Gauge<i64, AtomicI64>,
+    objects: Arc<Mutex<Objects>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolLabel {
+    pool: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PoolFamilyLabel {
+    pool: String,
+    family: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RepairLabel {
+    repair: &'static str,
+}
+
+/// What is known of the load balancers that are not ready, or have no address yet.
+#[derive(Default)]
+struct Objects {
+    not_ready: HashMap<ObjectKey, String>,
+    without_address: HashMap<ObjectKey, Instant>,
+    reasons: HashSet<String>,
+}
+
+/// What was put right that should never have been wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// A record whose load balancer is gone was released.
+    AbandonedRecord,
+    /// A load balancer let go of an address that a pool gives to another.
+    LostAddress,
+}
+
+impl Repair {
+    fn label(self) -> RepairLabel {
+        let repair = match self {
+            Self::AbandonedRecord => "abandoned_record",
+            Self::LostAddress => "lost_address",
+        };
+        RepairLabel { repair }
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            total: Family::default(),
+            available: Family::default(),
+            held: Family::default(),
+            allocations: Family::default(),
+            releases: Family::default(),
+            repairs: Family::default(),
+            not_ready: Family::default(),
+            refusals: Family::default(),
+            // five milliseconds to eighty seconds
+            until_address: Histogram::new(exponential_buckets(0.005, 2.0, 15)),
+            foreign: Gauge::default(),
+            orphans: Gauge::default(),
+            leading: Gauge::default(),
+            objects: Arc::default(),
+        }
+    }
+}
+
+impl Metrics {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        registry.register("pool_addresses", "Usable addresses of a pool", self.total.clone());
+        registry.register("pool_addresses_available", "Addresses that nobody holds", self.available.clone());
+        registry.register("pool_addresses_held", "Addresses of a family that are held", self.held.clone());
+        registry.register("pool_allocations", "Addresses that a pool gave", self.allocations.clone());
+        registry.register("pool_releases", "Addresses that a pool took back", self.releases.clone());
+        registry.register(
+            "pool_records_foreign",
+            "Records that other programs made in our pools and that name no load balancer",
+            self.foreign.clone(),
+        );
+        registry.register(
+            "services_orphaned",
+            "Services that keep addresses without load balancer, and that we may not delete",
+            self.orphans.clone(),
+        );
+        registry.register("repairs", "Faults that the program put right by itself", self.repairs.clone());
+        registry.register(
+            "balancers_not_ready",
+            "LoadBalancer objects whose Ready condition is false",
+            self.not_ready.clone(),
+        );
+        registry.register(
+            "balancers_refusals",
+            "LoadBalancer objects whose Ready condition became false, or false for another reason",
+            self.refusals.clone(),
+        );
+        registry.register(
+            "balancers_address_delay_seconds",
+            "From the first look at a LoadBalancer object without address until it has one",
+            self.until_address.clone(),
+        );
+        registry.register("leading", "1 while this process leads", self.leading.clone());
+    }
+
+    /// A pool came, changed or went. Allocations and releases are counted by whoever made them.
+    pub(crate) fn pool_changed(&self, change: &Change<RawObject<IPPool>>) {
+        let label = PoolLabel { pool: change.key.name.clone() };
+        let families = ["IPv4", "IPv6"].map(|family| PoolFamilyLabel { pool: label.pool.clone(), family });
+        let Some(pool) = &change.new else {
+            self.total.remove(&label);
+            self.available.remove(&label);
+            self.allocations.remove(&label);
+            self.releases.remove(&label);
+            for family in &families {
+                self.held.remove(family);
+            }
+            return;
+        };
+        let numbers = pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
+        self.total.get_or_create(&label).set(numbers.0);
+        self.available.get_or_create(&label).set(numbers.1);
+        let empty = BTreeMap::new();
+        let held = pool.status.as_ref().map_or(&empty, |status| &status.allocated);
+        // a colon tells the families apart; a mapped address is one of IPv4, and rare enough to be read
+        let is_ipv6 =
+            |key: &str| key.contains(':') && key.parse().is_ok_and(|ip: IpAddr| ip.to_canonical().is_ipv6());
+        let of_ipv6 = held.keys().filter(|key| is_ipv6(key)).count();
+        for (family, count) in families.iter().zip([held.len() - of_ipv6, of_ipv6]) {
+            self.held.get_or_create(family).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+        let Some(old) = &change.old else { return };
+        let before = old.status.as_ref().map_or(&empty, |status| &status.allocated);
+        let differing = |one: &BTreeMap<String, String>, other: &BTreeMap<String, String>| {
+            let count = one.iter().filter(|(address, holder)| other.get(*address) != Some(*holder)).count();
+            u64::try_from(count).unwrap_or(u64::MAX)
+        };
+        self.allocations.get_or_create(&label).inc_by(differing(held, before));
+        self.releases.get_or_create(&label).inc_by(differing(before, held));
+    }
+
+    pub(crate) fn repaired(&self, repair: Repair) {
+        self.repairs.get_or_create(&repair.label()).inc();
+    }
+
+    /// The controller looks at an object. Of one without address the time begins with the first look.
+    pub(crate) fn looked_at(&self, key: &ObjectKey, lb: &LoadBalancer) {
+        if !has_address(lb) && lb.metadata.deletion_timestamp.is_none() {
+            self.objects().without_address.entry(key.clone()).or_insert_with(Instant::now);
+        }
+    }
+
+    /// The object shows what the controller decided; `None`: it is gone.
+    pub(crate) fn settled(&self, key: &ObjectKey, lb: Option<&LoadBalancer>) {
+        let reason = lb.and_then(why_not_ready);
+        let mut objects = self.objects();
+        match lb {
+            Some(lb) if has_address(lb) => {
+                if let Some(since) = objects.without_address.remove(key) {
+                    self.until_address.observe(since.elapsed().as_secs_f64());
+                }
+            }
+            Some(lb) if lb.metadata.deletion_timestamp.is_none() => {}
+            _ => drop(objects.without_address.remove(key)),
+        }
+        let reason = reason.map(|reason| {
+            let reasons = &mut objects.reasons;
+            let is_counted = reasons.contains(reason)
+                || (reasons.len() < REASONS && !reason.is_empty() && reasons.insert(reason.to_owned()));
+            if is_counted { reason.to_owned() } else { OTHER.to_owned() }
+        });
+        let before = objects.not_ready.remove(key);
+        if before == reason {
+            before.into_iter().for_each(|before| drop(objects.not_ready.insert(key.clone(), before)));
+            return;
+        }
+        if let Some(reason) = before {
+            self.not_ready.get_or_create(&ReasonLabel { reason }).dec();
+        }
+        if let Some(reason) = reason {
+            let label = ReasonLabel { reason: reason.clone() };
+            self.not_ready.get_or_create(&label).inc();
+            self.refusals.get_or_create(&label).inc();
+            objects.not_ready.insert(key.clone(), reason);
+        }
+    }
+
+    fn objects(&self) -> MutexGuard<'_, Objects> {
+        self.objects.lock().expect("no panic while metrics are counted")
+    }
+}
+
+fn has_address(lb: &LoadBalancer) -> bool {
+    let given = lb.status.as_ref().and_then(|status| status.allocated_address.as_ref());
+    given.is_some_and(|given| !given.ip.is_empty())
+}
+
+/// The reason of a Ready condition that is false.
+fn why_not_ready(lb: &LoadBalancer) -> Option<&str> {
+    let ready = condition::ready(&lb.status.as_ref()?.conditions)?;
+    (ready.status != ConditionStatus::True).then_some(ready.reason.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn lb(status: &Value) -> LoadBalancer {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {}, "status": status})).unwrap()
+    }
+
+    fn not_ready(reason: &str) -> LoadBalancer {
+        lb(&json!({"conditions": [{"type": "Ready", "status": "False", "reason": reason}]}))
+    }
+
+    fn addressed() -> LoadBalancer {
+        lb(
+            &json!({"allocatedAddress": {"ip": "192.0.2.7"}, "conditions": [{"type": "Ready", "status": "True"}]}),
+        )
+    }
+
+    fn lines(metrics: &Metrics) -> Vec<String> {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    fn has(metrics: &Metrics, line: &str) -> bool {
+        lines(metrics).iter().any(|other| other == line)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_waits_counts_under_its_reason_until_it_is_ready() {
+        let (metrics, key) = (Metrics::default(), ObjectKey::new("shop", "web"));
+        for _ in 0..2 {
+            metrics.settled(&key, Some(&not_ready("PoolExhausted")));
+        }
+        assert!(has(&metrics, r#"balancers_not_ready{reason="PoolExhausted"} 1"#));
+        metrics.settled(&key, Some(&not_ready("NoMatchingPool")));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="PoolExhausted"} 0"#));
+        metrics.settled(&key, Some(&addressed()));
+        assert!(has(&metrics, r#"balancers_not_ready{reason="NoMatchingPool"} 0"#));
+        assert!(has(&metrics, r#"balancers_refusals_total{reason="PoolExhausted"} 1"#));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_to_an_address_begins_with_the_first_look_and_ends_once() {
+        let (metrics, key) = (Metrics::default(), ObjectKey::new("shop", "web"));
+        metrics.looked_at(&key, &lb(&json!({})));
+        tokio::time::advance(std::time::Duration::from_secs(3)).await;
+        metrics.looked_at(&key, &lb(&json!({})));
+        metrics.settled(&key, Some(&lb(&json!({}))));
+        for _ in 0..2 {
+            metrics.settled(&key, Some(&addressed()));
+        }
+        assert!(has(&metrics, "balancers_address_delay_seconds_count 1"));
+        assert!(has(&metrics, "balancers_address_delay_seconds_sum 3.0"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_object_that_goes_without_address_leaves_nothing_behind() {
+        let (metrics, key) = (Metrics::default(), ObjectKey::new("shop", "web"));
+        metrics.looked_at(&key, &not_ready("PoolExhausted"));
+        metrics.settled(&key, Some(&not_ready("PoolExhausted")));
+        metrics.settled(&key, None);
+        let objects = metrics.objects();
+        assert!(objects.not_ready.is_empty() && objects.without_address.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn reasons_that_a_tenant_writes_make_no_series_without_end() {
+        let metrics = Metrics::default();
+        for number in 0..500 {
+            let key = ObjectKey::new("shop", format!("web-{number}"));
+            metrics.settled(&key, Some(&not_ready(&format!("Reason{number}"))));
+        }
+        let series = lines(&metrics).iter().filter(|line| line.starts_with("balancers_not_ready{")).count();
+        assert_eq!(series, REASONS + 1);
+    }
+
+    #[test]
+    fn records_that_come_and_go_are_counted_by_pool_and_family() {
+        let pool = |allocated: &Value| {
+            let pool = json!({"metadata": {"name": "edge"}, "spec": {"ranges": []},
+                "status": {"total": 9, "available": 7, "lastAllocated": "", "allocated": allocated}});
+            Some(Arc::new(serde_json::from_value(pool).unwrap()))
+        };
+        let change = |old, new| Change { key: ObjectKey::new("", "edge"), old, new };
+        let metrics = Metrics::default();
+        let before = json!({"192.0.2.1": "a/a", "192.0.2.2": "a/b"});
+        metrics.pool_changed(&change(None, pool(&before)));
+        assert!(
+            !lines(&metrics).iter().any(|line| line.starts_with("pool_allocations")),
+            "no news at a start"
+        );
+        let after = json!({"192.0.2.2": "a/c", "fd00::1": "a/d", "::ffff:192.0.2.3": "a/e"});
+        metrics.pool_changed(&change(pool(&before), pool(&after)));
+        for line in [
+            r#"pool_allocations_total{pool="edge"} 3"#,
+            r#"pool_releases_total{pool="edge"} 2"#,
+            r#"pool_addresses_held{pool="edge",family="IPv4"} 2"#,
+            r#"pool_addresses_held{pool="edge",family="IPv6"} 1"#,
+        ] {
+            assert!(has(&metrics, line), "{line}: {:#?}", lines(&metrics));
+        }
+        metrics.pool_changed(&change(pool(&after), None));
+        assert!(!lines(&metrics).iter().any(|line| line.contains(r#"pool="edge""#)));
+    }
+}

@@ -82,6 +82,13 @@ pub(crate) fn state(
     }
 }
 
+impl Serving {
+    /// The first moment of its last day.
+    pub(crate) fn end(&self) -> Timestamp {
+        renewal(self.ends, 0)
+    }
+}
+
 fn renewal(ends: Date, days: i64) -> Timestamp {
     let day = ends.saturating_sub(Span::new().days(days));
     day.to_zoned(TimeZone::UTC).map_or(Timestamp::MIN, |zoned| zoned.timestamp())

@@ -12,7 +12,7 @@ use program::flags::{Flag, Reader, Table, listen_address};
 use program::logging::Logging;
 use program::{Process, http, serving};
 
-use super::{Address, Config, Policy, prepare};
+use super::{Address, Config, Metrics, Policy, prepare};
 
 /// The flags of the Go program, and ours.
 pub const FLAGS: Table = Table {
@@ -103,7 +103,10 @@ async fn serve(flags: Flags, process: Process) -> anyhow::Result<()> {
         serving::http(&process.tasks, address, router).map_err(anyhow::Error::msg)?;
     }
     let ready = process.health.readiness("certificates");
-    let (router, certificates) = prepare(client, process.clock, config(&flags), &process.tasks).await?;
+    let metrics = Metrics::default();
+    metrics.register(&mut process.metrics.lock().expect("no panic while registering metrics"));
+    let (router, certificates) =
+        prepare(client, process.clock, config(&flags), &metrics, &process.tasks).await?;
     ready.pass();
     serving::tls(&process.tasks, listener, certificates, router).await.context("listen for admission reviews")
 }

@@ -20,6 +20,7 @@ pub mod fixtures;
 mod ip_pool;
 mod limits;
 mod load_balancer;
+mod metrics;
 mod owners;
 mod patch;
 mod peers;
@@ -41,6 +42,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use kube::Client;
 use program::{Clock, TaskGroup};
 
+pub use metrics::Metrics;
 pub use registration::Address;
 pub use rotator::Error as RotatorError;
 
@@ -79,16 +81,18 @@ pub async fn prepare(
     client: Client,
     clock: Clock,
     config: Config,
+    metrics: &Metrics,
     tasks: &TaskGroup,
 ) -> Result<(Router, RustlsConfig), Error> {
     let Config { namespace, policy, address } = config;
     let reviewer = reviewer::Reviewer::start(tasks, client.clone(), policy).await;
     let (names, registrations) =
         (rotator::names(&namespace, &address), registration::all(&namespace, &address));
-    let rotator = rotator::Rotator::start(tasks, client, clock, namespace, names, registrations).await;
+    let ends = metrics.certificate_ends.clone();
+    let rotator = rotator::Rotator::start(tasks, client, clock, namespace, names, registrations, ends).await;
     let tls = rotator.first().await?;
     tasks.spawn_until_stop(rotator.run(tls.clone()));
-    Ok((server::router(reviewer), tls))
+    Ok((metrics.count(server::router(reviewer)), tls))
 }
 
 /// Serves on `listener` until `tasks` stops.
@@ -102,6 +106,6 @@ pub async fn run(
     listener: TcpListener,
     tasks: &TaskGroup,
 ) -> Result<(), Error> {
-    let (router, certificates) = prepare(client, clock, config, tasks).await?;
+    let (router, certificates) = prepare(client, clock, config, &Metrics::default(), tasks).await?;
     Ok(program::serving::tls(tasks, listener, certificates, router).await?)
 }

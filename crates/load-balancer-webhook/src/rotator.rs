@@ -9,7 +9,7 @@ mod contest;
 mod decide;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, atomic::AtomicI64};
 use std::time::Duration;
 
 use axum::http::Uri;
@@ -22,6 +22,7 @@ use kube::api::{ApiResource, DynamicObject, PostParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use program::{Clock, TaskGroup};
+use prometheus_client::metrics::gauge::Gauge;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -77,6 +78,8 @@ pub(crate) struct Rotator {
     tls: Cache<Secret>,
     registered: Vec<Registered>,
     changed: Arc<Notify>,
+    /// When the certificate in use ends, in seconds since 1970.
+    ends: Gauge<i64, AtomicI64>,
 }
 
 /// A registration and the newest version known of its object.
@@ -116,6 +119,7 @@ impl Rotator {
         namespace: String,
         names: BTreeSet<String>,
         registrations: Vec<Registration>,
+        ends: Gauge<i64, AtomicI64>,
     ) -> Self {
         let changed = Arc::new(Notify::new());
         let secret = |name: &str| {
@@ -136,7 +140,7 @@ impl Rotator {
         let registered = registrations.into_iter().map(watched).collect();
         ca.ready().await;
         tls.ready().await;
-        Self { client, clock, namespace, names, ca, tls, registered, changed }
+        Self { client, clock, namespace, names, ca, tls, registered, changed, ends }
     }
 
     /// A first certificate to serve with; makes it where there is none.
@@ -144,7 +148,10 @@ impl Rotator {
         for _ in 0..ATTEMPTS {
             for step in decide(Seen { registered: Vec::new(), ..self.see() }).steps {
                 match step {
-                    Step::Serve(serving) => return Ok(RustlsConfig::from_config(server_config(&serving)?)),
+                    Step::Serve(serving) => {
+                        self.show_end(&serving);
+                        return Ok(RustlsConfig::from_config(server_config(&serving)?));
+                    }
                     step => self.act(step, None).await?,
                 }
             }
@@ -188,6 +195,10 @@ impl Rotator {
         Err(Error::Contended)
     }
 
+    fn show_end(&self, serving: &Serving) {
+        self.ends.set(serving.end().as_second());
+    }
+
     fn see(&self) -> Seen<'_> {
         let registered = self.registered.iter().filter_map(|Registered { registration, newest, .. }| {
             match &*newest.lock().expect("no panic while an object is stored") {
@@ -227,6 +238,7 @@ impl Rotator {
             Step::Serve(serving) => {
                 if let Some(server) = server {
                     server.reload_from_config(server_config(&serving)?);
+                    self.show_end(&serving);
                 }
                 Ok(())
             }

@@ -187,7 +187,7 @@ fn send(response: AdmissionResponse, user: &str) -> Response {
     if !response.allowed {
         tracing::info!(user, code = response.result.code, message = response.result.message, "denied");
     }
-    Json(review::to_json(response)).into_response()
+    crate::metrics::decided(response.allowed, Json(review::to_json(response)))
 }
 
 fn no_review(why: &str) -> Response {

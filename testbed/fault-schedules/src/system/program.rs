@@ -175,7 +175,15 @@ async fn admission(environment: Environment, process: Process, tasks: TaskGroup)
         policy: webhook::Policy { status_writer: STATUS_WRITER.to_owned() },
         address: webhook::Address::Service,
     };
-    match webhook::prepare(process.client(environment.webhook), environment.clock, config, &tasks).await {
+    match webhook::prepare(
+        process.client(environment.webhook),
+        environment.clock,
+        config,
+        &webhook::Metrics::default(),
+        &tasks,
+    )
+    .await
+    {
         Ok((router, _)) => {
             endpoint.serve(process, router);
             tasks.stop.cancelled().await;

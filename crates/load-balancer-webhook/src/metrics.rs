@@ -1,0 +1,142 @@
+//! What the webhook tells Prometheus. Each metric has a row in docs/load-balancing.md.
+
+use std::sync::atomic::AtomicI64;
+
+use axum::{
+    Router,
+    extract::{Request, State},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::Registry,
+};
+use tokio::time::Instant;
+
+/// The metrics of one webhook. Clones share them.
+#[derive(Clone, Default)]
+pub struct Metrics {
+    reviews: Family<Answered, Counter>,
+    seconds: Seconds,
+    /// Seconds since 1970; 0 before there is a certificate.
+    pub(crate) certificate_ends: Gauge<i64, AtomicI64>,
+}
+
+#[derive(Clone)]
+struct Seconds(Family<Asked, Histogram, fn() -> Histogram>);
+
+impl Default for Seconds {
+    fn default() -> Self {
+        // one millisecond to sixteen seconds: an API server waits ten
+        Self(Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 2.0, 15))))
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Asked {
+    review: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Answered {
+    review: &'static str,
+    outcome: &'static str,
+}
+
+/// Marks the answer of a review that denies a write.
+#[derive(Clone, Copy)]
+struct Denied;
+
+/// The answer of a review of admission.
+pub(crate) fn decided(allowed: bool, answer: impl IntoResponse) -> Response {
+    let mut answer = answer.into_response();
+    if !allowed {
+        answer.extensions_mut().insert(Denied);
+    }
+    answer
+}
+
+impl Metrics {
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("harvester_load_balancer_webhook");
+        registry.register("reviews", "Reviews that were answered", self.reviews.clone());
+        registry.register(
+            "review_duration_seconds",
+            "From the head of a review to its answer",
+            self.seconds.0.clone(),
+        );
+        registry.register(
+            "certificate_expiration_timestamp_seconds",
+            "The end of the serving certificate, in seconds since 1970",
+            self.certificate_ends.clone(),
+        );
+    }
+
+    /// The router, with its reviews counted.
+    pub(crate) fn count(&self, router: Router) -> Router {
+        router.layer(middleware::from_fn_with_state(self.clone(), count))
+    }
+}
+
+async fn count(State(metrics): State<Metrics>, request: Request, next: Next) -> Response {
+    let review = match request.uri().path() {
+        "/v1/webhook/validation" => "validation",
+        "/v1/webhook/mutation" => "mutation",
+        "/v1/webhook/conversion" => "conversion",
+        _ => return next.run(request).await,
+    };
+    let begun = Instant::now();
+    let answer = next.run(request).await;
+    let outcome = if !answer.status().is_success() {
+        "failed"
+    } else if answer.extensions().get::<Denied>().is_some() {
+        "denied"
+    } else {
+        "answered"
+    };
+    metrics.seconds.0.get_or_create(&Asked { review }).observe(begun.elapsed().as_secs_f64());
+    metrics.reviews.get_or_create(&Answered { review, outcome }).inc();
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{body::Body, http::StatusCode, routing::post};
+    use prometheus_client::encoding::text::encode;
+    use tower::ServiceExt as _;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn reviews_are_counted_by_kind_and_outcome() {
+        let router = Router::new()
+            .route("/v1/webhook/validation", post(|| async { decided(false, "no") }))
+            .route("/v1/webhook/mutation", post(|| async { decided(true, "yes") }))
+            .route("/v1/webhook/conversion", post(|| async { StatusCode::SERVICE_UNAVAILABLE }));
+        let metrics = Metrics::default();
+        let router = metrics.count(router);
+        for path in ["validation", "validation", "mutation", "conversion", "forged"] {
+            let request = Request::post(format!("/v1/webhook/{path}")).body(Body::empty()).unwrap();
+            let _answer = router.clone().oneshot(request).await.unwrap();
+        }
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        encode(&mut text, &registry).unwrap();
+        for line in [
+            r#"harvester_load_balancer_webhook_reviews_total{review="validation",outcome="denied"} 2"#,
+            r#"harvester_load_balancer_webhook_reviews_total{review="mutation",outcome="answered"} 1"#,
+            r#"harvester_load_balancer_webhook_reviews_total{review="conversion",outcome="failed"} 1"#,
+            r#"harvester_load_balancer_webhook_review_duration_seconds_count{review="validation"} 2"#,
+        ] {
+            assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        }
+        assert!(!text.contains("forged"), "a foreign path makes no series");
+    }
+}

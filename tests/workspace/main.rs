@@ -7,6 +7,7 @@ mod citations;
 mod connections;
 mod dependencies;
 mod layers;
+mod monitoring;
 mod names;
 mod periods;
 mod product;

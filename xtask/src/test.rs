@@ -200,6 +200,9 @@ impl Run<'_> {
                 env::var_os("PATH").unwrap_or_default()
             }
         };
+        if let Err(error) = tools::ensure_promtool() {
+            self.left_out.push(format!("Left out: the Prometheus rules in Prometheus itself: {error:#}"));
+        }
         let (mut real, mut others) = (Vec::new(), Vec::new());
         for program in &self.built.tests {
             let prepared = || {

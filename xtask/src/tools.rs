@@ -43,6 +43,13 @@ pub(crate) fn run() -> Result<bool> {
             println!("{:<24} missing: {error:#}", "xfsprogs");
         }
     }
+    match ensure_promtool() {
+        Ok(()) => println!("{:<24} there", "promtool"),
+        Err(error) => {
+            complete = false;
+            println!("{:<24} missing: {error:#}", "promtool");
+        }
+    }
     Ok(complete)
 }
 
@@ -103,10 +110,23 @@ pub(crate) fn ensure_xfsprogs() -> Result<PathBuf> {
     if let Some(folder) = folders.find(|folder| folder.join("mkfs.xfs").is_file()) {
         return Ok(folder);
     }
-    let script = workspace::root().join("tests").join("xfsprogs.sh");
-    let output = Command::new("sh").arg(script).output().context("run tests/xfsprogs.sh")?;
+    script("xfsprogs.sh").map(PathBuf::from)
+}
+
+/// Makes sure that there is promtool, which the tests of the Prometheus rules run.
+///
+/// # Errors
+/// Says what this machine lacks.
+pub(crate) fn ensure_promtool() -> Result<()> {
+    script("promtool.sh").map(drop)
+}
+
+/// What a script in `tests` prints, one line.
+fn script(name: &str) -> Result<String> {
+    let script = workspace::root().join("tests").join(name);
+    let output = Command::new("sh").arg(script).output().with_context(|| format!("run tests/{name}"))?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr).trim());
-    Ok(PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()))
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 /// Makes sure that there is what the virtual machines of the tests boot, and the NFS server beside them.

@@ -4,4 +4,4 @@
 pub mod managers;
 mod view;
 
-pub use view::{CheckedPool, bare, check, check_specs, definition, record};
+pub use view::{CheckedPool, bare, check, check_specs, counts, definition, record};

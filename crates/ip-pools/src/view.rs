@@ -12,6 +12,12 @@ pub fn record(pool: &IPPool) -> Record {
     })
 }
 
+/// `status.total` and `status.available`; nothing where the ranges are wrong.
+pub fn counts(pool: &IPPool) -> Option<(i64, i64)> {
+    let ranges = definition(pool).ok()?.ranges;
+    Some(record(pool).counts(&ranges, 0))
+}
+
 /// The pool that the spec describes.
 ///
 /// # Errors
@@ -23,6 +29,7 @@ pub fn definition(pool: &IPPool) -> Result<Pool, Vec<RangeFault>> {
         start: text(&range.range_start),
         end: text(&range.range_end),
         gateway: text(&range.gateway),
+        drain: range.drain,
     });
     Ok(Pool { ranges: Ranges::parse(&ranges.collect::<Vec<_>>())?, ..bare(pool) })
 }
@@ -58,6 +65,9 @@ pub struct CheckedPool {
     pub blocked: Option<String>,
 }
 
+/// So many records outside of the ranges are named.
+const NAMED: usize = 3;
+
 /// Whether the records of a pool are checked too. They keep nobody from drawing, and a pool may have thousands.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Records {
@@ -90,9 +100,12 @@ fn check_with<'a>(
         .map(|other| definition(other).unwrap_or_else(|_| bare(other)))
         .filter(|other| other.name != own.name && age(other) < age(&own))
         .collect();
-    let mut faults = own.faults(&older);
+    let (mut faults, mut more) = (own.faults(&older), 0);
     if let (Records::Checked, Some(status)) = (records, &pool.status) {
-        faults.extend(own.excluded(&status.allocated));
+        let mut excluded = own.excluded(&status.allocated);
+        more = excluded.len().saturating_sub(NAMED);
+        excluded.truncate(NAMED);
+        faults.extend(excluded);
     }
     let mut blocked = Vec::new();
     if faults.iter().any(|fault| matches!(fault, PoolFault::Overlap { .. })) {
@@ -101,11 +114,11 @@ fn check_with<'a>(
     if pool.meta().deletion_timestamp.is_some() {
         blocked.push("it is being deleted".to_owned());
     }
-    CheckedPool {
-        pool: own,
-        faults: faults.iter().map(ToString::to_string).collect(),
-        blocked: (!blocked.is_empty()).then(|| blocked.join("; ")),
+    let mut texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    if more > 0 {
+        texts.push(format!("{more} addresses more are excluded"));
     }
+    CheckedPool { pool: own, faults: texts, blocked: (!blocked.is_empty()).then(|| blocked.join("; ")) }
 }
 
 /// Checks the spec of every pool of a list: everything that keeps somebody from drawing, and nothing about records.

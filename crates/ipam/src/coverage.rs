@@ -44,7 +44,7 @@ mod tests {
         (any::<bool>(), 1..60_u8, 1..60_u8).prop_map(|(is_ipv4, start, end)| {
             let (subnet, prefix) = if is_ipv4 { ("10.0.0.0/24", "10.0.0.") } else { ("fd00::/64", "fd00::") };
             let [start, end] = [start, end].map(|number| format!("{prefix}{number}"));
-            let spec = RangeSpec { subnet: subnet.into(), start, end, gateway: String::new() };
+            let spec = RangeSpec { subnet: subnet.into(), start, end, ..RangeSpec::default() };
             Range::parse(&spec).unwrap()
         })
     }

@@ -173,7 +173,7 @@ fn range(piece: &str) -> Result<Vec<RangeSpec>, LegacyReason> {
     if low <= high {
         let (start, end) = (family::address(low, start), family::address(high, start));
         let (start, end) = (start.to_string(), end.to_string());
-        specs.push(RangeSpec { subnet: subnet.to_string(), start, end, gateway: String::new() });
+        specs.push(RangeSpec { subnet: subnet.to_string(), start, end, ..RangeSpec::default() });
     }
     specs.extend(last);
     Ok(specs)

@@ -76,7 +76,10 @@ pub enum PoolFault {
     Range(#[from] RangeFault),
     #[error("the ranges overlap with other pools: {own} with {other} of pool {pool}")]
     Overlap { own: String, other: String, pool: String },
-    #[error("allocated IP {address} is excluded: {holder} holds it and no range covers it")]
+    #[error(
+        "allocated IP {address} is excluded: {holder} holds it and no range covers it; give it a range with drain: true until \
+         it is released"
+    )]
     Excluded { address: String, holder: String },
     #[error("there is already a global IP pool: {0}")]
     SecondGlobal(String),
@@ -246,7 +249,7 @@ mod tests {
                 subnet: "10.0.0.0/24".into(),
                 start: (*start).into(),
                 end: (*end).into(),
-                gateway: String::new(),
+                ..RangeSpec::default()
             })
             .collect();
         Pool { ranges: Ranges::parse(&specs).unwrap(), ..pool(name, 0, &[]) }
@@ -373,7 +376,11 @@ mod tests {
         assert_eq!(pool.excluded(&allocated), []);
         let allocated: BTreeMap<String, String> = held(&["10.0.0.30", "nonsense"]);
         let faults: Vec<_> = pool.excluded(&allocated).iter().map(ToString::to_string).collect();
-        assert_eq!(faults[0], "allocated IP 10.0.0.30 is excluded: shop/web holds it and no range covers it");
+        assert_eq!(
+            faults[0],
+            "allocated IP 10.0.0.30 is excluded: shop/web holds it and no range covers it; give it a range with drain: true \
+             until it is released"
+        );
         assert_eq!(faults.len(), 2);
     }
 }

@@ -21,6 +21,8 @@ pub struct RangeSpec {
     pub start: String,
     pub end: String,
     pub gateway: String,
+    /// Nothing new is given out of it.
+    pub drain: bool,
 }
 
 impl RangeSpec {
@@ -48,6 +50,7 @@ pub struct Range {
     start: IpAddr,
     end: IpAddr,
     gateway: Option<IpAddr>,
+    drains: bool,
 }
 
 /// A fault of a range. The text says what to write instead where that is not obvious.
@@ -104,7 +107,8 @@ impl Range {
 
         let network = subnet.network();
         if subnet.prefix_len() == subnet.max_prefix_len() {
-            return Ok(Self { subnet, start: network, end: network, gateway: None });
+            let drains = spec.drain;
+            return Ok(Self { subnet, start: network, end: network, gateway: None, drains });
         }
         let first = family::address(family::number(network) + 1, network);
         let last = match subnet {
@@ -118,6 +122,7 @@ impl Range {
             start: start.min(end),
             end: start.max(end),
             gateway: Some(gateway.unwrap_or(first)),
+            drains: spec.drain,
         })
     }
 
@@ -149,12 +154,17 @@ impl Range {
         family::same(self.start, address) && self.start <= address && address <= self.end
     }
 
-    /// Whether the address may be given out.
+    /// Whether nothing new is given out of the range: what is held stays with its holders.
+    pub fn drains(&self) -> bool {
+        self.drains
+    }
+
+    /// Whether the address may be held: it may be given out, unless the range drains.
     pub fn offers(&self, address: IpAddr) -> bool {
         self.covers(address) && self.gateway != Some(address)
     }
 
-    /// How many addresses may be given out.
+    /// How many addresses may be held.
     pub fn total(&self) -> u128 {
         let gateway_inside = self.gateway.is_some_and(|gateway| self.covers(gateway));
         self.span().saturating_sub(u128::from(gateway_inside))
@@ -171,10 +181,10 @@ impl Range {
     }
 }
 
-/// As in messages: `192.168.1.5-192.168.1.9`.
+/// As in messages: `192.168.1.5-192.168.1.9`, or `192.168.1.5-192.168.1.9 (drains)`.
 impl fmt::Display for Range {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.start, self.end)
+        write!(f, "{}-{}{}", self.start, self.end, if self.drains { " (drains)" } else { "" })
     }
 }
 
@@ -204,7 +214,13 @@ mod tests {
     use super::*;
 
     fn spec(subnet: &str, start: &str, end: &str, gateway: &str) -> RangeSpec {
-        RangeSpec { subnet: subnet.into(), start: start.into(), end: end.into(), gateway: gateway.into() }
+        RangeSpec {
+            subnet: subnet.into(),
+            start: start.into(),
+            end: end.into(),
+            gateway: gateway.into(),
+            ..RangeSpec::default()
+        }
     }
 
     #[rstest]

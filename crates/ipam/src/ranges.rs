@@ -82,18 +82,21 @@ impl Ranges {
         self.ranges.iter()
     }
 
-    /// How many addresses may be given out.
+    /// How many addresses may be held.
     pub fn total(&self) -> u128 {
         self.ranges.iter().fold(0, |sum: u128, range| sum.saturating_add(range.total()))
     }
 
-    /// `status.total` and `status.available` for so many records; both stop at 2^63-1. More records than addresses
-    /// (somebody else's, outside of the ranges) make `available` negative, so that the sum stays true.
-    pub fn counts(&self, allocated: usize) -> (i64, i64) {
-        let total = i128::try_from(self.total()).unwrap_or(i128::MAX);
+    /// `status.total` and `status.available` for so many records, where so many free addresses are given to nobody; both
+    /// stop at 2^63-1. More records than addresses (somebody else's, outside of the ranges) make `available` negative, so
+    /// that the sum stays true.
+    pub fn counts(&self, allocated: usize, withheld: u128) -> (i64, i64) {
+        let total = self.total();
+        let given = i128::try_from(total.saturating_sub(withheld)).unwrap_or(i128::MAX);
+        let total = i128::try_from(total).unwrap_or(i128::MAX);
         let allocated = i128::try_from(allocated).unwrap_or(i128::MAX);
         let saturate = |n: i128| i64::try_from(n).unwrap_or(i64::MAX);
-        (saturate(total), saturate(total - allocated))
+        (saturate(total), saturate(given - allocated))
     }
 
     /// The range that the address lies in, be it that range's gateway or not.
@@ -108,9 +111,32 @@ impl Ranges {
         self.ranges.iter().any(|range| Family::of(range.start()) == family)
     }
 
-    /// Whether the address may be given out.
+    /// Whether the address may be held.
     pub fn offers(&self, address: IpAddr) -> bool {
         self.covering(address).is_some_and(|range| range.offers(address))
+    }
+
+    /// Whether the address may be given to somebody who does not have it.
+    pub fn gives(&self, address: IpAddr) -> bool {
+        self.covering(address).is_some_and(|range| range.offers(address) && !range.drains())
+    }
+
+    /// Whether there are ranges (of this family) and every one of them drains.
+    pub fn drains(&self, family: Option<Family>) -> bool {
+        let is_of = |range: &&Range| family.is_none_or(|family| family == Family::of(range.start()));
+        let mut ranges = self.ranges.iter().filter(is_of).peekable();
+        ranges.peek().is_some() && ranges.all(Range::drains)
+    }
+
+    /// How many free addresses of ranges that drain there are, where these are `held`.
+    pub fn drained(&self, held: impl Iterator<Item = IpAddr>) -> u128 {
+        let draining = self.ranges.iter().filter(|range| range.drains()).map(Range::total);
+        let total = draining.fold(0, u128::saturating_add);
+        if total == 0 {
+            return 0;
+        }
+        let is_of = |address: &IpAddr| self.offers(*address) && !self.gives(*address);
+        total.saturating_sub(held.filter(is_of).count() as u128)
     }
 
     /// The first pair of ranges that have an address in common.
@@ -124,7 +150,7 @@ impl Ranges {
         })
     }
 
-    /// One full turn over the addresses that may be given out: upward from the one after `cursor`, range by range in
+    /// One full turn over the addresses that may be given to somebody: upward from the one after `cursor`, range by range in
     /// spec order, round to the beginning, `cursor` itself last. A cursor outside of the ranges means the beginning.
     /// Lazy: an IPv6 subnet costs no more than the addresses that are looked at.
     pub fn turn(&self, cursor: Option<IpAddr>) -> impl Iterator<Item = IpAddr> + '_ {
@@ -158,8 +184,10 @@ impl Ranges {
                 stretches
             }
         };
-        let of_family = move |range: &Range| family.is_none_or(|family| family == Family::of(range.start()));
-        let stretches = stretches.into_iter().filter(move |(range, _)| of_family(range));
+        let admitted = move |range: &Range| {
+            !range.drains() && family.is_none_or(|family| family == Family::of(range.start()))
+        };
+        let stretches = stretches.into_iter().filter(move |(range, _)| admitted(range));
         stretches.flat_map(|(range, (first, last))| {
             (first..=last).map(|n| family::address(n, range.start())).filter(|address| range.offers(*address))
         })
@@ -220,7 +248,7 @@ mod tests {
             subnet: (*subnet).into(),
             start: (*start).into(),
             end: (*end).into(),
-            gateway: String::new(),
+            ..RangeSpec::default()
         };
         Ranges::parse(&specs.iter().map(spec).collect::<Vec<_>>())
     }
@@ -238,7 +266,7 @@ mod tests {
                 subnet: subnet.into(),
                 start: text(start),
                 end: text(start + span),
-                gateway: String::new(),
+                ..RangeSpec::default()
             }
         });
         prop::collection::vec(spec, 1..count)
@@ -335,8 +363,8 @@ mod tests {
     #[test]
     fn ipv6_totals_saturate_and_nothing_is_listed() {
         let wide = ranges(&[("fd00::/8", "", ""), ("fe00::/9", "", "")]).unwrap();
-        assert_eq!(wide.counts(3), (i64::MAX, i64::MAX));
+        assert_eq!(wide.counts(3, 0), (i64::MAX, i64::MAX));
         assert_eq!(wide.turn(Some(ip("fd00::9"))).next(), Some(ip("fd00::a")));
-        assert_eq!(ranges(&[("fd00::/112", "", "")]).unwrap().counts(3), (65534, 65531));
+        assert_eq!(ranges(&[("fd00::/112", "", "")]).unwrap().counts(3, 0), (65534, 65531));
     }
 }

@@ -104,6 +104,8 @@ pub enum Refusal {
     Exhausted,
     #[error("the pool does not give {0} to anybody")]
     NotOffered(IpAddr),
+    #[error("the range of {0} drains")]
+    Draining(IpAddr),
     #[error("somebody else has {0}")]
     Held(IpAddr),
 }
@@ -179,6 +181,13 @@ impl Record {
         self.held.len() + self.unreadable.len()
     }
 
+    /// `status.total` and `status.available`, where so many free addresses rest. A free address of a range that drains is
+    /// not available either.
+    pub fn counts(&self, ranges: &Ranges, resting: usize) -> (i64, i64) {
+        let drained = ranges.drained(self.held().map(|(address, _)| address));
+        ranges.counts(self.count(), drained.saturating_add(resting as u128))
+    }
+
     pub fn holder(&self, address: IpAddr) -> Option<&str> {
         self.held.holder(address)
     }
@@ -224,7 +233,8 @@ impl Record {
         }
         let free = |address: &IpAddr| {
             request.admits(*address)
-                && ranges.offers(*address)
+                // what the holder shows is not given anew
+                && (ranges.gives(*address) || known == Some(*address) && ranges.offers(*address))
                 && self.held.holder(*address).is_none()
                 && !taken(*address)
         };
@@ -289,6 +299,7 @@ impl Record {
             Some(by) if by == holder && !lost.contains(&address) => return Ok(Claim::Adopted(address)),
             Some(_) => return Err(Refusal::Held(address)),
             None if !ranges.offers(address) => return Err(Refusal::NotOffered(address)),
+            None if !ranges.gives(address) => return Err(Refusal::Draining(address)),
             None if taken(address) => return Err(Refusal::Held(address)),
             None => {}
         }

@@ -48,6 +48,8 @@ pub enum Rejection {
     Network(String),
     /// No range of the pool is of the family.
     Family,
+    /// Every range (of the family) drains.
+    Draining,
     /// A pool without scope serves nobody.
     NoScope,
     Scope,
@@ -62,6 +64,7 @@ impl Rejection {
             Self::Unusable(_) => "not usable",
             Self::Network(_) => "for another network",
             Self::Family => "without addresses of that family",
+            Self::Draining => "draining",
             Self::NoScope => "without scope",
             Self::Scope => "without a scope that matches",
             Self::Global => "global",
@@ -77,6 +80,7 @@ impl fmt::Display for Rejection {
             Self::Network(network) if network.is_empty() => f.write_str("it is for no network"),
             Self::Network(network) => write!(f, "it is for network {network:?}"),
             Self::Family => f.write_str("it has no addresses of that family"),
+            Self::Draining => f.write_str("every range of it drains"),
             Self::NoScope => f.write_str("its selector has no scope, so it serves nobody"),
             Self::Scope => f.write_str("none of its scopes matches"),
             Self::Global => f.write_str("it is global, and serves only where no other pool matches"),
@@ -126,6 +130,9 @@ fn round(
         // also the global pool: one that has no such address keeps nobody from the loose round
         if requirement.family.is_some_and(|family| !pool.ranges.has_family(family)) {
             return Err(Rejection::Family);
+        }
+        if pool.ranges.drains(requirement.family) {
+            return Err(Rejection::Draining);
         }
         if pool.selector.is_global() {
             return Ok(true);
@@ -300,6 +307,30 @@ mod tests {
             text.contains("family IPv6: none of 1 pools matches (1 without addresses of that family)"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_pool_whose_ranges_all_drain_is_passed_over_and_told() {
+        let with = |letter, drain: &[bool]| {
+            let spec = |(third, drain): (usize, &bool)| RangeSpec {
+                drain: *drain,
+                ..RangeSpec::subnet(format!("10.{}.{third}.0/24", letter as u32))
+            };
+            let specs: Vec<_> = drain.iter().enumerate().map(spec).collect();
+            Pool { ranges: Ranges::parse(&specs).unwrap(), ..vector(letter) }
+        };
+        let order = |pools: &[Pool]| {
+            let requirement = need("n1", "", "default", "");
+            select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::StrictThenLoose, |_| Ok(()))
+        };
+        assert_eq!(order(&[with('P', &[true, true]), with('D', &[true, false])]).order, ["D"]);
+        // also a global one keeps nobody from the loose round
+        let drained = order(&[with('P', &[true]), with('G', &[true]), with('N', &[false])]);
+        assert_eq!(drained.order, ["N"]);
+        let nobody = order(&[with('P', &[true])]);
+        assert_eq!(nobody.rejected, [("P".to_owned(), Rejection::Draining)]);
+        let text = nobody.explain(&need("n1", "", "default", ""));
+        assert!(text.contains("none of 1 pools matches (1 draining)"), "{text}");
     }
 
     #[test]

@@ -193,8 +193,10 @@ fn definition_or_bare(pool: &IPPool) -> ipam::Pool {
 /// selector that were not there before.
 fn beside(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>, others: &[ipam::Pool]) -> Vec<PoolFault> {
     let mut spec = pool.spec.clone();
-    let stood: HashSet<_> = old.iter().flat_map(|old| &old.spec.ranges).collect();
-    spec.ranges.retain(|range| !stood.contains(range));
+    // one that begins or ends to drain is the same
+    let addresses = |range: &PoolRange| PoolRange { drain: false, ..range.clone() };
+    let stood: HashSet<_> = old.iter().flat_map(|old| &old.spec.ranges).map(addresses).collect();
+    spec.ranges.retain(|range| !stood.contains(&addresses(range)));
     let with_added_ranges = IPPool { metadata: pool.metadata.clone(), spec, status: None };
     let overlaps = ip_pools::definition(&with_added_ranges).map(|pool| pool.overlaps(others));
     let former = old.map(ip_pools::bare);
@@ -220,9 +222,9 @@ fn excluded(own: &ipam::Pool, pool: &IPPool, old: Option<&IPPool>) -> Vec<PoolFa
 
 /// A range by itself, if it is valid.
 fn range(range: &PoolRange) -> Option<Range> {
-    let PoolRange { subnet, range_start, range_end, gateway, drain: _ } = range;
+    let PoolRange { subnet, range_start, range_end, gateway, drain } = range;
     let [subnet, start, end, gateway] = [subnet, range_start, range_end, gateway].map(Clone::clone);
-    Range::parse(&RangeSpec { subnet, start, end, gateway }).ok()
+    Range::parse(&RangeSpec { subnet, start, end, gateway, drain: *drain }).ok()
 }
 
 /// The operations that label the pool, and restore a status that this user may not change, with the owners of its

@@ -199,15 +199,21 @@ fn object(pool: &Option<Arc<RawObject<IPPool>>>) -> Option<&IPPool> {
 /// Whether the pool's own numbers, condition or finalizer may be wrong now, or something is asked for by hand.
 fn needs_refresh(change: &Change<RawObject<IPPool>>) -> bool {
     let (Some(old), Some(new)) = (&change.old, &change.new) else { return true };
-    let counted = new.status.as_ref().is_some_and(|status| {
-        let held = i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);
-        status.total == i64::MAX || status.total - status.available == held
-    });
     old.spec != new.spec
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
         || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
         || !new.finalizers().iter().any(|name| name == finalizers::IP_POOL)
-        || !counted
+        || !is_counted(new)
+}
+
+/// Whether the numbers are those of the records.
+fn is_counted(pool: &IPPool) -> bool {
+    let Some(status) = &pool.status else { return false };
+    if pool.spec.ranges.iter().any(|range| range.drain) {
+        return ip_pools::counts(pool).is_none_or(|counts| counts == (status.total, status.available));
+    }
+    let held = i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);
+    status.total == i64::MAX || status.total - status.available == held
 }
 
 /// Whether ranges or scopes of other pools may be right or wrong because of this change.

@@ -10,6 +10,7 @@ mod component {
     mod host_datapath;
     mod import;
     mod lab;
+    mod living_pools;
     mod orders;
     mod readiness;
     mod repair;

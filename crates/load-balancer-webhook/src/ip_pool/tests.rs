@@ -104,7 +104,7 @@ const WIDE: &[(&str, &str)] = &[("10", "40")];
 
 #[rstest]
 #[case::covered(WIDE, &["11", "12"], OWN, &["11", "12"], &[])]
-#[case::newly_excluded(WIDE, &["30"], OWN, &["30"], &["allocated IP 192.168.100.30 is excluded: shop/web holds it"])]
+#[case::newly_excluded(WIDE, &["30"], OWN, &["30"], &["allocated IP 192.168.100.30 is excluded: shop/web holds it and no range covers it; give it a range with drain: true"])]
 #[case::every_holder_is_named(WIDE, &["30", "31"], OWN, &["30", "31"], &["100.30 is excluded: shop/web", "100.31 is excluded: shop/web"])]
 #[case::outside_before(OWN, &["30", "11"], OWN, &["30", "11"], &[])]
 #[case::outside_before_and_released_another(OWN, &["30", "11"], OWN, &["30"], &[])]
@@ -431,4 +431,26 @@ fn nobody_forges_the_record_of_a_pool_that_is_being_deleted() {
     let released = update("alice", released, old);
     assert_faults(&validate(&released, &Seen::default(), &policy()), &[]);
     assert_eq!(mutate(&released, &Seen::default(), &policy()), Ok(vec![]));
+}
+
+#[rstest]
+#[case::begins(false, true)]
+#[case::ends(true, false)]
+fn a_range_that_begins_or_ends_to_drain_is_no_new_one(#[case] before: bool, #[case] now: bool) {
+    let with = |drain: bool| {
+        let mut pool = with_status(pool("edge", 1, OWN, &[]), &["11"]);
+        pool["spec"]["ranges"][0]["drain"] = drain.into();
+        pool
+    };
+    let other = serde_json::from_value(pool("older", 2, OWN, &[])).unwrap();
+    let seen = Seen { pools: vec![other].into(), network: None };
+    assert_faults(&validate(&update("alice", with(now), with(before)), &seen, &policy()), &[]);
+}
+
+#[test]
+fn a_pool_shrinks_to_what_is_held_with_a_range_that_drains() {
+    let old = with_status(pool("edge", 0, WIDE, &[]), &["30"]);
+    let mut now = with_status(pool("edge", 0, &[("10", "20"), ("30", "30")], &[]), &["30"]);
+    now["spec"]["ranges"][1]["drain"] = true.into();
+    assert_faults(&validate(&update("alice", now, old), &Seen::default(), &policy()), &[]);
 }

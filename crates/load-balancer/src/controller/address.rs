@@ -7,7 +7,7 @@ use std::{collections::HashMap, net::IpAddr};
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Choice, Family, Mode, Requirement, select};
+use ipam::{Choice, Family, Mode, Rejection, Requirement, select};
 use kube::ResourceExt;
 
 use super::{
@@ -264,12 +264,22 @@ fn not_to_be_had(
 fn seek(seen: &Seen<'_>, address: IpAddr) -> Result<String, (Obstacle, Vec<String>)> {
     let wanted = seen.lb.spec.ip_pool.as_str();
     let named = (!wanted.is_empty()).then(|| wanted.to_owned());
-    let allowed = named.clone().map_or_else(|| choice(seen).order, |named| vec![named]);
-    let offers =
-        |pool: &String| checked(seen.pools, pool).is_some_and(|checked| checked.pool.ranges.offers(address));
-    let pools: Vec<_> = allowed.into_iter().filter(offers).collect();
+    let (allowed, draining) = match &named {
+        Some(named) => (vec![named.clone()], Vec::new()),
+        None => {
+            let Choice { order, rejected } = choice(seen);
+            let drains = |(_, why): &(String, Rejection)| *why == Rejection::Draining;
+            (order, rejected.into_iter().filter(drains).map(|(pool, _)| pool).collect())
+        }
+    };
+    let ranges = |pool: &String| checked(seen.pools, pool).map(|checked| &checked.pool.ranges);
+    let offers = |pool: &String| ranges(pool).is_some_and(|ranges| ranges.offers(address));
+    let gives = |pool: &String| ranges(pool).is_some_and(|ranges| ranges.gives(address));
+    let drains = allowed.iter().chain(&draining).any(offers);
+    let pools: Vec<_> = allowed.into_iter().filter(gives).collect();
     if pools.is_empty() {
-        return Err((Obstacle::NotInPool(named), Vec::new()));
+        let obstacle = if drains { Obstacle::Draining } else { Obstacle::NotInPool(named) };
+        return Err((obstacle, Vec::new()));
     }
     if let Some((_, holder)) = seen.rivals.iter().find(|(rival, _)| *rival == address) {
         return Err((Obstacle::InUse(Some(holder.clone())), Vec::new()));
@@ -285,6 +295,7 @@ fn seek(seen: &Seen<'_>, address: IpAddr) -> Result<String, (Obstacle, Vec<Strin
         match why {
             Refused::AddressInUse { .. } => obstacle = Obstacle::InUse(None),
             Refused::AddressNotInPool { .. } => {}
+            Refused::AddressDraining { .. } => obstacle = Obstacle::Draining,
             other => obstacle = Obstacle::Pool(other.reason(), other.to_string()),
         }
     }

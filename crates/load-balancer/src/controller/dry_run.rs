@@ -56,7 +56,7 @@ pub struct PoolRow {
     pub place: Option<usize>,
     /// Addresses of its ranges.
     pub total: i64,
-    /// Those that nobody holds.
+    /// Those that may be given out.
     pub available: i64,
 }
 
@@ -133,8 +133,8 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
     let row = |checked: &CheckedPool| {
         let name = checked.pool.name.clone();
         let pool = lists.pools.get(&ObjectKey::new("", &name));
-        let held = pool.map_or(0, |pool| ip_pools::record(&pool).count());
-        let (total, available) = checked.pool.ranges.counts(held);
+        let record = pool.map(|pool| ip_pools::record(&pool)).unwrap_or_default();
+        let (total, available) = record.counts(&checked.pool.ranges, 0);
         let place = choice.order.iter().position(|chosen| *chosen == name).filter(|_| named.is_empty());
         PoolRow { verdict: verdict(&name), place: place.map(|index| index + 1), name, total, available }
     };

@@ -237,7 +237,7 @@ fn pool(name: &str, specs: &[RangeSpec], ranges: &Ranges, record: &Record) -> IP
         selector: PoolSelector { scope: vec![scope], ..PoolSelector::default() },
         ..IPPoolSpec::default()
     };
-    let (total, available) = ranges.counts(0);
+    let (total, available) = ranges.counts(0, 0);
     let mut pool = IPPool::new(name, spec);
     // the webhook sets it too; without one it would be missing
     let global = (name == GLOBAL).to_string();

@@ -87,17 +87,26 @@ pub(crate) enum Refused {
         "fail to get ip from pool {pool}, error: it has no {family} addresses; name another pool or add a range"
     )]
     NoSuchFamily { pool: String, family: Family },
+    #[error(
+        "fail to get ip from pool {pool}, error: every range of it drains, so nothing new is given out; name another pool, or \
+         have a range that does not drain"
+    )]
+    Draining { pool: String, family: Option<Family> },
     #[error("address {address} of pool {pool} is in use")]
     AddressInUse { pool: String, address: IpAddr },
     #[error("pool {pool} does not give {address} to anybody")]
     AddressNotInPool { pool: String, address: IpAddr },
+    #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
+    AddressDraining { pool: String, address: IpAddr },
 }
 
 impl Refused {
     /// The address, if one was asked for exactly, and the pool did not give it.
     pub(crate) fn exact_address(&self) -> Option<IpAddr> {
         match self {
-            Self::AddressInUse { address, .. } | Self::AddressNotInPool { address, .. } => Some(*address),
+            Self::AddressInUse { address, .. }
+            | Self::AddressNotInPool { address, .. }
+            | Self::AddressDraining { address, .. } => Some(*address),
             _ => None,
         }
     }
@@ -105,11 +114,13 @@ impl Refused {
     /// Whether it says anything to who asks for this family.
     pub(crate) fn concerns(&self, asked: Family) -> bool {
         match self {
-            Self::Exhausted { family, .. } => family.is_none_or(|family| family == asked),
-            Self::NoSuchFamily { family, .. } => *family == asked,
-            Self::AddressInUse { address, .. } | Self::AddressNotInPool { address, .. } => {
-                Family::of(*address) == asked
+            Self::Exhausted { family, .. } | Self::Draining { family, .. } => {
+                family.is_none_or(|family| family == asked)
             }
+            Self::NoSuchFamily { family, .. } => *family == asked,
+            Self::AddressInUse { address, .. }
+            | Self::AddressNotInPool { address, .. }
+            | Self::AddressDraining { address, .. } => Family::of(*address) == asked,
             Self::NoSuchPool { .. } | Self::Unusable { .. } | Self::RecordFull { .. } => true,
         }
     }
@@ -123,7 +134,8 @@ impl Refused {
             Self::RecordFull { .. } => "RecordFull",
             Self::NoSuchFamily { .. } => "PoolWithoutFamily",
             Self::AddressInUse { .. } => "AddressInUse",
-            Self::AddressNotInPool { .. } => "AddressNotInPool",
+            Self::Draining { .. } => "PoolDraining",
+            Self::AddressNotInPool { .. } | Self::AddressDraining { .. } => "AddressNotInPool",
         }
     }
 }
@@ -313,6 +325,10 @@ impl Draft<'_> {
             }
             Err(Refusal::Held(address)) => Err(Refused::AddressInUse { pool: pool(), address }),
             Err(Refusal::NotOffered(address)) => Err(Refused::AddressNotInPool { pool: pool(), address }),
+            Err(Refusal::Draining(address)) => Err(Refused::AddressDraining { pool: pool(), address }),
+            Err(Refusal::Exhausted) if definition.ranges.drains(family) => {
+                Err(Refused::Draining { pool: pool(), family })
+            }
             Err(Refusal::Exhausted) => {
                 let known = self.exhausted.iter().find(|exhausted| walked(exhausted));
                 let ranges = known.map(|(_, ranges)| ranges.clone());
@@ -425,7 +441,7 @@ fn write_status(
     now: &str,
 ) {
     let (total, available) = if has_ranges(checked) {
-        checked.pool.ranges.counts(record.count())
+        record.counts(&checked.pool.ranges, 0)
     } else {
         let total = pool.status.as_ref().map_or(0, |status| status.total);
         (total, total - i64::try_from(record.count()).unwrap_or(i64::MAX))

@@ -137,12 +137,12 @@ impl PoolIndex {
         state.allocated.addresses_of(&key).chain(state.unreleased.addresses_of(&key)).collect()
     }
 
-    /// The pools whose ranges have one of these addresses to give.
+    /// The pools whose ranges give one of these addresses.
     pub(crate) fn offering(&self, addresses: &[IpAddr]) -> BTreeSet<String> {
         let checked = self.checked_pools();
-        let offers =
-            |checked: &&CheckedPool| addresses.iter().any(|address| checked.pool.ranges.offers(*address));
-        checked.iter().filter(offers).map(|checked| checked.pool.name.clone()).collect()
+        let gives =
+            |checked: &&CheckedPool| addresses.iter().any(|address| checked.pool.ranges.gives(*address));
+        checked.iter().filter(gives).map(|checked| checked.pool.name.clone()).collect()
     }
 
     /// Every pool with its faults, in the order of their names. A record that no range covers counts for none here: it

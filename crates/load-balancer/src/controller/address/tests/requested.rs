@@ -314,3 +314,42 @@ fn with_dhcp_a_requested_address_is_told_to_be_without_effect() {
         assert!(note.unwrap().ends_with("the DHCP server chooses"));
     }
 }
+
+/// The whole pool edge drains.
+fn draining() -> [CheckedPool; 3] {
+    let mut pools = pools();
+    let json = json!({"metadata": {"name": "edge"}, "spec": {
+        "ranges": [{"subnet": "10.0.1.0/24", "drain": true}],
+        "selector": {"scope": [{"namespace": "shop", "project": "*", "guestCluster": "*"}]},
+    }});
+    pools[0] = check(&serde_json::from_value::<IPPool>(json).unwrap(), []);
+    pools
+}
+
+#[rstest]
+#[case::by_selection("")]
+#[case::by_name("edge")]
+fn a_demand_for_an_address_of_a_range_that_drains_is_refused_with_that_reason(#[case] pool: &str) {
+    let mut lb = asking(DEMAND, "10.0.1.9", None);
+    lb.spec.ip_pool = pool.to_owned();
+    let pools = draining();
+    let seen = Seen {
+        lb: &lb,
+        pools: &pools,
+        holder: RecordedHolder::Nobody,
+        recorded: &[],
+        service_names_address: false,
+        refused: &[],
+        rivals: &[],
+        second_holder: RecordedHolder::Nobody,
+        has_second_address_field: false,
+        leaving: &[],
+    };
+    let Decision::Wait { waiting, .. } = decide(&seen).decision else { panic!("it does not wait") };
+    assert_eq!(waiting.reason, "AddressNotInPool");
+    assert!(waiting.message.contains("the range that it is of drains"), "{}", waiting.message);
+
+    let recorded = [("edge".to_owned(), "10.0.1.9".parse().unwrap())];
+    let holder = Seen { recorded: &recorded, ..seen };
+    assert_eq!(decide(&holder).decision, has(given("edge", "10.0.1.9")), "who holds it may ask for it again");
+}

@@ -1,0 +1,101 @@
+//! Pools whose ranges are emptied, that limit what somebody may have, and whose addresses rest.
+
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer};
+use serde_json::{Value, json};
+use test_cluster::TestCluster;
+
+use super::fixtures::{address_of, controller, in_step, load_balancer, pool, ready_of, record_of, work};
+
+/// Two ranges of one address each: .10, and .20.
+async fn two_ranges(cluster: &TestCluster, drain: bool) {
+    let range = |last: u8, drain: bool| {
+        let address = format!("192.0.2.{last}");
+        let mut range = json!({"subnet": "192.0.2.0/24", "rangeStart": address, "rangeEnd": address});
+        if drain {
+            range["drain"] = true.into();
+        }
+        range
+    };
+    edit(cluster, json!({"ranges": [range(10, drain), range(20, false)]})).await;
+}
+
+/// Changes the spec of pool edge.
+async fn edit(cluster: &TestCluster, spec: Value) {
+    cluster.harvester.patch::<IPPool>("edge", json!({"spec": spec})).await;
+    cluster.settle().await;
+}
+
+test_cluster::component_tests! {
+    async fn a_range_that_drains_keeps_its_holders_and_gives_nothing_new(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        two_ranges(&cluster, false).await;
+        load_balancer(&cluster, "first", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "first").await, "192.0.2.10");
+        two_ranges(&cluster, true).await;
+        load_balancer(&cluster, "second", "").await;
+        cluster.settle().await;
+        load_balancer(&cluster, "third", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "first").await, "192.0.2.10");
+        assert_eq!(ready_of(&cluster, "first").await.status, ConditionStatus::True);
+        assert_eq!(address_of(&cluster, "second").await, "192.0.2.20");
+        assert_eq!(ready_of(&cluster, "third").await.reason, "PoolExhausted");
+
+        cluster.harvester.delete::<LoadBalancer>("team-a/first").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "third").await, "", "the address of the range that drains stays free");
+        let record = record_of(&cluster, "edge").await;
+        assert_eq!((record.total, record.available, record.allocated.len()), (2, 0, 1));
+        cluster.harvester.forget_requests();
+        cluster.settle().await;
+        assert_eq!(work(&cluster), [], "a pool that drains costs nothing");
+
+        two_ranges(&cluster, false).await;
+        assert_eq!(address_of(&cluster, "third").await, "192.0.2.10", "who waits hears of the end of the drain");
+        in_step(&cluster).await;
+    }
+
+    async fn a_pool_that_drains_whole_is_passed_over_and_says_so(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        edit(&cluster, json!({"ranges": [{"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.10",
+            "rangeEnd": "192.0.2.20", "drain": true}]})).await;
+        load_balancer(&cluster, "any", "").await;
+        load_balancer(&cluster, "named", ", ipPool: edge").await;
+        cluster.settle().await;
+        let (any, named) = (ready_of(&cluster, "any").await, ready_of(&cluster, "named").await);
+        assert_eq!((any.reason.as_str(), named.reason.as_str()), ("NoMatchingPool", "PoolDraining"));
+        assert!(any.message.contains("none of 1 pools matches (1 draining)"), "{}", any.message);
+        assert!(named.message.contains("every range of it drains"), "{}", named.message);
+        pool(&cluster, "next", 30, 39).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "any").await, "192.0.2.30");
+        assert_eq!(address_of(&cluster, "named").await, "");
+    }
+
+    // docs/contract/load-balancer.md#9.4, rule 5: the webhook refuses this; here it was away
+    async fn a_pool_that_shrank_below_what_is_held_serves_its_holders_and_names_them(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 11).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        edit(&cluster, json!({"ranges": [{"subnet": "192.0.2.0/24", "rangeStart": "192.0.2.11",
+            "rangeEnd": "192.0.2.12"}]})).await;
+        let record = record_of(&cluster, "edge").await;
+        let told = &record.conditions[0];
+        assert_eq!((told.status, told.reason.as_str()), (ConditionStatus::False, "PoolInvalid"));
+        assert!(told.message.contains("192.0.2.10 is excluded: team-a/web holds it"), "{}", told.message);
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        assert_eq!(ready_of(&cluster, "web").await.status, ConditionStatus::True);
+        load_balancer(&cluster, "next", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "next").await, "192.0.2.11");
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        let record = record_of(&cluster, "edge").await;
+        assert_eq!(record.conditions[0].status, ConditionStatus::True);
+        assert!(!record.allocated_history.contains_key("192.0.2.10"), "nobody gets it back");
+    }
+}

@@ -61,6 +61,7 @@ impl System {
             pod_cidrs: Vec::new(),
             service_cidrs: Vec::new(),
             dummy_endpoint: [10, 52, 0, 255].into(),
+            pool_choice: load_balancer::PoolChoice::default(),
         };
         let of_lb = tasks.clone();
         let lb = async move {

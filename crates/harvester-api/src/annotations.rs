@@ -80,6 +80,8 @@ pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
 
 /// On an IPPool: `"<ip>: <namespace>/<load balancer>"` asks for the release of a leaked record.
 pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
+/// On an IPPool: `"false"` keeps it from load balancers that do not name it in `spec.ipPool`.
+pub const AUTO_ASSIGN: &str = "loadbalancer.harvesterhci.io/auto-assign";
 /// On an IPPool, by us: why the last [`MANUALLY_RELEASE_IP`] released nothing; there until the next one is answered.
 pub const MANUAL_RELEASE_REFUSED: &str = "loadbalancer.harvesterhci.io/manual-release-refused";
 /// On ConfigMap `kube-system/kubevip`: `"true"` once its pools were imported.

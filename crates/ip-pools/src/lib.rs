@@ -4,4 +4,6 @@
 pub mod managers;
 mod view;
 
-pub use view::{CheckedPool, bare, check, check_specs, counts, definition, record};
+pub use view::{
+    CheckedPool, bare, check, check_specs, counts, definition, is_by_name_only, record, same_rules,
+};

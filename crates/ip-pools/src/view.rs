@@ -1,6 +1,6 @@
 //! An `IPPool` object as the crate `ipam` sees it, and what speaks against it.
 
-use harvester_api::IPPool;
+use harvester_api::{IPPool, annotations};
 use ipam::{Pool, PoolFault, RangeFault, RangeSpec, Ranges, Record, Scope, Selector};
 use kube::{Resource, ResourceExt};
 
@@ -51,7 +51,19 @@ pub fn bare(pool: &IPPool) -> Pool {
             network: selector.network.clone(),
             scopes: scopes.collect(),
         },
+        by_name_only: is_by_name_only(pool),
     }
+}
+
+/// Whether the pool serves only load balancers that name it: an annotation says so, which every schema has.
+pub fn is_by_name_only(pool: &IPPool) -> bool {
+    let auto_assign = pool.annotations().get(annotations::AUTO_ASSIGN);
+    auto_assign.is_some_and(|text| text.trim().eq_ignore_ascii_case("false"))
+}
+
+/// Whether two versions of a pool say the same about who gets what of it.
+pub fn same_rules(one: &IPPool, other: &IPPool) -> bool {
+    one.spec == other.spec && is_by_name_only(one) == is_by_name_only(other)
 }
 
 /// A pool and what speaks against it.

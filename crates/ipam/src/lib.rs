@@ -18,4 +18,4 @@ pub use pool::{Pool, PoolFault, Scope, Selector, added};
 pub use range::{Range, RangeError, RangeSpec};
 pub use ranges::{RangeFault, Ranges};
 pub use record::{Claim, Record, Refusal, Request, Turns};
-pub use selection::{Choice, Mode, Rejection, Requirement, select};
+pub use selection::{Choice, Mode, Rejection, Requirement, Rules, select};

@@ -15,6 +15,8 @@ pub struct Pool {
     pub created: i64,
     pub ranges: Ranges,
     pub selector: Selector,
+    /// Only load balancers that name it draw from it.
+    pub by_name_only: bool,
 }
 
 /// The load balancers that may draw from a pool.
@@ -239,7 +241,7 @@ mod tests {
             guest_cluster: (*cluster).into(),
         });
         let selector = Selector { priority, network: String::new(), scopes: scopes.collect() };
-        Pool { name: name.into(), created: 0, ranges: Ranges::default(), selector }
+        Pool { name: name.into(), created: 0, ranges: Ranges::default(), selector, by_name_only: false }
     }
 
     fn stretch(name: &str, stretches: &[(&str, &str)]) -> Pool {

@@ -1,7 +1,8 @@
 //! Selection of a pool for a load balancer, and the sentence that explains it.
 //!
 //! A pool that is not global is a candidate when its network equals the required one as text and one of its scopes
-//! matches; the highest priority wins. The global pool serves load balancers without candidate, whatever its network.
+//! matches; the highest priority wins. The global pool serves load balancers without candidate, whatever its network
+//! (unless [`Rules::strict_global_network`]).
 //! For guest clusters a second, loose round follows: there an empty project or cluster of a scope matches anything.
 
 use std::{cmp::Reverse, fmt};
@@ -40,6 +41,20 @@ pub enum Mode {
     StrictThenLoose,
 }
 
+/// How pools are chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    pub mode: Mode,
+    /// The global pool serves its own network alone, as every other pool does.
+    pub strict_global_network: bool,
+}
+
+impl From<Mode> for Rules {
+    fn from(mode: Mode) -> Self {
+        Self { mode, strict_global_network: false }
+    }
+}
+
 /// Why a pool was not taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejection {
@@ -53,6 +68,8 @@ pub enum Rejection {
     /// A pool without scope serves nobody.
     NoScope,
     Scope,
+    /// It serves only those who name it.
+    ByName,
     /// The global pool serves only those whom no other pool serves.
     Global,
 }
@@ -67,6 +84,7 @@ impl Rejection {
             Self::Draining => "draining",
             Self::NoScope => "without scope",
             Self::Scope => "without a scope that matches",
+            Self::ByName => "for those who name it",
             Self::Global => "global",
         }
     }
@@ -83,6 +101,7 @@ impl fmt::Display for Rejection {
             Self::Draining => f.write_str("every range of it drains"),
             Self::NoScope => f.write_str("its selector has no scope, so it serves nobody"),
             Self::Scope => f.write_str("none of its scopes matches"),
+            Self::ByName => f.write_str("it serves only those who name it in spec.ipPool"),
             Self::Global => f.write_str("it is global, and serves only where no other pool matches"),
         }
     }
@@ -102,14 +121,15 @@ pub struct Choice {
 pub fn select(
     pools: &[&Pool],
     requirement: &Requirement,
-    mode: Mode,
+    rules: impl Into<Rules>,
     usable: impl Fn(&Pool) -> Result<(), String>,
 ) -> Choice {
+    let rules = rules.into();
     let mut sorted = pools.to_vec();
     sorted.sort_by_key(|pool| (Reverse(pool.selector.priority), pool.created, pool.name.clone()));
-    let strict = round(&sorted, requirement, Scope::matches, &usable);
-    if strict.order.is_empty() && mode == Mode::StrictThenLoose {
-        return round(&sorted, requirement, Scope::matches_loosely, &usable);
+    let strict = round(&sorted, requirement, rules, Scope::matches, &usable);
+    if strict.order.is_empty() && rules.mode == Mode::StrictThenLoose {
+        return round(&sorted, requirement, rules, Scope::matches_loosely, &usable);
     }
     strict
 }
@@ -117,6 +137,7 @@ pub fn select(
 fn round(
     sorted: &[&Pool],
     requirement: &Requirement,
+    rules: Rules,
     matches: fn(&Scope, &Scope) -> bool,
     usable: &impl Fn(&Pool) -> Result<(), String>,
 ) -> Choice {
@@ -134,11 +155,18 @@ fn round(
         if pool.ranges.drains(requirement.family) {
             return Err(Rejection::Draining);
         }
-        if pool.selector.is_global() {
+        if pool.by_name_only {
+            return Err(Rejection::ByName);
+        }
+        let is_global = pool.selector.is_global();
+        if is_global && !rules.strict_global_network {
             return Ok(true);
         }
         if pool.selector.network != requirement.network {
             return Err(Rejection::Network(pool.selector.network.clone()));
+        }
+        if is_global {
+            return Ok(true);
         }
         match pool.selector.scopes.as_slice() {
             [] => Err(Rejection::NoScope),
@@ -205,6 +233,7 @@ mod tests {
             created: 0,
             ranges: Ranges::default(),
             selector: Selector { priority, network: network.into(), scopes: scopes.collect() },
+            by_name_only: false,
         }
     }
 
@@ -331,6 +360,41 @@ mod tests {
         assert_eq!(nobody.rejected, [("P".to_owned(), Rejection::Draining)]);
         let text = nobody.explain(&need("n1", "", "default", ""));
         assert!(text.contains("none of 1 pools matches (1 draining)"), "{text}");
+    }
+
+    // docs/contract/load-balancer.md#IP-7: an address of VLAN 10 on VLAN 20 is reached by nobody
+    #[rstest]
+    #[case::of_its_network("H", "n1", "H")]
+    #[case::of_another("H", "n2", "")]
+    #[case::of_none("G", "n1", "")]
+    #[case::that_is_none_either("G", "", "G")]
+    #[case::which_frees_the_way_to_the_loose_round("GN", "n1", "N")]
+    fn a_strict_global_pool_serves_its_own_network_alone(
+        #[case] pools: &str,
+        #[case] network: &str,
+        #[case] order: &str,
+    ) {
+        let pools: Vec<_> = pools.chars().map(vector).collect();
+        let rules = Rules { mode: Mode::StrictThenLoose, strict_global_network: true };
+        let requirement = need(network, "p", "default", "c");
+        let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, rules, |_| Ok(()));
+        assert_eq!(choice.order.concat(), order, "{:?}", choice.rejected);
+        if order.is_empty() {
+            assert_eq!(choice.rejected[0].1, Rejection::Network(pools[0].selector.network.clone()));
+        }
+    }
+
+    #[test]
+    fn a_pool_for_those_who_name_it_is_chosen_for_nobody() {
+        let pools = ['P', 'G', 'D'].map(|letter| Pool { by_name_only: letter != 'D', ..vector(letter) });
+        let requirement = need("n1", "", "default", "");
+        let choice = select(&pools.iter().collect::<Vec<_>>(), &requirement, Mode::Strict, |_| Ok(()));
+        assert_eq!(choice.order, ["D"]);
+        assert!(choice.rejected.iter().all(|(_, why)| *why == Rejection::ByName), "{:?}", choice.rejected);
+        let elsewhere = need("n1", "", "test", "");
+        let nobody = select(&pools.iter().collect::<Vec<_>>(), &elsewhere, Mode::Strict, |_| Ok(()));
+        let text = nobody.explain(&elsewhere);
+        assert!(text.contains("(2 for those who name it, 1 without a scope that matches)"), "{text}");
     }
 
     #[test]

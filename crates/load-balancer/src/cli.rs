@@ -19,7 +19,7 @@ use program::{
 };
 use tokio::net::TcpListener;
 
-use crate::{Config, ElectionTimes, Parts, run};
+use crate::{Config, ElectionTimes, Parts, PoolChoice, run};
 
 /// Objects that are worked on at once for each of `--threadiness`: work is mostly waiting for answers, and what
 /// waits together shares a PUT of its pool.
@@ -67,6 +67,14 @@ pub const FLAGS: Table = Table {
             "the endpoint that swallows traffic while no backend is ready: an address that nobody has",
         )
         .default(harvester_api::names::DUMMY_ENDPOINT_ADDRESS),
+        Flag::switch(
+            "fall-over-when-full",
+            "a load balancer whose pool has nothing to give gets an address of the next pool that matches",
+        ),
+        Flag::switch(
+            "strict-global-network",
+            "the global pool serves load balancers of its own network alone, not of all networks",
+        ),
         Flag::METRICS_ADDRESS,
         Flag::KUBECONFIG,
         Flag::value(
@@ -95,6 +103,7 @@ struct Flags {
     pod_cidrs: Vec<IpNet>,
     service_cidrs: Vec<IpNet>,
     dummy_endpoint: Ipv4Addr,
+    pool_choice: PoolChoice,
     metrics_address: Option<SocketAddr>,
     kubeconfig: Option<PathBuf>,
     pod_token_file: Option<PathBuf>,
@@ -129,6 +138,10 @@ fn read(reader: &mut Reader<'_>) -> Flags {
         dummy_endpoint: reader.read("dummy-endpoint", Ipv4Addr::UNSPECIFIED, |text| {
             text.parse().map_err(|_| format!("{text:?} is no IPv4 address"))
         }),
+        pool_choice: PoolChoice {
+            fall_over_when_full: reader.is_on("fall-over-when-full"),
+            strict_global_network: reader.is_on("strict-global-network"),
+        },
         metrics_address: reader.optional("metrics-address", program::flags::listen_address),
         kubeconfig: reader.text("kubeconfig").map(PathBuf::from),
         pod_token_file: reader.text("pod-token-file").map(PathBuf::from),
@@ -196,6 +209,7 @@ fn config(flags: &Flags) -> Config {
         pod_cidrs: flags.pod_cidrs.clone(),
         service_cidrs: flags.service_cidrs.clone(),
         dummy_endpoint: flags.dummy_endpoint,
+        pool_choice: flags.pool_choice,
     }
 }
 
@@ -291,8 +305,16 @@ mod tests {
             pod_cidrs: vec![pods],
             service_cidrs: vec![services],
             dummy_endpoint: Ipv4Addr::new(10, 52, 0, 255),
+            pool_choice: PoolChoice::default(),
         };
         assert_eq!((config(&flags), flags.metrics_address), (expected, None));
+    }
+
+    #[test]
+    fn the_choice_of_a_pool_is_another_where_flags_ask_for_it() {
+        let both = flags(&["--fall-over-when-full", "--strict-global-network"]).unwrap();
+        let expected = PoolChoice { fall_over_when_full: true, strict_global_network: true };
+        assert_eq!(config(&both).pool_choice, expected);
     }
 
     #[test]

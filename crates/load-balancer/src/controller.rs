@@ -38,6 +38,7 @@ use program::{
 };
 
 use crate::{
+    PoolChoice,
     caches::Caches,
     host_datapath::{
         HostDatapath, RefusedWrite,
@@ -113,6 +114,7 @@ pub(crate) struct Controller {
     /// The queue of the record garbage collector, of pools.
     pub(crate) records: Queue<ObjectKey>,
     pub(crate) dummy_endpoint: Ipv4Addr,
+    pub(crate) pool_choice: PoolChoice,
     pub(crate) status_pace: StatusPace,
     pub(crate) slice_pace: SlicePace,
     pub(crate) refusals: Refusals,

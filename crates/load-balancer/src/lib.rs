@@ -53,4 +53,14 @@ pub struct Config {
     pub service_cidrs: Vec<IpNet>,
     /// Address of the endpoint that swallows traffic while no backend is ready.
     pub dummy_endpoint: Ipv4Addr,
+    pub pool_choice: PoolChoice,
+}
+
+/// Rules of the choice of a pool that the Go program does not have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolChoice {
+    /// A pool that has nothing to give is passed over for the next one that matches.
+    pub fall_over_when_full: bool,
+    /// The global pool serves its own network alone.
+    pub strict_global_network: bool,
 }

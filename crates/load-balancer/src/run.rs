@@ -189,7 +189,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         queues.imports.add(import::key());
     }
     let vips = Vips::follow(&caches, &index, host, &queues.load_balancers);
-    let dummy_endpoint = config.dummy_endpoint;
+    let (dummy_endpoint, pool_choice) = (config.dummy_endpoint, config.pool_choice);
     let workers = config.workers;
     let datapath = HostDatapath::start(tasks, dial, seed, config, &caches, vips, &queues.load_balancers);
     let wiring = Wiring {
@@ -218,6 +218,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         pools: queues.pools.clone(),
         records: queues.records.clone(),
         dummy_endpoint,
+        pool_choice,
         status_pace: StatusPace::default(),
         slice_pace: SlicePace::default(),
         refusals: Refusals::default(),

@@ -7,14 +7,17 @@ use std::{collections::HashMap, net::IpAddr};
 use controller_kit::Explanation;
 use harvester_api::{AllocatedAddress, Ipam, LoadBalancer, WorkloadType, annotations, names};
 use ip_pools::CheckedPool;
-use ipam::{Choice, Family, Mode, Rejection, Requirement, select};
+use ipam::{Choice, Family, Mode, Rejection, Requirement, Rules, select};
 use kube::ResourceExt;
 
 use super::{
     families::{self, Families},
     requested::{self, Obstacle, Requested},
 };
-use crate::pool::{Refused, WaitingFor};
+use crate::{
+    PoolChoice,
+    pool::{Refused, WaitingFor},
+};
 
 /// The holder of the address in the object's status, according to its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +43,7 @@ pub(crate) struct Seen<'a> {
     pub(crate) lb: &'a LoadBalancer,
     /// Every pool, with what speaks against it.
     pub(crate) pools: &'a [CheckedPool],
+    pub(crate) pool_choice: PoolChoice,
     pub(crate) holder: RecordedHolder,
     /// The holder of the address in the fields for a second one.
     pub(crate) second_holder: RecordedHolder,
@@ -476,7 +480,8 @@ pub(crate) fn choice(seen: &Seen<'_>) -> Choice {
         Some(why) => Err((*why).clone()),
         None => Ok(()),
     };
-    select(&pools, &requirement, mode, usable)
+    let rules = Rules { mode, strict_global_network: seen.pool_choice.strict_global_network };
+    select(&pools, &requirement, rules, usable)
 }
 
 /// The address that one of `pools` records for the object; else a claim to the first one that has not refused it.
@@ -505,8 +510,8 @@ fn from_pools(
         };
         asked.push(pool);
         refused.get_or_insert(why);
-        // a full pool is waited for; a full record, or a pool that went away meanwhile, is passed over
-        if matches!(why, Refused::Exhausted { .. }) {
+        // a full pool is waited for, unless a flag says otherwise; a full record, or a pool that went away meanwhile, is passed over
+        if matches!(why, Refused::Exhausted { .. }) && !seen.pool_choice.fall_over_when_full {
             break;
         }
     }

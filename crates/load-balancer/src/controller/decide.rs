@@ -27,6 +27,7 @@ use super::{
     status::{self, Shown},
 };
 use crate::{
+    PoolChoice,
     condition::Ready,
     host_datapath::{
         self, BackendId, Backends, RefusedWrite, Served, VmList, slice, source_ranges, write::Write,
@@ -85,6 +86,7 @@ pub(crate) struct Seen {
 #[derive(Clone, Default)]
 pub(crate) struct SeenAddress {
     pub(crate) pools: Arc<Vec<CheckedPool>>,
+    pub(crate) pool_choice: PoolChoice,
     pub(crate) holder: RecordedHolder,
     /// The holder of the address in the fields for a second one.
     pub(crate) second_holder: RecordedHolder,
@@ -307,6 +309,7 @@ fn alive(seen: &Seen, lb: &RawObject<LoadBalancer>) -> Plan {
     let address::Decided { decision, mut note, dual } = address::decide(&address::Seen {
         lb,
         pools: &seen.address.pools,
+        pool_choice: seen.address.pool_choice,
         holder: seen.address.holder,
         second_holder: seen.address.second_holder,
         has_second_address_field: seen.has_second_address_field,

@@ -17,6 +17,7 @@ use super::{
     see::{leaving, recorded_holder, rivals, second_holder},
 };
 use crate::{
+    PoolChoice,
     caches::Caches,
     pool::{
         Order, PoolIndex, RECORD_LIMIT, Refused,
@@ -103,6 +104,8 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
     let seen = address::Seen {
         lb: &lb,
         pools: trial.checked,
+        // the flags of the controller are not known here
+        pool_choice: PoolChoice::default(),
         holder: recorded_holder(&index, &lists.pools, key, lb.pool_address().as_ref()),
         recorded: &recorded,
         service_names_address: service_names_address(lists.services.get(key).as_deref(), &lb),

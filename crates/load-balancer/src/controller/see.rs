@@ -63,6 +63,7 @@ impl Controller {
             key: key.clone(),
             address: SeenAddress {
                 pools: self.index.checked_pools(),
+                pool_choice: self.pool_choice,
                 holder: recorded_holder(&self.index, &caches.pools, key, has.as_ref()),
                 second_holder: second_holder(&self.index, &caches.pools, key, object.as_deref()),
                 recorded,

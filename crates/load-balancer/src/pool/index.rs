@@ -70,7 +70,8 @@ impl PoolIndex {
         let follower = index.clone();
         pools.on_change(move |change| {
             let same_spec = change.old.as_ref().zip(change.new.as_ref()).is_some_and(|(old, new)| {
-                old.spec == new.spec && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
+                ip_pools::same_rules(old, new)
+                    && old.metadata.deletion_timestamp == new.metadata.deletion_timestamp
             });
             follower.read_pool(&change.key, same_spec);
         });

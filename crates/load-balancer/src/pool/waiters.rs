@@ -140,7 +140,7 @@ fn news(
         let conditions = pool.status.as_ref().map_or(&[][..], |status| &status.conditions);
         condition::ready(conditions).map(|ready| (ready.status, ready.message.clone()))
     };
-    if old.spec != new.spec || ready_condition(old) != ready_condition(new) {
+    if !ip_pools::same_rules(old, new) || ready_condition(old) != ready_condition(new) {
         return Some(News::Choice);
     }
     // one that went straight to another holder is news to those who wait for its end: they may stop
@@ -161,7 +161,7 @@ fn news(
 
 #[cfg(test)]
 mod tests {
-    use harvester_api::{IPPoolSpec, IPPoolStatus};
+    use harvester_api::{IPPoolSpec, IPPoolStatus, annotations};
     use rstest::rstest;
     use serde_json::json;
 
@@ -189,6 +189,13 @@ mod tests {
         pool
     }
 
+    fn by_name(auto_assign: &str) -> IPPool {
+        let mut pool = pool(&[]);
+        let annotation = (annotations::AUTO_ASSIGN.to_owned(), auto_assign.to_owned());
+        pool.metadata.annotations = Some([annotation].into());
+        pool
+    }
+
     fn of_priority(priority: i64) -> IPPool {
         let mut pool = pool(&[]);
         pool.spec.selector.priority = priority;
@@ -210,6 +217,7 @@ mod tests {
     #[case::appeared(None, Some(pool(&[])), Some(News::Choice))]
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
+    #[case::for_everybody_again(Some(by_name("false")), Some(by_name("true")), Some(News::Choice))]
     #[case::first_condition(Some(pool(&[])), Some(checked("")), Some(News::Choice))]
     #[case::a_fault_less(Some(checked("overlap; excluded")), Some(checked("excluded")), Some(News::Choice))]
     #[case::same_condition(Some(checked("overlap")), Some(checked("overlap")), None)]

@@ -6,7 +6,7 @@ use futures::FutureExt;
 use harvester_api::{Condition, IPPool, LoadBalancer, LoadBalancerStatus, condition};
 use health_check::{Dial, DialError};
 use kube::Client;
-use load_balancer::{Config, ElectionTimes, Parts, run};
+use load_balancer::{Config, ElectionTimes, Parts, PoolChoice, run};
 use program::{Clock, TaskGroup, health::Health};
 use serde_json::json;
 pub(crate) use test_cluster::addresses::{
@@ -41,15 +41,30 @@ impl Controller {
     }
 
     pub(crate) fn dialling(cluster: &TestCluster, identity: &str, dial: Dial) -> Self {
-        Self::run(cluster, identity, dial, cluster.harvester.client(User::LoadBalancer))
+        let client = cluster.harvester.client(User::LoadBalancer);
+        Self::run(cluster, identity, dial, client, PoolChoice::default())
+    }
+
+    /// With other rules of the choice of a pool.
+    pub(crate) async fn choosing(cluster: &TestCluster, pool_choice: PoolChoice) -> Self {
+        let client = cluster.harvester.client(User::LoadBalancer);
+        let controller = Self::run(cluster, "one", nobody_answers(), client, pool_choice);
+        cluster.settle().await;
+        controller
     }
 
     /// With a client that is not quite the cluster's.
     pub(crate) fn asking(cluster: &TestCluster, client: Client) -> Self {
-        Self::run(cluster, "one", nobody_answers(), client)
+        Self::run(cluster, "one", nobody_answers(), client, PoolChoice::default())
     }
 
-    fn run(cluster: &TestCluster, identity: &str, dial: Dial, client: Client) -> Self {
+    fn run(
+        cluster: &TestCluster,
+        identity: &str,
+        dial: Dial,
+        client: Client,
+        pool_choice: PoolChoice,
+    ) -> Self {
         let (tasks, health) = (TaskGroup::new(), Health::default());
         let parts = Parts {
             client,
@@ -65,6 +80,7 @@ impl Controller {
             pod_cidrs: vec!["10.52.0.0/16".parse().unwrap()],
             service_cidrs: vec!["10.53.0.0/16".parse().unwrap()],
             dummy_endpoint: [10, 52, 0, 255].into(),
+            pool_choice,
         };
         let inner = tasks.clone();
         let run = tokio::spawn(async move {

@@ -1,10 +1,13 @@
 //! Pools whose ranges are emptied, that limit what somebody may have, and whose addresses rest.
 
-use harvester_api::{ConditionStatus, IPPool, LoadBalancer};
+use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
+use load_balancer::PoolChoice;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
 
-use super::fixtures::{address_of, controller, in_step, load_balancer, pool, ready_of, record_of, work};
+use super::fixtures::{
+    Controller, address_of, controller, in_step, load_balancer, pool, ready_of, record_of, work,
+};
 
 /// Two ranges of one address each: .10, and .20.
 async fn two_ranges(cluster: &TestCluster, drain: bool) {
@@ -17,6 +20,20 @@ async fn two_ranges(cluster: &TestCluster, drain: bool) {
         range
     };
     edit(cluster, json!({"ranges": [range(10, drain), range(20, false)]})).await;
+}
+
+/// Two pools of one address that match alike; edge comes first.
+async fn two_pools(cluster: &TestCluster) {
+    pool(cluster, "edge", 10, 10).await;
+    pool(cluster, "next", 30, 30).await;
+    edit(cluster, json!({"selector": {"priority": 7}})).await;
+}
+
+/// Says who may draw from pool edge.
+async fn assign(cluster: &TestCluster, auto: &str) {
+    let annotation = json!({"metadata": {"annotations": {annotations::AUTO_ASSIGN: auto}}});
+    cluster.harvester.patch::<IPPool>("edge", annotation).await;
+    cluster.settle().await;
 }
 
 /// Changes the spec of pool edge.
@@ -97,5 +114,65 @@ test_cluster::component_tests! {
         let record = record_of(&cluster, "edge").await;
         assert_eq!(record.conditions[0].status, ConditionStatus::True);
         assert!(!record.allocated_history.contains_key("192.0.2.10"), "nobody gets it back");
+    }
+    async fn a_pool_for_those_who_name_it_is_given_to_nobody_else(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        two_pools(&cluster).await;
+        load_balancer(&cluster, "before", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "before").await, "192.0.2.10");
+        assign(&cluster, "false").await;
+        assert_eq!(address_of(&cluster, "before").await, "192.0.2.10", "who has one keeps it");
+        cluster.harvester.delete::<LoadBalancer>("team-a/before").await;
+        load_balancer(&cluster, "any", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "any").await, "192.0.2.30");
+        load_balancer(&cluster, "waits", "").await;
+        cluster.settle().await;
+        assert_eq!(ready_of(&cluster, "waits").await.reason, "PoolExhausted");
+        assign(&cluster, "true").await;
+        assert_eq!(address_of(&cluster, "waits").await, "192.0.2.10", "who waits hears of it");
+        cluster.harvester.delete::<LoadBalancer>("team-a/waits").await;
+        assign(&cluster, "false").await;
+        load_balancer(&cluster, "named", ", ipPool: edge").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "named").await, "192.0.2.10");
+        in_step(&cluster).await;
+    }
+
+    // docs/contract/load-balancer.md#IP-8
+    async fn where_the_flag_says_so_a_full_pool_is_passed_over_for_the_next_that_matches(cluster: TestCluster) {
+        let rules = PoolChoice { fall_over_when_full: true, ..PoolChoice::default() };
+        let _running = Controller::choosing(&cluster, rules).await;
+        two_pools(&cluster).await;
+        for name in ["first", "second", "third"] {
+            load_balancer(&cluster, name, "").await;
+            cluster.settle().await;
+        }
+        assert_eq!(address_of(&cluster, "first").await, "192.0.2.10");
+        assert_eq!(address_of(&cluster, "second").await, "192.0.2.30");
+        assert_eq!(ready_of(&cluster, "third").await.reason, "PoolExhausted");
+        cluster.harvester.delete::<LoadBalancer>("team-a/second").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "third").await, "192.0.2.30", "it waits for both");
+        in_step(&cluster).await;
+    }
+
+    // docs/contract/load-balancer.md#IP-7
+    async fn a_strict_global_pool_gives_no_address_to_another_network(cluster: TestCluster) {
+        let rules = PoolChoice { strict_global_network: true, ..PoolChoice::default() };
+        let _running = Controller::choosing(&cluster, rules).await;
+        pool(&cluster, "edge", 10, 20).await;
+        edit(&cluster, json!({"selector": {"network": "team-a/vlan10",
+            "scope": [{"project": "*", "namespace": "*", "guestCluster": "*"}]}})).await;
+        load_balancer(&cluster, "without", "").await;
+        load_balancer(&cluster, "of-it", "").await;
+        let network = json!({"metadata": {"annotations": {annotations::LB_NETWORK: "team-a/vlan10"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/of-it", network).await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "without").await;
+        assert_eq!(ready.reason, "NoMatchingPool");
+        assert!(ready.message.contains("1 for another network"), "{}", ready.message);
+        assert_eq!(address_of(&cluster, "of-it").await, "192.0.2.10");
     }
 }

@@ -129,6 +129,7 @@ async fn load_balancer(
         pod_cidrs: vec![],
         service_cidrs: vec![],
         dummy_endpoint: [10, 52, 0, 255].into(),
+        pool_choice: load_balancer::PoolChoice::default(),
     };
     if let Err(error) = load_balancer::run(parts, times, config, tasks).await {
         tracing::info!(error = &error as &dyn std::error::Error, "ends");

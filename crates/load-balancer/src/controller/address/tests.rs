@@ -72,6 +72,7 @@ fn decided(lb: &LoadBalancer, holder: RecordedHolder, recorded: &[(&str, &str)])
     let seen = Seen {
         lb,
         pools: &pools,
+        pool_choice: PoolChoice::default(),
         holder,
         recorded: &recorded,
         service_names_address: false,
@@ -146,14 +147,31 @@ fn a_refused_claim_goes_on_to_the_next_pool_or_waits(
     #[case] refused: Vec<(String, Refused)>,
     #[case] expected: Result<&str, (&str, &[&str])>,
 ) {
+    after(&refused, PoolChoice::default(), expected);
+}
+
+/// docs/contract/load-balancer.md#IP-8: a full pool is waited for, unless the flag is given.
+#[rstest]
+#[case::the_next_pool_is_asked(vec![exhausted("core")], Ok("edge"))]
+#[case::that_is_full_as_well(vec![exhausted("core"), exhausted("edge")], Err(("PoolExhausted", &["core", "edge"][..])))]
+fn with_the_flag_a_full_pool_is_passed_over(
+    #[case] refused: Vec<(String, Refused)>,
+    #[case] expected: Result<&str, (&str, &[&str])>,
+) {
+    let pool_choice = PoolChoice { fall_over_when_full: true, ..PoolChoice::default() };
+    after(&refused, pool_choice, expected);
+}
+
+fn after(refused: &[(String, Refused)], pool_choice: PoolChoice, expected: Result<&str, (&str, &[&str])>) {
     let (lb, pools) = (load_balancer("", None), pools());
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        pool_choice,
         holder: RecordedHolder::Nobody,
         recorded: &[],
         service_names_address: false,
-        refused: &refused,
+        refused,
         rivals: &[],
         second_holder: RecordedHolder::Nobody,
         has_second_address_field: false,
@@ -177,6 +195,7 @@ fn an_object_that_is_told_to_move_keeps_its_address_while_the_other_pool_has_non
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        pool_choice: PoolChoice::default(),
         holder: RecordedHolder::Us,
         recorded: &recorded,
         service_names_address: false,
@@ -222,6 +241,7 @@ fn a_vm_object_cannot_bring_its_own_address_by_naming_a_pool_that_is_not_there()
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        pool_choice: PoolChoice::default(),
         holder: RecordedHolder::NoSuchPool,
         recorded: &[],
         service_names_address: true,
@@ -243,6 +263,7 @@ fn a_single_address_has_no_gateway() {
     let seen = Seen {
         lb: &lb,
         pools: &pools,
+        pool_choice: PoolChoice::default(),
         holder: RecordedHolder::Nobody,
         recorded: &recorded,
         service_names_address: false,

@@ -82,6 +82,9 @@ pub const LB_CLUSTER: &str = "loadbalancer.harvesterhci.io/cluster";
 pub const MANUALLY_RELEASE_IP: &str = "loadbalancer.harvesterhci.io/manuallyReleaseIP";
 /// On an IPPool: `"false"` keeps it from load balancers that do not name it in `spec.ipPool`.
 pub const AUTO_ASSIGN: &str = "loadbalancer.harvesterhci.io/auto-assign";
+/// On an IPPool, by us: free addresses that are given to nobody but their former holder yet, as a JSON object of addresses
+/// and ends in RFC 3339.
+pub const QUARANTINE: &str = "loadbalancer.harvesterhci.io/quarantine";
 /// On an IPPool, by us: why the last [`MANUALLY_RELEASE_IP`] released nothing; there until the next one is answered.
 pub const MANUAL_RELEASE_REFUSED: &str = "loadbalancer.harvesterhci.io/manual-release-refused";
 /// On ConfigMap `kube-system/kubevip`: `"true"` once its pools were imported.

@@ -5,5 +5,5 @@ pub mod managers;
 mod view;
 
 pub use view::{
-    CheckedPool, bare, check, check_specs, counts, definition, is_by_name_only, record, same_rules,
+    CheckedPool, bare, check, check_specs, counts, definition, is_by_name_only, quotas, record, same_rules,
 };

@@ -1,7 +1,9 @@
 //! An `IPPool` object as the crate `ipam` sees it, and what speaks against it.
 
 use harvester_api::{IPPool, annotations};
-use ipam::{Pool, PoolFault, RangeFault, RangeSpec, Ranges, Record, Scope, Selector};
+use ipam::{
+    Pool, PoolFault, QuotaFault, QuotaSpec, Quotas, RangeFault, RangeSpec, Ranges, Record, Scope, Selector,
+};
 use kube::{Resource, ResourceExt};
 
 /// The record in the pool's status.
@@ -52,7 +54,18 @@ pub fn bare(pool: &IPPool) -> Pool {
             scopes: scopes.collect(),
         },
         by_name_only: is_by_name_only(pool),
+        quotas: quotas(pool).0,
     }
+}
+
+/// What each tenant may hold, and what is wrong with that.
+pub fn quotas(pool: &IPPool) -> (Quotas, Vec<QuotaFault>) {
+    let specs = pool.spec.quota.iter().map(|quota| QuotaSpec {
+        guest_cluster: quota.guest_cluster.clone(),
+        namespace: quota.namespace.clone(),
+        max: quota.max,
+    });
+    Quotas::parse(&specs.collect::<Vec<_>>())
 }
 
 /// Whether the pool serves only load balancers that name it: an annotation says so, which every schema has.
@@ -127,6 +140,7 @@ fn check_with<'a>(
         blocked.push("it is being deleted".to_owned());
     }
     let mut texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    texts.extend(quotas(pool).1.iter().map(ToString::to_string));
     if more > 0 {
         texts.push(format!("{more} addresses more are excluded"));
     }

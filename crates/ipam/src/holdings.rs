@@ -31,6 +31,14 @@ impl Holdings {
         self.by_holder.get(holder).into_iter().flatten().copied()
     }
 
+    /// How many addresses the holders of a namespace have.
+    pub(crate) fn count_in(&self, namespace: &str) -> usize {
+        let prefix = format!("{namespace}/");
+        let from_there = self.by_holder.range(prefix.clone()..);
+        let held = from_there.take_while(|(holder, _)| holder.starts_with(&prefix));
+        held.map(|(_, addresses)| addresses.len()).sum()
+    }
+
     /// The addresses of the holders whose names differ from `holder` in the last `tail` bytes only, in the order of those
     /// names.
     pub(crate) fn of_namesakes(&self, holder: &str, tail: usize) -> impl Iterator<Item = IpAddr> {

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, fmt, hash::Hash, net::IpAddr};
 
 use crate::{
+    quota::Quotas,
     ranges::{RangeFault, Ranges},
     scopes::ScopeIndex,
 };
@@ -17,6 +18,7 @@ pub struct Pool {
     pub selector: Selector,
     /// Only load balancers that name it draw from it.
     pub by_name_only: bool,
+    pub quotas: Quotas,
 }
 
 /// The load balancers that may draw from a pool.
@@ -241,7 +243,15 @@ mod tests {
             guest_cluster: (*cluster).into(),
         });
         let selector = Selector { priority, network: String::new(), scopes: scopes.collect() };
-        Pool { name: name.into(), created: 0, ranges: Ranges::default(), selector, by_name_only: false }
+        let ranges = Ranges::default();
+        Pool {
+            name: name.into(),
+            created: 0,
+            ranges,
+            selector,
+            by_name_only: false,
+            quotas: Quotas::default(),
+        }
     }
 
     fn stretch(name: &str, stretches: &[(&str, &str)]) -> Pool {

@@ -207,6 +207,11 @@ impl Record {
         self.held.of(holder)
     }
 
+    /// How many addresses the holders of a namespace have.
+    pub(crate) fn held_in(&self, namespace: &str) -> usize {
+        self.held.count_in(namespace)
+    }
+
     /// Gives the holder an address: the one that it has; else the one that it believes to have; else the one that it
     /// had last; else one that a namesake had last (the same Service before it was made again); else the next one of the
     /// round robin that nobody had; else the next one. An address of its past that is not to be had any more (taken, out

@@ -220,7 +220,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::{RangeSpec, Ranges, Selector};
+    use crate::{Quotas, RangeSpec, Ranges, Selector};
 
     fn pool(name: &str, network: &str, priority: i64, scopes: &[(&str, &str, &str)]) -> Pool {
         let scopes = scopes.iter().map(|(namespace, project, cluster)| Scope {
@@ -234,6 +234,7 @@ mod tests {
             ranges: Ranges::default(),
             selector: Selector { priority, network: network.into(), scopes: scopes.collect() },
             by_name_only: false,
+            quotas: Quotas::default(),
         }
     }
 

@@ -103,6 +103,11 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
     // a pool that cannot be read had no rule that it kept
     let old = write.old().and_then(|old| read(old).ok());
     let spec_changes = needs_pools(write);
+    if old.as_ref().is_none_or(|old| old.spec.quota != pool.spec.quota) {
+        for fault in ip_pools::quotas(&pool).1 {
+            faults.add(|| Fault::invalid(fault.to_string()));
+        }
+    }
     match ip_pools::definition(&pool) {
         Ok(own) => {
             if spec_changes {

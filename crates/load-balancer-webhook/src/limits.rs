@@ -62,6 +62,8 @@ const RANGES: Limit = Limit {
 };
 /// The scopes of a pool are compared with each other, and with those of other pools.
 const SCOPES: Limit = Limit { field: "spec.selector.scope", count: |size| size.scopes, ..RANGES };
+/// Every release of an address counts the quotas.
+const QUOTA: Limit = Limit { field: "spec.quota", count: |size| size.quotas, ..RANGES };
 
 /// Fields and list entries of a whole review. Its two objects have about one in 32 bytes, and at most 1.5 MiB each.
 const VALUES_OF_REVIEW: usize = 200_000;
@@ -85,6 +87,7 @@ pub(crate) struct Size {
     listeners: usize,
     ranges: usize,
     scopes: usize,
+    quotas: usize,
     /// Fields and list entries, at any depth.
     values: usize,
     /// Bytes of texts and of the names of fields, but for those of the status and of managedFields.
@@ -191,7 +194,7 @@ impl<'a> Outline<'a> {
             _ if kind.group != GROUP => &[],
             "LoadBalancer" if user_info.username == policy.status_writer => &[LISTENERS],
             "LoadBalancer" => &[LISTENERS, VALUES, BYTES],
-            "IPPool" => &[RANGES, SCOPES],
+            "IPPool" => &[RANGES, SCOPES, QUOTA],
             _ => &[],
         };
         let of_object = limits.iter().find_map(|limit| limit.refusal(object, old_object));
@@ -243,6 +246,7 @@ enum At {
     Ranges,
     Selector,
     Scopes,
+    Quotas,
     Metadata,
     /// Status and managedFields.
     Unmeasured,
@@ -259,6 +263,7 @@ impl At {
             }
             (Self::Spec, "listeners") => Self::Listeners,
             (Self::Spec, "ranges") => Self::Ranges,
+            (Self::Spec, "quota") => Self::Quotas,
             (Self::Spec, "selector") => Self::Selector,
             (Self::Selector, "scope") => Self::Scopes,
             _ => Self::Elsewhere,
@@ -329,6 +334,7 @@ impl<'de> Visitor<'de> for Measure<'_> {
                 At::Listeners => size.listeners += 1,
                 At::Ranges => size.ranges += 1,
                 At::Scopes => size.scopes += 1,
+                At::Quotas => size.quotas += 1,
                 At::Object | At::Spec | At::Selector | At::Metadata | At::Unmeasured | At::Elsewhere => {}
             }
         }

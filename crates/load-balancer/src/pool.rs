@@ -10,6 +10,7 @@
 //! our own claims never meet in a conflict, and what arrives while a PUT is under way shares the next.
 
 pub(crate) mod batch;
+mod clusters;
 pub(crate) mod controller;
 pub(crate) mod index;
 pub(crate) mod orders;

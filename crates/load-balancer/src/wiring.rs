@@ -110,6 +110,7 @@ impl Wiring<'_> {
         caches.load_balancers.on_change(move |change| {
             load_balancers.add(change.key.clone());
             woken.keeper_changed(&change.key);
+            woken.tenant_changed(change);
             left_pools(change).into_iter().for_each(|pool| records.add(ObjectKey::new("", pool)));
         });
         let woken = waker.clone();

@@ -454,3 +454,24 @@ fn a_pool_shrinks_to_what_is_held_with_a_range_that_drains() {
     now["spec"]["ranges"][1]["drain"] = true.into();
     assert_faults(&validate(&update("alice", now, old), &Seen::default(), &policy()), &[]);
 }
+
+#[rstest]
+#[case::right(json!([{"guestCluster": "blue", "max": 2}, {"namespace": "shop", "max": 0}]), &[])]
+#[case::negative(json!([{"namespace": "shop", "max": -1}]), &["spec.quota[0].max -1 is negative"])]
+#[case::no_name(json!([{"max": 1}]), &["spec.quota[0] names neither guestCluster nor namespace"])]
+#[case::both_names(json!([{"guestCluster": "blue", "namespace": "shop", "max": 1}]), &["spec.quota[0] names both"])]
+#[case::twice(json!([{"namespace": "shop", "max": 1}, {"namespace": "shop", "max": 2}]), &["names namespace shop a second time"])]
+fn a_quota_is_refused_where_it_cannot_be_meant(#[case] quota: Value, #[case] expected: &[&str]) {
+    let with = |quota: &Value| {
+        let mut pool = pool("edge", 0, OWN, &[]);
+        pool["spec"]["quota"] = quota.clone();
+        pool
+    };
+    assert_faults(&validate(&create("alice", with(&quota)), &Seen::default(), &policy()), expected);
+    let before = pool("edge", 0, OWN, &[]);
+    assert_faults(&validate(&update("alice", with(&quota), before), &Seen::default(), &policy()), expected);
+    // one that stood before, with the webhook away, refuses no other write
+    let mut claimed = with_status(with(&quota), &["11"]);
+    claimed["spec"]["description"] = "edge VLAN".into();
+    assert_faults(&validate(&update(WRITER, claimed, with(&quota)), &Seen::default(), &policy()), &[]);
+}

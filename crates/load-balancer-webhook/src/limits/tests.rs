@@ -50,12 +50,12 @@ fn only_a_write_that_raises_a_count_above_its_limit_is_refused(
 }
 
 #[test]
-fn ranges_and_scopes_of_a_pool_are_counted() {
+fn ranges_scopes_and_quotas_of_a_pool_are_counted() {
     let spec = json!({"ranges": [{"subnet": "192.0.2.0/24"}, {}], "scope": [{}],
-        "selector": {"ranges": [{}], "scope": [{}, {"scope": [{}]}, {}]}});
+        "selector": {"ranges": [{}], "scope": [{}, {"scope": [{}]}, {}]}, "quota": [{}]});
     assert_eq!(
         Size { bytes: 0, ..size(&json!({"spec": spec, "ranges": [{}]})) },
-        Size { ranges: 2, scopes: 3, values: 18, ..Size::default() }
+        Size { ranges: 2, scopes: 3, quotas: 1, values: 20, ..Size::default() }
     );
 }
 

@@ -511,7 +511,9 @@ fn from_pools(
         asked.push(pool);
         refused.get_or_insert(why);
         // a full pool is waited for, unless a flag says otherwise; a full record, or a pool that went away meanwhile, is passed over
-        if matches!(why, Refused::Exhausted { .. }) && !seen.pool_choice.fall_over_when_full {
+        if matches!(why, Refused::Exhausted { .. } | Refused::QuotaExceeded { .. })
+            && !seen.pool_choice.fall_over_when_full
+        {
             break;
         }
     }

@@ -259,6 +259,14 @@ impl Others for Beside<'_> {
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {
         self.index.used_by(holder)
     }
+
+    fn cluster_of(&self, holder: &str) -> Option<String> {
+        self.index.cluster_of(holder)
+    }
+
+    fn members_of(&self, cluster: &str) -> Vec<String> {
+        self.index.members_of(cluster)
+    }
 }
 
 #[cfg(test)]

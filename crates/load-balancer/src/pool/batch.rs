@@ -3,16 +3,19 @@
 //! Every PUT also brings total, available, condition and finalizer up to date, and puts back the records of load
 //! balancers that the pool has lost (somebody replaced it without its status): before anything is given out anew.
 
-use std::net::IpAddr;
+mod refused;
+
+use std::{collections::HashMap, net::IpAddr};
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Record, Refusal, Request, Turns};
+use ipam::{Claim, Family, Pool, Quotas, Record, Refusal, Request, Tenant, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::condition::{self, Ready};
 use ip_pools::CheckedPool;
+pub(crate) use refused::Refused;
 
 /// An object larger than this is refused by etcd (1.5 MB) before long; claims stop here.
 pub(crate) const RECORD_LIMIT: usize = 1_200_000;
@@ -66,80 +69,6 @@ pub(crate) enum Answer {
     Kept,
 }
 
-/// Why a claim was refused. The texts begin as the Go program's do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Refused {
-    #[error("fail to get allocator {pool}: there is no such IPPool; create it or name another")]
-    NoSuchPool { pool: String },
-    #[error("fail to get allocator {pool}: {fault}")]
-    Unusable { pool: String, fault: String },
-    #[error(
-        "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}; waiting for one to \
-         be released or for another range"
-    )]
-    Exhausted { pool: String, ranges: String, family: Option<Family> },
-    #[error(
-        "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
-         add another pool"
-    )]
-    RecordFull { pool: String, records: usize },
-    #[error(
-        "fail to get ip from pool {pool}, error: it has no {family} addresses; name another pool or add a range"
-    )]
-    NoSuchFamily { pool: String, family: Family },
-    #[error(
-        "fail to get ip from pool {pool}, error: every range of it drains, so nothing new is given out; name another pool, or \
-         have a range that does not drain"
-    )]
-    Draining { pool: String, family: Option<Family> },
-    #[error("address {address} of pool {pool} is in use")]
-    AddressInUse { pool: String, address: IpAddr },
-    #[error("pool {pool} does not give {address} to anybody")]
-    AddressNotInPool { pool: String, address: IpAddr },
-    #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
-    AddressDraining { pool: String, address: IpAddr },
-}
-
-impl Refused {
-    /// The address, if one was asked for exactly, and the pool did not give it.
-    pub(crate) fn exact_address(&self) -> Option<IpAddr> {
-        match self {
-            Self::AddressInUse { address, .. }
-            | Self::AddressNotInPool { address, .. }
-            | Self::AddressDraining { address, .. } => Some(*address),
-            _ => None,
-        }
-    }
-
-    /// Whether it says anything to who asks for this family.
-    pub(crate) fn concerns(&self, asked: Family) -> bool {
-        match self {
-            Self::Exhausted { family, .. } | Self::Draining { family, .. } => {
-                family.is_none_or(|family| family == asked)
-            }
-            Self::NoSuchFamily { family, .. } => *family == asked,
-            Self::AddressInUse { address, .. }
-            | Self::AddressNotInPool { address, .. }
-            | Self::AddressDraining { address, .. } => Family::of(*address) == asked,
-            Self::NoSuchPool { .. } | Self::Unusable { .. } | Self::RecordFull { .. } => true,
-        }
-    }
-
-    /// The reason code of the condition.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::NoSuchPool { .. } => "PoolNotFound",
-            Self::Unusable { .. } => "PoolNotReady",
-            Self::Exhausted { .. } => "PoolExhausted",
-            Self::RecordFull { .. } => "RecordFull",
-            Self::NoSuchFamily { .. } => "PoolWithoutFamily",
-            Self::AddressInUse { .. } => "AddressInUse",
-            Self::Draining { .. } => "PoolDraining",
-            Self::AddressNotInPool { .. } | Self::AddressDraining { .. } => "AddressNotInPool",
-        }
-    }
-}
-
 /// The pool as it was read, and what bears on the decision.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen<'a> {
@@ -168,6 +97,12 @@ pub(crate) trait Others {
 
     /// The addresses that this holder keeps from others.
     fn used_by(&self, holder: &str) -> Vec<IpAddr>;
+
+    /// The guest cluster that the holder's object is of, where it is known.
+    fn cluster_of(&self, holder: &str) -> Option<String>;
+
+    /// The holders of a guest cluster, as far as they are known.
+    fn members_of(&self, cluster: &str) -> Vec<String>;
 }
 
 /// The object to PUT, if it differs from what was read, and one answer for each order.
@@ -190,6 +125,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         others,
         recorded: Vec::new(),
         exhausted: Vec::new(),
+        used: HashMap::new(),
         size: 0,
         rest: 0,
         limit,
@@ -221,7 +157,9 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
             }
         }
         write_finalizer(json, pool, &record);
-        write_status(json, pool, checked, &record, &announced_by(orphans, &record), now);
+        let above = above_quota(&checked.pool.quotas, &record, others);
+        let notes = [("ServiceOrphaned", announced_by(orphans, &record)), ("QuotaExceeded", above)];
+        write_status(json, pool, checked, &record, notes, now);
     });
     Decision { put, recorded, turns, answers }
 }
@@ -235,6 +173,8 @@ struct Draft<'a> {
     /// A walk over the ranges of the family found no address since the last release: the text of the ranges. Everybody who waits for a
     /// full pool comes at once when an address of it is free, and each walk looks at every address.
     exhausted: Vec<(Option<Family>, String)>,
+    /// What the tenants with a quota hold, of those who have claimed.
+    used: HashMap<Tenant, u64>,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -278,6 +218,7 @@ impl Draft<'_> {
                 }
                 if self.record.release(*address, holder) {
                     self.exhausted.clear();
+                    self.note_quotas(holder, |held| held.saturating_sub(1));
                 }
             }
             Order::Remember { holder, address } => self.remember(*address, holder),
@@ -306,6 +247,9 @@ impl Draft<'_> {
         if let (false, Some(fault)) = (held, blocked) {
             return Err(Refused::Unusable { pool: pool(), fault: fault.clone() });
         }
+        if !held && let Some(refused) = self.over_quota(holder) {
+            return Err(refused);
+        }
         if !held && !self.make_room(holder) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
@@ -320,6 +264,7 @@ impl Draft<'_> {
             Ok(Claim::Recorded(address)) => {
                 self.size += bytes_in_store(&address.to_string(), holder);
                 self.recorded.push(address);
+                self.note_quotas(holder, |held| held + 1);
                 let is_first = lost.is_empty() && own.is_empty();
                 Ok(if is_first { Answer::RecordedAnew(address) } else { Answer::Done })
             }
@@ -338,6 +283,28 @@ impl Draft<'_> {
                     ranges
                 });
                 Err(Refused::Exhausted { pool: pool(), ranges, family })
+            }
+        }
+    }
+
+    /// The quota that one more address of the holder would go past. Each claim of a batch counts for the next.
+    fn over_quota(&mut self, holder: &str) -> Option<Refused> {
+        let Pool { name, quotas, .. } = &self.checked.pool;
+        for (tenant, max) in limits(quotas, self.others, holder) {
+            let Self { record, others, used, .. } = self;
+            let count = || record.held_by(&tenant, |cluster| others.members_of(cluster));
+            let held = *used.entry(tenant.clone()).or_insert_with(count);
+            if held >= max {
+                return Some(Refused::QuotaExceeded { pool: name.clone(), tenant, max, held });
+            }
+        }
+        None
+    }
+
+    fn note_quotas(&mut self, holder: &str, change: impl Fn(u64) -> u64) {
+        for (tenant, _) in limits(&self.checked.pool.quotas, self.others, holder) {
+            if let Some(held) = self.used.get_mut(&tenant) {
+                *held = change(*held);
             }
         }
     }
@@ -363,6 +330,26 @@ impl Draft<'_> {
         }
         true
     }
+}
+
+/// The quotas that count for a holder.
+fn limits(quotas: &Quotas, others: &dyn Others, holder: &str) -> Vec<(Tenant, u64)> {
+    if quotas.is_empty() {
+        return Vec::new();
+    }
+    quotas.of(holder, others.cluster_of(holder).as_deref())
+}
+
+/// The sentence about tenants who hold more than their quota, which takes nothing from them; empty where there are none.
+/// Without numbers: whoever waits hears of every change of the condition.
+fn above_quota(quotas: &Quotas, record: &Record, others: &dyn Others) -> String {
+    let held = |tenant: &Tenant| record.held_by(tenant, |cluster| others.members_of(cluster));
+    let above = quotas.iter().filter(|(tenant, max)| held(tenant) > *max);
+    let above: Vec<_> = above.map(|(tenant, _)| tenant.to_string()).collect();
+    if above.is_empty() {
+        return String::new();
+    }
+    shortened(&format!("more than the quota gives is held, and stays: by {}", above.join(", ")))
 }
 
 /// Without any, they are wrong, and say nothing about the record.
@@ -437,7 +424,7 @@ fn write_status(
     pool: &IPPool,
     checked: &CheckedPool,
     record: &Record,
-    orphans: &str,
+    notes: [(&'static str, String); 2],
     now: &str,
 ) {
     let (total, available) = if has_ranges(checked) {
@@ -448,8 +435,12 @@ fn write_status(
     };
     let ready = if checked.faults.is_empty() {
         match &checked.blocked {
-            None if orphans.is_empty() => Ready::yes("RangesValid"),
-            None => Ready { message: orphans.to_owned(), ..Ready::yes("ServiceOrphaned") },
+            None => {
+                let notes: Vec<_> = notes.into_iter().filter(|(_, note)| !note.is_empty()).collect();
+                let reason = notes.first().map_or("RangesValid", |(reason, _)| reason);
+                let message: Vec<_> = notes.into_iter().map(|(_, note)| note).collect();
+                Ready { message: message.join("; "), ..Ready::yes(reason) }
+            }
             Some(why) => Ready::no("Deleting", format!("{why}: {} addresses are held", record.count())),
         }
     } else {

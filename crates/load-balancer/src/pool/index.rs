@@ -7,13 +7,14 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
-use controller_kit::{Cache, ObjectKey, RawObject};
+use controller_kit::{Cache, Change, ObjectKey, RawObject};
 use harvester_api::{IPPool, LoadBalancer, WorkloadType, finalizers};
 use ip_pools::CheckedPool;
 use ipam::Record;
 use k8s_openapi::api::core::v1::Service;
 use kube::{Resource as _, ResourceExt as _};
 
+use super::clusters::{self, Clusters};
 use crate::{address_index::AddressIndex, caches::Caches, reuse};
 
 /// The index. Clones share it.
@@ -40,8 +41,19 @@ struct State {
     /// A Service counts by this memory only. It has nothing that its tenant could not write as well: label, owner
     /// reference, the manager of a field, and, by way of kube-vip, the address in its status.
     unreleased: AddressIndex,
+    clusters: Clusters,
     /// The addresses that a claim had to pass over because of an object or its Service, by that object.
     missed: AddressIndex,
+}
+
+impl State {
+    fn forget_clusters(&mut self) {
+        let Self { clusters, records, .. } = self;
+        clusters.forget(|key| {
+            let holder = key.to_string();
+            records.values().any(|recorded| recorded.record.of(&holder).next().is_some())
+        });
+    }
 }
 
 struct Recorded {
@@ -81,6 +93,11 @@ impl PoolIndex {
             let lb = follower.0.load_balancers.get(&change.key);
             let addresses = lb.iter().flat_map(|lb| lb.pool_addresses()).map(|(_, address)| address);
             state.allocated.set(&change.key, addresses.collect());
+            match &lb {
+                Some(lb) => state.clusters.seen(&change.key, lb),
+                None => state.clusters.gone(&change.key),
+            }
+            state.forget_clusters();
         });
         let follower = index.clone();
         services.on_change(move |change| {
@@ -136,6 +153,25 @@ impl PoolIndex {
         let Some(key) = ObjectKey::parse(holder) else { return Vec::new() };
         let state = self.state();
         state.allocated.addresses_of(&key).chain(state.unreleased.addresses_of(&key)).collect()
+    }
+
+    /// The guest cluster of the holder, where its object says or has said it.
+    pub(crate) fn cluster_of(&self, holder: &str) -> Option<String> {
+        self.state().clusters.of(&ObjectKey::parse(holder)?).map(str::to_owned)
+    }
+
+    /// The holders that are of a guest cluster, or were when they went.
+    pub(crate) fn members_of(&self, cluster: &str) -> Vec<String> {
+        self.state().clusters.members(cluster).map(ToString::to_string).collect()
+    }
+
+    /// The pools that count the load balancer for another guest cluster from now on.
+    pub(crate) fn pools_of_moved(&self, change: &Change<RawObject<LoadBalancer>>) -> BTreeSet<String> {
+        let (Some(old), Some(new)) = (&change.old, &change.new) else { return BTreeSet::new() };
+        if clusters::cluster_of(old) == clusters::cluster_of(new) {
+            return BTreeSet::new();
+        }
+        self.recorded_for(&change.key).into_iter().map(|(pool, _)| pool).collect()
     }
 
     /// The pools whose ranges give one of these addresses.
@@ -249,6 +285,7 @@ impl PoolIndex {
         if let Some(before) = before {
             self.remember_unreleased(&mut state, &key.name, &before.record);
         }
+        state.forget_clusters();
         if !same_spec {
             state.checked = None;
         }

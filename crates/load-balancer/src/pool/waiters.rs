@@ -6,8 +6,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use controller_kit::{ObjectKey, Queue};
-use harvester_api::{IPPool, condition};
+use controller_kit::{Change, ObjectKey, Queue, RawObject};
+use harvester_api::{IPPool, LoadBalancer, condition};
 
 use super::{Orders, PoolIndex};
 
@@ -108,6 +108,14 @@ impl Waker {
     /// The object `key` or its Service has changed, and may keep addresses from those who wait no more.
     pub(crate) fn keeper_changed(&self, key: &ObjectKey) {
         self.freed(&self.index.no_longer_kept(key));
+    }
+
+    /// The load balancer may be of another guest cluster now, whose quota it counts for.
+    pub(crate) fn tenant_changed(&self, change: &Change<RawObject<LoadBalancer>>) {
+        let pools = self.index.pools_of_moved(change);
+        if !pools.is_empty() {
+            self.tell(&News::Freed { addresses: BTreeSet::new(), pools });
+        }
     }
 
     /// Nothing but a record can keep these addresses from anybody now.

@@ -368,6 +368,14 @@ impl Others for Beside<'_> {
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {
         self.shared.index.used_by(holder)
     }
+
+    fn cluster_of(&self, holder: &str) -> Option<String> {
+        self.shared.index.cluster_of(holder)
+    }
+
+    fn members_of(&self, cluster: &str) -> Vec<String> {
+        self.shared.index.members_of(cluster)
+    }
 }
 
 /// Addresses that live load balancers believe to have from this pool.

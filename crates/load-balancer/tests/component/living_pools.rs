@@ -175,4 +175,57 @@ test_cluster::component_tests! {
         assert!(ready.message.contains("1 for another network"), "{}", ready.message);
         assert_eq!(address_of(&cluster, "of-it").await, "192.0.2.10");
     }
+    async fn a_quota_of_a_guest_cluster_holds_it_back_until_one_of_its_addresses_is_released(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        // the fixtures' load balancers are of this one
+        edit(&cluster, json!({"quota": [{"guestCluster": "blue", "max": 2}]})).await;
+        let names = ["first", "second", "third"];
+        futures::future::join_all(names.iter().map(|name| load_balancer(&cluster, name, ""))).await;
+        cluster.settle().await;
+        assert_eq!(record_of(&cluster, "edge").await.allocated.len(), 2);
+        let mut with = Vec::new();
+        let mut without = "";
+        for name in names {
+            if address_of(&cluster, name).await.is_empty() { without = name } else { with.push(name) }
+        }
+        let ready = ready_of(&cluster, without).await;
+        assert_eq!(ready.reason, "QuotaExceeded");
+        assert!(ready.message.contains("its quota gives guest cluster blue at most 2 addresses, and 2 are held"), "{}", ready.message);
+        // one of another cluster waits for nobody
+        load_balancer(&cluster, "red", "").await;
+        let red = json!({"metadata": {"annotations": {annotations::LB_CLUSTER: "red"}}});
+        cluster.harvester.patch::<LoadBalancer>("team-a/red", red).await;
+        cluster.settle().await;
+        assert!(!address_of(&cluster, "red").await.is_empty());
+
+        cluster.harvester.delete::<LoadBalancer>(&format!("team-a/{}", with[0])).await;
+        cluster.settle().await;
+        assert!(!address_of(&cluster, without).await.is_empty(), "who waits hears of the release");
+        in_step(&cluster).await;
+        cluster.harvester.forget_requests();
+        cluster.settle().await;
+        assert_eq!(work(&cluster), []);
+    }
+
+    async fn a_quota_that_is_lowered_takes_nothing_and_one_that_is_raised_is_heard_of(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 20).await;
+        for name in ["first", "second"] {
+            load_balancer(&cluster, name, "").await;
+        }
+        cluster.settle().await;
+        edit(&cluster, json!({"quota": [{"namespace": "team-a", "max": 1}]})).await;
+        load_balancer(&cluster, "third", "").await;
+        cluster.settle().await;
+        let record = record_of(&cluster, "edge").await;
+        assert_eq!(record.allocated.len(), 2);
+        assert_eq!((record.conditions[0].status, record.conditions[0].reason.as_str()),
+            (ConditionStatus::True, "QuotaExceeded"));
+        assert_eq!(ready_of(&cluster, "third").await.reason, "QuotaExceeded");
+        edit(&cluster, json!({"quota": [{"namespace": "team-a", "max": 3}]})).await;
+        assert!(!address_of(&cluster, "third").await.is_empty());
+        assert_eq!(record_of(&cluster, "edge").await.conditions[0].message, "");
+        in_step(&cluster).await;
+    }
 }

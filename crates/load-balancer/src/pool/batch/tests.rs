@@ -8,6 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+mod living;
 
 /// Usable: .10 to .13 of 10.0.0.0/24.
 fn pool(status: &Value) -> RawObject<IPPool> {
@@ -37,6 +38,16 @@ impl<F: Fn(IpAddr, &str) -> bool> Others for F {
 
     fn used_by(&self, _: &str) -> Vec<IpAddr> {
         Vec::new()
+    }
+
+    /// Names of guest clusters begin those of their holders.
+    fn cluster_of(&self, holder: &str) -> Option<String> {
+        let (_, name) = holder.split_once('/')?;
+        name.split_once('-').map(|(cluster, _)| cluster.to_owned())
+    }
+
+    fn members_of(&self, cluster: &str) -> Vec<String> {
+        (0..100).map(|n| format!("shop/{cluster}-{n}")).collect()
     }
 }
 
@@ -355,6 +366,14 @@ impl Others for Elsewhere {
     fn used_by(&self, holder: &str) -> Vec<IpAddr> {
         self.own.iter().filter(|(by, _)| by == holder).map(|(_, address)| *address).collect()
     }
+
+    fn cluster_of(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn members_of(&self, _: &str) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 #[test]
@@ -558,56 +577,4 @@ fn a_claim_of_one_family_is_given_none_of_the_other() {
     let only_v4 = decided(&settled(&json!({}), &json!({})), &[claim("a/a", Family::V6)]);
     let refused = Refused::NoSuchFamily { pool: "edge".into(), family: Family::V6 };
     assert_eq!((only_v4.put, only_v4.answers), (None, vec![Err(refused)]));
-}
-
-/// .10 and .11 drain, .20 does not.
-fn draining(status: &Value) -> RawObject<IPPool> {
-    let mut json = pool(status).json();
-    json["spec"]["ranges"] = json!([
-        {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.10", "rangeEnd": "10.0.0.11", "drain": true},
-        {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.20", "rangeEnd": "10.0.0.20"},
-    ]);
-    RawObject::from_json(json).unwrap()
-}
-
-#[test]
-fn out_of_a_range_that_drains_nothing_new_is_given_and_nothing_is_counted_available() {
-    let held =
-        json!({"total": 3, "available": 2, "lastAllocated": "", "allocated": {"10.0.0.10": "shop/web"}});
-    let demand = Order::ClaimExactly { holder: "shop/api".into(), address: ip(11) };
-    let orders = [claim("shop/web"), demand, claim("a/a"), claim("b/b")];
-    let decision = decided(&draining(&held), &orders);
-    let refused = Refused::AddressDraining { pool: "edge".into(), address: ip(11) };
-    assert_eq!(decision.answers[..2], [Ok(Answer::Done), Err(refused)]);
-    assert_eq!(given(&decision, "a/a"), "10.0.0.20");
-    let Err(full) = &decision.answers[3] else { panic!("{:?}", decision.answers) };
-    assert!(full.to_string().contains("10.0.0.10-10.0.0.11 (drains),10.0.0.20-10.0.0.20;"), "{full}");
-    let status = status(&decision);
-    assert_eq!((status.total, status.available), (3, 0));
-    // a foreign PUT erased the record: who shows the address has it
-    let known = [(ip(10), "shop/web".to_owned())];
-    let erased = batch(&draining(&Value::Null), &known, RECORD_LIMIT, &[Order::Refresh]);
-    assert_eq!(given(&erased, "shop/web"), "10.0.0.10");
-}
-
-#[test]
-fn a_pool_whose_ranges_all_drain_says_so() {
-    let mut json = draining(&Value::Null).json();
-    json["spec"]["ranges"][1]["drain"] = true.into();
-    let decision = decided(&RawObject::from_json(json).unwrap(), &[claim("a/a")]);
-    let Err(refused) = &decision.answers[0] else { panic!("{:?}", decision.answers) };
-    assert_eq!(refused.reason(), "PoolDraining");
-    assert!(refused.to_string().contains("every range of it drains"), "{refused}");
-    assert_eq!((status(&decision).total, status(&decision).available), (3, 0));
-}
-
-#[test]
-fn of_many_records_outside_of_the_ranges_a_few_are_named_in_the_condition() {
-    let held: Value = (100..200).map(|n| (format!("10.0.0.{n}"), json!("shop/web"))).collect();
-    let decision =
-        decided(&pool(&json!({"total": 4, "available": 4, "lastAllocated": "", "allocated": held})), &[]);
-    let told = &status(&decision).conditions[0];
-    assert_eq!(told.reason, "PoolInvalid");
-    assert!(told.message.contains("10.0.0.100 is excluded: shop/web holds it"), "{}", told.message);
-    assert!(told.message.ends_with("; 97 addresses more are excluded"), "{}", told.message);
 }

@@ -1,0 +1,88 @@
+//! Why a claim was refused.
+
+use std::net::IpAddr;
+
+use ipam::{Family, Tenant};
+
+/// Why a claim was refused. The texts begin as the Go program's do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("fail to get allocator {pool}: there is no such IPPool; create it or name another")]
+    NoSuchPool { pool: String },
+    #[error("fail to get allocator {pool}: {fault}")]
+    Unusable { pool: String, fault: String },
+    #[error(
+        "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}; waiting for one to \
+         be released or for another range"
+    )]
+    Exhausted { pool: String, ranges: String, family: Option<Family> },
+    #[error(
+        "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
+         add another pool"
+    )]
+    RecordFull { pool: String, records: usize },
+    #[error(
+        "fail to get ip from pool {pool}, error: it has no {family} addresses; name another pool or add a range"
+    )]
+    NoSuchFamily { pool: String, family: Family },
+    #[error(
+        "fail to get ip from pool {pool}, error: every range of it drains, so nothing new is given out; name another pool, or \
+         have a range that does not drain"
+    )]
+    Draining { pool: String, family: Option<Family> },
+    #[error(
+        "fail to get ip from pool {pool}, error: its quota gives {tenant} at most {max} addresses, and {held} are held; waiting \
+         for one of them to be released or for a larger quota"
+    )]
+    QuotaExceeded { pool: String, tenant: Tenant, max: u64, held: u64 },
+    #[error("address {address} of pool {pool} is in use")]
+    AddressInUse { pool: String, address: IpAddr },
+    #[error("pool {pool} does not give {address} to anybody")]
+    AddressNotInPool { pool: String, address: IpAddr },
+    #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
+    AddressDraining { pool: String, address: IpAddr },
+}
+
+impl Refused {
+    /// The address, if one was asked for exactly, and the pool did not give it.
+    pub(crate) fn exact_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::AddressInUse { address, .. }
+            | Self::AddressNotInPool { address, .. }
+            | Self::AddressDraining { address, .. } => Some(*address),
+            _ => None,
+        }
+    }
+
+    /// Whether it says anything to who asks for this family.
+    pub(crate) fn concerns(&self, asked: Family) -> bool {
+        match self {
+            Self::Exhausted { family, .. } | Self::Draining { family, .. } => {
+                family.is_none_or(|family| family == asked)
+            }
+            Self::NoSuchFamily { family, .. } => *family == asked,
+            Self::AddressInUse { address, .. }
+            | Self::AddressNotInPool { address, .. }
+            | Self::AddressDraining { address, .. } => Family::of(*address) == asked,
+            Self::NoSuchPool { .. }
+            | Self::Unusable { .. }
+            | Self::RecordFull { .. }
+            | Self::QuotaExceeded { .. } => true,
+        }
+    }
+
+    /// The reason code of the condition.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::NoSuchPool { .. } => "PoolNotFound",
+            Self::Unusable { .. } => "PoolNotReady",
+            Self::Exhausted { .. } => "PoolExhausted",
+            Self::RecordFull { .. } => "RecordFull",
+            Self::NoSuchFamily { .. } => "PoolWithoutFamily",
+            Self::AddressInUse { .. } => "AddressInUse",
+            Self::Draining { .. } => "PoolDraining",
+            Self::QuotaExceeded { .. } => "QuotaExceeded",
+            Self::AddressNotInPool { .. } | Self::AddressDraining { .. } => "AddressNotInPool",
+        }
+    }
+}

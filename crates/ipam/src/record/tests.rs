@@ -313,6 +313,7 @@ fn pools() -> impl Strategy<Value = Ranges> {
             start: (*start).into(),
             end: (*end).into(),
             gateway: (*gateway).into(),
+            ..RangeSpec::default()
         };
         Ranges::parse(&specs.iter().map(spec).collect::<Vec<_>>()).unwrap()
     })

@@ -141,7 +141,7 @@ async fn read(clusters: &Clusters, assumed: Assumed, key: &ObjectKey, now: Times
     };
     let since = |object: Option<&LoadBalancer>| waited(&service, object, now);
     let dry_run = dry_run::dry_run(nobody(), rules.clone(), lists, &service, since);
-    let pools = harvester.pools.and_then(|lists| pools::dry_run(&lists, &dry_run.key));
+    let pools = harvester.pools.and_then(|lists| pools::dry_run(&lists, &dry_run.key, now.as_second()));
     let mut not_read = std::mem::take(&mut in_guest.not_read);
     not_read.append(&mut harvester.not_read);
     Ok(Read {

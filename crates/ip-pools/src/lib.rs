@@ -2,8 +2,11 @@
 #![forbid(unsafe_code)]
 
 pub mod managers;
+mod resting;
 mod view;
 
+pub use resting::{resting, resting_text, time_text, written_rests};
 pub use view::{
-    CheckedPool, bare, check, check_specs, counts, definition, is_by_name_only, quotas, record, same_rules,
+    CheckedPool, bare, check, check_specs, counts, definition, is_by_name_only, quarantine_fault, quotas,
+    record, same_rules,
 };

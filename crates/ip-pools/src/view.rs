@@ -1,10 +1,15 @@
 //! An `IPPool` object as the crate `ipam` sees it, and what speaks against it.
 
+use std::net::IpAddr;
+
 use harvester_api::{IPPool, annotations};
 use ipam::{
-    Pool, PoolFault, QuotaFault, QuotaSpec, Quotas, RangeFault, RangeSpec, Ranges, Record, Scope, Selector,
+    LONGEST_REST, Pool, PoolFault, QuotaFault, QuotaSpec, Quotas, RangeFault, RangeSpec, Ranges, Record,
+    Scope, Selector,
 };
 use kube::{Resource, ResourceExt};
+
+use crate::written_rests;
 
 /// The record in the pool's status.
 pub fn record(pool: &IPPool) -> Record {
@@ -17,7 +22,10 @@ pub fn record(pool: &IPPool) -> Record {
 /// `status.total` and `status.available`; nothing where the ranges are wrong.
 pub fn counts(pool: &IPPool) -> Option<(i64, i64)> {
     let ranges = definition(pool).ok()?.ranges;
-    Some(record(pool).counts(&ranges, 0))
+    let record = record(pool);
+    let rests = |address: &IpAddr| ranges.gives(*address) && record.holder(*address).is_none();
+    let resting = written_rests(pool).into_keys().filter(rests).count();
+    Some(record.counts(&ranges, resting))
 }
 
 /// The pool that the spec describes.
@@ -66,6 +74,14 @@ pub fn quotas(pool: &IPPool) -> (Quotas, Vec<QuotaFault>) {
         max: quota.max,
     });
     Quotas::parse(&specs.collect::<Vec<_>>())
+}
+
+/// What is wrong with the rest of released addresses.
+pub fn quarantine_fault(pool: &IPPool) -> Option<String> {
+    let seconds = pool.spec.quarantine_seconds;
+    (!(0..=LONGEST_REST).contains(&seconds)).then(|| {
+        format!("spec.quarantineSeconds {seconds} is outside of 0 to {LONGEST_REST}, which is a year")
+    })
 }
 
 /// Whether the pool serves only load balancers that name it: an annotation says so, which every schema has.
@@ -140,6 +156,7 @@ fn check_with<'a>(
         blocked.push("it is being deleted".to_owned());
     }
     let mut texts: Vec<_> = faults.iter().map(ToString::to_string).collect();
+    texts.extend(quarantine_fault(pool));
     texts.extend(quotas(pool).1.iter().map(ToString::to_string));
     if more > 0 {
         texts.push(format!("{more} addresses more are excluded"));

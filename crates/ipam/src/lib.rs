@@ -10,6 +10,7 @@ mod quota;
 mod range;
 mod ranges;
 mod record;
+mod resting;
 mod scopes;
 mod selection;
 
@@ -20,4 +21,5 @@ pub use quota::{QuotaFault, QuotaSpec, Quotas, Tenant};
 pub use range::{Range, RangeError, RangeSpec};
 pub use ranges::{RangeFault, Ranges};
 pub use record::{Claim, Record, Refusal, Request, Turns};
+pub use resting::{LONGEST_REST, Resting};
 pub use selection::{Choice, Mode, Rejection, Requirement, Rules, select};

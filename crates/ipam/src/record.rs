@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::{family::Family, holdings::Holdings, ranges::Ranges};
+use crate::{family::Family, holdings::Holdings, ranges::Ranges, resting::Resting};
 
 /// A pool's record. Holders are `namespace/name` of a LoadBalancer object, or whatever another program wrote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +61,8 @@ pub struct Request<'a> {
     pub among: Option<&'a [IpAddr]>,
     /// This address or none, whatever else the holder has.
     pub exactly: Option<IpAddr>,
+    /// Addresses that only their former holders get.
+    pub resting: Option<&'a Resting>,
 }
 
 /// The digest at the end of a holder's name that a cloud controller manager gave: of the UID of the Service, which is
@@ -73,6 +75,10 @@ impl<'a> Request<'a> {
     /// For any address of the pool.
     pub fn of(holder: &'a str) -> Self {
         Self { holder, ..Self::default() }
+    }
+
+    fn rests(&self, address: IpAddr) -> bool {
+        self.resting.is_some_and(|resting| resting.end_of(address).is_some())
     }
 
     fn admits(&self, address: IpAddr) -> bool {
@@ -106,6 +112,8 @@ pub enum Refusal {
     NotOffered(IpAddr),
     #[error("the range of {0} drains")]
     Draining(IpAddr),
+    #[error("{0} rests after its release")]
+    Resting(IpAddr),
     #[error("somebody else has {0}")]
     Held(IpAddr),
 }
@@ -226,9 +234,9 @@ impl Record {
         request: Request<'_>,
         taken: impl Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
-        let Request { holder, known, lost, among, exactly, family: _ } = request;
+        let Request { holder, known, lost, among, exactly, .. } = request;
         if let Some(address) = exactly {
-            return self.claim_exactly(ranges, address, holder, lost, taken);
+            return self.claim_exactly(ranges, address, request, taken);
         }
         let mut own: Vec<_> = self.of(holder).filter(|address| request.admits(*address)).collect();
         own.retain(|address| !lost.contains(address));
@@ -241,6 +249,7 @@ impl Record {
                 // what the holder shows is not given anew
                 && (ranges.gives(*address) || known == Some(*address) && ranges.offers(*address))
                 && self.held.holder(*address).is_none()
+                && (!request.rests(*address) || known == Some(*address) || self.was_of(*address, holder))
                 && !taken(*address)
         };
         let past =
@@ -296,15 +305,18 @@ impl Record {
         &mut self,
         ranges: &Ranges,
         address: IpAddr,
-        holder: &str,
-        lost: &[IpAddr],
+        request: Request<'_>,
         taken: impl Fn(IpAddr) -> bool,
     ) -> Result<Claim, Refusal> {
+        let Request { holder, lost, .. } = request;
         match self.held.holder(address) {
             Some(by) if by == holder && !lost.contains(&address) => return Ok(Claim::Adopted(address)),
             Some(_) => return Err(Refusal::Held(address)),
             None if !ranges.offers(address) => return Err(Refusal::NotOffered(address)),
             None if !ranges.gives(address) => return Err(Refusal::Draining(address)),
+            None if request.rests(address) && !self.was_of(address, holder) => {
+                return Err(Refusal::Resting(address));
+            }
             None if taken(address) => return Err(Refusal::Held(address)),
             None => {}
         }
@@ -313,14 +325,16 @@ impl Record {
         Ok(Claim::Recorded(address))
     }
 
+    /// Whether the holder had the address last, or the same Service did before it was made again.
+    fn was_of(&self, address: IpAddr, holder: &str) -> bool {
+        let Some(last) = self.history.holder(address) else { return false };
+        last == holder || stem(holder).is_some_and(|own| stem(last) == Some(own))
+    }
+
     /// Addresses that the same Service had last before it was made again: nobody else's name ends in a digest and is the
     /// same up to there, namespace included. Nothing for a holder with a past of its own.
     fn of_namesakes(&self, holder: &str) -> impl Iterator<Item = IpAddr> {
-        let stem = holder.len().checked_sub(DIGEST).and_then(|end| holder.split_at_checked(end));
-        let is_digest = |tail: &str| tail.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let has_digest = stem
-            .is_some_and(|(stem, tail)| stem.contains('/') && stem.ends_with('-') && is_digest(tail))
-            && self.history.of(holder).next().is_none();
+        let has_digest = stem(holder).is_some() && self.history.of(holder).next().is_none();
         let namesakes = has_digest.then(|| self.history.of_namesakes(holder, DIGEST));
         namesakes.into_iter().flatten().take(NAMESAKES)
     }
@@ -377,6 +391,14 @@ impl Record {
         }
         entries.len()
     }
+}
+
+/// The name of a holder without the digest at its end, if it has one.
+fn stem(holder: &str) -> Option<&str> {
+    let end = holder.len().checked_sub(DIGEST)?;
+    let (stem, tail) = holder.split_at_checked(end)?;
+    let is_digest = tail.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (stem.contains('/') && stem.ends_with('-') && is_digest).then_some(stem)
 }
 
 fn parse(text: &str) -> Option<IpAddr> {

@@ -108,6 +108,11 @@ pub(crate) fn validate(write: &Write, seen: &Seen, policy: &Policy) -> Faults {
             faults.add(|| Fault::invalid(fault.to_string()));
         }
     }
+    if old.as_ref().is_none_or(|old| old.spec.quarantine_seconds != pool.spec.quarantine_seconds)
+        && let Some(fault) = ip_pools::quarantine_fault(&pool)
+    {
+        faults.add(|| Fault::invalid(fault));
+    }
     match ip_pools::definition(&pool) {
         Ok(own) => {
             if spec_changes {

@@ -34,6 +34,7 @@ const OTHER: &str = "Other";
 pub(crate) struct Metrics {
     total: Family<PoolLabel, Gauge<i64, AtomicI64>>,
     available: Family<PoolLabel, Gauge<i64, AtomicI64>>,
+    resting: Family<PoolLabel, Gauge<i64, AtomicI64>>,
     held: Family<PoolFamilyLabel, Gauge<i64, AtomicI64>>,
     allocations: Family<PoolLabel, Counter>,
     releases: Family<PoolLabel, Counter>,
@@ -103,6 +104,7 @@ impl Default for Metrics {
         Self {
             total: Family::default(),
             available: Family::default(),
+            resting: Family::default(),
             held: Family::default(),
             allocations: Family::default(),
             releases: Family::default(),
@@ -122,7 +124,16 @@ impl Default for Metrics {
 impl Metrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register("pool_addresses", "Usable addresses of a pool", self.total.clone());
-        registry.register("pool_addresses_available", "Addresses that nobody holds", self.available.clone());
+        registry.register(
+            "pool_addresses_available",
+            "Addresses that may be given out",
+            self.available.clone(),
+        );
+        registry.register(
+            "pool_addresses_resting",
+            "Released addresses that only their former holders get yet",
+            self.resting.clone(),
+        );
         registry.register("pool_addresses_held", "Addresses of a family that are held", self.held.clone());
         registry.register("pool_allocations", "Addresses that a pool gave", self.allocations.clone());
         registry.register("pool_releases", "Addresses that a pool took back", self.releases.clone());
@@ -162,6 +173,7 @@ impl Metrics {
         let Some(pool) = &change.new else {
             self.total.remove(&label);
             self.available.remove(&label);
+            self.resting.remove(&label);
             self.allocations.remove(&label);
             self.releases.remove(&label);
             for family in &families {
@@ -172,6 +184,8 @@ impl Metrics {
         let numbers = pool.status.as_ref().map_or((0, 0), |status| (status.total, status.available));
         self.total.get_or_create(&label).set(numbers.0);
         self.available.get_or_create(&label).set(numbers.1);
+        let resting = i64::try_from(ip_pools::written_rests(pool).len()).unwrap_or(i64::MAX);
+        self.resting.get_or_create(&label).set(resting);
         let empty = BTreeMap::new();
         let held = pool.status.as_ref().map_or(&empty, |status| &status.allocated);
         // a colon tells the families apart; a mapped address is one of IPv4, and rare enough to be read

@@ -230,6 +230,7 @@ async fn start(parts: Start<'_>, tasks: &TaskGroup) {
         recorder: recorder.clone(),
         pools: caches.pools.clone(),
         writers: writers.clone(),
+        clock,
     };
     let record_gc = RecordGc::new(client.clone(), recorder, &caches, writers, queues.metrics.clone());
     work(tasks, workers, &queues, controller, pool_controller, record_gc, import);

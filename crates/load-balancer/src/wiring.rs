@@ -203,14 +203,19 @@ fn needs_refresh(change: &Change<RawObject<IPPool>>) -> bool {
     old.spec != new.spec
         || old.meta().deletion_timestamp != new.meta().deletion_timestamp
         || new.annotations().contains_key(annotations::MANUALLY_RELEASE_IP)
+        || rests(old) != rests(new)
         || !new.finalizers().iter().any(|name| name == finalizers::IP_POOL)
         || !is_counted(new)
+}
+
+fn rests(pool: &IPPool) -> Option<&String> {
+    pool.annotations().get(annotations::QUARANTINE)
 }
 
 /// Whether the numbers are those of the records.
 fn is_counted(pool: &IPPool) -> bool {
     let Some(status) = &pool.status else { return false };
-    if pool.spec.ranges.iter().any(|range| range.drain) {
+    if rests(pool).is_some() || pool.spec.ranges.iter().any(|range| range.drain) {
         return ip_pools::counts(pool).is_none_or(|counts| counts == (status.total, status.available));
     }
     let held = i64::try_from(status.allocated.len()).unwrap_or(i64::MAX);

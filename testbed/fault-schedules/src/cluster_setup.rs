@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use program::{Clock, TaskGroup};
-use serde_json::json;
+use serde_json::{Value, json};
 use sim_harvester::{Carrier, Lan, Options, Release, SimHarvester, Workload, settings};
 use test_cluster::{TestCluster, User};
 
@@ -17,12 +17,35 @@ pub(crate) struct Pool {
     /// The number of its addresses.
     pub(crate) addresses: usize,
     manifest: &'static str,
+    subnet: &'static str,
+    /// The last parts of its first and its last address.
+    ends: [u8; 2],
+}
+
+impl Pool {
+    /// Its addresses as one range, or as two, the first of which drains.
+    pub(crate) fn ranges(&self, drain: bool) -> Value {
+        let [first, last] = self.ends;
+        let range = |first: u8, last: u8| {
+            let [start, end] = [first, last].map(|last| format!("{}{last}", self.subnet));
+            json!({"subnet": format!("{}0/24", self.subnet), "rangeStart": start, "rangeEnd": end})
+        };
+        if !drain {
+            return json!([range(first, last)]);
+        }
+        let middle = first + (last - first) / 2;
+        let mut draining = range(first, middle);
+        draining["drain"] = true.into();
+        json!([draining, range(middle + 1, last)])
+    }
 }
 
 /// The pool for every load balancer that no other pool serves.
 pub(crate) const LAB: Pool = Pool {
     name: "lab",
     addresses: 8,
+    subnet: "192.0.2.",
+    ends: [10, 17],
     manifest: "
 apiVersion: loadbalancer.harvesterhci.io/v1beta1
 kind: IPPool
@@ -36,6 +59,8 @@ spec:
 pub(crate) const EDGE: Pool = Pool {
     name: "edge",
     addresses: 2,
+    subnet: "198.51.100.",
+    ends: [10, 11],
     manifest: "
 apiVersion: loadbalancer.harvesterhci.io/v1beta1
 kind: IPPool

@@ -74,6 +74,7 @@ impl Users {
         }
         // every Service must be reachable in the end
         self.restore(VMS[0]).await;
+        self.open_pools().await;
     }
 
     /// # Panics
@@ -248,10 +249,24 @@ impl Users {
     /// The webhook may be dead; then the server refuses this.
     async fn annotate_a_pool(&mut self) {
         let pools: Api<IPPool> = Api::all(self.cluster.harvester.client(User::Driver));
-        let note = json!({"spec": {"description": self.random.u16(..).to_string()}});
-        let name = POOLS[self.random.usize(..POOLS.len())].name;
+        let number = self.random.u16(..);
+        let pool = POOLS[self.random.usize(..POOLS.len())];
+        // half of a pool drains, and what is released rests, until somebody annotates the pool again
+        let rest = if number % 3 == 0 { 20 } else { 0 };
+        let ranges = pool.ranges(number % 4 == 0);
+        let note =
+            json!({"spec": {"description": number.to_string(), "ranges": ranges, "quarantineSeconds": rest}});
+        let name = pool.name;
         let outcome = pools.patch(name, &PatchParams::default(), &Patch::Merge(note)).await;
         tracing::debug!(name, refusal = ?outcome.err(), "annotated a pool");
+    }
+
+    /// Every address of every pool may be given again.
+    async fn open_pools(&self) {
+        for pool in POOLS {
+            let spec = json!({"spec": {"ranges": pool.ranges(false), "quarantineSeconds": 0}});
+            self.cluster.harvester.patch::<IPPool>(pool.name, spec).await;
+        }
     }
 
     /// As `kubectl replace` with an old manifest: the address is gone from the object until a program puts it back.

@@ -114,7 +114,7 @@ fn read_with(
     let lease = json!({"spec": {"holderIdentity": "ccm-0", "leaseDurationSeconds": 15,
         "renewTime": "2026-01-05T09:09:59.000000Z"}});
     Read {
-        pools: pools::dry_run(&pools, &dry_run.key),
+        pools: pools::dry_run(&pools, &dry_run.key, now.as_second()),
         service,
         nodes,
         events: Vec::new(),

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::RangeSpec;
 
+mod living;
+
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
@@ -575,52 +577,4 @@ fn of_two_keys_of_one_address_each_stays() {
     let record = Record::read(&both, &map(&[]), "");
     assert_eq!((record.allocated(), record.count()), (both, 2));
     assert_eq!(record.holder(ip("fd00:6::15")), Some("capi/m-1"));
-}
-
-/// .10 and .11 drain, .20 and .21 do not.
-fn half_draining() -> Ranges {
-    let range = |start: &str, end: &str, drain| RangeSpec {
-        start: start.into(),
-        end: end.into(),
-        drain,
-        ..RangeSpec::subnet("10.0.0.0/24")
-    };
-    Ranges::parse(&[range("10.0.0.10", "10.0.0.11", true), range("10.0.0.20", "10.0.0.21", false)]).unwrap()
-}
-
-#[test]
-fn nothing_new_is_given_out_of_a_range_that_drains_and_what_is_held_stays() {
-    let (ranges, mut record) = (half_draining(), Record::default());
-    record.put(ip("10.0.0.10"), "a");
-    record.remember(ip("10.0.0.11"), "b");
-    assert_eq!(claim(&mut record, &ranges, "a").unwrap(), "10.0.0.10", "who has one has it");
-    assert_eq!(claim(&mut record, &ranges, "b").unwrap(), "10.0.0.20", "a former one is a new one");
-    assert_eq!(claim(&mut record, &ranges, "c").unwrap(), "10.0.0.21");
-    assert_eq!(claim(&mut record, &ranges, "d"), Err(Refusal::Exhausted));
-    let exactly = |address, holder| Request { exactly: Some(ip(address)), ..Request::of(holder) };
-    let mut demand = |address, holder| record.claim(&ranges, exactly(address, holder), |_| false);
-    assert_eq!(demand("10.0.0.11", "e"), Err(Refusal::Draining(ip("10.0.0.11"))));
-    assert_eq!(demand("10.0.0.10", "e"), Err(Refusal::Held(ip("10.0.0.10"))));
-    assert_eq!(demand("10.0.0.10", "a"), Ok(Claim::Adopted(ip("10.0.0.10"))));
-    assert!(record.release(ip("10.0.0.10"), "a"));
-    assert_eq!(claim(&mut record, &ranges, "a"), Err(Refusal::Exhausted), "it does not come back to it");
-    let shown = Request { known: Some(ip("10.0.0.10")), ..Request::of("a") };
-    let taken_back = record.claim(&ranges, shown, |_| false);
-    assert_eq!(taken_back, Ok(Claim::Recorded(ip("10.0.0.10"))), "the record has lost what the holder shows");
-}
-
-#[test]
-fn addresses_of_a_range_that_drains_are_not_available() {
-    let (ranges, mut record) = (half_draining(), Record::default());
-    assert_eq!(record.counts(&ranges, 0), (4, 2));
-    record.put(ip("10.0.0.10"), "a");
-    assert_eq!(record.counts(&ranges, 0), (4, 2), "its holder took nothing from the others");
-    record.put(ip("10.0.0.20"), "b");
-    record.put(ip("10.0.9.9"), "outside");
-    assert_eq!(record.counts(&ranges, 0), (4, 0));
-    assert_eq!((ranges.drains(None), ranges.drains(Some(Family::V6))), (false, false));
-    let wide = RangeSpec { drain: true, ..RangeSpec::subnet("fd00::/64") };
-    let both = Ranges::parse(&[RangeSpec::subnet("10.1.0.0/30"), wide]).unwrap();
-    assert_eq!(Record::default().counts(&both, 0), (i64::MAX, 1));
-    assert_eq!([None, Some(Family::V4), Some(Family::V6)].map(|of| both.drains(of)), [false, false, true]);
 }

@@ -475,3 +475,16 @@ fn a_quota_is_refused_where_it_cannot_be_meant(#[case] quota: Value, #[case] exp
     claimed["spec"]["description"] = "edge VLAN".into();
     assert_faults(&validate(&update(WRITER, claimed, with(&quota)), &Seen::default(), &policy()), &[]);
 }
+
+#[rstest]
+#[case::none(0, &[])]
+#[case::a_day(86_400, &[])]
+#[case::negative(-1, &["spec.quarantineSeconds -1 is outside of 0 to"])]
+#[case::huge(i64::MAX, &["is outside of 0 to"])]
+fn a_rest_that_cannot_be_meant_is_refused(#[case] seconds: i64, #[case] expected: &[&str]) {
+    let mut pool = pool("edge", 0, OWN, &[]);
+    pool["spec"]["quarantineSeconds"] = seconds.into();
+    assert_faults(&validate(&create("alice", pool.clone()), &Seen::default(), &policy()), expected);
+    let claimed = with_status(pool.clone(), &["11"]);
+    assert_faults(&validate(&update(WRITER, claimed, pool), &Seen::default(), &policy()), &[]);
+}

@@ -300,6 +300,7 @@ fn seek(seen: &Seen<'_>, address: IpAddr) -> Result<String, (Obstacle, Vec<Strin
             Refused::AddressInUse { .. } => obstacle = Obstacle::InUse(None),
             Refused::AddressNotInPool { .. } => {}
             Refused::AddressDraining { .. } => obstacle = Obstacle::Draining,
+            Refused::AddressResting { until, .. } => obstacle = Obstacle::Resting(until.clone()),
             other => obstacle = Obstacle::Pool(other.reason(), other.to_string()),
         }
     }

@@ -87,8 +87,8 @@ pub enum Outcome {
     Waits { reason: &'static str, why: String },
 }
 
-/// Decides; nothing where there is no such object.
-pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
+/// Decides; nothing where there is no such object. `now` is in seconds since 1970.
+pub fn dry_run(lists: &Lists, key: &ObjectKey, now: i64) -> Option<DryRun> {
     let lb = lists.load_balancers.get(key)?;
     let caches = Caches {
         load_balancers: lists.load_balancers.clone(),
@@ -99,7 +99,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
         vms: Cache::empty(),
     };
     let index = PoolIndex::follow(&caches);
-    let trial = Trial { lists, index: &index, checked: &index.checked_pools(), holder: key.to_string() };
+    let trial = Trial { lists, index: &index, checked: &index.checked_pools(), holder: key.to_string(), now };
     let (named, recorded) = (lb.spec.ip_pool.clone(), trial.recorded(key));
     let seen = address::Seen {
         lb: &lb,
@@ -136,8 +136,7 @@ pub fn dry_run(lists: &Lists, key: &ObjectKey) -> Option<DryRun> {
     let row = |checked: &CheckedPool| {
         let name = checked.pool.name.clone();
         let pool = lists.pools.get(&ObjectKey::new("", &name));
-        let record = pool.map(|pool| ip_pools::record(&pool)).unwrap_or_default();
-        let (total, available) = record.counts(&checked.pool.ranges, 0);
+        let (total, available) = pool.and_then(|pool| ip_pools::counts(&pool)).unwrap_or_default();
         let place = choice.order.iter().position(|chosen| *chosen == name).filter(|_| named.is_empty());
         PoolRow { verdict: verdict(&name), place: place.map(|index| index + 1), name, total, available }
     };
@@ -158,6 +157,7 @@ struct Trial<'a> {
     index: &'a PoolIndex,
     checked: &'a [CheckedPool],
     holder: String,
+    now: i64,
 }
 
 impl Trial<'_> {
@@ -219,6 +219,7 @@ impl Trial<'_> {
             others: &Beside { index: self.index, pool: name },
             turns: ipam::Turns::default(),
             now: "",
+            at: self.now,
             limit: RECORD_LIMIT,
         };
         let holder = self.holder.clone();

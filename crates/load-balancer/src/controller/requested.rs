@@ -101,6 +101,8 @@ pub(crate) enum Obstacle {
     InUse(Option<String>),
     /// The pool that the specification names, if it names one.
     NotInPool(Option<String>),
+    /// Only its former holder gets it before this time.
+    Resting(String),
     /// Nothing new is given out of its range.
     Draining,
     /// The object asks for addresses of the other family.
@@ -112,7 +114,7 @@ pub(crate) enum Obstacle {
 impl Obstacle {
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::InUse(_) => "AddressInUse",
+            Self::InUse(_) | Self::Resting(_) => "AddressInUse",
             Self::NotInPool(_) | Self::Draining | Self::OtherFamily => "AddressNotInPool",
             Self::Pool(reason, _) => reason,
         }
@@ -131,6 +133,9 @@ impl Obstacle {
             }
             Self::NotInPool(None) => "no pool that may serve this load balancer gives it".to_owned(),
             Self::NotInPool(Some(pool)) => format!("pool {pool} does not give it"),
+            Self::Resting(until) => {
+                format!("it rests until {until} after its release, and only its former holder gets it before")
+            }
             Self::Draining => "the range that it is of drains, so nothing new is given out of it".to_owned(),
             Self::OtherFamily => "the load balancer asks for an address of the other family".to_owned(),
             Self::Pool(_, why) => why.clone(),
@@ -142,6 +147,7 @@ impl Obstacle {
 pub(crate) fn demand_waits(lb: &LoadBalancer, address: IpAddr, obstacle: &Obstacle, stays: &str) -> String {
     let until = match obstacle {
         Obstacle::InUse(_) => "; waiting until it is released",
+        Obstacle::Resting(_) => "; waiting until then",
         Obstacle::NotInPool(_) | Obstacle::Draining => "; waiting for a pool that gives it",
         Obstacle::OtherFamily | Obstacle::Pool(..) => "",
     };

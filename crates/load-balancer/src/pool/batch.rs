@@ -4,12 +4,13 @@
 //! balancers that the pool has lost (somebody replaced it without its status): before anything is given out anew.
 
 mod refused;
+mod rests;
 
 use std::{collections::HashMap, net::IpAddr};
 
 use controller_kit::{ObjectKey, RawObject};
 use harvester_api::{IPPool, annotations, finalizers};
-use ipam::{Claim, Family, Pool, Quotas, Record, Refusal, Request, Tenant, Turns};
+use ipam::{Claim, Family, Pool, Quotas, Record, Refusal, Request, Resting, Tenant, Turns};
 use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
@@ -83,6 +84,8 @@ pub(crate) struct Seen<'a> {
     pub(crate) turns: Turns,
     /// RFC 3339, for conditions.
     pub(crate) now: &'a str,
+    /// The same in seconds since 1970, for addresses that rest.
+    pub(crate) at: i64,
     /// [`RECORD_LIMIT`].
     pub(crate) limit: usize,
 }
@@ -116,7 +119,8 @@ pub(crate) struct Decision {
 
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
-    let Seen { pool, checked, status_addresses, orphans, others, turns, now, limit } = seen;
+    let Seen { pool, checked, status_addresses, orphans, others, turns, now, at, limit } = seen;
+    let rest = pool.spec.quarantine_seconds.clamp(0, LONGEST_REST);
     let record = ip_pools::record(pool).resuming(turns);
     let mut draft = Draft {
         checked,
@@ -126,6 +130,9 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         recorded: Vec::new(),
         exhausted: Vec::new(),
         used: HashMap::new(),
+        resting: ip_pools::resting(pool, at),
+        // a second more: this one is not over
+        rest_until: (rest > 0).then(|| at.saturating_add(rest + 1)),
         size: 0,
         rest: 0,
         limit,
@@ -142,10 +149,13 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     }
     draft.measure(pool);
     let answers: Vec<_> = orders.iter().map(|order| draft.carry_out(order)).collect();
-    let Draft { mut record, recorded, .. } = draft;
+    let Draft { mut record, recorded, mut resting, .. } = draft;
     if has_ranges(checked) {
-        record.prune(&checked.pool.ranges);
+        let ranges = &checked.pool.ranges;
+        record.prune(ranges);
+        resting.retain(|address| ranges.offers(address) && record.holder(address).is_none());
     }
+    rests::bound(&mut resting);
 
     let turns = record.turns();
     let put = pool.edited(|json| {
@@ -156,10 +166,11 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
                 answer_by_hand(json, annotation, release.as_ref().err().or(kept.as_ref()));
             }
         }
+        rests::write(json, &resting);
         write_finalizer(json, pool, &record);
         let above = above_quota(&checked.pool.quotas, &record, others);
         let notes = [("ServiceOrphaned", announced_by(orphans, &record)), ("QuotaExceeded", above)];
-        write_status(json, pool, checked, &record, notes, now);
+        write_status(json, pool, checked, (&record, &resting), notes, now);
     });
     Decision { put, recorded, turns, answers }
 }
@@ -175,6 +186,9 @@ struct Draft<'a> {
     exhausted: Vec<(Option<Family>, String)>,
     /// What the tenants with a quota hold, of those who have claimed.
     used: HashMap<Tenant, u64>,
+    resting: Resting,
+    /// The end of the rest of what is released now.
+    rest_until: Option<i64>,
     /// About how many bytes the object takes in the store, managedFields included.
     size: usize,
     /// How many of them are not the record.
@@ -218,6 +232,7 @@ impl Draft<'_> {
                 }
                 if self.record.release(*address, holder) {
                     self.exhausted.clear();
+                    self.let_rest(*address);
                     self.note_quotas(holder, |held| held.saturating_sub(1));
                 }
             }
@@ -250,13 +265,14 @@ impl Draft<'_> {
         if !held && let Some(refused) = self.over_quota(holder) {
             return Err(refused);
         }
-        if !held && !self.make_room(holder) {
+        if !held && !self.make_room(bytes_in_store(LONGEST_ADDRESS, holder)) {
             return Err(Refused::RecordFull { pool: pool(), records: self.record.count() });
         }
         let walked = |exhausted: &(Option<Family>, String)| exhausted.0.is_none() || exhausted.0 == family;
         let is_hopeless = exactly.is_none() && self.exhausted.iter().any(walked);
         let among = is_hopeless.then(|| self.others.used_by(holder));
-        let request = Request { lost: &lost, among: among.as_deref(), ..request };
+        let resting = Some(&self.resting);
+        let request = Request { lost: &lost, among: among.as_deref(), resting, ..request };
         let others = self.others;
         let claim = self.record.claim(&definition.ranges, request, |address| others.have(address, holder));
         match claim {
@@ -264,6 +280,7 @@ impl Draft<'_> {
             Ok(Claim::Recorded(address)) => {
                 self.size += bytes_in_store(&address.to_string(), holder);
                 self.recorded.push(address);
+                self.resting.end(address);
                 self.note_quotas(holder, |held| held + 1);
                 let is_first = lost.is_empty() && own.is_empty();
                 Ok(if is_first { Answer::RecordedAnew(address) } else { Answer::Done })
@@ -271,6 +288,10 @@ impl Draft<'_> {
             Err(Refusal::Held(address)) => Err(Refused::AddressInUse { pool: pool(), address }),
             Err(Refusal::NotOffered(address)) => Err(Refused::AddressNotInPool { pool: pool(), address }),
             Err(Refusal::Draining(address)) => Err(Refused::AddressDraining { pool: pool(), address }),
+            Err(Refusal::Resting(address)) => {
+                let until = ip_pools::time_text(self.resting.end_of(address).unwrap_or_default());
+                Err(Refused::AddressResting { pool: pool(), address, until })
+            }
             Err(Refusal::Exhausted) if definition.ranges.drains(family) => {
                 Err(Refused::Draining { pool: pool(), family })
             }
@@ -282,7 +303,9 @@ impl Draft<'_> {
                     self.exhausted.push((family, ranges.clone()));
                     ranges
                 });
-                Err(Refused::Exhausted { pool: pool(), ranges, family })
+                let is_of = |address| family.is_none_or(|family| family == Family::of(address));
+                let rests = self.resting.iter().any(|(address, _)| is_of(address));
+                Err(Refused::Exhausted { pool: pool(), ranges, family, rests })
             }
         }
     }
@@ -318,10 +341,20 @@ impl Draft<'_> {
         }
     }
 
-    /// Whether one more record fits; forgets history until it does.
-    fn make_room(&mut self, holder: &str) -> bool {
+    /// The address was released. It does not rest where there is no room to write that down.
+    fn let_rest(&mut self, address: IpAddr) {
+        let Some(end) = self.rest_until else { return };
+        let bytes = rests::bytes(address);
+        if self.make_room(bytes) {
+            self.resting.begin(address, end);
+            self.rest += bytes;
+            self.size += bytes;
+        }
+    }
+
+    /// Whether so many bytes more fit; forgets history until they do.
+    fn make_room(&mut self, needed: usize) -> bool {
         const AT_ONCE: usize = 16;
-        let needed = bytes_in_store(LONGEST_ADDRESS, holder);
         while self.size + needed > self.limit {
             if self.record.trim_history(&self.checked.pool.ranges, AT_ONCE) == 0 {
                 return false;
@@ -423,12 +456,13 @@ fn write_status(
     json: &mut Value,
     pool: &IPPool,
     checked: &CheckedPool,
-    record: &Record,
+    (record, resting): (&Record, &Resting),
     notes: [(&'static str, String); 2],
     now: &str,
 ) {
     let (total, available) = if has_ranges(checked) {
-        record.counts(&checked.pool.ranges, 0)
+        let ranges = &checked.pool.ranges;
+        record.counts(ranges, resting.iter().filter(|(address, _)| ranges.gives(*address)).count())
     } else {
         let total = pool.status.as_ref().map_or(0, |status| status.total);
         (total, total - i64::try_from(record.count()).unwrap_or(i64::MAX))

@@ -2,11 +2,12 @@
 //!
 //! The pool's own task ([`super::Writers`]) writes all of it; this controller submits the orders.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, time::Duration};
 
 use controller_kit::{Action, Cache, ObjectKey, PendingEvent, RawObject, Recorder};
 use harvester_api::{IPPool, LoadBalancer, annotations};
 use kube::{Api, Client, Resource, ResourceExt};
+use program::Clock;
 
 use super::{Failure, Order, Writers};
 use crate::{
@@ -21,6 +22,7 @@ pub(crate) struct PoolController {
     pub(crate) recorder: Recorder,
     pub(crate) pools: Cache<RawObject<IPPool>>,
     pub(crate) writers: Writers,
+    pub(crate) clock: Clock,
 }
 
 /// A failure after which the queue tries again.
@@ -72,7 +74,15 @@ impl PoolController {
             self.warn(&pool, status_reverted::REASON, &failure.to_string());
         }
         outcome?;
-        Ok(Action::AwaitChange)
+        Ok(self.rested_in(&key).map_or(Action::AwaitChange, Action::RequeueAfter))
+    }
+
+    /// When the first address of the pool has rested. That is the only look that a pool needs without a change.
+    fn rested_in(&self, key: &ObjectKey) -> Option<Duration> {
+        let (pool, now) = (self.pools.get(key)?, self.clock.now());
+        let first = ip_pools::resting(&pool, now.as_second()).iter().map(|(_, end)| end).min()?;
+        let left = first.saturating_mul(1000).saturating_sub(now.as_millisecond());
+        Some(Duration::from_millis(u64::try_from(left).unwrap_or(0)))
     }
 
     // docs/contract/load-balancer.md#IP-13: the Go program looked for the holder in a cache

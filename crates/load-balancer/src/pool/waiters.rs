@@ -7,7 +7,8 @@ use std::{
 };
 
 use controller_kit::{Change, ObjectKey, Queue, RawObject};
-use harvester_api::{IPPool, LoadBalancer, condition};
+use harvester_api::{IPPool, LoadBalancer, annotations, condition};
+use kube::ResourceExt as _;
 
 use super::{Orders, PoolIndex};
 
@@ -155,23 +156,34 @@ fn news(
     let now = |address: &String| new.status.as_ref().and_then(|status| status.allocated.get(address));
     let before = old.status.iter().flat_map(|status| status.allocated.iter());
     let freed: Vec<_> = before.filter(|(address, holder)| now(address) != Some(*holder)).collect();
-    if freed.is_empty() {
+    let rested = rested(old, new);
+    if freed.is_empty() && rested.is_empty() {
         return None;
     }
     // another program may have written an IPv4 address as a mapped one
     let parsed = |key: &String| key.parse::<IpAddr>().ok().map(|address| address.to_canonical());
-    let addresses: Vec<_> = freed.iter().filter_map(|(key, _)| parsed(key)).collect();
+    let addresses: Vec<_> = freed.iter().filter_map(|(key, _)| parsed(key)).chain(rested).collect();
     let mut pools = offering(&addresses);
     // its record has room again, wherever the address lay
     pools.extend(old.metadata.name.clone());
     Some(News::Freed { addresses: addresses.into_iter().collect(), pools })
 }
 
+/// Addresses whose rest is over.
+fn rested(old: &IPPool, new: &IPPool) -> Vec<IpAddr> {
+    let text = |pool: &IPPool| pool.annotations().get(annotations::QUARANTINE).cloned();
+    if text(old).is_none() || text(old) == text(new) {
+        return Vec::new();
+    }
+    let now = ip_pools::written_rests(new);
+    ip_pools::written_rests(old).into_keys().filter(|address| !now.contains_key(address)).collect()
+}
+
 #[cfg(test)]
 mod tests {
-    use harvester_api::{IPPoolSpec, IPPoolStatus, annotations};
+    use harvester_api::{IPPoolSpec, IPPoolStatus};
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -204,6 +216,14 @@ mod tests {
         pool
     }
 
+    fn resting(addresses: &[&str]) -> IPPool {
+        let mut pool = pool(&[]);
+        let ends: Value =
+            addresses.iter().map(|ip| ((*ip).to_owned(), json!("2026-01-01T00:00:00Z"))).collect();
+        pool.metadata.annotations = Some([(annotations::QUARANTINE.to_owned(), ends.to_string())].into());
+        pool
+    }
+
     fn of_priority(priority: i64) -> IPPool {
         let mut pool = pool(&[]);
         pool.spec.selector.priority = priority;
@@ -226,6 +246,9 @@ mod tests {
     #[case::gone(Some(pool(&[])), None, Some(News::Choice))]
     #[case::other_priority(Some(pool(&[])), Some(of_priority(7)), Some(News::Choice))]
     #[case::for_everybody_again(Some(by_name("false")), Some(by_name("true")), Some(News::Choice))]
+    #[case::begins_to_rest(Some(pool(&[])), Some(resting(&["10.0.0.2"])), None)]
+    #[case::rested(
+        Some(resting(&["10.0.0.2", "10.0.0.3"])), Some(resting(&["10.0.0.3"])), Some(freed("10.0.0.2", &["edge", "has 10.0.0.2"])))]
     #[case::first_condition(Some(pool(&[])), Some(checked("")), Some(News::Choice))]
     #[case::a_fault_less(Some(checked("overlap; excluded")), Some(checked("excluded")), Some(News::Choice))]
     #[case::same_condition(Some(checked("overlap")), Some(checked("overlap")), None)]

@@ -328,6 +328,7 @@ struct Look<'a> {
     orphans: Vec<ObjectKey>,
     beside: Beside<'a>,
     now: String,
+    at: i64,
 }
 
 impl<'a> Look<'a> {
@@ -339,12 +340,13 @@ impl<'a> Look<'a> {
             orphans: shared.orphans.list(),
             beside: Beside { shared, pool: name },
             now: shared.clock.now_text(),
+            at: shared.clock.now().as_second(),
         }
     }
 
     fn seen<'b>(&'b self, pool: &'b RawObject<IPPool>, turns: Turns, limit: usize) -> Seen<'b> {
-        let Self { checked, status_addresses, orphans, beside, now } = self;
-        Seen { pool, checked, status_addresses, orphans, others: beside, turns, now, limit }
+        let Self { checked, status_addresses, orphans, beside, now, at } = self;
+        Seen { pool, checked, status_addresses, orphans, others: beside, turns, now, at: *at, limit }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Pools whose ranges are emptied, that limit what somebody may have, and whose addresses rest.
 
+use std::time::Duration;
+
 use harvester_api::{ConditionStatus, IPPool, LoadBalancer, annotations};
+use kube::ResourceExt as _;
 use load_balancer::PoolChoice;
 use serde_json::{Value, json};
 use test_cluster::TestCluster;
@@ -34,6 +37,12 @@ async fn assign(cluster: &TestCluster, auto: &str) {
     let annotation = json!({"metadata": {"annotations": {annotations::AUTO_ASSIGN: auto}}});
     cluster.harvester.patch::<IPPool>("edge", annotation).await;
     cluster.settle().await;
+}
+
+/// The annotation of pool edge that names the addresses that rest.
+async fn rests(cluster: &TestCluster) -> String {
+    let pool = cluster.harvester.get::<IPPool>("edge").await.unwrap();
+    pool.annotations().get(annotations::QUARANTINE).cloned().unwrap_or_default()
 }
 
 /// Changes the spec of pool edge.
@@ -226,6 +235,63 @@ test_cluster::component_tests! {
         edit(&cluster, json!({"quota": [{"namespace": "team-a", "max": 3}]})).await;
         assert!(!address_of(&cluster, "third").await.is_empty());
         assert_eq!(record_of(&cluster, "edge").await.conditions[0].message, "");
+        in_step(&cluster).await;
+    }
+    async fn a_released_address_rests_for_all_but_its_former_holder_until_somebody_ends_that(cluster: TestCluster) {
+        let _running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        edit(&cluster, json!({"quarantineSeconds": 86400})).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        load_balancer(&cluster, "next", "").await;
+        cluster.settle().await;
+        let ready = ready_of(&cluster, "next").await;
+        assert_eq!(ready.reason, "PoolExhausted");
+        assert!(ready.message.contains("some rest after their release"), "{}", ready.message);
+        let record = record_of(&cluster, "edge").await;
+        assert_eq!((record.total, record.available, record.allocated.len()), (1, 0, 0));
+        assert!(rests(&cluster).await.contains("\"192.0.2.10\":"));
+        cluster.harvester.forget_requests();
+        cluster.settle().await;
+        assert_eq!(work(&cluster), [], "a rest costs nothing");
+
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "web").await, "192.0.2.10");
+        in_step(&cluster).await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "next").await, "");
+        let end = json!({"metadata": {"annotations": {annotations::QUARANTINE: null}}});
+        cluster.harvester.patch::<IPPool>("edge", end).await;
+        cluster.settle().await;
+        assert_eq!(address_of(&cluster, "next").await, "192.0.2.10");
+        in_step(&cluster).await;
+    }
+
+    #[simulated_only("a rest lasts for its seconds")]
+    async fn who_waits_for_an_address_that_rests_gets_it_at_the_end_of_the_rest(cluster: TestCluster) {
+        let running = controller(&cluster).await;
+        pool(&cluster, "edge", 10, 10).await;
+        edit(&cluster, json!({"quarantineSeconds": 600})).await;
+        load_balancer(&cluster, "web", "").await;
+        cluster.settle().await;
+        cluster.harvester.delete::<LoadBalancer>("team-a/web").await;
+        load_balancer(&cluster, "next", "").await;
+        cluster.settle().await;
+        cluster.harvester.forget_requests();
+        cluster.advance(Duration::from_secs(300)).await;
+        assert_eq!(work(&cluster), []);
+        // another process knows the end from the pool
+        running.stop().await;
+        let _next = Controller::start(&cluster, "two");
+        cluster.settle().await;
+        cluster.advance(Duration::from_secs(250)).await;
+        assert_eq!(address_of(&cluster, "next").await, "");
+        cluster.advance(Duration::from_secs(60)).await;
+        assert_eq!(address_of(&cluster, "next").await, "192.0.2.10");
+        assert_eq!(rests(&cluster).await, "");
         in_step(&cluster).await;
     }
 }

@@ -131,7 +131,10 @@ fn an_object_gets_this_address(
 }
 
 fn exhausted(pool: &str) -> (String, Refused) {
-    (pool.to_owned(), Refused::Exhausted { pool: pool.to_owned(), ranges: String::new(), family: None })
+    (
+        pool.to_owned(),
+        Refused::Exhausted { pool: pool.to_owned(), ranges: String::new(), family: None, rests: false },
+    )
 }
 
 fn full(pool: &str) -> (String, Refused) {

@@ -3,6 +3,9 @@ use serde_json::{Value, json};
 
 use super::*;
 
+/// 2026-01-01.
+const NOW: i64 = 1_767_225_600;
+
 fn pool(name: &str, created: u8, subnet: &str, selector: &Value, status: &Value) -> RawObject<IPPool> {
     RawObject::from_json(json!({"metadata": {"name": name, "resourceVersion": "1",
             "creationTimestamp": format!("2026-01-01T00:00:{created:02}Z")},
@@ -26,7 +29,7 @@ fn lists(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> Lists {
 }
 
 fn looked(pools: Vec<RawObject<IPPool>>, lb: RawObject<LoadBalancer>) -> DryRun {
-    dry_run(&lists(pools, lb), &ObjectKey::new("team-a", "web")).expect("the object is there")
+    dry_run(&lists(pools, lb), &ObjectKey::new("team-a", "web"), NOW).expect("the object is there")
 }
 
 fn cluster() -> Value {
@@ -89,7 +92,7 @@ fn the_address_that_the_pool_would_give_is_named_and_nothing_is_recorded() {
         lists(vec![pool("lab", 1, "192.0.2.0/28", &selector, &json!({}))], object(&cluster(), &json!({})));
     let key = ObjectKey::new("team-a", "web");
     for _ in 0..2 {
-        let seen = dry_run(&lists, &key).unwrap();
+        let seen = dry_run(&lists, &key, NOW).unwrap();
         // the first one is the gateway
         let address = "192.0.2.2".parse().unwrap();
         assert_eq!(seen.outcome, Outcome::Gets { pool: "lab".into(), address });

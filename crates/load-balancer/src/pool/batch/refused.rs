@@ -12,10 +12,11 @@ pub(crate) enum Refused {
     #[error("fail to get allocator {pool}: {fault}")]
     Unusable { pool: String, fault: String },
     #[error(
-        "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}; waiting for one to \
-         be released or for another range"
+        "fail to get ip from pool {pool}, error: no IP addresses available in range set: {ranges}{}; waiting for one \
+         to be released or for another range",
+        if *rests { " (some rest after their release)" } else { "" }
     )]
-    Exhausted { pool: String, ranges: String, family: Option<Family> },
+    Exhausted { pool: String, ranges: String, family: Option<Family>, rests: bool },
     #[error(
         "fail to reserve an address in pool {pool}: its record of {records} addresses is as large as an object may be; \
          add another pool"
@@ -39,6 +40,8 @@ pub(crate) enum Refused {
     AddressInUse { pool: String, address: IpAddr },
     #[error("pool {pool} does not give {address} to anybody")]
     AddressNotInPool { pool: String, address: IpAddr },
+    #[error("address {address} of pool {pool} rests until {until}: only its former holder gets it before")]
+    AddressResting { pool: String, address: IpAddr, until: String },
     #[error("the range of {address} in pool {pool} drains, so nothing new is given out of it")]
     AddressDraining { pool: String, address: IpAddr },
 }
@@ -49,6 +52,7 @@ impl Refused {
         match self {
             Self::AddressInUse { address, .. }
             | Self::AddressNotInPool { address, .. }
+            | Self::AddressResting { address, .. }
             | Self::AddressDraining { address, .. } => Some(*address),
             _ => None,
         }
@@ -63,6 +67,7 @@ impl Refused {
             Self::NoSuchFamily { family, .. } => *family == asked,
             Self::AddressInUse { address, .. }
             | Self::AddressNotInPool { address, .. }
+            | Self::AddressResting { address, .. }
             | Self::AddressDraining { address, .. } => Family::of(*address) == asked,
             Self::NoSuchPool { .. }
             | Self::Unusable { .. }
@@ -79,7 +84,7 @@ impl Refused {
             Self::Exhausted { .. } => "PoolExhausted",
             Self::RecordFull { .. } => "RecordFull",
             Self::NoSuchFamily { .. } => "PoolWithoutFamily",
-            Self::AddressInUse { .. } => "AddressInUse",
+            Self::AddressInUse { .. } | Self::AddressResting { .. } => "AddressInUse",
             Self::Draining { .. } => "PoolDraining",
             Self::QuotaExceeded { .. } => "QuotaExceeded",
             Self::AddressNotInPool { .. } | Self::AddressDraining { .. } => "AddressNotInPool",

@@ -63,6 +63,7 @@ fn batch(pool: &RawObject<IPPool>, known: &[(IpAddr, String)], limit: usize, ord
             others: &others,
             turns: Turns::default(),
             now: "now",
+            at: 1_767_225_600,
             limit,
         },
         orders,
@@ -300,6 +301,7 @@ fn an_address_that_somebody_uses_elsewhere_is_neither_given_nor_put_back() {
         others,
         turns: Turns::default(),
         now: "now",
+        at: 1_767_225_600,
         limit: RECORD_LIMIT,
     };
     let decision = decide(seen(&taken), &[claim("shop/new"), claim("shop/user")]);
@@ -334,6 +336,7 @@ fn the_pool_names_addresses_that_a_service_without_load_balancer_announces() {
         others: &|_, _: &str| false,
         turns: Turns::default(),
         now: "now",
+        at: 1_767_225_600,
         limit: RECORD_LIMIT,
     };
     let status = status(&decide(seen(&orphans), &[Order::Refresh]));
@@ -390,6 +393,7 @@ fn a_thousand_who_wait_for_a_full_pool_cost_one_walk_over_its_range() {
         others: &others,
         turns: Turns::default(),
         now: "now",
+        at: 1_767_225_600,
         limit: RECORD_LIMIT,
     };
     let orders: Vec<_> = (0..1000).map(|n| claim(&format!("shop/lb-{n}"))).collect();
@@ -428,6 +432,7 @@ fn a_record_that_an_older_pool_gives_to_another_answers_no_claim() {
         others: &others,
         turns: Turns::default(),
         now: "now",
+        at: 1_767_225_600,
         limit: RECORD_LIMIT,
     };
     let decision = decide(seen, &[claim("shop/outranked")]);

@@ -158,7 +158,10 @@ fn a_pool_that_has_no_ipv4_address_left_is_asked_for_an_ipv6_address() {
     let mut lb = asking("IPv4,IPv6", PREFER, None);
     lb.spec.ip_pool = "both".to_owned();
     let full = |family| {
-        ("both".to_owned(), Refused::Exhausted { pool: "both".to_owned(), ranges: String::new(), family })
+        (
+            "both".to_owned(),
+            Refused::Exhausted { pool: "both".to_owned(), ranges: String::new(), family, rests: false },
+        )
     };
     let refused = [full(Some(Family::V4))];
     let after = decided(&lb, Rest { refused: &refused, ..rest(&all, &[]) });

@@ -187,7 +187,8 @@ fn while_the_claim_of_one_family_is_denied_an_address_of_the_other_family_s_pool
     let mut json = seen.object.as_ref().unwrap().json();
     json_patch::merge(&mut json, &json!({"spec": {"ipPool": "edge", "ipv6Pool": "six"}}));
     seen.object = Some(Arc::new(RawObject::from_json(json).unwrap()));
-    let exhausted = Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None };
+    let exhausted =
+        Refused::Exhausted { pool: full.to_owned(), ranges: String::new(), family: None, rests: false };
     seen.address.refused = vec![(full.to_owned(), exhausted)];
     seen.address.pending.failed = vec![denied(pool, family)];
     let named = |pool: &str| WaitingFor::Named(pool.to_owned());

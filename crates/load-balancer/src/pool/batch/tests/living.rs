@@ -158,9 +158,240 @@ fn a_thousand_who_wait_for_their_quota_are_counted_once() {
         others: &others,
         turns: Turns::default(),
         now: "now",
+        at: 1_767_225_600,
         limit: RECORD_LIMIT,
     };
     let orders: Vec<_> = (0..1000).map(|n| claim(&format!("shop/lb-{n}"))).collect();
     assert!(decide(seen, &orders).answers.iter().all(Result::is_err));
     assert!(others.0.get() <= 2, "{} counts", others.0.get());
+}
+
+/// 2026-01-01.
+const NOW: i64 = 1_767_225_600;
+
+fn with_rest(status: &RawObject<IPPool>, seconds: i64, annotation: Option<&str>) -> RawObject<IPPool> {
+    let mut json = status.json();
+    json["spec"]["quarantineSeconds"] = seconds.into();
+    if let Some(annotation) = annotation {
+        json["metadata"]["annotations"] = json!({annotations::QUARANTINE: annotation});
+    }
+    RawObject::from_json(json).unwrap()
+}
+
+fn at(now: i64, pool: &RawObject<IPPool>, orders: &[Order]) -> Decision {
+    let (checked, others) = (ip_pools::check(pool, []), |_, _: &str| false);
+    let seen = Seen {
+        pool,
+        checked: &checked,
+        status_addresses: &[],
+        orphans: &[],
+        others: &others,
+        turns: Turns::default(),
+        now: "now",
+        at: now,
+        limit: RECORD_LIMIT,
+    };
+    decide(seen, orders)
+}
+
+fn written(decision: Decision) -> RawObject<IPPool> {
+    RawObject::from_json(decision.put.expect("something to write")).unwrap()
+}
+
+fn annotation(pool: &IPPool) -> Option<&str> {
+    pool.annotations().get(annotations::QUARANTINE).map(String::as_str)
+}
+
+fn release(holder: &str, last: u8) -> Order {
+    Order::Release { holder: holder.into(), address: ip(last) }
+}
+
+/// Allocated and free and resting addresses are those of the range.
+fn numbers(pool: &IPPool) -> (i64, i64, i64, i64) {
+    let status = pool.status.as_ref().unwrap();
+    let count = |n: usize| i64::try_from(n).unwrap();
+    let resting = count(ip_pools::written_rests(pool).len());
+    (status.total, count(status.allocated.len()), status.available, resting)
+}
+
+#[test]
+fn a_released_address_rests_until_its_time_is_over() {
+    let held = json!({"10.0.0.10": "shop/web", "10.0.0.11": "a/a", "10.0.0.12": "b/b"});
+    let pool = with_rest(&settled(&held, &json!({})), 60, None);
+    let decision = at(NOW, &pool, &[release("shop/web", 10), claim("c/c"), claim("d/d")]);
+    assert_eq!(decision.answers[1], Ok(Answer::RecordedAnew(ip(13))));
+    let Err(refused) = &decision.answers[2] else { panic!("{:?}", decision.answers) };
+    assert!(refused.to_string().contains("(some rest after their release); waiting"), "{refused}");
+    let resting = written(decision);
+    assert_eq!(annotation(&resting), Some(r#"{"10.0.0.10":"2026-01-01T00:01:01Z"}"#));
+    assert_eq!(numbers(&resting), (4, 3, 0, 1));
+    assert_eq!(at(NOW, &resting, &[Order::Refresh]).put, None, "one write for the release and its rest");
+
+    let demand = Order::ClaimExactly { holder: "d/d".into(), address: ip(10) };
+    let waits = at(NOW + 60, &resting, &[claim("d/d"), demand, Order::Refresh]);
+    assert_eq!(waits.put, None, "who waits for the end of a rest costs nothing");
+    let Err(refused) = &waits.answers[1] else { panic!("{:?}", waits.answers) };
+    assert!(
+        refused.to_string().contains("10.0.0.10 of pool edge rests until 2026-01-01T00:01:01Z"),
+        "{refused}"
+    );
+    assert_eq!(refused.reason(), "AddressInUse");
+
+    let back = written(at(NOW + 1, &resting, &[claim("shop/web")]));
+    assert_eq!((annotation(&back), numbers(&back)), (None, (4, 4, 0, 0)), "its former holder is exempt");
+    let over = written(at(NOW + 61, &resting, &[Order::Refresh]));
+    assert_eq!((annotation(&over), numbers(&over)), (None, (4, 3, 1, 0)));
+    let given = written(at(NOW + 61, &resting, &[claim("d/d")]));
+    assert_eq!((annotation(&given), numbers(&given)), (None, (4, 4, 0, 0)));
+}
+
+#[test]
+fn a_rest_ends_where_somebody_edits_it_out_or_shortens_it() {
+    let pool = settled(&json!({}), &json!({"10.0.0.10": "shop/web"}));
+    let forged = r#"{"10.0.0.10":"9999-01-01T00:00:00Z","10.0.0.99":"2026-01-01T00:00:30Z","x":1}"#;
+    let bounded = written(at(NOW, &with_rest(&pool, 60, Some(forged)), &[Order::Refresh]));
+    assert_eq!(annotation(&bounded), Some(r#"{"10.0.0.10":"2026-01-01T00:01:01Z"}"#));
+    assert_eq!(numbers(&bounded), (4, 0, 3, 1));
+    for seconds in [0, -7] {
+        let without = written(at(NOW, &with_rest(&bounded, seconds, None), &[Order::Refresh]));
+        assert_eq!((annotation(&without), numbers(&without)), (None, (4, 0, 4, 0)));
+    }
+    let garbage = written(at(NOW, &with_rest(&pool, 60, Some("garbage")), &[Order::Refresh]));
+    assert_eq!(annotation(&garbage), None);
+}
+
+#[test]
+fn a_record_that_somebody_erased_comes_back_out_of_its_rest() {
+    let rests = r#"{"10.0.0.10":"2026-01-01T00:01:00Z"}"#;
+    let pool = with_rest(&settled(&json!({}), &json!({})), 60, Some(rests));
+    let known = [(ip(10), "shop/web".to_owned())];
+    let (checked, others) = (ip_pools::check(&pool, []), |_, _: &str| false);
+    let seen = Seen {
+        pool: &pool,
+        checked: &checked,
+        status_addresses: &known,
+        orphans: &[],
+        others: &others,
+        turns: Turns::default(),
+        now: "now",
+        at: NOW,
+        limit: RECORD_LIMIT,
+    };
+    let back = written(decide(seen, &[Order::Refresh]));
+    assert_eq!((annotation(&back), numbers(&back)), (None, (4, 1, 3, 0)));
+}
+
+#[test]
+fn thousands_that_rest_fit_into_the_annotations_of_an_object() {
+    let held: serde_json::Map<String, Value> =
+        (0..8000).map(|n| (format!("10.1.{}.{}", n / 250, 2 + n % 250), json!("shop/web"))).collect();
+    let orders: Vec<_> = held
+        .keys()
+        .map(|address| Order::Release { holder: "shop/web".into(), address: address.parse().unwrap() })
+        .collect();
+    let mut json = settled(&json!({}), &json!({})).json();
+    json["spec"]["ranges"] = json!([{"subnet": "10.1.0.0/16"}]);
+    json["status"]["allocated"] = held.into();
+    let pool = with_rest(&RawObject::from_json(json).unwrap(), 60, None);
+    let resting = written(at(NOW, &pool, &orders));
+    let text = annotation(&resting).unwrap();
+    assert!((50_000..100_000).contains(&text.len()), "{} bytes", text.len());
+    let (total, allocated, available, rest) = numbers(&resting);
+    assert_eq!((allocated, available + rest), (0, total));
+}
+
+/// A step of somebody: claims, releases, demands, time, and edits of the pool by its administrator.
+#[derive(Clone, Debug)]
+enum Move {
+    Claim(u8),
+    Demand(u8, u8),
+    Release(u8),
+    Wait(u8),
+    Rest(u8),
+    Drain(bool),
+    Erase,
+}
+
+fn moves() -> impl Strategy<Value = Vec<Move>> {
+    let step = prop_oneof![
+        4 => (0..6_u8).prop_map(Move::Claim),
+        2 => (0..6_u8, 9..15_u8).prop_map(|(who, last)| Move::Demand(who, last)),
+        4 => (0..6_u8).prop_map(Move::Release),
+        2 => (0..50_u8).prop_map(Move::Wait),
+        1 => prop_oneof![Just(0), Just(20), Just(200)].prop_map(Move::Rest),
+        1 => any::<bool>().prop_map(Move::Drain),
+        1 => Just(Move::Erase),
+    ];
+    prop::collection::vec(step, 1..60)
+}
+
+proptest! {
+    // .10 and .11 may drain, .12 and .13 do not
+    #[test]
+    fn allocated_and_free_and_resting_addresses_are_those_of_the_range(moves in moves()) {
+        let mut json = settled(&json!({}), &json!({})).json();
+        json["spec"]["ranges"] = json!([
+            {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.10", "rangeEnd": "10.0.0.11"},
+            {"subnet": "10.0.0.0/24", "rangeStart": "10.0.0.12", "rangeEnd": "10.0.0.13"},
+        ]);
+        let mut now = NOW;
+        for step in moves {
+            let before: RawObject<IPPool> = RawObject::from_json(json.clone()).unwrap();
+            let allocated = |pool: &IPPool| pool.status.clone().unwrap_or_default().allocated;
+            let order = match step {
+                Move::Claim(who) => claim(&format!("shop/{who}")),
+                Move::Demand(who, last) => {
+                    Order::ClaimExactly { holder: format!("shop/{who}"), address: ip(last) }
+                }
+                Move::Release(who) => {
+                    let holder = format!("shop/{who}");
+                    let held = allocated(&before).into_iter().find(|(_, by)| *by == holder);
+                    let Some((address, _)) = held else { continue };
+                    Order::Release { holder, address: address.parse().unwrap() }
+                }
+                Move::Wait(seconds) => {
+                    now += i64::from(seconds);
+                    Order::Refresh
+                }
+                Move::Rest(seconds) => {
+                    json["spec"]["quarantineSeconds"] = seconds.into();
+                    Order::Refresh
+                }
+                Move::Drain(drain) => {
+                    json["spec"]["ranges"][0]["drain"] = drain.into();
+                    Order::Refresh
+                }
+                Move::Erase => {
+                    json["metadata"]["annotations"] = json!({});
+                    Order::Refresh
+                }
+            };
+            let seen: RawObject<IPPool> = RawObject::from_json(json.clone()).unwrap();
+            let resting = ip_pools::resting(&seen, now);
+            let history = seen.status.clone().unwrap_or_default().allocated_history;
+            if let Some(put) = at(now, &seen, &[order]).put {
+                json = put;
+            }
+            let pool: RawObject<IPPool> = RawObject::from_json(json.clone()).unwrap();
+            let drains = pool.spec.ranges[0].drain;
+            for (address, holder) in allocated(&pool) {
+                if allocated(&seen).contains_key(&address) {
+                    continue;
+                }
+                let given: IpAddr = address.parse().unwrap();
+                prop_assert!(!drains || given >= ip(12), "{address} drains");
+                let is_former = history.get(&address) == Some(&holder);
+                prop_assert!(is_former || resting.end_of(given).is_none(), "{address} rests");
+            }
+            let rests = ip_pools::written_rests(&pool);
+            let withheld = (10..14_u8).filter(|last| {
+                let is_free = !allocated(&pool).contains_key(&ip(*last).to_string());
+                is_free && (rests.contains_key(&ip(*last)) || drains && *last < 12)
+            });
+            let status = pool.status.clone().unwrap();
+            let sum = allocated(&pool).len() + withheld.count();
+            prop_assert_eq!(status.available + i64::try_from(sum).unwrap(), 4, "{:?}", status);
+            prop_assert!(rests.keys().all(|address| !allocated(&pool).contains_key(&address.to_string())));
+        }
+    }
 }

@@ -120,7 +120,6 @@ pub(crate) struct Decision {
 /// Decides a batch. The answers are true once the PUT has succeeded.
 pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
     let Seen { pool, checked, status_addresses, orphans, others, turns, now, at, limit } = seen;
-    let rest = pool.spec.quarantine_seconds.clamp(0, LONGEST_REST);
     let record = ip_pools::record(pool).resuming(turns);
     let mut draft = Draft {
         checked,
@@ -131,8 +130,7 @@ pub(crate) fn decide(seen: Seen<'_>, orders: &[Order]) -> Decision {
         exhausted: Vec::new(),
         used: HashMap::new(),
         resting: ip_pools::resting(pool, at),
-        // a second more: this one is not over
-        rest_until: (rest > 0).then(|| at.saturating_add(rest + 1)),
+        rest_until: Resting::end_of_new(at, pool.spec.quarantine_seconds),
         size: 0,
         rest: 0,
         limit,

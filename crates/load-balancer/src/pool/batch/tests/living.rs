@@ -325,6 +325,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(step, 1..60)
 }
 
+// docs/contract/addresses.md#7, docs/contract/load-balancer.md#IP-11
 proptest! {
     // .10 and .11 may drain, .12 and .13 do not
     #[test]
